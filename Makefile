@@ -1,0 +1,31 @@
+# Everything a user runs starts here. `make demo` and `make test` set up what they need themselves.
+VENV := .venv
+PY := $(VENV)/bin/python
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.ready ## Make .venv and install what is missing
+
+$(VENV)/.ready: pyproject.toml tools/setup.sh
+	@sh tools/setup.sh $(VENV)
+	@touch $@
+
+demo: setup ## Boards, devices, broker, collector and Spark on this machine, and the count at the end
+	@$(VENV)/bin/umqtt demo $(ARGS)
+
+test: setup lint types ## Lint, types and every test
+	@$(PY) -m pytest $(ARGS)
+
+lint: setup ## ruff
+	@$(VENV)/bin/ruff check --quiet .
+
+types: setup ## basedpyright
+	@$(VENV)/bin/basedpyright --level error
+
+clean: ## Remove what setup and the demo made
+	rm -rf $(VENV) umqtt-demo build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

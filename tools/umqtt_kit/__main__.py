@@ -1,0 +1,5 @@
+"""The command `umqtt`."""
+
+
+def main() -> None:
+    pass
