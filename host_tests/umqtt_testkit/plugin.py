@@ -1,1 +1,30 @@
-"""pytest plugin."""
+"""pytest plugin of the test kit (entry point pytest11, so installed means active).
+
+ini option `umqtt_both`: folders whose test files run on CPython and on real MicroPython (see `portable`).
+Select one side with `-m micropython`, `-k micropython` or by node id: `test_x.py::test_y[micropython]`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .both import BothModule
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(
+        "umqtt_both", "folders whose test files run on CPython and on MicroPython", type="paths", default=[]
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "micropython: runs inside real MicroPython")
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    folders: list[Path] = parent.config.getini("umqtt_both")
+    if any(module_path.is_relative_to(folder) for folder in folders):
+        return BothModule.from_parent(parent, path=module_path)
+    return None

@@ -1,0 +1,138 @@
+"""Helpers for tests that run unchanged on CPython and MicroPython.
+
+A portable test file holds plain functions `test_*()` without arguments and imports neither pytest nor
+anything that only one interpreter has. Two module variables are understood: `HEAP = "512K"` (heap of the
+MicroPython that runs the file) and `TIMEOUT_S = 60` (seconds before a silent MicroPython is taken for hung).
+"""
+
+TICKS_PERIOD = 1 << 30  # ticks_ms() of a 32-bit board wraps here
+_TICKS_HALF = TICKS_PERIOD >> 1
+
+
+class Skip(Exception):
+    """Raised by `skip`: the test does not apply here; args[0] says why."""
+
+
+def skip(reason):
+    """End the test as skipped. `reason` (str) is shown in the report."""
+    raise Skip(reason)
+
+
+def raises(error, function, *args, **kwargs):
+    """Call `function(*args, **kwargs)`, which must raise `error` (a class or a tuple of them); returns the
+    exception.
+
+    Any other exception passes through, so its traceback is kept.
+    """
+    try:
+        result = function(*args, **kwargs)
+    except error as caught:
+        return caught
+    raise AssertionError(f"expected {_names(error)}, but the call returned {result!r}")
+
+
+def equal(actual, expected, about=""):
+    """Assert `actual == expected`. Shows both values, which a bare `assert` does not do on MicroPython."""
+    if actual != expected:
+        raise AssertionError("{}got {!r}, expected {!r}".format(about and about + ": ", actual, expected))
+
+
+def _names(error):
+    if isinstance(error, tuple):
+        return " or ".join([one.__name__ for one in error])
+    return error.__name__
+
+
+class Rng:
+    """Random numbers that are the same on both interpreters for the same seed (xorshift32).
+
+    The `random` modules differ, and a failing sweep must be repeatable on the other interpreter. The seed is
+    printed (a report shows it when the test fails) unless `quiet`.
+    """
+
+    def __init__(self, seed, quiet=False):
+        self.seed = seed
+        # An xorshift state of 0 would stay 0; the multiplication spreads neighbouring seeds.
+        self._state = ((seed * 2654435761) ^ 0x9E3779B9) & 0xFFFFFFFF or 1
+        for _ in range(4):
+            self.bits32()
+        if not quiet:
+            print("Rng seed", seed)
+
+    def bits32(self):
+        """A number in 0..2**32-1 (never 0)."""
+        x = self._state
+        x ^= (x << 13) & 0xFFFFFFFF
+        x ^= x >> 17
+        x ^= (x << 5) & 0xFFFFFFFF
+        self._state = x
+        return x
+
+    def below(self, limit):
+        """A number in 0..limit-1."""
+        return self.bits32() % limit
+
+    def between(self, low, high):
+        """A number in low..high, both included."""
+        return low + self.below(high - low + 1)
+
+    def chance(self, percent):
+        """True in `percent` of 100 calls."""
+        return self.below(100) < percent
+
+    def choice(self, sequence):
+        """One element of a sequence that is not empty."""
+        return sequence[self.below(len(sequence))]
+
+    def shuffle(self, items):
+        """Reorder a list in place."""
+        for i in range(len(items) - 1, 0, -1):
+            j = self.below(i + 1)
+            items[i], items[j] = items[j], items[i]
+
+    def bytes(self, length):
+        """`length` bytes."""
+        return bytes([self.below(256) for _ in range(length)])
+
+    def pieces(self, data, most=None):
+        """Cut bytes into non-empty pieces of random length (at most `most`), in order."""
+        result = []
+        start = 0
+        while start < len(data):
+            left = len(data) - start
+            end = start + self.between(1, left if most is None or most > left else most)
+            result.append(data[start:end])
+            start = end
+        return result
+
+
+class FakeClock:
+    """A clock that moves only when told, with the 2**30 ms wrap of a 32-bit board.
+
+    Has the `ticks_ms`, `ticks_add`, `ticks_diff` and `sleep_ms` of MicroPython's `time`, so that it can stand
+    in for the module. Start close to the wrap (`FakeClock(TICKS_PERIOD - 5)`) to see whether code survives
+    it.
+    """
+
+    def __init__(self, now_ms=0):
+        self._now = now_ms % TICKS_PERIOD
+
+    def ticks_ms(self):
+        return self._now
+
+    def set(self, now_ms):
+        self._now = now_ms % TICKS_PERIOD
+
+    def advance(self, ms):
+        """Move on by `ms` and return the new reading."""
+        self._now = (self._now + ms) % TICKS_PERIOD
+        return self._now
+
+    sleep_ms = advance
+
+    def ticks_add(self, ticks, delta):
+        return (ticks + delta) % TICKS_PERIOD
+
+    def ticks_diff(self, end, start):
+        """end - start as MicroPython computes it: in -2**29 .. 2**29-1."""
+        return ((end - start + _TICKS_HALF) % TICKS_PERIOD) - _TICKS_HALF
