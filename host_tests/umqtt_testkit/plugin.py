@@ -6,11 +6,13 @@ Select one side with `-m micropython`, `-k micropython` or by node id: `test_x.p
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from .both import BothModule
+from .peer import ScriptedPeer
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,3 +30,10 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     if any(module_path.is_relative_to(folder) for folder in folders):
         return BothModule.from_parent(parent, path=module_path)
     return None
+
+
+@pytest.fixture
+def peer() -> Iterator[ScriptedPeer]:
+    """A scripted MQTT peer on 127.0.0.1, closed at the end of the test (see umqtt_testkit.peer)."""
+    with ScriptedPeer() as scripted:
+        yield scripted

@@ -1,0 +1,79 @@
+"""The kit's own MQTT decoder refuses what a server must refuse."""
+
+import pytest
+from umqtt_testkit.wire import Type, WireError, acknowledgement, connack, decode, encode, publish, suback
+
+CONNECT = bytes.fromhex("101a 0004 4d515454 04 2e 003c 0001 63 0001 74 0002 7b7d".replace(" ", ""))
+CONNECT = CONNECT[:1] + bytes([len(CONNECT) - 2]) + CONNECT[2:]
+
+
+def whole(data: bytes):
+    decoded = decode(data)
+    assert decoded is not None
+    packet, length = decoded
+    assert length == len(data)
+    return packet
+
+
+def test_connect_with_will_is_decoded_field_by_field():
+    packet = whole(CONNECT)
+    assert (packet.type, packet.protocol_level, packet.keep_alive) == (Type.CONNECT, 4, 60)
+    assert (packet.client_id, packet.clean_session) == (b"c", True)
+    assert (packet.will_topic, packet.will_payload, packet.will_qos, packet.will_retain) == (
+        b"t",
+        b"{}",
+        1,
+        True,
+    )
+    assert packet.user_name is None
+
+
+@pytest.mark.parametrize("size", [0, 1, 127 - 3, 128 - 3, 16383 - 3, 16384 - 3, 70000])
+def test_a_packet_is_decoded_at_its_last_byte_and_not_before(size: int):
+    data = publish(b"t", bytes(size), retain=True)
+    for end in {*range(min(8, len(data))), len(data) - 1}:
+        assert decode(data[:end]) is None
+    packet = whole(data)
+    assert (packet.payload, packet.retain, packet.packet_id) == (bytes(size), True, None)
+
+
+def test_encoders_and_decoder_agree():
+    assert whole(connack(True, 0)).session_present
+    assert whole(connack(False, 5)).return_code == 5
+    assert whole(suback(7, 1, 0x80)).return_codes == [1, 0x80]
+    for kind in (Type.PUBACK, Type.PUBREC, Type.PUBREL, Type.PUBCOMP, Type.UNSUBACK):
+        assert whole(acknowledgement(kind, 65535)).packet_id == 65535
+    packet = whole(publish(b"a/b", b"x", 2, 9, dup=True))
+    assert (packet.qos, packet.packet_id, packet.dup, packet.topic_name) == (2, 9, True, b"a/b")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        bytes([0x00, 0]),
+        bytes([0xF0, 0]),
+        bytes([0x30, 0xFF, 0xFF, 0xFF, 0xFF, 1]),
+        encode(Type.PUBREL, b"\0\1", flags=0),
+        encode(Type.PINGREQ, flags=1),
+        encode(Type.PINGREQ, b"x"),
+        acknowledgement(Type.PUBACK, 0),
+        publish(b"", b""),
+        publish(b"a/#", b""),
+        publish(b"a\0", b""),
+        publish(b"\xff", b""),
+        publish(b"t", b"", 1, 0),
+        publish(b"t", b"", 3, 1),
+        publish(b"t", b"", 0, dup=True),
+        encode(Type.PUBLISH, b"\0\5t"),
+        encode(Type.SUBSCRIBE, b"\0\1"),
+        encode(Type.SUBSCRIBE, b"\0\1\0\1t\3"),
+        CONNECT.replace(b"MQTT\4\x2e", b"MQTT\4\x2f"),
+        CONNECT.replace(b"MQTT\4\x2e", b"MQTT\4\x3e"),
+        CONNECT.replace(b"MQTT\4\x2e", b"MQTT\4\x6e"),
+        CONNECT.replace(b"MQTT\4", b"MQTT\3"),
+    ],
+    ids=lambda data: data[:12].hex(),
+)
+def test_a_malformed_packet_is_refused(bad: bytes):
+    with pytest.raises(WireError):
+        decode(bad)
