@@ -1,0 +1,57 @@
+"""Two times: milliseconds since boot, always known, and Unix milliseconds, None until they are.
+
+A board wakes in 1970 or 2000. Its own calendar is therefore never believed: the time of day is known only
+after synchronised() was told it (by NTP or another source), or where an operating system keeps it.
+"""
+
+# 2024-01-01T00:00:00Z: this code did not exist before, so an earlier time of day is a clock that was never
+# set.
+_EARLIEST_UNIX_MS = 1704067200000
+
+
+class Clock:
+    """ticks_ms() and ticks_diff(end, start) are those of MicroPython's module time, wrap included.
+
+    system_ms: a function giving Unix milliseconds, only where an operating system keeps the time of day; else
+    None.
+    """
+
+    def __init__(self, ticks_ms, ticks_diff, system_ms=None):
+        self._ticks_ms = ticks_ms
+        self._ticks_diff = ticks_diff
+        self._system_ms = system_ms
+        self._last_ticks = ticks_ms()
+        self._uptime_ms = 0
+        self._unix_ms_at_boot = None
+
+    def uptime_ms(self):
+        """Milliseconds since boot. To be called at least once in six days: ticks wrap at 2**30 ms."""
+        ticks = self._ticks_ms()
+        self._uptime_ms += self._ticks_diff(ticks, self._last_ticks)
+        self._last_ticks = ticks
+        return self._uptime_ms
+
+    def unix_ms(self):
+        """Unix milliseconds, or None while the time of day is not known."""
+        if self._unix_ms_at_boot is not None:
+            return self._unix_ms_at_boot + self.uptime_ms()
+        if self._system_ms is None:
+            return None
+        now = self._system_ms()
+        return now if now >= _EARLIEST_UNIX_MS else None
+
+    def synchronised(self, unix_ms):
+        """A trusted source says that it is unix_ms now. Raises ValueError for a time before 2024."""
+        if unix_ms < _EARLIEST_UNIX_MS:
+            raise ValueError("time of day %d ms lies before 2024: the source is not synchronised" % unix_ms)
+        self._unix_ms_at_boot = unix_ms - self.uptime_ms()
+
+
+def system_clock(time, platform):
+    """The function for Clock's system_ms on this platform (sys.platform), or None where no system keeps time.
+
+    time: the module. time_ns() is used since time() is a 32-bit float on some ports.
+    """
+    if platform not in ("linux", "darwin"):
+        return None
+    return lambda: time.time_ns() // 1000000

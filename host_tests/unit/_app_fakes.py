@@ -1,0 +1,54 @@
+"""Stand-ins for what the parts of app are given: a client with a small outbox, an identity, a clock."""
+
+from app.clock import Clock
+from app.identity import Identity
+from umqtt_testkit.portable import FakeClock
+
+from umqtt_robust.errors import OutboxFull
+
+
+class Client:
+    """Takes publishes until it holds `room` of them; acknowledge() empties it."""
+
+    def __init__(self, room=100):
+        self.room = room
+        self.published = []
+        self.pending = 0
+        self.connected = True
+
+    def publish(self, topic, payload, qos=0, retain=False):
+        if self.pending == self.room:
+            raise OutboxFull(self.room)
+        self.pending += 1
+        self.published.append((topic, payload, qos, retain))
+        return len(self.published)
+
+    def acknowledge(self):
+        self.pending = 0
+
+    def payloads(self, topic):
+        return [payload for one, payload, _, _ in self.published if one == topic]
+
+
+def identity(device_id="pump-7"):
+    return Identity(device_id, 17, b"\x9f\x3a\x2c\x5d\x8e\x1b\x4a\x70")
+
+
+def clock(system_ms=None):
+    """(FakeClock of ticks, app.clock.Clock on it)."""
+    ticks = FakeClock()
+    return ticks, Clock(ticks.ticks_ms, ticks.ticks_diff, system_ms)
+
+
+class Log:
+    """A log's report(), which may be told to refuse."""
+
+    def __init__(self):
+        self.records = []
+        self.full = False
+
+    def report(self, level, text, fields=None):
+        if self.full:
+            return False
+        self.records.append((level, text, fields))
+        return True

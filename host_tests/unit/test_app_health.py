@@ -1,0 +1,87 @@
+"""The status is said once a connect; a traceback is kept until the broker has it."""
+
+import json
+import os
+
+import _app_fakes as fakes
+from app.health import CrashReport, Log, Status, format_traceback, keep_traceback
+from umqtt_testkit.portable import equal
+
+_STATUS = b"fleet/pump-7/status"
+_LOG = b"fleet/pump-7/log"
+
+
+def _path():
+    return "/tmp/umqtt-traceback-%s" % os.urandom(4).hex()
+
+
+def _caught():
+    try:
+        {}["pressure"]
+    except KeyError as error:
+        return error
+
+
+def test_online_is_said_retained_once_for_every_connect():
+    client = fakes.Client()
+    status = Status(fakes.identity(), "0.1.0")
+    for connected in (False, True, True, False, True, True):
+        client.connected = connected
+        status.step(client)
+    equal([(qos, retain) for _, _, qos, retain in client.published], [(1, True)] * 2)
+    equal([json.loads(payload) for payload in client.payloads(_STATUS)], [
+        {"online": True, "boot": "17-9f3a2c5d8e1b4a70", "fw": "0.1.0", "reason": "boot"},
+        {"online": True, "boot": "17-9f3a2c5d8e1b4a70", "fw": "0.1.0", "reason": "reconnected"},
+    ])
+
+
+def test_online_is_said_later_when_the_outbox_is_full():
+    client = fakes.Client(room=0)
+    status = Status(fakes.identity(), "0.1.0")
+    status.step(client)
+    client.room = 1
+    status.step(client)
+    equal(len(client.payloads(_STATUS)), 1)
+
+
+def test_a_traceback_names_the_error():
+    text = format_traceback(_caught())
+    assert "Traceback" in text and "KeyError" in text and "pressure" in text, text
+
+
+def test_a_traceback_is_published_after_the_next_boot_and_kept_until_acknowledged():
+    path = _path()
+    keep_traceback(_caught(), path)
+    client = fakes.Client()
+    client.connected = False
+    report = CrashReport(Log(client, fakes.identity()), path)
+    report.step(client)
+    equal(client.published, [])
+    client.connected = True
+    report.step(client)
+    report.step(client)
+    os.stat(path)
+    record = json.loads(client.payloads(_LOG)[0])
+    equal(record["level"], "error")
+    assert "KeyError" in record["text"] and "Traceback" in record["crash"]["traceback"]
+    client.acknowledge()
+    report.step(client)
+    report.step(client)
+    equal(len(client.published), 1)
+    try:
+        os.stat(path)
+    except OSError:
+        return
+    raise AssertionError("the traceback is still in flash")
+
+
+def test_without_a_crash_nothing_is_published():
+    client = fakes.Client()
+    CrashReport(Log(client, fakes.identity()), _path()).step(client)
+    equal(client.published, [])
+
+
+def test_a_log_that_finds_no_room_says_so_and_counts():
+    log = Log(fakes.Client(room=0), fakes.identity())
+    equal(log.report("warning", "x"), False)
+    equal(log.refused, 1)
