@@ -6,13 +6,15 @@ Select one side with `-m micropython`, `-k micropython` or by node id: `test_x.p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from .both import BothModule
 from .peer import ScriptedPeer
+from .proxy import FaultProxy
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,3 +39,10 @@ def peer() -> Iterator[ScriptedPeer]:
     """A scripted MQTT peer on 127.0.0.1, closed at the end of the test (see umqtt_testkit.peer)."""
     with ScriptedPeer() as scripted:
         yield scripted
+
+
+@pytest.fixture
+def fault_proxy() -> Iterator[Callable[[tuple[str, int]], FaultProxy]]:
+    """`fault_proxy((host, port))` puts a fault proxy before an address; closed at the end of the test."""
+    with ExitStack() as stack:
+        yield lambda upstream, seed=0: stack.enter_context(FaultProxy(upstream, seed=seed))
