@@ -1,0 +1,57 @@
+"""Making bytes survive a power cut, in one place, so that every file of the ingester uses the same rules."""
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def _choose_sync() -> Callable[[int], None]:
+    # macOS has no fdatasync, and its fsync leaves the bytes in the drive's cache; F_FULLFSYNC does not.
+    full_sync = getattr(fcntl, "F_FULLFSYNC", None)
+    if full_sync is not None:
+
+        def sync_through_drive_cache(fd: int) -> None:
+            fcntl.fcntl(fd, full_sync)
+
+        return sync_through_drive_cache
+    return os.fdatasync
+
+
+sync_data: Callable[[int], None] = _choose_sync()
+"""``sync_data(fd)``: returns when the file's bytes and length are on the disk; raises OSError."""
+
+
+def sync_directory(folder: Path) -> None:
+    """Make creations, renames and removals in `folder` durable."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    """``os.write`` until everything is written; raises OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Write `data` to `path` so that a reader, or a crash, finds the old content or the new, never a mixture.
+
+    :param durable: also survive a power cut (for state); False only for what can be made again (status
+        files).
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        write_all(fd, data)
+        if durable:
+            sync_data(fd)
+    finally:
+        os.close(fd)
+    os.rename(temporary, path)
+    if durable:
+        sync_directory(path.parent)

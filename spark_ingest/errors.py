@@ -1,0 +1,67 @@
+"""Errors of the ingester: ``str(error)`` is one line that says what is wrong, where, and what to do next.
+
+::
+
+    IngestError              exit_code 1
+    ├── UsageError           exit_code 2   an option or a folder that cannot work as given
+    │   └── SpoolInUse                     another collector holds the spool
+    ├── MissingDependency    exit_code 6   something this machine lacks (Java)
+    ├── SpoolDamaged                       durable bytes of a spool fail their checksum, or are gone
+    ├── SpoolWriteFailed                   the disk refused an append or a sync; nothing was acknowledged
+    ├── DataLoss                           an offset names messages that the spool no longer holds
+    ├── BrokerRefused        exit_code 4   CONNACK or SUBACK said no
+    └── MalformedStream      exit_code 4   the broker sent bytes that are not MQTT 3.1.1
+"""
+
+
+class IngestError(Exception):
+    """Base of the tree above."""
+
+    exit_code = 1
+
+
+class UsageError(IngestError):
+    """An option or a folder that cannot work as given."""
+
+    exit_code = 2
+
+
+class SpoolInUse(UsageError):
+    """Another collector holds the lock of the spool."""
+
+
+class MissingDependency(IngestError):
+    """Something is not installed on this machine."""
+
+    exit_code = 6
+
+
+class SpoolDamaged(IngestError):
+    """Bytes below the durable position fail their checksum or are missing: messages may be lost."""
+
+
+class SpoolWriteFailed(IngestError):
+    """An append or a sync failed. What it held was not acknowledged, so the broker still has it."""
+
+
+class DataLoss(IngestError):
+    """An offset names messages that the spool no longer holds."""
+
+
+class BrokerRefused(IngestError):
+    """The broker refused the connection or a subscription.
+
+    :ivar return_code: CONNACK's return code, or SUBACK's 0x80.
+    """
+
+    exit_code = 4
+
+    def __init__(self, message: str, return_code: int) -> None:
+        super().__init__(message)
+        self.return_code = return_code
+
+
+class MalformedStream(IngestError):
+    """The broker sent bytes that are not MQTT 3.1.1; the connection cannot be used any further."""
+
+    exit_code = 4

@@ -1,0 +1,71 @@
+"""Status files: one JSON object, rewritten whole at least once a second, for people and programs to watch."""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from .durable import replace_file
+from .errors import UsageError
+
+
+class StatusFile:
+    """Writes ``snapshot()`` to `path` every `interval_s` from a thread of its own, and once more on
+    :meth:`close`.
+
+    A thread, because the process may sit in a sync or in a micro-batch for longer than a second.
+
+    :param path: None switches it off.
+    :param snapshot: called in the thread; must only read. The key ``updated_ms`` (Unix milliseconds) is
+        added.
+    :raises UsageError: the file cannot be written at the start.
+    """
+
+    def __init__(
+        self, path: Path | None, snapshot: Callable[[], Mapping[str, object]], interval_s: float = 0.5
+    ) -> None:
+        self._path = path
+        self._snapshot = snapshot
+        self._interval_s = interval_s
+        self._closed = threading.Event()
+        self._failing = False
+        self._thread: threading.Thread | None = None
+        if path is None:
+            return
+        try:
+            self._write()
+        except OSError as error:
+            raise UsageError(
+                f"cannot write the status file {path}: {error.strerror}; choose another --status"
+            ) from error
+        self._thread = threading.Thread(target=self._run, name="status", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write the last state and stop the thread."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._write_or_say()
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._interval_s):
+            self._write_or_say()
+
+    def _write_or_say(self) -> None:
+        try:
+            self._write()
+            self._failing = False
+        except OSError as error:
+            # Telemetry goes on without a status file; say it once per outage, not twice a second.
+            if not self._failing:
+                line = f"cannot write the status file {self._path}: {error.strerror}"
+                print(line, file=sys.stderr, flush=True)
+            self._failing = True
+
+    def _write(self) -> None:
+        assert self._path is not None
+        state = {**self._snapshot(), "updated_ms": time.time_ns() // 1_000_000}
+        replace_file(self._path, json.dumps(state).encode() + b"\n", durable=False)
