@@ -1,0 +1,36 @@
+"""The paired broker: MQTT 3.1.1 and 3.1 over asyncio, in pure Python, that loses nothing it acknowledged.
+
+What lives here, outermost first (each module imports only those below it and nothing else of the project):
+
+    __main__    the process: `python -m umqtt_broker -p PORT`
+    broker      Broker: listeners, sessions by client identifier, CONNECT, takeover, shutdown
+    connection  one network connection: reads bytes, runs the packet loop, writes acknowledgements
+    session     one session: its ordered queue, in-flight window and subscriptions
+    router      from a PUBLISH to the sessions that get it
+    retained, trie, topics, packets   pure data structures and codecs, no I/O
+    store       what survives a crash: the interface, memory and SQLite
+    permission, config, stats, errors
+
+Use it inside a program:
+
+    async with Broker(BrokerConfig(port=0)) as broker:
+        print(broker.port)
+"""
+
+from .broker import Broker
+from .config import BrokerConfig
+from .errors import BrokerError, ConfigError, MalformedPacket, PortInUse, StoreError
+from .permission import Permission
+from .stats import Stats
+
+__all__ = [
+    "Broker",
+    "BrokerConfig",
+    "BrokerError",
+    "ConfigError",
+    "MalformedPacket",
+    "Permission",
+    "PortInUse",
+    "Stats",
+    "StoreError",
+]

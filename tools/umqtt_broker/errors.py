@@ -1,0 +1,45 @@
+"""Errors of the broker. `str()` of each is one line that says what is wrong and what to do.
+
+BrokerError
+├── ConfigError      a setting is impossible or unsafe
+├── PortInUse        another program listens there
+├── StoreError       the store cannot be opened or belongs to someone else
+└── MalformedPacket  a client sent what the specification forbids: its connection is closed and counted
+"""
+
+
+class BrokerError(Exception):
+    """Base of everything the broker raises on purpose."""
+
+
+class ConfigError(BrokerError):
+    """A setting is impossible or unsafe."""
+
+
+class PortInUse(BrokerError):
+    """Another program listens on the address.
+
+    Attributes: host (str), port (int).
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(
+            f"port {port} on {host} is in use — choose another with -p, or stop the program that holds it"
+        )
+        self.host = host
+        self.port = port
+
+
+class StoreError(BrokerError):
+    """The store cannot be opened, is newer than this program, or another broker has it open."""
+
+
+class MalformedPacket(BrokerError):
+    """A client broke the protocol; the network connection must be closed [MQTT-4.8.0-1].
+
+    Attributes: reason (str), a short constant that statistics count by.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

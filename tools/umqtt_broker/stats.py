@@ -1,0 +1,95 @@
+"""Counters of one broker. Plain integers, raised in place: the packet loop can afford nothing dearer."""
+
+from collections import Counter
+from collections.abc import Callable
+
+
+class Stats:
+    """What a broker did since it started.
+
+    Counters only rise; `connections`, `sessions`, `subscriptions`, `retained` and `queued` are gauges.
+
+    connections_accepted / connections_refused: network connections opened / CONNECTs answered with a return
+        code other than 0 or turned away at a limit.
+    messages_in / messages_out: PUBLISH packets received / handed to a connection (DUP resends included).
+    dropped_qos0_slow: QoS 0 messages not sent because the subscriber does not read fast enough.
+    dropped_qos0_offline: QoS 0 messages for a persistent session without a connection [MQTT-3.1.2-5].
+    denied: messages a client may not publish; acknowledged as the specification asks, and not routed.
+    resent: PUBLISH packets sent again with DUP. takeovers: connections closed by a newer one of the same
+    client.
+    keep_alive_timeouts, connect_timeouts: connections closed for silence.
+    unknown_acknowledgements: PUBACK, PUBREC or PUBCOMP for a packet identifier that is not in use.
+    commits / commit_failures: transactions of the store.
+    malformed: connections closed for a broken packet, by reason.
+    """
+
+    __slots__ = (
+        "_queued",
+        "commit_failures",
+        "commits",
+        "connect_timeouts",
+        "connections",
+        "connections_accepted",
+        "connections_refused",
+        "denied",
+        "dropped_qos0_offline",
+        "dropped_qos0_slow",
+        "keep_alive_timeouts",
+        "malformed",
+        "messages_in",
+        "messages_out",
+        "resent",
+        "retained",
+        "sessions",
+        "subscriptions",
+        "takeovers",
+        "unknown_acknowledgements",
+        "wills",
+    )
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.connections_accepted = 0
+        self.connections_refused = 0
+        self.sessions = 0
+        self.subscriptions = 0
+        self.retained = 0
+        self.messages_in = 0
+        self.messages_out = 0
+        self.resent = 0
+        self.dropped_qos0_slow = 0
+        self.dropped_qos0_offline = 0
+        self.denied = 0
+        self.takeovers = 0
+        self.wills = 0
+        self.keep_alive_timeouts = 0
+        self.connect_timeouts = 0
+        self.unknown_acknowledgements = 0
+        self.commits = 0
+        self.commit_failures = 0
+        self.malformed: Counter[str] = Counter()
+        self._queued: Callable[[], int] = lambda: 0
+
+    @property
+    def dropped(self) -> int:
+        """Messages dropped for any reason. Only QoS 0 messages ever are."""
+        return self.dropped_qos0_slow + self.dropped_qos0_offline
+
+    @property
+    def queued(self) -> int:
+        """QoS 1 and 2 messages that wait in session queues, on disk ones included; counted when asked."""
+        return self._queued()
+
+    def count_queued_with(self, count: Callable[[], int]) -> None:
+        """Say how `queued` is counted: the broker knows its sessions, the statistics do not."""
+        self._queued = count
+
+    def as_dict(self) -> dict[str, object]:
+        """Every counter and gauge by name; `malformed` as a dict of reason to count."""
+        values: dict[str, object] = {
+            name: getattr(self, name)
+            for name in self.__slots__
+            if not name.startswith("_") and name != "malformed"
+        }
+        values.update(malformed=dict(self.malformed), dropped=self.dropped, queued=self.queued)
+        return values

@@ -1,0 +1,13 @@
+"""What survives a crash. `base` is the interface, `memory` keeps nothing, `sqlite` keeps everything."""
+
+from ..config import MEMORY
+from .base import Recovered, RecoveredSession, Store
+from .memory import MemoryStore
+from .sqlite import SqliteStore
+
+__all__ = ["MemoryStore", "Recovered", "RecoveredSession", "SqliteStore", "Store", "open_store"]
+
+
+def open_store(path: str) -> Store:
+    """Return the store for a path or ":memory:". Raises StoreError."""
+    return MemoryStore() if path == MEMORY else SqliteStore(path)

@@ -1,0 +1,148 @@
+"""The interface between the broker and a store.
+
+The event loop records changes; they collect in the open batch. One transaction at a time runs off the loop;
+the next starts when it ends, with everything recorded meanwhile (natural group commit). What must not leave
+before its change is safe is handed over with `hold` and released when the batch that was open then is
+committed.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from ..retained import RetainedMessage
+from ..stats import Stats
+
+
+class DeliveryRow(NamedTuple):
+    """A QoS 1 or 2 message in the queue of one session, as stored.
+
+    session: number of the session. position: its place in the queue, rising, never used twice in a session.
+    sent: it may have been sent already, so the next time needs DUP. released: 0, or the rank of its PUBREC:
+    from then on PUBREL is resent, not PUBLISH.
+    """
+
+    session: int
+    position: int
+    packet_id: int
+    qos: int
+    retain: int
+    sent: int
+    released: int
+    topic_name: bytes
+    payload: bytes
+
+
+class Holder(Protocol):
+    """A connection that waits for a commit."""
+
+    def release(self, packets: list[bytes]) -> None:
+        """Write `packets`: what they promise is safe now."""
+
+    def commit_failed(self) -> None:
+        """Close without acknowledging: what the packets promise is not safe."""
+
+
+class Wakeable(Protocol):
+    """A session that waits for a commit before it sends on."""
+
+    def on_commit(self) -> None:
+        """Look at the queue again."""
+
+
+class RecoveredSession(NamedTuple):
+    """A persistent session as found in the store. `released`: (position, packet_id) in the order of their PUBRECs."""
+
+    number: int
+    client_id: bytes
+    sent_limit: int
+    last_position: int
+    last_packet_id: int
+    queued: int
+    subscriptions: list[tuple[bytes, int]]
+    inbound: set[int]
+    released: list[tuple[int, int]]
+
+
+class Recovered(NamedTuple):
+    """Everything a store held when it was opened, but for the queues, which are paged in when needed."""
+
+    sessions: list[RecoveredSession]
+    retained: list[RetainedMessage]
+
+
+class Store:
+    """Where persistent sessions and retained messages are kept.
+
+    durable: False means that nothing is recorded and the record methods are never called.
+    recorded: number of changes recorded so far; compare before and after to learn whether something must be
+    waited for.
+    batch: number of the open batch. committed: number of the last batch that is safe.
+    """
+
+    durable: bool
+    recorded: int
+    batch: int
+    committed: int
+
+    def open(
+        self, loop: asyncio.AbstractEventLoop, stats: Stats, after_commit: Callable[[], None]
+    ) -> Recovered:
+        """Open, migrate if needed, and return what is there. Raises StoreError.
+
+        `after_commit` is called after each transaction, when its holders and sessions have been told.
+        """
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Commit what is recorded and close. Raises StoreError if that failed."""
+
+    def hold(self, holder: Holder, packets: list[bytes]) -> int:
+        """Release `packets` of `holder`, in order, once everything recorded so far is safe.
+
+        Returns the number of the batch waited for: they are still held while it is above `committed`.
+        """
+        raise NotImplementedError
+
+    def wake(self, session: Wakeable) -> None:
+        """Call `session.on_commit()` once everything recorded so far is safe, after held packets are released."""
+
+    def is_pending(self) -> bool:
+        """Tell whether anything recorded is not yet safe."""
+        raise NotImplementedError
+
+    def new_session(self, client_id: bytes) -> int:
+        """Record a session and return its number."""
+        raise NotImplementedError
+
+    def discard_session(self, session: int) -> None:
+        """Record the end of a session: everything of it goes."""
+
+    def set_sent_limit(self, session: int, position: int) -> None:
+        """Record that messages up to `position` may have been sent."""
+
+    def set_subscription(self, session: int, topic_filter: bytes, qos: int | None) -> None:
+        """Record a subscription, or its end when `qos` is None."""
+
+    def add_delivery(self, row: DeliveryRow) -> None:
+        """Record a message at the end of a session's queue."""
+
+    def set_packet_id(self, session: int, position: int, packet_id: int) -> None:
+        """Record another packet identifier for a message not yet sent."""
+
+    def set_released(self, session: int, position: int) -> None:
+        """Record that a QoS 2 message got its PUBREC."""
+
+    def remove_delivery(self, session: int, position: int) -> None:
+        """Record that a message is acknowledged to the end."""
+
+    def set_inbound(self, session: int, packet_id: int, present: bool) -> None:
+        """Record that the packet identifier of an incoming QoS 2 message is taken or released."""
+
+    def set_retained(self, topic_name: bytes, message: RetainedMessage | None) -> None:
+        """Record the retained message of a topic name, or that there is none."""
+
+    def load_page(
+        self, session: int, after: int, limit: int, deliver: Callable[[list[DeliveryRow]], None]
+    ) -> None:
+        """Call `deliver` with up to `limit` messages behind position `after`, everything recorded so far included."""

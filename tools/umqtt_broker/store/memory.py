@@ -1,0 +1,40 @@
+"""The store that keeps nothing: sessions live as long as the process."""
+
+import asyncio
+from collections.abc import Callable
+
+from ..stats import Stats
+from .base import Holder, Recovered, Store, Wakeable
+
+
+class MemoryStore(Store):
+    """Holds nothing back, since there is nothing to wait for, and records nothing (`durable` is False)."""
+
+    def __init__(self) -> None:
+        self.durable = False
+        self.recorded = 0
+        self.batch = 1
+        self.committed = 0
+
+    def open(
+        self, loop: asyncio.AbstractEventLoop, stats: Stats, after_commit: Callable[[], None]
+    ) -> Recovered:
+        """Return nothing: every broker with this store starts empty."""
+        del loop, stats, after_commit
+        return Recovered([], [])
+
+    async def close(self) -> None:
+        """There is nothing to commit."""
+
+    def hold(self, holder: Holder, packets: list[bytes]) -> int:
+        """Release at once."""
+        holder.release(packets)
+        return self.committed
+
+    def wake(self, session: Wakeable) -> None:
+        """Wake at once."""
+        session.on_commit()
+
+    def is_pending(self) -> bool:
+        """Nothing ever is."""
+        return False

@@ -1,0 +1,105 @@
+"""The tables of the SQLite store, and how older ones become newer ones."""
+
+import os
+import sqlite3
+
+from ..errors import StoreError
+
+# "umqB": tells this file from any other SQLite database.
+_APPLICATION_ID = 0x756D7142
+
+# One script a version: a store of version n is brought up by the scripts from n on. Never change one that was
+# released.
+_MIGRATIONS = (
+    """
+    CREATE TABLE session (
+        number INTEGER PRIMARY KEY,
+        client_id BLOB NOT NULL UNIQUE,
+        sent_limit INTEGER NOT NULL DEFAULT 0
+    );
+    CREATE TABLE subscription (
+        session INTEGER NOT NULL,
+        topic_filter BLOB NOT NULL,
+        qos INTEGER NOT NULL,
+        PRIMARY KEY (session, topic_filter)
+    ) WITHOUT ROWID;
+    -- The primary key is the order of the queue, so one session's messages lie side by side and are appended.
+    CREATE TABLE delivery (
+        session INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        packet_id INTEGER NOT NULL,
+        qos INTEGER NOT NULL,
+        retain INTEGER NOT NULL,
+        sent INTEGER NOT NULL,
+        released INTEGER NOT NULL,
+        topic_name BLOB NOT NULL,
+        payload BLOB NOT NULL,
+        PRIMARY KEY (session, position)
+    ) WITHOUT ROWID;
+    CREATE INDEX delivery_released ON delivery (session, released) WHERE released > 0;
+    CREATE TABLE inbound (
+        session INTEGER NOT NULL,
+        packet_id INTEGER NOT NULL,
+        PRIMARY KEY (session, packet_id)
+    ) WITHOUT ROWID;
+    CREATE TABLE retained (
+        topic_name BLOB PRIMARY KEY,
+        payload BLOB NOT NULL,
+        qos INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    """,
+)
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """Open the database at `path`, made if missing (mode 0600), with the newest tables.
+
+    Raises sqlite3.Error, or StoreError for a file that is not ours or is newer than this program.
+    """
+    try:
+        # Messages are nobody else's business: SQLite alone would make the file by the umask.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StoreError(
+            f"cannot write store {path} ({error.strerror}) — name another with --store"
+        ) from error
+    # Used from one thread at a time: the loop's until it is open, then the store's own.
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        _prepare(database, path)
+    except BaseException:
+        database.close()
+        raise
+    _sync_folder(path)
+    return database
+
+
+def _prepare(database: sqlite3.Connection, path: str) -> None:
+    execute = database.execute
+    version = execute("PRAGMA user_version").fetchone()[0]
+    application_id = execute("PRAGMA application_id").fetchone()[0]
+    is_empty = execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0
+    if application_id != _APPLICATION_ID and not (is_empty and version == 0):
+        raise StoreError(f"{path} is a database, but not a broker's store — name another file with --store")
+    if version > len(_MIGRATIONS):
+        raise StoreError(
+            f"store {path} has version {version}, this broker knows up to {len(_MIGRATIONS)} — use a newer umqtt"
+        )
+    execute("PRAGMA journal_mode = WAL")
+    execute("PRAGMA synchronous = FULL")
+    # A burst must not leave its log behind at full size for ever.
+    execute(f"PRAGMA journal_size_limit = {64 * 1024 * 1024}")
+    for number, script in enumerate(_MIGRATIONS[version:], version + 1):
+        database.executescript(
+            f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number};"
+            f" PRAGMA application_id = {_APPLICATION_ID}; COMMIT;"
+        )
+
+
+def _sync_folder(path: str) -> None:
+    """Make the directory entry of a new database durable."""
+    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,39 @@
+"""Topic names and topic filters as UTF-8 bytes: validation and matching (MQTT 3.1.1, 4.7)."""
+
+
+def is_utf8(text: bytes) -> bool:
+    """Tell whether `text` is an MQTT UTF-8 string: well formed, no surrogates, no U+0000 [MQTT-1.5.3-1, -2]."""
+    if 0 in text:
+        return False
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def is_topic_name(topic_name: bytes) -> bool:
+    """Tell whether a PUBLISH may carry `topic_name` [MQTT-3.3.2-2, MQTT-4.7.3-1]."""
+    return bool(topic_name) and b"#" not in topic_name and b"+" not in topic_name and is_utf8(topic_name)
+
+
+def is_topic_filter(topic_filter: bytes) -> bool:
+    """Tell whether `topic_filter` is valid: wildcards fill whole levels, `#` only the last [MQTT-4.7.1-2, -3]."""
+    if not topic_filter or not is_utf8(topic_filter):
+        return False
+    if b"#" not in topic_filter and b"+" not in topic_filter:
+        return True
+    levels = topic_filter.split(b"/")
+    last = len(levels) - 1
+    for index, level in enumerate(levels):
+        if level == b"#":
+            if index != last:
+                return False
+        elif level != b"+" and (b"#" in level or b"+" in level):
+            return False
+    return True
+
+
+def has_wildcard(topic_filter: bytes) -> bool:
+    """Tell whether a valid `topic_filter` can match more than one topic name."""
+    return b"#" in topic_filter or b"+" in topic_filter
