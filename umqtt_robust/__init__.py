@@ -1,0 +1,14 @@
+"""An MQTT 3.1.1 client for MicroPython and CPython that never loses a message the program handed to it.
+
+from umqtt_robust import Client
+
+client = Client("pump-7", "mqtt://broker.example", clean_session=False)
+client.publish("fleet/pump-7/telemetry", b"21.4", qos=1)
+while True:
+    client.poll(1000)
+"""
+
+from .client import Client, Will
+from .errors import MQTTError
+
+__all__ = ["Client", "MQTTError", "Will"]

@@ -1,0 +1,24 @@
+"""What differs between MicroPython and CPython, in one place.
+
+Times in the library are milliseconds that wrap at 2**30, as `time.ticks_ms` does on a 32-bit board; a difference
+taken with `ticks_diff` is right for spans up to 2**29 ms (6.2 days) on every port.
+"""
+
+try:
+    from select import poll
+    from socket import socket as Socket
+    from time import ticks_ms
+
+    from micropython import const
+except ImportError:
+    pass
+
+
+def ticks_diff(later, earlier):
+    """`later - earlier` in ms, between -2**29 and 2**29 - 1.
+
+    The port's own ticks_diff is not used, because its period differs (2**62 on a 64-bit host) and an injected clock
+    wraps where the caller says. No intermediate value leaves a 31-bit small integer, so nothing is allocated.
+    """
+    diff = (later - earlier) & 0x3FFFFFFF
+    return diff if diff < 0x20000000 else diff - 0x20000000 - 0x20000000
