@@ -11,7 +11,9 @@ try:
 
     from micropython import const
 except ImportError:
-    pass
+    from ._host import Socket, const, poll, ticks_ms
+
+__all__ = ("Socket", "const", "poll", "ticks_diff", "ticks_ms")
 
 
 def ticks_diff(later, earlier):

@@ -48,7 +48,7 @@ def unsubscribe(packet_id, topic_filter):
 
 
 def decode_length(buf, i, end):
-    """Remaining length (2.2.3) that begins at buf[i]: (length, index of what follows), or None when more bytes are needed.
+    """Remaining length (2.2.3) that begins at buf[i]: (length, index of what follows), or None: more bytes are needed.
 
     Raises ProtocolError when it has more than four bytes.
     """

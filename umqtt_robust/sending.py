@@ -8,7 +8,7 @@ _RESERVE = const(16)
 
 
 class SendBuffer:
-    """_bytes[_start:end] wait; a payload too large for the buffer is written from where it lies, when _start reaches _cut."""
+    """_bytes[_start:end] wait. A payload too large for the buffer is written from where it lies, when _start is _cut."""
 
     def __init__(self, size):
         self._bytes = bytearray(size)

@@ -81,7 +81,7 @@ class Subscriptions:
             self._state[topic_filter] = state
 
     def answered(self, packet_id, return_code, now):
-        """SUBACK with its return code, or UNSUBACK with None. Returns False when nobody asked; raises SubscribeRefused."""
+        """SUBACK with its return code, or UNSUBACK with None; False: nobody asked. Raises SubscribeRefused."""
         topic_filter = self.requests.pop(packet_id, None)
         if topic_filter is None:
             return False
