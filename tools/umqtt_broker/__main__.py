@@ -48,8 +48,8 @@ def _parse(arguments: list[str] | None) -> BrokerConfig:
         "--store",
         default=MEMORY,
         metavar="PATH",
-        help="file that keeps persistent sessions and retained messages; %(default)s (the default) keeps them only"
-        " while the broker runs",
+        help="file that keeps persistent sessions and retained messages; %(default)s (the default) keeps them"
+        " only while the broker runs",
     )
     parser.add_argument(
         "--allow-anonymous",

@@ -22,7 +22,7 @@ _STOP_TIMEOUT = 2.0
 
 
 class Broker:
-    """A running broker inside an asyncio event loop; use it as an asynchronous context manager, or start() and stop().
+    """A broker in the running asyncio event loop: an asynchronous context manager, or start() and stop().
 
     stats: its counters. host, port: where it listens once started.
     """
@@ -59,9 +59,7 @@ class Broker:
         listener = _listen(self.config.host, self.config.port)
         try:
             self._recover()
-            self._server = await self.loop.create_server(
-                lambda: Connection(self), sock=listener, backlog=_BACKLOG
-            )
+            self._server = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=_BACKLOG)
         except BaseException:
             listener.close()
             raise
@@ -198,9 +196,7 @@ def _listen(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
-        raise ConfigError(
-            f"cannot find an address for host {host!r} ({error}) — use an IP address"
-        ) from error
+        raise ConfigError(f"cannot find an address for host {host!r} ({error}) — use an IP address") from error
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

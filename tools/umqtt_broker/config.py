@@ -47,9 +47,7 @@ class BrokerConfig:
             raise ConfigError(f"port {self.port} is not between 0 and 65535")
         # 65535 identifiers in use would leave none for the next message in the queue.
         if not 1 <= self.max_inflight_messages <= 65534:
-            raise ConfigError(
-                f"max_inflight_messages {self.max_inflight_messages} is not between 1 and 65534"
-            )
+            raise ConfigError(f"max_inflight_messages {self.max_inflight_messages} is not between 1 and 65534")
         for name in ("max_queued_in_memory", "max_packet_size", "max_connections", "max_output_buffer"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} {getattr(self, name)} is below 1")
@@ -69,7 +67,5 @@ def _is_loopback(host: str) -> bool:
     try:
         addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
     except OSError as error:
-        raise ConfigError(
-            f"cannot find an address for host {host!r} ({error}) — use an IP address"
-        ) from error
+        raise ConfigError(f"cannot find an address for host {host!r} ({error}) — use an IP address") from error
     return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses)

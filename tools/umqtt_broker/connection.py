@@ -275,9 +275,7 @@ class Connection(asyncio.Protocol):
             self._needed = body + length - at if body else end - at + 1
         return True
 
-    def _on_other(
-        self, session: Session, first_byte: int, packet: bytes, acknowledgements: list[bytes]
-    ) -> None:
+    def _on_other(self, session: Session, first_byte: int, packet: bytes, acknowledgements: list[bytes]) -> None:
         """Process the packets that are not worth a place in the loop."""
         if first_byte in (PUBREC, PUBREL, PUBCOMP):
             if len(packet) != 2:
@@ -397,7 +395,7 @@ class Connection(asyncio.Protocol):
             self._store.wake(session)
 
     def _unknown(self, is_known: bool, reason: str) -> None:
-        """An acknowledgement that fits no message: a leftover when the identifier is free, else a broken client."""
+        """An acknowledgement that fits no message: a leftover if its identifier is free, else a broken client."""
         if is_known:
             raise MalformedPacket(reason)
         self._stats.unknown_acknowledgements += 1
@@ -405,7 +403,7 @@ class Connection(asyncio.Protocol):
     # Output
 
     def _must_wait(self) -> bool:
-        """Tell whether acknowledgements must wait: this read recorded something, or earlier ones still wait."""
+        """Tell whether acknowledgements must wait: this read recorded something, or earlier ones wait."""
         return self._store.recorded != self._recorded or self._held_in > self._store.committed
 
     def _acknowledge(self, packets: list[bytes]) -> None:
@@ -484,7 +482,7 @@ class Connection(asyncio.Protocol):
 
 
 def _remaining_length(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Decode a remaining length of several bytes: the length and the index behind it, or 0 if bytes are missing.
+    """Decode a remaining length of several bytes: the length and the index behind it, or (0, 0) if cut short.
 
     Raises MalformedPacket for a fifth byte (2.2.3).
     """

@@ -23,9 +23,7 @@ class PortInUse(BrokerError):
     """
 
     def __init__(self, host: str, port: int) -> None:
-        super().__init__(
-            f"port {port} on {host} is in use — choose another with -p, or stop the program that holds it"
-        )
+        super().__init__(f"port {port} on {host} is in use — choose another with -p, or stop the program that holds it")
         self.host = host
         self.port = port
 

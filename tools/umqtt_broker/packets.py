@@ -1,4 +1,4 @@
-"""MQTT control packets on the wire: constants, encoders, and decoders for all but the packets of the fast path.
+"""MQTT control packets on the wire: constants, encoders, and decoders for what is not on the fast path.
 
 PUBLISH and its acknowledgements are decoded in place by `connection`, which is where the speed is.
 """
@@ -88,9 +88,7 @@ def encode_publish_head(first_byte: int, topic_name: bytes, payload_length: int)
     length = 2 + len(topic_name) + payload_length
     if first_byte & 6:
         length += 2
-    return b"".join(
-        (bytes((first_byte,)), encode_remaining_length(length), UINT16[len(topic_name)], topic_name)
-    )
+    return b"".join((bytes((first_byte,)), encode_remaining_length(length), UINT16[len(topic_name)], topic_name))
 
 
 def encode_connack(return_code: int, session_present: bool = False) -> bytes:
@@ -100,9 +98,7 @@ def encode_connack(return_code: int, session_present: bool = False) -> bytes:
 
 def encode_suback(packet_id: int, return_codes: bytes) -> bytes:
     """Encode a SUBACK with one return code for each topic filter, in order [MQTT-3.8.4-5]."""
-    return b"".join(
-        (bytes((SUBACK,)), encode_remaining_length(2 + len(return_codes)), UINT16[packet_id], return_codes)
-    )
+    return b"".join((bytes((SUBACK,)), encode_remaining_length(2 + len(return_codes)), UINT16[packet_id], return_codes))
 
 
 def decode_connect(packet: bytes) -> Connect:
@@ -151,7 +147,7 @@ def decode_connect(packet: bytes) -> Connect:
 
 
 def decode_subscribe(packet: bytes) -> tuple[int, list[tuple[bytes, int]]]:
-    """Decode the body of a SUBSCRIBE: packet_id and the pairs (topic_filter, requested QoS). Raises MalformedPacket."""
+    """Decode the body of a SUBSCRIBE: packet_id and pairs (topic_filter, QoS). Raises MalformedPacket."""
     packet_id, at = _packet_id(packet), 2
     requests: list[tuple[bytes, int]] = []
     while at < len(packet):

@@ -13,12 +13,12 @@ class Permission:
     checks_publish = False
 
     def connect(self, packet: Connect, peer: str) -> int:
-        """Return the CONNACK return code for a CONNECT from `peer` (an address): 0 lets the client in, 4 or 5 not."""
+        """Return the CONNACK return code for a CONNECT from the address `peer`: 0 lets it in, 4 or 5 not."""
         del packet, peer
         return ACCEPTED
 
     def may_publish(self, client_id: bytes, topic_name: bytes) -> bool:
-        """Say whether a client may publish to `topic_name`. A refused message is acknowledged, counted, not routed."""
+        """Say whether a client may publish to `topic_name`. If not: acknowledged and counted, not routed."""
         del client_id, topic_name
         return True
 

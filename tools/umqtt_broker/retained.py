@@ -64,7 +64,7 @@ class RetainedMessages:
         return True
 
     def match(self, topic_filter: bytes) -> Iterator[RetainedMessage]:
-        """Yield every retained message whose topic name `topic_filter` matches. Do not change the trie meanwhile."""
+        """Yield every retained message `topic_filter` matches. The trie must not change meanwhile."""
         levels = topic_filter.split(b"/")
         count = len(levels)
         pending = [(self._root, 0)]
@@ -85,7 +85,7 @@ class RetainedMessages:
                 pending.append((child, depth + 1))
 
     def _visible(self, node: _Node) -> Iterator[_Node]:
-        """Yield the children a wildcard may reach: in the first level not those that begin with $ [MQTT-4.7.2-1]."""
+        """Yield the children a wildcard reaches: in the first level none that begins with $ [MQTT-4.7.2-1]."""
         if node is not self._root:
             yield from node.children.values()
             return

@@ -27,7 +27,7 @@ class Router:
         self._routes: dict[bytes, list[tuple[Session, int]]] = {}
 
     def publish(self, topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
-        """Hand a message to everyone subscribed. Raises MalformedPacket if `topic_name` is none [MQTT-3.3.2-2].
+        """Hand a message to everyone subscribed. Raises MalformedPacket for a bad name [MQTT-3.3.2-2].
 
         The message is shared: QoS and packet identifier of a subscriber never get into it.
         """

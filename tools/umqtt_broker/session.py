@@ -1,4 +1,4 @@
-"""One session: subscriptions, the ordered queue with its cursor, the in-flight window, and incoming QoS 2 identifiers.
+"""One session: subscriptions, the ordered queue with its cursor, the in-flight window, incoming QoS 2.
 
 There is no path for offline clients beside the one for connected ones. Every QoS 1 and 2 message goes to the
 end of ONE queue; being connected only means that the window at its front is open. A message that finds the
@@ -40,7 +40,7 @@ _PAGE = 1000
 
 
 class Session:
-    """The state MQTT keeps for a client identifier. `store` is None when nothing of it survives the process."""
+    """The state MQTT keeps for a client identifier. `store` is None if nothing of it outlives the process."""
 
     __slots__ = (
         "_dirty_sessions",
@@ -122,8 +122,7 @@ class Session:
         self.last_packet_id = recovered.last_packet_id
         self.last_position = recovered.last_position
         self.in_flight = {
-            packet_id: (position, packet_id, 2, None, b"", _OPEN)
-            for position, packet_id in recovered.released
+            packet_id: (position, packet_id, 2, None, b"", _OPEN) for position, packet_id in recovered.released
         }
         self._spilled = recovered.queued - len(recovered.released)
         self._spilled_to = recovered.last_position if self._spilled else 0
@@ -143,7 +142,7 @@ class Session:
             self._move_sent_limit(self._sent_to)
 
     def go_online(self) -> None:
-        """Send what is unacknowledged, then open the window. PUBRELs go first, in the order of their PUBRECs."""
+        """Send PUBRELs again, in the order of their PUBRECs [MQTT-4.6.0-4], then open the window."""
         self.out = []
         for packet_id in self.in_flight:
             self.out += (bytes((PUBREL, 2)), UINT16[packet_id])
@@ -151,7 +150,7 @@ class Session:
         self.open_window()
 
     def detach(self) -> None:
-        """Belong to no connection. What is in flight goes back to the front of the queue, with DUP [MQTT-4.4.0-1]."""
+        """Belong to no connection. What is in flight goes back to the front, with DUP [MQTT-4.4.0-1]."""
         self.connection = None
         self.limit = 0
         self.out = None
@@ -197,7 +196,7 @@ class Session:
     # Messages to the client
 
     def deliver(self, qos: int, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
-        """Put a QoS 1 or 2 message at the end of the queue, and straight into the window if nothing is before it.
+        """Put a QoS 1 or 2 message at the end of the queue; if nothing is before it, into the window.
 
         `head` is the PUBLISH up to the topic name, for this QoS and retain flag.
         """
@@ -247,14 +246,10 @@ class Session:
                 self._loaded_to = position - 1
             self._spilled_to = position
             self._spilled += 1
-            store.add_delivery(
-                DeliveryRow(self.number, position, packet_id, qos, retain, 0, 0, topic_name, payload)
-            )
+            store.add_delivery(DeliveryRow(self.number, position, packet_id, qos, retain, 0, 0, topic_name, payload))
             return False
         if qos == 1 and not queue and len(self.in_flight) < self.limit:
-            store.add_delivery(
-                DeliveryRow(self.number, position, packet_id, 1, retain, 1, 0, topic_name, payload)
-            )
+            store.add_delivery(DeliveryRow(self.number, position, packet_id, 1, retain, 1, 0, topic_name, payload))
             self._sent_to = position
             return True
         # To a connected client it will soon be sent: saying so now spares a second write when it is.
@@ -263,9 +258,7 @@ class Session:
         if soon:
             # Exactly once: the identifier must be safe before the client can know it.
             gate = store.batch if qos == 2 else _OPEN
-        store.add_delivery(
-            DeliveryRow(self.number, position, packet_id, qos, retain, soon, 0, topic_name, payload)
-        )
+        store.add_delivery(DeliveryRow(self.number, position, packet_id, qos, retain, soon, 0, topic_name, payload))
         queue.append((position, packet_id, qos, head, payload, gate))
         if gate > 0:
             store.wake(self)
@@ -275,7 +268,7 @@ class Session:
         """Move the cursor: send from the front of the queue while the window has room."""
         queue, in_flight, limit = self.queue, self.in_flight, self.limit
         while queue and len(in_flight) < limit:
-            position, packet_id, qos, head, payload, gate = queue[0]
+            position, packet_id, _, head, payload, gate = queue[0]
             if gate and not self._is_safe(position, gate):
                 break
             if packet_id in in_flight:
@@ -296,7 +289,7 @@ class Session:
             self._load()
 
     def _is_safe(self, position: int, gate: int) -> bool:
-        """Tell whether the store knows enough for the message at the cursor to be sent; on_commit() follows if not."""
+        """Tell whether the store knows enough for the message at the cursor; if not, on_commit() follows."""
         store = self.store
         assert store is not None
         if gate > 0:
@@ -315,7 +308,7 @@ class Session:
         self.store.set_sent_limit(self.number, self._sent_limit)
 
     def _renumber(self) -> None:
-        """The message at the cursor was numbered when another still waiting under that number was not yet sent."""
+        """Give the message at the cursor a free packet identifier: a message sent before it has taken its own."""
         position, packet_id, qos, head, payload, gate = self.queue[0]
         while packet_id in self.in_flight:
             packet_id = packet_id + 1 if packet_id < 65535 else 1

@@ -87,9 +87,7 @@ class Stats:
     def as_dict(self) -> dict[str, object]:
         """Every counter and gauge by name; `malformed` as a dict of reason to count."""
         values: dict[str, object] = {
-            name: getattr(self, name)
-            for name in self.__slots__
-            if not name.startswith("_") and name != "malformed"
+            name: getattr(self, name) for name in self.__slots__ if not name.startswith("_") and name != "malformed"
         }
         values.update(malformed=dict(self.malformed), dropped=self.dropped, queued=self.queued)
         return values

@@ -2,7 +2,7 @@
 
 
 def is_utf8(text: bytes) -> bool:
-    """Tell whether `text` is an MQTT UTF-8 string: well formed, no surrogates, no U+0000 [MQTT-1.5.3-1, -2]."""
+    """Tell whether `text` is well-formed UTF-8 without surrogates and U+0000 [MQTT-1.5.3-1, -2]."""
     if 0 in text:
         return False
     try:
@@ -18,7 +18,7 @@ def is_topic_name(topic_name: bytes) -> bool:
 
 
 def is_topic_filter(topic_filter: bytes) -> bool:
-    """Tell whether `topic_filter` is valid: wildcards fill whole levels, `#` only the last [MQTT-4.7.1-2, -3]."""
+    """Tell whether wildcards fill whole levels, and `#` only the last [MQTT-4.7.1-2, -3]."""
     if not topic_filter or not is_utf8(topic_filter):
         return False
     if b"#" not in topic_filter and b"+" not in topic_filter:

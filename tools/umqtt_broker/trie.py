@@ -57,7 +57,7 @@ class SubscriptionTrie(Generic[Subscriber]):
         return True
 
     def match(self, topic_name: bytes) -> list[tuple[Subscriber, int]]:
-        """Return each subscriber once with the highest QoS of its matching filters (3.3.5 leaves that choice)."""
+        """Return each subscriber once with the highest QoS of its matching filters [MQTT-3.3.5-1]."""
         levels = topic_name.split(b"/")
         count = len(levels)
         found: dict[Subscriber, int] = {}

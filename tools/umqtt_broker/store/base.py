@@ -51,7 +51,7 @@ class Wakeable(Protocol):
 
 
 class RecoveredSession(NamedTuple):
-    """A persistent session as found in the store. `released`: (position, packet_id) in the order of their PUBRECs."""
+    """A persistent session as found. `released`: (position, packet_id) in the order of their PUBRECs."""
 
     number: int
     client_id: bytes
@@ -85,9 +85,7 @@ class Store:
     batch: int
     committed: int
 
-    def open(
-        self, loop: asyncio.AbstractEventLoop, stats: Stats, after_commit: Callable[[], None]
-    ) -> Recovered:
+    def open(self, loop: asyncio.AbstractEventLoop, stats: Stats, after_commit: Callable[[], None]) -> Recovered:
         """Open, migrate if needed, and return what is there. Raises StoreError.
 
         `after_commit` is called after each transaction, when its holders and sessions have been told.
@@ -105,7 +103,7 @@ class Store:
         raise NotImplementedError
 
     def wake(self, session: Wakeable) -> None:
-        """Call `session.on_commit()` once everything recorded so far is safe, after held packets are released."""
+        """Call `session.on_commit()` once everything recorded so far is safe and held packets are released."""
 
     def is_pending(self) -> bool:
         """Tell whether anything recorded is not yet safe."""
@@ -142,7 +140,5 @@ class Store:
     def set_retained(self, topic_name: bytes, message: RetainedMessage | None) -> None:
         """Record the retained message of a topic name, or that there is none."""
 
-    def load_page(
-        self, session: int, after: int, limit: int, deliver: Callable[[list[DeliveryRow]], None]
-    ) -> None:
-        """Call `deliver` with up to `limit` messages behind position `after`, everything recorded so far included."""
+    def load_page(self, session: int, after: int, limit: int, deliver: Callable[[list[DeliveryRow]], None]) -> None:
+        """Call `deliver` with up to `limit` messages behind `after`, everything recorded so far included."""

@@ -19,8 +19,8 @@ class Page(NamedTuple):
 class Batch:
     """Changes collected since the last transaction began.
 
-    Where a key can change twice (a subscription, a retained topic) only the last state is kept. What is left commutes
-    as long as the kinds are written in the order of `writer`: a position is inserted once and removed once.
+    Where a key can change twice (a subscription, a retained topic) only the last state is kept. What is left
+    commutes as long as the kinds are written in the order of `writer`: a position is inserted once and removed once.
     """
 
     __slots__ = (

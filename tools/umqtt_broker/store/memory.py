@@ -16,9 +16,7 @@ class MemoryStore(Store):
         self.batch = 1
         self.committed = 0
 
-    def open(
-        self, loop: asyncio.AbstractEventLoop, stats: Stats, after_commit: Callable[[], None]
-    ) -> Recovered:
+    def open(self, loop: asyncio.AbstractEventLoop, stats: Stats, after_commit: Callable[[], None]) -> Recovered:
         """Return nothing: every broker with this store starts empty."""
         del loop, stats, after_commit
         return Recovered([], [])

@@ -60,9 +60,7 @@ def connect(path: str) -> sqlite3.Connection:
         # Messages are nobody else's business: SQLite alone would make the file by the umask.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
-        raise StoreError(
-            f"cannot write store {path} ({error.strerror}) — name another with --store"
-        ) from error
+        raise StoreError(f"cannot write store {path} ({error.strerror}) — name another with --store") from error
     # Used from one thread at a time: the loop's until it is open, then the store's own.
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
@@ -83,7 +81,7 @@ def _prepare(database: sqlite3.Connection, path: str) -> None:
         raise StoreError(f"{path} is a database, but not a broker's store — name another file with --store")
     if version > len(_MIGRATIONS):
         raise StoreError(
-            f"store {path} has version {version}, this broker knows up to {len(_MIGRATIONS)} — use a newer umqtt"
+            f"store {path} has version {version}, this broker knows {len(_MIGRATIONS)} — use a newer umqtt"
         )
     execute("PRAGMA journal_mode = WAL")
     execute("PRAGMA synchronous = FULL")

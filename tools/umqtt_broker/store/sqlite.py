@@ -1,4 +1,4 @@
-"""Sessions and retained messages in SQLite: write-ahead log, synchronous=FULL, one transaction at a time off the loop.
+"""Sessions and retained messages in SQLite: WAL, synchronous=FULL, one transaction at a time off the loop.
 
 Durable before visible: `hold` releases packets only after the COMMIT, which returns only after the log is on
 disk.
@@ -45,9 +45,7 @@ class SqliteStore(Store):
 
     # Opening and closing
 
-    def open(
-        self, loop: asyncio.AbstractEventLoop, stats: Stats, after_commit: Callable[[], None]
-    ) -> Recovered:
+    def open(self, loop: asyncio.AbstractEventLoop, stats: Stats, after_commit: Callable[[], None]) -> Recovered:
         """Open, lock, migrate, read. Raises StoreError."""
         self._loop = loop
         self._stats = stats
@@ -61,7 +59,7 @@ class SqliteStore(Store):
             if isinstance(error, StoreError):
                 raise
             raise StoreError(
-                f"cannot open store {self._path} ({error}) — restore a backup, or name another file with --store"
+                f"cannot open store {self._path} ({error}) — restore a backup, or name another with --store"
             ) from error
         self._thread = ThreadPoolExecutor(1, "umqtt-broker-store")
         return recovered
@@ -91,9 +89,7 @@ class SqliteStore(Store):
                     max(last[0], sent_limit),
                     last[1],
                     queued.get(number, 0),
-                    execute(
-                        "SELECT topic_filter, qos FROM subscription WHERE session = ?", (number,)
-                    ).fetchall(),
+                    execute("SELECT topic_filter, qos FROM subscription WHERE session = ?", (number,)).fetchall(),
                     {row[0] for row in execute("SELECT packet_id FROM inbound WHERE session = ?", (number,))},
                     [(row[0], row[1]) for row in released],
                 )
@@ -119,9 +115,7 @@ class SqliteStore(Store):
         self._database.close()
         os.close(self._lock)
         if lost:
-            raise StoreError(
-                f"the last changes could not be written to store {self._path} — see the log for the cause"
-            )
+            raise StoreError(f"the last changes could not be written to store {self._path} — see the log for the cause")
 
     # Waiting for a commit
 
@@ -138,7 +132,7 @@ class SqliteStore(Store):
         return self.batch if batch is self._open_batch else self.batch - 1
 
     def wake(self, session: Wakeable) -> None:
-        """Call `session.on_commit()` once everything recorded so far is safe, after held packets are released."""
+        """Call `session.on_commit()` once everything recorded so far is safe and held packets are released."""
         batch = self._newest()
         if batch is None:
             session.on_commit()
@@ -217,10 +211,8 @@ class SqliteStore(Store):
         self._open_batch.retained[topic_name] = message
         self._record()
 
-    def load_page(
-        self, session: int, after: int, limit: int, deliver: Callable[[list[DeliveryRow]], None]
-    ) -> None:
-        """Call `deliver` with up to `limit` messages behind position `after`, everything recorded so far included."""
+    def load_page(self, session: int, after: int, limit: int, deliver: Callable[[list[DeliveryRow]], None]) -> None:
+        """Call `deliver` with up to `limit` messages behind `after`, everything recorded so far included."""
         self._open_batch.pages.append(Page(session, after, limit, deliver))
         self._record()
 
@@ -273,7 +265,7 @@ class SqliteStore(Store):
         self._transaction_ended.set()
 
     def _failed(self, batch: Batch, error: sqlite3.Error) -> None:
-        """Nothing of the batch is safe: acknowledge none of it, keep it, and try again with what came meanwhile."""
+        """Nothing of the batch is safe: acknowledge none of it, and try again with what came meanwhile."""
         self._stats.commit_failures += 1
         _log.error("store %s: transaction failed, will be tried again: %s", self._path, error)
         held = batch.held
@@ -293,9 +285,7 @@ def _lock(path: str) -> int:
     try:
         descriptor = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise StoreError(
-            f"cannot write beside store {path} ({error.strerror}) — name another with --store"
-        ) from error
+        raise StoreError(f"cannot write beside store {path} ({error.strerror}) — name another with --store") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

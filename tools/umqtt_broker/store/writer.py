@@ -1,4 +1,4 @@
-"""Writes one batch in one transaction. Runs in the store's thread and touches nothing but the batch and the database.
+"""Writes one batch in one transaction. Runs in the store's thread; touches only the batch and the database.
 
 SQLite gives up Python's lock for every step of a statement and must get it back from a busy event loop, so
 the cost is counted in statements: messages go many rows to a statement, acknowledgements as ranges.
@@ -17,7 +17,7 @@ _INSERTS = [(rows, "INSERT INTO delivery VALUES " + ",".join([_ROW] * rows)) for
 
 
 def write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]:
-    """Write `batch`, commit, and return the rows of each of its pages. Raises sqlite3.Error; roll back then."""
+    """Write `batch`, commit, and return the rows of each page. Raises sqlite3.Error: roll back then."""
     execute, executemany = database.execute, database.executemany
     execute("BEGIN IMMEDIATE")
     created = [(number, client_id) for number, client_id in batch.sessions.items() if client_id is not None]
@@ -31,9 +31,7 @@ def write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]
     )
     for (session, topic_filter), qos in batch.subscriptions.items():
         if qos is None:
-            execute(
-                "DELETE FROM subscription WHERE session = ? AND topic_filter = ?", (session, topic_filter)
-            )
+            execute("DELETE FROM subscription WHERE session = ? AND topic_filter = ?", (session, topic_filter))
         else:
             execute("INSERT OR REPLACE INTO subscription VALUES (?, ?, ?)", (session, topic_filter, qos))
     _insert(database, batch.deliveries)
@@ -41,9 +39,7 @@ def write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]
     executemany("UPDATE delivery SET released = ? WHERE session = ? AND position = ?", batch.released)
     for session, positions in batch.acknowledged.items():
         for first, last in ranges(positions):
-            execute(
-                "DELETE FROM delivery WHERE session = ? AND position BETWEEN ? AND ?", (session, first, last)
-            )
+            execute("DELETE FROM delivery WHERE session = ? AND position BETWEEN ? AND ?", (session, first, last))
     for (session, packet_id), present in batch.inbound.items():
         if present:
             execute("INSERT OR IGNORE INTO inbound VALUES (?, ?)", (session, packet_id))
