@@ -28,9 +28,7 @@ def parse_broker(url: str) -> tuple[str, int]:
     if parts.scheme != "mqtt" or not parts.hostname or parts.path not in ("", "/"):
         raise UsageError(f"--broker {url} is not a broker's address; give mqtt://HOST:PORT")
     if parts.username is not None or parts.password is not None:
-        raise UsageError(
-            "--broker must not hold credentials: every user of the machine can read a command line"
-        )
+        raise UsageError("--broker must not hold credentials: every user of the machine can read a command line")
     return parts.hostname, port
 
 

@@ -131,9 +131,7 @@ class SpoolTree:
 
         :raises DataLoss: some of it is gone.
         """
-        return [
-            r for name, place in sorted(end.items()) for r in self._ranges_of(name, start.get(name), place)
-        ]
+        return [r for name, place in sorted(end.items()) for r in self._ranges_of(name, start.get(name), place)]
 
     def remove_before(self, end: Offset, *, older_than: float) -> int:
         """Remove segments that lie wholly before `end` and were last written before `older_than`; how many.
@@ -164,9 +162,7 @@ class SpoolTree:
         if durable is None:
             return self._lost(f"the spool {view.folder} is gone")
         if durable.spool != end["spool"]:
-            return self._lost(
-                f"the spool {view.folder} was made anew: it is {durable.spool}, not {end['spool']}"
-            )
+            return self._lost(f"the spool {view.folder} was made anew: it is {durable.spool}, not {end['spool']}")
         if (end["segment"], end["position"]) > (durable.segment, durable.position):
             return self._lost(f"the spool {view.folder} ends before an offset that was read from it")
         if start is not None and start["spool"] != durable.spool:
@@ -185,9 +181,7 @@ class SpoolTree:
             if begin < stop:
                 ranges.append(Range(name, str(view.folder), durable.spool, segment, begin, stop))
             elif begin > stop:
-                self._lost(
-                    f"{segment_path(view.folder, segment)} is shorter than an offset that was read from it"
-                )
+                self._lost(f"{segment_path(view.folder, segment)} is shorter than an offset that was read from it")
         return ranges
 
     def _lost(self, what: str) -> list[Range]:
@@ -199,9 +193,7 @@ class SpoolTree:
         return []
 
 
-def _within_limits(
-    ranges: list[Range], target: Place, *, max_rows: int | None, max_bytes: int | None
-) -> Place:
+def _within_limits(ranges: list[Range], target: Place, *, max_rows: int | None, max_bytes: int | None) -> Place:
     """The end of the first block that reaches a limit, or `target`."""
     rows = size = 0
     for r in ranges:

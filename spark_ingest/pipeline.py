@@ -71,9 +71,7 @@ class Pipeline:
     :param on_stage: see :class:`spark_ingest.batch.BatchWriter`.
     """
 
-    def __init__(
-        self, config: PipelineConfig, *, on_stage: Callable[[str], None] = lambda _stage: None
-    ) -> None:
+    def __init__(self, config: PipelineConfig, *, on_stage: Callable[[str], None] = lambda _stage: None) -> None:
         self.config = config
         self._on_stage = on_stage
         self._state = "starting"
@@ -85,7 +83,7 @@ class Pipeline:
         self._lag_bytes: int | None = None
 
     def stop(self) -> None:
-        """Ask :meth:`run` to finish the micro-batch in progress and return; callable from a signal handler."""
+        """Ask :meth:`run` to finish the micro-batch in progress and return; for signal handlers too."""
         self._stop_requested.set()
 
     def status(self) -> dict[str, object]:
@@ -261,9 +259,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     option = parser.add_argument
     option("--spool", required=True, type=Path, metavar="DIR", help="folder of all spools")
-    option(
-        "--tables", required=True, type=Path, metavar="DIR", help="folder of the tables silver and quarantine"
-    )
+    option("--tables", required=True, type=Path, metavar="DIR", help="folder of the tables silver and quarantine")
     option("--checkpoint", required=True, type=Path, metavar="DIR", help="folder of the query's progress")
     option("--once", action="store_true", help="read what is there now, then exit")
     option(

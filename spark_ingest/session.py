@@ -42,9 +42,7 @@ def require_java() -> None:
     found = "was not found"
     if java:
         try:
-            answer = subprocess.run(
-                [java, "-version"], capture_output=True, text=True, timeout=30, check=False
-            )
+            answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
         except OSError as error:
             found = f"was not found at {java} ({error.strerror})"
         else:

@@ -84,9 +84,7 @@ class Options:
         given = {key.lower(): value for key, value in options.items()}
         unknown = set(given) - {name.lower() for name in _OPTIONS}
         if unknown:
-            raise UsageError(
-                f"format mqtt has no option {', '.join(sorted(unknown))}; it has {', '.join(_OPTIONS)}"
-            )
+            raise UsageError(f"format mqtt has no option {', '.join(sorted(unknown))}; it has {', '.join(_OPTIONS)}")
         if not given.get("path"):
             raise UsageError("format mqtt needs option path: the folder given to the collectors as --spool")
         self.path = Path(given["path"])

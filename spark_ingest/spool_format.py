@@ -75,9 +75,7 @@ def block_checksum(data: bytes | memoryview, count: int, received_ms: int) -> in
 
 def encode_block_header(data: bytes, count: int, received_ms: int) -> bytes:
     """The header that goes before `data`, which holds `count` PUBLISH packets."""
-    return BLOCK_HEADER.pack(
-        BLOCK_MAGIC, len(data), count, block_checksum(data, count, received_ms), received_ms
-    )
+    return BLOCK_HEADER.pack(BLOCK_MAGIC, len(data), count, block_checksum(data, count, received_ms), received_ms)
 
 
 def decode_block_header(raw: bytes, position: int) -> BlockHeader | None:

@@ -27,13 +27,7 @@ def identity_table(tables: str | Path) -> pa.Table:
     """device_id, boot and seq of every row of silver; empty when there is no table yet."""
     path = str(Path(tables) / "silver")
     if not DeltaTable.is_deltatable(path):
-        return pa.table(
-            {
-                "device_id": pa.array([], pa.string()),
-                "boot": pa.array([], pa.string()),
-                "seq": pa.array([], pa.int64()),
-            }
-        )
+        return pa.schema([SILVER_SCHEMA.field(name) for name in IDENTITY_COLUMNS]).empty_table()
     return DeltaTable(path).to_pyarrow_table(columns=IDENTITY_COLUMNS)
 
 
