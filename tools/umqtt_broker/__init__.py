@@ -5,6 +5,7 @@ What lives here, outermost first (each module imports only those below it and no
     __main__    the process: `python -m umqtt_broker -p PORT`
     broker      Broker: listeners, sessions by client identifier, CONNECT, takeover, shutdown
     connection  one network connection: reads bytes, runs the packet loop, writes acknowledgements
+    handlers    what the packets outside the loop do
     session     one session: its ordered queue, in-flight window and subscriptions
     router      from a PUBLISH to the sessions that get it
     retained, trie, topics, packets   pure data structures and codecs, no I/O

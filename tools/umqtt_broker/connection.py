@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from .errors import MalformedPacket
+from .handlers import count_unknown, process_other, process_publish_qos2
 from .packets import (
     ACCEPTED,
     CONNECT,
@@ -17,21 +18,12 @@ from .packets import (
     PINGREQ,
     PINGRESP,
     PUBACK,
-    PUBCOMP,
     PUBLISH,
-    PUBREC,
-    PUBREL,
-    SUBSCRIBE,
-    SUBSCRIPTION_FAILURE,
     UNACCEPTABLE_PROTOCOL_VERSION,
-    UNSUBSCRIBE,
     UnacceptableProtocol,
     Will,
     decode_connect,
-    decode_subscribe,
-    decode_unsubscribe,
     encode_connack,
-    encode_suback,
 )
 from .session import Session
 
@@ -53,9 +45,7 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_broker",
         "_gone",
-        "_held_in",
         "_last_packet",
         "_loop",
         "_needed",
@@ -66,9 +56,11 @@ class Connection(asyncio.Protocol):
         "_stats",
         "_store",
         "_timer",
+        "broker",
         "closing",
         "congested",
         "established",
+        "held_in",
         "keep_alive",
         "peer",
         "session",
@@ -77,7 +69,7 @@ class Connection(asyncio.Protocol):
     )
 
     def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+        self.broker = broker
         self._router = broker.router
         self._stats = broker.stats
         self._store = broker.store
@@ -86,7 +78,7 @@ class Connection(asyncio.Protocol):
         self._pending_size = 0
         self._needed = 0
         # The batch that acknowledgements wait for, and what the store had recorded when this read began.
-        self._held_in = 0
+        self.held_in = 0
         self._recorded = 0
         self._last_packet = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -106,11 +98,11 @@ class Connection(asyncio.Protocol):
         """Count the connection and give it time for its CONNECT."""
         self.transport = cast(asyncio.Transport, transport)
         self.peer = str(transport.get_extra_info("peername"))
-        self.transport.set_write_buffer_limits(high=self._broker.config.max_output_buffer)
-        if not self._broker.admit(self):
+        self.transport.set_write_buffer_limits(high=self.broker.config.max_output_buffer)
+        if not self.broker.admit(self):
             self.abort()
             return
-        self._timer = self._loop.call_later(self._broker.config.connect_timeout, self._connect_timed_out)
+        self._timer = self._loop.call_later(self.broker.config.connect_timeout, self._connect_timed_out)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, whoever wanted it: the session lives on or not, the will goes out or not."""
@@ -118,7 +110,7 @@ class Connection(asyncio.Protocol):
         self.closing = self._gone = True
         if self._timer is not None:
             self._timer.cancel()
-        self._broker.forget(self)
+        self.broker.forget(self)
 
     def pause_writing(self) -> None:
         """The output buffer is full."""
@@ -173,8 +165,8 @@ class Connection(asyncio.Protocol):
         """
         session = self.session
         publish = self._router.publish
-        max_packet_size = self._broker.config.max_packet_size
-        may_publish = self._broker.may_publish
+        max_packet_size = self.broker.config.max_packet_size
+        may_publish = self.broker.may_publish
         append = acknowledgements.append
         end = len(data)
         at = length = 0
@@ -233,8 +225,8 @@ class Connection(asyncio.Protocol):
                                 self._stats.denied += 1
                             append(b"\x40\x02" + packet_id)
                         elif qos == 4:
-                            self._on_publish_qos2(
-                                session, packet_id, topic_name, data[payload:packet_end], first_byte & 1
+                            process_publish_qos2(
+                                self, session, packet_id, topic_name, data[payload:packet_end], first_byte & 1
                             )
                             append(b"\x50\x02" + packet_id)
                         else:
@@ -249,7 +241,7 @@ class Connection(asyncio.Protocol):
                         if session.store is not None:
                             session.store.remove_delivery(session.number, entry[0])
                     else:
-                        self._unknown(entry is not None, "PUBACK for a QoS 2 message")
+                        count_unknown(self, entry is not None, "PUBACK for a QoS 2 message")
                 elif first_byte == PINGREQ:
                     if length:
                         raise MalformedPacket("PINGREQ length")
@@ -260,7 +252,7 @@ class Connection(asyncio.Protocol):
                     self.will = None  # [MQTT-3.1.2-10]
                     return False
                 else:
-                    self._on_other(session, first_byte, data[body:packet_end], acknowledgements)
+                    process_other(self, session, first_byte, data[body:packet_end], acknowledgements)
                 at = packet_end
             else:
                 body = 0
@@ -275,37 +267,6 @@ class Connection(asyncio.Protocol):
             self._needed = body + length - at if body else end - at + 1
         return True
 
-    def _on_other(self, session: Session, first_byte: int, packet: bytes, acknowledgements: list[bytes]) -> None:
-        """Process the packets that are not worth a place in the loop."""
-        if first_byte in (PUBREC, PUBREL, PUBCOMP):
-            if len(packet) != 2:
-                raise MalformedPacket("PUBREC, PUBREL or PUBCOMP length")
-            packet_id = packet[0] << 8 | packet[1]
-            if first_byte == PUBREC:
-                self._on_pubrec(session, packet_id)
-                acknowledgements.append(b"\x62\x02" + packet)
-            elif first_byte == PUBREL:
-                if packet_id in session.inbound:
-                    session.inbound.discard(packet_id)
-                    if session.store is not None:
-                        session.store.set_inbound(session.number, packet_id, False)
-                # An identifier nobody knows was completed before: the client only missed the PUBCOMP.
-                acknowledgements.append(b"\x70\x02" + packet)
-            else:
-                self._on_pubcomp(session, packet_id)
-        elif first_byte == SUBSCRIBE:
-            self._on_subscribe(session, packet, acknowledgements)
-        elif first_byte == UNSUBSCRIBE:
-            packet_id, topic_filters = decode_unsubscribe(packet)
-            for topic_filter in topic_filters:
-                self._router.unsubscribe(session, topic_filter)
-            acknowledgements.append(b"\xb0\x02" + packet[:2])
-        elif first_byte == CONNECT:
-            raise MalformedPacket("second CONNECT")  # [MQTT-3.1.0-2]
-        else:
-            # A type only a server sends, a reserved type, or wrong flags [MQTT-2.2.2-2].
-            raise MalformedPacket("unexpected packet type or flags")
-
     def _on_connect(self, packet: bytes) -> Session | None:
         """Let a client in, or answer why not. Returns its session."""
         try:
@@ -313,7 +274,7 @@ class Connection(asyncio.Protocol):
         except UnacceptableProtocol:
             self._refuse(UNACCEPTABLE_PROTOCOL_VERSION)
             return None
-        return_code, session_present = self._broker.connect(self, connect)
+        return_code, session_present = self.broker.connect(self, connect)
         if return_code != ACCEPTED:
             self._refuse(return_code)
             return None
@@ -326,89 +287,18 @@ class Connection(asyncio.Protocol):
         if self.keep_alive:
             self._timer = self._loop.call_later(1.5 * self.keep_alive, self._check_keep_alive)
         # A session made or discarded is safe before the client hears of it.
-        self._held_in = self._store.hold(self, [encode_connack(ACCEPTED, session_present)])
+        self.held_in = self._store.hold(self, [encode_connack(ACCEPTED, session_present)])
         return self.session
-
-    def _on_publish_qos2(
-        self, session: Session, packet_id_bytes: bytes, topic_name: bytes, payload: bytes, retain: int
-    ) -> None:
-        """Route a QoS 2 message once for each use of its packet identifier (4.3.3, method B)."""
-        packet_id = packet_id_bytes[0] << 8 | packet_id_bytes[1]
-        if packet_id in session.inbound:
-            if self._store.is_pending():
-                # The PUBREC of the copy waits for the commit of the first: they may be one and the same.
-                self._held_in = self._store.batch
-            return
-        may_publish = self._broker.may_publish
-        if may_publish is None or may_publish(session.client_id, topic_name):
-            self._router.publish(topic_name, payload, 2, retain)
-        else:
-            self._stats.denied += 1
-        session.inbound.add(packet_id)
-        if session.store is not None:
-            session.store.set_inbound(session.number, packet_id, True)
-
-    def _on_pubrec(self, session: Session, packet_id: int) -> None:
-        """The client has the message: from now on PUBREL is sent again, never PUBLISH [MQTT-4.3.3-1]."""
-        entry = session.in_flight.get(packet_id)
-        if entry is None or entry[2] != 2:
-            # PUBREL goes out all the same: without it the client could not forget the identifier.
-            self._unknown(entry is not None, "PUBREC for a QoS 1 message")
-        elif entry[3] is not None:
-            # At the end, so that PUBRELs are resent in the order of their PUBRECs [MQTT-4.6.0-4].
-            del session.in_flight[packet_id]
-            session.in_flight[packet_id] = (entry[0], packet_id, 2, None, b"", 0)
-            if session.store is not None:
-                session.store.set_released(session.number, entry[0])
-
-    def _on_pubcomp(self, session: Session, packet_id: int) -> None:
-        entry = session.in_flight.get(packet_id)
-        if entry is None or entry[3] is not None:
-            self._unknown(entry is not None, "PUBCOMP before PUBREC")
-            return
-        del session.in_flight[packet_id]
-        if session.store is not None:
-            session.store.remove_delivery(session.number, entry[0])
-
-    def _on_subscribe(self, session: Session, packet: bytes, acknowledgements: list[bytes]) -> None:
-        packet_id, requests = decode_subscribe(packet)
-        return_codes = bytearray()
-        for topic_filter, qos in requests:
-            granted = self._broker.config.permission.grant(session.client_id, topic_filter, qos)
-            return_codes.append(granted)
-            if granted != SUBSCRIPTION_FAILURE:
-                self._router.subscribe(session, topic_filter, granted)
-        acknowledgements.append(encode_suback(packet_id, bytes(return_codes)))
-        # Retained messages follow the SUBACK: the window stays shut until it has left.
-        session.close_window()
-        for (topic_filter, _), granted in zip(requests, return_codes, strict=True):
-            if granted != SUBSCRIPTION_FAILURE:
-                acknowledgements += self._router.send_retained(session, topic_filter, granted)
-        if session.out is not None and not self._must_wait():
-            session.out += acknowledgements
-            acknowledgements.clear()
-            if not session.dirty:
-                session.dirty = True
-                self._router.dirty.append(session)
-            session.open_window()
-        else:
-            self._store.wake(session)
-
-    def _unknown(self, is_known: bool, reason: str) -> None:
-        """An acknowledgement that fits no message: a leftover if its identifier is free, else a broken client."""
-        if is_known:
-            raise MalformedPacket(reason)
-        self._stats.unknown_acknowledgements += 1
 
     # Output
 
-    def _must_wait(self) -> bool:
+    def must_wait(self) -> bool:
         """Tell whether acknowledgements must wait: this read recorded something, or earlier ones wait."""
-        return self._store.recorded != self._recorded or self._held_in > self._store.committed
+        return self._store.recorded != self._recorded or self.held_in > self._store.committed
 
     def _acknowledge(self, packets: list[bytes]) -> None:
-        if self._must_wait():
-            self._held_in = self._store.hold(self, packets)
+        if self.must_wait():
+            self.held_in = self._store.hold(self, packets)
         else:
             self.write(packets)
 
@@ -437,7 +327,7 @@ class Connection(asyncio.Protocol):
         transport.write(b"".join(packets))
         if (
             self.congested
-            and transport.get_write_buffer_size() > _UNREAD_BUFFERS * self._broker.config.max_output_buffer
+            and transport.get_write_buffer_size() > _UNREAD_BUFFERS * self.broker.config.max_output_buffer
         ):
             transport.pause_reading()
 
@@ -457,15 +347,15 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(_CLOSE_TIMEOUT, self.transport.abort)
-        self._broker.detach(self)
-        if self._held_in <= self._store.committed:
+        self.broker.detach(self)
+        if self.held_in <= self._store.committed:
             self.transport.close()
 
     def abort(self) -> None:
         """Close at once."""
         self.closing = self._gone = True
         self.transport.abort()
-        self._broker.detach(self)
+        self.broker.detach(self)
 
     def _connect_timed_out(self) -> None:
         self._stats.connect_timeouts += 1

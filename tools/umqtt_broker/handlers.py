@@ -1,0 +1,135 @@
+"""What the packets do that are not worth a place in the packet loop, and the receiving half of QoS 2.
+
+Functions of a connection with a session. What they append to `acknowledgements` leaves, in order, when the read is
+processed; after the commit if they recorded anything.
+"""
+
+from typing import TYPE_CHECKING
+
+from .errors import MalformedPacket
+from .packets import (
+    CONNECT,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    SUBSCRIBE,
+    SUBSCRIPTION_FAILURE,
+    UNSUBSCRIBE,
+    decode_subscribe,
+    decode_unsubscribe,
+    encode_suback,
+)
+from .session import Session
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+
+def process_other(
+    connection: "Connection", session: Session, first_byte: int, packet: bytes, acknowledgements: list[bytes]
+) -> None:
+    """Process the packets that are not worth a place in the loop."""
+    if first_byte in (PUBREC, PUBREL, PUBCOMP):
+        if len(packet) != 2:
+            raise MalformedPacket("PUBREC, PUBREL or PUBCOMP length")
+        packet_id = packet[0] << 8 | packet[1]
+        if first_byte == PUBREC:
+            _on_pubrec(connection, session, packet_id)
+            acknowledgements.append(b"\x62\x02" + packet)
+        elif first_byte == PUBREL:
+            if packet_id in session.inbound:
+                session.inbound.discard(packet_id)
+                if session.store is not None:
+                    session.store.set_inbound(session.number, packet_id, False)
+            # An identifier nobody knows was completed before: the client only missed the PUBCOMP.
+            acknowledgements.append(b"\x70\x02" + packet)
+        else:
+            _on_pubcomp(connection, session, packet_id)
+    elif first_byte == SUBSCRIBE:
+        _on_subscribe(connection, session, packet, acknowledgements)
+    elif first_byte == UNSUBSCRIBE:
+        packet_id, topic_filters = decode_unsubscribe(packet)
+        for topic_filter in topic_filters:
+            connection.broker.router.unsubscribe(session, topic_filter)
+        acknowledgements.append(b"\xb0\x02" + packet[:2])
+    elif first_byte == CONNECT:
+        raise MalformedPacket("second CONNECT")  # [MQTT-3.1.0-2]
+    else:
+        # A type only a server sends, a reserved type, or wrong flags [MQTT-2.2.2-2].
+        raise MalformedPacket("unexpected packet type or flags")
+
+
+def process_publish_qos2(
+    connection: "Connection", session: Session, packet_id_bytes: bytes, topic_name: bytes, payload: bytes, retain: int
+) -> None:
+    """Route a QoS 2 message once for each use of its packet identifier (4.3.3, method B)."""
+    packet_id = packet_id_bytes[0] << 8 | packet_id_bytes[1]
+    if packet_id in session.inbound:
+        if connection.broker.store.is_pending():
+            # The PUBREC of the copy waits for the commit of the first: they may be one and the same.
+            connection.held_in = connection.broker.store.batch
+        return
+    may_publish = connection.broker.may_publish
+    if may_publish is None or may_publish(session.client_id, topic_name):
+        connection.broker.router.publish(topic_name, payload, 2, retain)
+    else:
+        connection.broker.stats.denied += 1
+    session.inbound.add(packet_id)
+    if session.store is not None:
+        session.store.set_inbound(session.number, packet_id, True)
+
+
+def _on_pubrec(connection: "Connection", session: Session, packet_id: int) -> None:
+    """The client has the message: from now on PUBREL is sent again, never PUBLISH [MQTT-4.3.3-1]."""
+    entry = session.in_flight.get(packet_id)
+    if entry is None or entry[2] != 2:
+        # PUBREL goes out all the same: without it the client could not forget the identifier.
+        count_unknown(connection, entry is not None, "PUBREC for a QoS 1 message")
+    elif entry[3] is not None:
+        # At the end, so that PUBRELs are resent in the order of their PUBRECs [MQTT-4.6.0-4].
+        del session.in_flight[packet_id]
+        session.in_flight[packet_id] = (entry[0], packet_id, 2, None, b"", 0)
+        if session.store is not None:
+            session.store.set_released(session.number, entry[0])
+
+
+def _on_pubcomp(connection: "Connection", session: Session, packet_id: int) -> None:
+    entry = session.in_flight.get(packet_id)
+    if entry is None or entry[3] is not None:
+        count_unknown(connection, entry is not None, "PUBCOMP before PUBREC")
+        return
+    del session.in_flight[packet_id]
+    if session.store is not None:
+        session.store.remove_delivery(session.number, entry[0])
+
+
+def _on_subscribe(connection: "Connection", session: Session, packet: bytes, acknowledgements: list[bytes]) -> None:
+    packet_id, requests = decode_subscribe(packet)
+    return_codes = bytearray()
+    for topic_filter, qos in requests:
+        granted = connection.broker.config.permission.grant(session.client_id, topic_filter, qos)
+        return_codes.append(granted)
+        if granted != SUBSCRIPTION_FAILURE:
+            connection.broker.router.subscribe(session, topic_filter, granted)
+    acknowledgements.append(encode_suback(packet_id, bytes(return_codes)))
+    # Retained messages follow the SUBACK: the window stays shut until it has left.
+    session.close_window()
+    for (topic_filter, _), granted in zip(requests, return_codes, strict=True):
+        if granted != SUBSCRIPTION_FAILURE:
+            acknowledgements += connection.broker.router.send_retained(session, topic_filter, granted)
+    if session.out is not None and not connection.must_wait():
+        session.out += acknowledgements
+        acknowledgements.clear()
+        if not session.dirty:
+            session.dirty = True
+            connection.broker.router.dirty.append(session)
+        session.open_window()
+    else:
+        connection.broker.store.wake(session)
+
+
+def count_unknown(connection: "Connection", is_known: bool, reason: str) -> None:
+    """An acknowledgement that fits no message: a leftover if its identifier is free, else a broken client."""
+    if is_known:
+        raise MalformedPacket(reason)
+    connection.broker.stats.unknown_acknowledgements += 1
