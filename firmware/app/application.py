@@ -14,6 +14,7 @@ from app.settings import SettingsError, load
 from app.telemetry import Telemetry
 from app.wifi import Wifi
 from umqtt_robust import Client, Will
+from umqtt_robust.store import MemoryStore
 
 # The loop looks after Wi-Fi and waiting replies at least this often, whatever the interval of the readings.
 _LONGEST_WAIT_MS = 1000
@@ -82,6 +83,7 @@ def _client(settings, secrets, identity, status):
         tuple(settings["brokers"]),
         keep_alive=settings["keep_alive"],
         clean_session=False,
+        store=MemoryStore(settings["outbox"]),
         will=Will(status.topic, status.payload(False, "connection lost"), qos=1, retain=True),
         **options
     )

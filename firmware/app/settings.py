@@ -1,7 +1,7 @@
 """settings.json and secrets.json: what they may hold, checked with errors that name the file and the key.
 
     settings.json  {"device_id": null, "brokers": ["mqtt://192.168.1.2:1883"], "interval_ms": 1000,
-                    "keep_alive": 60, "wifi": ["workshop", "phone"]}
+                    "keep_alive": 60, "wifi": ["workshop", "phone"], "outbox": 64}
     secrets.json   {"wifi": {"workshop": "password"}, "mqtt": {"username": "pump-7", "password": "…"}}
 
 device_id null means machine.unique_id() in hex. interval_ms is in milliseconds, keep_alive in seconds (0:
@@ -12,11 +12,12 @@ text repeats a secret.
 
 import json
 
-DEFAULTS = {"device_id": None, "brokers": [], "interval_ms": 1000, "keep_alive": 60, "wifi": []}
+DEFAULTS = {"device_id": None, "brokers": [], "interval_ms": 1000, "keep_alive": 60, "wifi": [], "outbox": 64}
 
 _SHORTEST_INTERVAL_MS = 10
 _LONGEST_INTERVAL_MS = 86_400_000
 _LONGEST_KEEP_ALIVE = 65535
+_LARGEST_OUTBOX = 10_000
 _LONGEST_NAME = 64
 _SCHEMES = ("mqtt://", "mqtts://")
 # IEEE 802.11: an SSID has at most 32 bytes.
@@ -55,6 +56,7 @@ def check_settings(values, file="settings.json"):
         ("interval_ms", _interval_problem),
         ("keep_alive", _keep_alive_problem),
         ("wifi", _wifi_problem),
+        ("outbox", _outbox_problem),
     ):
         problem = check(merged[key])
         if problem:
@@ -150,6 +152,10 @@ def _interval_problem(value):
 
 def _keep_alive_problem(value):
     return _whole_number_problem(value, 0, _LONGEST_KEEP_ALIVE, "seconds")
+
+
+def _outbox_problem(value):
+    return _whole_number_problem(value, 1, _LARGEST_OUTBOX, "messages")
 
 
 def _whole_number_problem(value, low, high, unit):

@@ -27,6 +27,7 @@ def test_every_bad_value_names_its_key():
                      ["mqtt://a:"], ["mqtt://a:b"], ["mqtt://a/b"], ["mqtt://u:p@a"])),
         ("interval_ms", (0, 9, -1, 86400001, 1.5, "1000", None, True)),
         ("keep_alive", (-1, 65536, 1.5, "60", None, False)),
+        ("outbox", (0, -1, 10001, 2.5, "64", None, True)),
         ("wifi", ("net", [1], [""], ["x" * 33])),
     ):
         for value in values:

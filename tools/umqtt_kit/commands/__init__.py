@@ -1,0 +1,1 @@
+"""One file a command: its options, its checks of what was given, and a call of what does the work."""

@@ -1,0 +1,110 @@
+"""umqtt fleet: simulated devices against any broker."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import click
+
+from umqtt_kit.console import say
+from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
+from umqtt_kit.requirements import require_writable_folder
+
+# A socket and a witness file each, and what the process itself has open.
+_FILES_PER_DEVICE = 2
+_OTHER_FILES = 32
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option("--devices", type=click.IntRange(1, 50_000), default=10, show_default=True, help="How many.")
+@click.option(
+    "--interval-ms",
+    type=click.IntRange(10, 86_400_000),
+    default=1000,
+    show_default=True,
+    help="Milliseconds between two readings of a device.",
+)
+@click.option("--broker", default="mqtt://127.0.0.1:1883", show_default=True, metavar="URL", help="mqtt://HOST[:PORT]")
+@click.option(
+    "--keep-alive",
+    type=click.IntRange(0, 65535),
+    default=60,
+    show_default=True,
+    help="Seconds; 0 switches it off.",
+)
+@click.option("--name", default="sim", show_default=True, help="Devices are called NAME-0001 and so on.")
+@click.option("--witness", type=_FOLDER, help="Folder of one file a device that every reading made is noted in.")
+@click.option("--status", type=_FILE, help="File rewritten every second with counts.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after that time, else at Ctrl-C.")
+@click.option(
+    "--drain-seconds",
+    type=click.FloatRange(0),
+    default=20,
+    show_default=True,
+    help="How long to wait at the end for what the broker has not acknowledged.",
+)
+def fleet(
+    devices: int, interval_ms: int, broker: str, keep_alive: int, name: str, witness: Path | None, status:
+    Path | None, seconds: float | None, drain_seconds: float,
+) -> int:  # fmt: skip
+    """Run simulated devices that publish readings of this process, each with the device library's own client.
+
+    Prints `connected N devices` once all have a link. Ctrl-C or SIGTERM: no more readings, the outboxes empty
+    themselves, everybody disconnects.
+
+    \b
+    Example:
+      umqtt fleet --devices 100 --interval-ms 300 --broker mqtt://127.0.0.1:1883
+    """
+    from umqtt_kit.fleet.device import Device, DeviceSettings
+    from umqtt_kit.fleet.runner import Fleet, spread
+    from umqtt_robust.errors import InvalidArgument
+
+    if not name or set(name) & set("/+#\0 "):
+        raise KitError(f"--name {name!r} becomes part of a topic — use letters, digits and -", EXIT_USAGE)
+    if witness is not None:
+        require_writable_folder(witness, "--witness")
+    if status is not None:
+        require_writable_folder(status.parent, "--status")
+    _allow_open_files(devices)
+    settings = DeviceSettings(broker, interval_ms, keep_alive, witness=witness)
+    try:
+        members = [
+            Device(f"{name}-{number:04d}", settings, first)
+            for number, first in enumerate(spread(devices, interval_ms), 1)
+        ]
+    except InvalidArgument as error:
+        raise KitError(f"--broker {broker}: {error} — give mqtt://HOST[:PORT]", EXIT_USAGE) from error
+    runner = Fleet(members, status)
+    runner.stop_on_signals()
+    try:
+        left = runner.serve(seconds, drain_seconds, lambda: click.echo(f"connected {devices} devices"))
+    finally:
+        runner.close()
+    if left:
+        raise KitError(
+            f"{left} messages not acknowledged after {drain_seconds:g} s — does a broker answer at {broker}?",
+            EXIT_NETWORK,
+        )
+    made = sum(member.made for member in members)
+    refused = sum(member.refused for member in members)
+    say(f"{made} readings made and acknowledged, {refused} refused by full outboxes")
+    return 0
+
+
+def _allow_open_files(devices: int) -> None:
+    """Raise this process's limit of open files as needed. Raises KitError when the system forbids it."""
+    needed = devices * _FILES_PER_DEVICE + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft >= needed or soft == resource.RLIM_INFINITY:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise KitError(
+            f"{devices} devices need {needed} open files, {hard} are allowed — fewer --devices, or: ulimit -n {needed}",
+            EXIT_USAGE,
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

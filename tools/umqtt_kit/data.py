@@ -1,0 +1,47 @@
+"""Where firmware, boards and device library lie: package data when installed, folders in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import umqtt_robust
+from umqtt_kit.errors import EXIT_MISSING, KitError
+
+_PACKAGE = Path(__file__).resolve().parent
+# Compiled by pip when it installs, or by an editor; never part of what goes onto a board.
+_NOT_DEPLOYED = ("__pycache__", ".pyi", ".pyc", "py.typed")
+
+
+def firmware_folder() -> Path:
+    """The folder that holds boot.py, main.py and app. Raises KitError."""
+    return _folder("firmware", "main.py")
+
+
+def boards_folder() -> Path:
+    """The folder that holds one folder a board. Raises KitError."""
+    return _folder("boards", "UNIX/board.json")
+
+
+def deployed_files() -> dict[str, Path]:
+    """What a board gets: its own path to the file here, for the firmware and the device library."""
+    files = _python_files(firmware_folder(), "/")
+    library = Path(umqtt_robust.__file__).resolve().parent
+    return files | _python_files(library, "/lib/umqtt_robust/")
+
+
+def _python_files(folder: Path, destination: str) -> dict[str, Path]:
+    return {
+        destination + file.relative_to(folder).as_posix(): file
+        for file in sorted(folder.rglob("*.py"))
+        if not any(part.endswith(_NOT_DEPLOYED) for part in file.relative_to(folder).parts)
+    }
+
+
+def _folder(name: str, must_hold: str) -> Path:
+    for folder in (_PACKAGE / "_data" / name, _PACKAGE.parent.parent / name):
+        if (folder / must_hold).is_file():
+            return folder
+    raise KitError(
+        f"the folder {name} is missing here — try: pip install --force-reinstall 'umqtt-robust[kit]'",
+        EXIT_MISSING,
+    )

@@ -1,0 +1,54 @@
+"""The virtual boards of the demo: real MicroPython processes, each with a flash image of its own, running firmware/."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from umqtt_testkit.board import BoardError, VirtualBoard
+from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+
+from umqtt_kit.data import deployed_files
+from umqtt_kit.demo.plan import RunFolder
+from umqtt_kit.errors import EXIT_DEVICE, KitError
+from umqtt_kit.witness import witness_path
+
+# Readings that the outage and the wait for a new link leave in the outbox, with room to spare.
+_OUTBOX_MESSAGES = 200
+
+
+def missing_micropython() -> str | None:
+    """Why there can be no virtual boards on this machine, in one line, or None."""
+    try:
+        micropython_command()
+    except MicroPythonMissing as missing:
+        return str(missing)
+    return None
+
+
+def board_ids(count: int) -> list[str]:
+    return [f"board-{number:02d}" for number in range(1, count + 1)]
+
+
+@contextlib.contextmanager
+def virtual_boards(ids: list[str], broker: str, interval_ms: int, folder: RunFolder) -> Iterator[None]:
+    """Boots the boards with the firmware and its settings on their flash; ends them when the context is left."""
+    settings = {"brokers": [broker], "interval_ms": interval_ms, "outbox": _OUTBOX_MESSAGES}
+    deployed: dict[str, bytes | Path] = dict(deployed_files())
+    with contextlib.ExitStack() as running:
+        for device_id in ids:
+            board = VirtualBoard(
+                folder.boards / f"{device_id}.img",
+                env={"UMQTT_WITNESS": str(witness_path(folder.witness, device_id))},
+                log=folder.logs / f"{device_id}.log",
+            )
+            running.enter_context(board)
+            own = json.dumps(settings | {"device_id": device_id}).encode()
+            try:
+                board.install(deployed | {"/settings.json": own})
+                board.start()
+            except BoardError as error:
+                raise KitError(f"the virtual board {device_id} did not start: {error}", EXIT_DEVICE) from error
+        yield

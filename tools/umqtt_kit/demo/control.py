@@ -1,0 +1,75 @@
+"""The demo's own link to the broker, beside the faulty network: who is online, and commands with their replies."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+
+from umqtt_robust import Client
+
+
+class Control:
+    """Driven by poll(). online: ids of the devices whose retained status says so."""
+
+    def __init__(self, broker: str) -> None:
+        self.online: set[str] = set()
+        self._replies: dict[str, object] = {}
+        self._client = Client(f"umqtt-demo-{os.urandom(4).hex()}".encode(), (broker,), clean_session=True)
+        for leaf, handler in (("status", self._on_status), ("reply", self._on_reply)):
+            topic_filter = f"fleet/+/{leaf}".encode()
+            self._client.on(topic_filter, handler)
+            self._client.subscribe(topic_filter, qos=1)
+
+    @property
+    def connected(self) -> bool:
+        return self._client.connected
+
+    def poll(self, wait_ms: int) -> None:
+        """Handle what has arrived; waits up to wait_ms for something to come."""
+        self._client.poll(wait_ms)
+
+    def command(self, device_ids: Iterable[str], name: str) -> Replies:
+        """Send a command to every device; the replies come in while poll() is called."""
+        expected: dict[str, str] = {}
+        for device_id in device_ids:
+            command_id = os.urandom(6).hex()
+            expected[device_id] = command_id
+            payload = json.dumps({"id": command_id, "cmd": name}).encode()
+            self._client.publish(f"fleet/{device_id}/cmd".encode(), payload, qos=1)
+        return Replies(self, expected)
+
+    def reply(self, command_id: str) -> object | None:
+        """The `result` of a reply that has come, or None."""
+        return self._replies.get(command_id)
+
+    def _on_status(self, topic: bytes, payload: bytes) -> None:
+        device_id = topic.decode().split("/")[1]
+        if json.loads(payload)["online"]:
+            self.online.add(device_id)
+        else:
+            self.online.discard(device_id)
+
+    def _on_reply(self, _topic: bytes, payload: bytes) -> None:
+        reply = json.loads(payload)
+        if reply["ok"]:
+            self._replies[reply["id"]] = reply["result"]
+
+
+class Replies:
+    """The replies to one command sent to several devices."""
+
+    def __init__(self, control: Control, expected: dict[str, str]) -> None:
+        self._control = control
+        self._expected = expected
+
+    @property
+    def missing(self) -> list[str]:
+        """The devices that have not replied with success yet."""
+        return [
+            device_id for device_id, command_id in self._expected.items() if self._control.reply(command_id) is None
+        ]
+
+    @property
+    def complete(self) -> bool:
+        return not self.missing

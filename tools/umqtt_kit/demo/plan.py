@@ -1,0 +1,82 @@
+"""What a demo is asked to do, and the folder that it leaves behind."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_kit.requirements import require_writable_folder
+
+_MARK = ".umqtt-demo"
+_FOLDERS = ("boards", "checkpoint", "logs", "spool", "status", "store", "tables", "tmp", "witness")
+_RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """seconds: how long readings are taken; outage_s: how long the network is away in the middle of that."""
+
+    seconds: float = 45.0
+    boards: int = 3
+    devices: int = 100
+    outage_s: float = 5.0
+    board_interval_ms: int = 200
+    device_interval_ms: int = 250
+
+
+class RunFolder:
+    """The folder --out: logs, witness files, spool and tables of one run. What an earlier run left is removed.
+
+    Locked while a demo uses it. Raises KitError when it cannot be written, is in use, or holds what no demo made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        require_writable_folder(self.path, "--out")
+        self._require_ours()
+        self._lock = os.open(self.path / _MARK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise KitError(
+                f"another demo is running in --out {path} — give this one another folder", EXIT_USAGE
+            ) from error
+        self._clear()
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._lock)
+
+    def __getattr__(self, name: str) -> Path:
+        if name in _FOLDERS:
+            return self.path / name
+        raise AttributeError(name)
+
+    @property
+    def result(self) -> Path:
+        return self.path / _RESULT
+
+    def _require_ours(self) -> None:
+        """Never delete what somebody else put there."""
+        if not (self.path / _MARK).exists() and any(self.path.iterdir()):
+            raise KitError(
+                f"--out {self.path} holds files that no demo made — give an empty or a new folder", EXIT_USAGE
+            )
+
+    def _clear(self) -> None:
+        self.result.unlink(missing_ok=True)
+        for name in _FOLDERS:
+            folder = self.path / name
+            if folder.exists():
+                shutil.rmtree(folder)
+            folder.mkdir()

@@ -1,0 +1,198 @@
+"""The sequence of a demo, from the first process started to the last one stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable
+
+from umqtt_kit.console import say
+from umqtt_kit.demo.boards import board_ids, virtual_boards
+from umqtt_kit.demo.control import Control
+from umqtt_kit.demo.count import Count, count
+from umqtt_kit.demo.parts import Chain, Network, read_status
+from umqtt_kit.demo.plan import Plan, RunFolder
+from umqtt_kit.demo.view import Progress, State
+from umqtt_kit.errors import EXIT_LOST, KitError
+from umqtt_kit.processes import Child, Children
+from umqtt_kit.witness import WitnessCounter, WitnessError
+
+# What each step may take before the demo gives up on it, in seconds.
+_SUBSCRIBED_WITHIN_S = 30.0
+_SPARK_WITHIN_S = 120.0
+_ONLINE_WITHIN_S = 60.0
+_DRAINED_WITHIN_S = 75.0
+_STORED_WITHIN_S = 90.0
+_STOPS_WITHIN_S = 30.0
+# The longest the control link waits for something to arrive: the pulse of the progress display.
+_PULSE_MS = 100
+
+
+class Demo:
+    """One run. Use run(); whatever happens, no process is left when it returns or raises."""
+
+    def __init__(self, plan: Plan, folder: RunFolder, progress: Progress) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._progress = progress
+        self._state = State(devices=plan.boards + plan.devices)
+        self._witnessed = WitnessCounter(folder.witness)
+        self._children = Children(folder.logs)
+        self._control: Control | None = None
+        self._seconds = 0.0
+        self._rate = 0.0
+
+    def run(self) -> tuple[dict[str, object], Count]:
+        """Returns the result as --json prints it, and the count. Raises KitError when a part fails."""
+        with self._children:
+            self._run_chain()
+        try:
+            counted = count(self._folder.witness, self._folder.tables)
+        except WitnessError as error:
+            raise KitError(str(error), EXIT_LOST) from error
+        result = self._result(counted)
+        self._folder.result.write_text(json.dumps(result, indent=2) + "\n")
+        return result, counted
+
+    def _run_chain(self) -> None:
+        chain = Chain(self._children, self._folder)
+        broker = chain.start_broker()
+        # Spark takes longest: it starts while everything else does.
+        spark = chain.start_spark()
+        collector = chain.start_collector(broker)
+        network = chain.start_network(broker)
+        self._control = Control(broker)
+        self._phase("waiting for the collector's subscription")
+        self._until(lambda: collector.has_line("subscribed "), _SUBSCRIBED_WITHIN_S, "the collector did not subscribe")
+        ids = board_ids(self._plan.boards)
+        self._phase("booting the boards")
+        with virtual_boards(ids, network.url, self._plan.board_interval_ms, self._folder):
+            fleet = self._start_fleet(chain, network)
+            self._phase("waiting for Spark and for every device")
+            self._until(lambda: spark.has_line("ready"), _SPARK_WITHIN_S, "Spark did not get ready")
+            self._until(self._all_online, _ONLINE_WITHIN_S, "not every device came online")
+            self._take_readings(network)
+            self._stop_devices(ids, fleet)
+        self._store_all(collector, spark)
+
+    def _start_fleet(self, chain: Chain, network: Network) -> Child | None:
+        if not self._plan.devices:
+            return None
+        return chain.start_fleet(network.url, self._plan.devices, self._plan.device_interval_ms)
+
+    def _take_readings(self, network: Network) -> None:
+        """Let the devices work, with the outage in the middle."""
+        plan = self._plan
+        started = time.monotonic()
+        made_before = self._witnessed.update()
+        self._state.of_seconds = plan.seconds
+        outage_at = started + (plan.seconds - plan.outage_s) / 2
+        self._phase("devices publish, Spark stores")
+        self._wait_until(outage_at, started)
+        if plan.outage_s:
+            network.cut()
+            self._state.outage = True
+            self._wait_until(outage_at + plan.outage_s, started)
+            network.restore()
+            self._state.outage = False
+        self._wait_until(started + plan.seconds, started)
+        self._seconds = time.monotonic() - started
+        self._rate = (self._witnessed.update() - made_before) / self._seconds
+
+    def _stop_devices(self, ids: list[str], fleet: Child | None) -> None:
+        """No more readings; everything made is acknowledged by the broker. What cannot be is said, and counted."""
+        assert self._control is not None
+        self._phase("stopping the devices once their outboxes are empty")
+        if fleet is not None:
+            self._children.end(fleet)
+        replies = self._control.command(ids, "pause")
+        try:
+            self._until(
+                lambda: replies.complete and (fleet is None or fleet.returncode is not None),
+                _DRAINED_WITHIN_S,
+                "not every device could deliver what it had",
+            )
+        except DeadlineMissed as missed:
+            waiting = replies.missing + ([fleet.name] if fleet and fleet.returncode is None else [])
+            say(f"{missed}: {', '.join(waiting)}")
+        if fleet is not None and fleet.returncode not in (0, None):
+            say(str(fleet.death()))
+
+    def _store_all(self, collector: Child, spark: Child) -> None:
+        """Wait until Spark has stored everything, then stop collector and Spark in this order."""
+        self._phase("waiting until Spark has stored everything")
+        made = self._witnessed.update()
+        self._try_until(lambda: self._stored() >= made, "Spark did not store every reading")
+        # What was sent twice comes behind: it is read too before anybody counts.
+        self._children.stop(collector, _STOPS_WITHIN_S)
+        self._try_until(lambda: self._spark_status().get("lag_bytes") == 0, "Spark did not read the whole spool")
+        self._phase("stopping")
+        self._children.stop(spark, _STOPS_WITHIN_S)
+
+    def _try_until(self, done: Callable[[], bool], what: str) -> None:
+        """Wait for it; when it does not happen, say so and go on to the count, which will show it."""
+        with contextlib.suppress(DeadlineMissed):
+            self._until(done, _STORED_WITHIN_S, what)
+            return
+        say(f"{what} within {_STORED_WITHIN_S:g} s — see {self._folder.logs}")
+
+    def _until(self, done: Callable[[], bool], within_s: float, what: str) -> None:
+        """Serve everything until done(). Raises DeadlineMissed saying what did not happen, and a part's death."""
+        deadline = time.monotonic() + within_s
+        while not done():
+            if time.monotonic() > deadline:
+                raise DeadlineMissed(f"{what} within {within_s:g} s — see {self._folder.logs}", EXIT_LOST)
+            self._pulse()
+
+    def _wait_until(self, moment: float, started: float) -> None:
+        while time.monotonic() < moment:
+            self._state.seconds = time.monotonic() - started
+            self._pulse()
+
+    def _pulse(self) -> None:
+        """One turn: messages that arrived, the display, and whether every part still runs."""
+        assert self._control is not None
+        self._control.poll(_PULSE_MS)
+        self._state.online = len(self._control.online)
+        self._state.made = self._witnessed.update()
+        self._state.stored = self._stored()
+        self._progress.update(self._state)
+        self._children.check()
+
+    def _phase(self, name: str) -> None:
+        self._state.phase = name
+        self._progress.update(self._state)
+
+    def _all_online(self) -> bool:
+        assert self._control is not None
+        return len(self._control.online) == self._plan.boards + self._plan.devices
+
+    def _stored(self) -> int:
+        rows = self._spark_status().get("rows_silver", 0)
+        return rows if isinstance(rows, int) else 0
+
+    def _spark_status(self) -> dict[str, object]:
+        return read_status(self._folder.status / "spark.json")
+
+    def _result(self, counted: Count) -> dict[str, object]:
+        plan = self._plan
+        return {
+            "made": counted.made,
+            "stored": counted.stored,
+            "lost": counted.lost,
+            "duplicated": counted.duplicated,
+            "unwitnessed": counted.unwitnessed,
+            "quarantined": counted.quarantined,
+            "boards": plan.boards,
+            "devices": plan.devices,
+            "seconds": round(self._seconds, 1),
+            "readings_per_second": round(self._rate, 1),
+            "outage_seconds": plan.outage_s,
+            "tables": str(self._folder.tables),
+            "examples": counted.examples,
+        }
+
+
+class DeadlineMissed(KitError):
+    """A step took longer than it may."""

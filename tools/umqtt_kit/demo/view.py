@@ -1,0 +1,136 @@
+"""What is shown: progress on a terminal while the demo runs, and the count at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from umqtt_kit.console import notes, results
+from umqtt_kit.demo.count import Count
+
+_REFRESH_S = 0.25
+
+
+@dataclass
+class State:
+    """What the progress display shows."""
+
+    phase: str = "starting"
+    made: int = 0
+    stored: int = 0
+    online: int = 0
+    devices: int = 0
+    seconds: float = 0.0
+    of_seconds: float = 0.0
+    outage: bool = False
+
+
+class Progress(Protocol):
+    """Shows a State as often as it is told to and makes sense."""
+
+    def update(self, state: State) -> None: ...
+
+
+class _Silent:
+    def update(self, state: State) -> None:
+        pass
+
+
+class _Terminal:
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._next = 0.0
+        self._phase = ""
+
+    def update(self, state: State) -> None:
+        now = time.monotonic()
+        if now < self._next and state.phase == self._phase:
+            return
+        self._next, self._phase = now + _REFRESH_S, state.phase
+        self._live.update(_progress(state), refresh=True)
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Progress]:
+    """A live display on a terminal; nothing elsewhere."""
+    console = notes()
+    if not console.is_terminal:
+        yield _Silent()
+        return
+    with Live(_progress(State()), console=console, auto_refresh=False, transient=True) as live:
+        yield _Terminal(live)
+
+
+def show_result(result: dict[str, object], count: Count, tables: Path, kept: Path) -> None:
+    """The table at the end, on stdout."""
+    console = results()
+    console.print(_result_table(result, count))
+    if count.complete:
+        console.print("Every reading made is in the table exactly once.", style="green")
+    else:
+        console.print("The table is not what the devices made.", style="bold red")
+        for name, identities in count.examples.items():
+            console.print(f"  {name}: {', '.join(identities)}", soft_wrap=True)
+        console.print(f"  Everything is kept in {kept}: logs, witness, spool, tables.", soft_wrap=True)
+    _show_how_to_open(console, tables)
+
+
+def _progress(state: State) -> RenderableType:
+    numbers = Table.grid(padding=(0, 2))
+    numbers.add_row("readings made", f"{state.made:,}")
+    numbers.add_row("stored in the table", f"{state.stored:,}")
+    numbers.add_row("in flight", f"{max(state.made - state.stored, 0):,}")
+    numbers.add_row("devices online", f"{state.online} of {state.devices}")
+    if state.of_seconds:
+        numbers.add_row("time", f"{state.seconds:.0f} of {state.of_seconds:.0f} s")
+    title = Text(state.phase, style="bold")
+    if state.outage:
+        title.append("   NETWORK CUT", style="bold red")
+    return Group(title, numbers)
+
+
+def _result_table(result: dict[str, object], count: Count) -> Table:
+    table = Table(show_header=False, title="From the device to the table", title_justify="left")
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_row("virtual boards, simulated devices", f"{result['boards']}, {result['devices']}")
+    table.add_row("readings made on the devices", f"{count.made:,}")
+    table.add_row("rows in the table", f"{count.stored:,}")
+    table.add_row("lost", _bad(count.lost))
+    table.add_row("duplicated", _bad(count.duplicated))
+    if count.unwitnessed:
+        table.add_row("rows that no device made", _bad(count.unwitnessed))
+    if count.quarantined:
+        table.add_row("rows in quarantine", f"{count.quarantined:,}")
+    table.add_row("network away", f"{result['outage_seconds']:g} s")
+    table.add_row("readings per second", f"{result['readings_per_second']:,.0f} over {result['seconds']:.0f} s")
+    return table
+
+
+def _bad(number: int) -> Text:
+    return Text(f"{number:,}", style="bold red" if number else "green")
+
+
+def _show_how_to_open(console: Console, tables: Path) -> None:
+    silver = tables / "silver"
+    python = Path(sys.executable)
+    with contextlib.suppress(ValueError):
+        python = python.relative_to(Path.cwd())
+    lines = [
+        f"{python} -c \"from deltalake import DeltaTable; print(DeltaTable('{silver}').to_pandas())\"",
+        f"spark.read.parquet(*DeltaTable('{silver}').file_uris()).show()    # in pyspark, after the same import",
+        f"SELECT device_id, count(*) FROM delta_scan('{silver}') GROUP BY device_id;    -- in duckdb",
+    ]
+    console.print(f"\nThe tables are in {tables}. To open them:", soft_wrap=True)
+    for line in lines:
+        console.print("  " + line, soft_wrap=True, markup=False)

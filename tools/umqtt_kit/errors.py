@@ -1,0 +1,31 @@
+"""How a command fails: one line that says what is wrong and what to do next, and one of these exit codes."""
+
+from __future__ import annotations
+
+EXIT_OK = 0
+# Readings were lost or duplicated, or the run that should have counted them could not be completed.
+EXIT_LOST = 1
+EXIT_USAGE = 2
+EXIT_NO_DEVICE = 3
+EXIT_NETWORK = 4
+EXIT_DEVICE = 5
+# Something is missing on this machine: Java, MicroPython, a package.
+EXIT_MISSING = 6
+# What a shell reports for a program ended by Ctrl-C: 128 + SIGINT.
+EXIT_INTERRUPTED = 130
+
+
+class KitError(Exception):
+    """message: one line, naming the next step; exit_code: one of the codes above."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class Interrupted(BaseException):
+    """SIGTERM or SIGHUP arrived: handled like Ctrl-C (KeyboardInterrupt is no Exception either)."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.exit_code = 128 + signal_number

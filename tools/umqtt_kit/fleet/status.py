@@ -1,0 +1,40 @@
+"""The status file of a fleet: one JSON object, replaced whole, at least once a second.
+
+devices    how many there are
+online     how many have a link to the broker now
+made       readings that publish() accepted (those in the witness files)
+refused    readings that a full outbox refused; each left a gap in its device's seq
+pending    messages not yet acknowledged by the broker
+state      "running", "draining" (no more readings, outboxes empty themselves) or "stopped"
+updated_ms Unix milliseconds of this state
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from umqtt_kit.fleet.device import Device
+
+
+def fleet_counts(devices: Sequence[Device], state: str) -> dict[str, int | str]:
+    """The object described above."""
+    return {
+        "devices": len(devices),
+        "online": sum(device.client.connected for device in devices),
+        "made": sum(device.made for device in devices),
+        "refused": sum(device.refused for device in devices),
+        "pending": sum(device.client.pending for device in devices),
+        "state": state,
+        "updated_ms": time.time_ns() // 1_000_000,
+    }
+
+
+def write_status(path: Path, counts: dict[str, int | str]) -> None:
+    """Replace the file at once, so that a reader never sees half of it."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_text(json.dumps(counts) + "\n")
+    os.replace(temporary, path)
