@@ -1,0 +1,118 @@
+"""What the program sees of the client: arguments, URLs, tokens, callbacks."""
+
+from umqtt_testkit.portable import equal, raises
+
+from umqtt_robust import Client, Will
+from umqtt_robust.client import parse_url
+from umqtt_robust.errors import InvalidArgument, OutboxFull
+from umqtt_robust.outbox import DROP_NEWEST
+from umqtt_robust.store import MemoryStore
+
+
+def offline(**options):
+    return Client(b"c", "mqtt://127.0.0.1:1", **options)
+
+
+def test_urls():
+    equal(parse_url("mqtt://a.example"), ("mqtt", "a.example", 1883, "/"))
+    equal(parse_url("mqtts://a.example"), ("mqtts", "a.example", 8883, "/"))
+    equal(parse_url("mqtt://10.0.0.1:2000/"), ("mqtt", "10.0.0.1", 2000, "/"))
+    equal(parse_url("wss://a/mqtt"), ("wss", "a", 443, "/mqtt"))
+    equal(parse_url("mqtt://[::1]:99"), ("mqtt", "::1", 99, "/"))
+    equal(parse_url("mqtt://[::1]"), ("mqtt", "::1", 1883, "/"))
+    for url in (
+        "",
+        "a.example",
+        "http://a",
+        "mqtt://",
+        "mqtt://:1883",
+        "mqtt://a:0",
+        "mqtt://a:65536",
+        "mqtt://a:x",
+        "mqtt://user:word@a",
+        "mqtt://[::1",
+        "mqtt://[::1]x",
+    ):
+        raises(InvalidArgument, parse_url, url)
+
+
+def test_bad_arguments_are_refused_at_the_call():
+    for options in (
+        {"keep_alive": -1},
+        {"keep_alive": 65536},
+        {"keep_alive": "60"},
+        {"password": "x"},
+        {"keep_alive": 10, "ping_after": 10001},
+        {"username": 7},
+    ):
+        raises(InvalidArgument, offline, **options)
+    raises(InvalidArgument, Client, b"", "mqtt://a", clean_session=False)
+    raises(InvalidArgument, Client, b"c", ())
+    raises(InvalidArgument, Client, b"c", "mqtts://a")
+    raises(InvalidArgument, Client, b"c\0", "mqtt://a")
+
+
+def test_no_silent_downgrade_from_tls():
+    transports = {"mqtts": lambda host, port, path: None}
+    servers = ("mqtts://a", "mqtt://b")
+    raises(InvalidArgument, Client, b"c", servers, transports=transports)
+    Client(b"c", servers, transports=transports, allow_plain_fallback=True)
+
+
+def test_bad_publishes_queue_nothing():
+    client = offline()
+    for arguments in (
+        ("a/+", b""),
+        ("", b""),
+        (b"a\0", b""),
+        ("x" * 65536, b""),
+        (7, b""),
+        ("a", 7),
+        ("a", None),
+        ("a", b"", 3),
+        ("a", b"", -1),
+        ("a", b"", 1, False, 0),
+    ):
+        raises(InvalidArgument, client.publish, *arguments)
+    for topic_filter in ("", "a/#/b", "a+", b"\0"):
+        raises(InvalidArgument, client.subscribe, topic_filter)
+        raises(InvalidArgument, client.on, topic_filter, print)
+    raises(InvalidArgument, client.subscribe, "a", 3)
+    equal(client.pending, 0)
+    client.publish("a", b"", 1)
+    equal(client.pending, 1)
+
+
+def test_every_kind_of_payload_is_copied():
+    client = offline()
+    buffer = bytearray(b"buffer")
+    for payload in (b"bytes", "stri\xf1g", buffer, memoryview(buffer)):
+        client.publish("a", payload, 1)
+    buffer[:] = b"######"
+    store = client.session.outbox.store
+    equal([store.load(slot)[1] for slot in range(4)], [b"bytes", b"stri\xc3\xb1g", b"buffer", b"buffer"])
+
+
+def test_qos_0_without_a_link_is_dropped_and_counted():
+    client = offline()
+    equal(client.publish("a", b"x"), None)
+    equal(client.session.discarded, 1)
+    client = offline(queue_qos0=True)
+    assert client.publish("a", b"x") > 0
+    equal(client.pending, 1)
+
+
+def test_a_full_outbox_says_so():
+    client = offline(store=MemoryStore(2))
+    tokens = [client.publish("a", b"x", 1) for _ in range(2)]
+    raises(OutboxFull, client.publish, "a", b"x", 1)
+    equal([client.is_pending(token) for token in tokens], [True, True])
+    client = offline(store=MemoryStore(1), policy=DROP_NEWEST)
+    client.publish("a", b"1", 1)
+    equal(client.publish("a", b"2", 1), None)
+    equal(client.session.discarded, 1)
+
+
+def test_a_will_is_part_of_the_connect_packet():
+    client = offline(will=Will("s", b"gone", 1, True))
+    assert b"\x00\x01s\x00\x04gone" in client._connect_packet()
