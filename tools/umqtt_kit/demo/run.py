@@ -40,6 +40,7 @@ class Demo:
         self._witnessed = WitnessCounter(folder.witness)
         self._children = Children(folder.logs)
         self._control: Control | None = None
+        self._started = time.monotonic()
         self._seconds = 0.0
         self._rate = 0.0
 
@@ -162,6 +163,8 @@ class Demo:
 
     def _phase(self, name: str) -> None:
         self._state.phase = name
+        with (self._folder.logs / "demo.log").open("a") as log:
+            log.write(f"{time.monotonic() - self._started:7.1f} s  {name}\n")
         self._progress.update(self._state)
 
     def _all_online(self) -> bool:

@@ -45,6 +45,7 @@ class Device:
         self._seq = 0
         self._started_ms = time.monotonic_ns() // 1_000_000
         self._online_said = False
+        self._leaving = False
         self._witness = Witness(settings.witness, device_id) if settings.witness else None
         # No flash keeps a counter here: every start is a first boot, told apart by its 64 random bits.
         self.boot = f"1-{os.urandom(8).hex()}"
@@ -76,12 +77,16 @@ class Device:
         wait_ms = self.client.tick()
         if self.client.connected != self._online_said:
             self._say_online()
-        if self.client.socket is not None and (not self.client.connected or self.client.session.out.waits):
-            # A link in the making, or one that takes no bytes: what ends that wait is no arrival.
+        if self._waits_for_no_arrival():
             wait_ms = min(wait_ms, _LINK_WAIT_MS)
         self.due_ms = now_ms + wait_ms
         if self._next_reading_ms is not None:
             self.due_ms = min(self.due_ms, self._next_reading_ms)
+
+    def _waits_for_no_arrival(self) -> bool:
+        """A link in the making, one that takes no bytes, or one about to end: no arriving byte says when to go on."""
+        client = self.client
+        return self._leaving or (client.socket is not None and (not client.connected or client.session.out.waits))
 
     def stop_reading(self) -> None:
         self._next_reading_ms = None
@@ -90,6 +95,7 @@ class Device:
         """Say goodbye once the outbox is empty; client.closed tells when that is done."""
         if self.client.connected:
             self._publish_status(False, "stopped")
+        self._leaving = True
         self.client.disconnect(quiesce_ms=2000)
 
     def close(self) -> None:
