@@ -24,6 +24,8 @@ from umqtt_kit.errors import EXIT_LOST, EXIT_MISSING, EXIT_USAGE, Interrupted, K
 _PR_SET_PDEATHSIG = 1
 # How long a child may take to end once told so, before it is killed.
 _STOP_WITHIN_S = 10.0
+# The same after Ctrl-C or a failure: nobody waits for results then, only for the end.
+_GIVE_UP_WITHIN_S = 2.0
 _POLL_S = 0.02
 
 
@@ -168,7 +170,7 @@ class Children:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop_all()
+        self.stop_all(_STOP_WITHIN_S if kind is None else _GIVE_UP_WITHIN_S)
 
     def start(
         self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None, asked: bool = False
@@ -203,12 +205,12 @@ class Children:
         self._children.remove(child)
         return code
 
-    def stop_all(self) -> None:
+    def stop_all(self, timeout_s: float = _STOP_WITHIN_S) -> None:
         """Tell all at once to end, then kill whoever takes too long. A second Ctrl-C kills at once."""
         try:
             for child in reversed(self._children):
                 child.terminate()
-            deadline = time.monotonic() + _STOP_WITHIN_S
+            deadline = time.monotonic() + timeout_s
             while any(child.returncode is None for child in self._children) and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
         finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -23,7 +22,8 @@ _SUBSCRIBED_WITHIN_S = 30.0
 _SPARK_WITHIN_S = 120.0
 _ONLINE_WITHIN_S = 60.0
 _DRAINED_WITHIN_S = 75.0
-_STORED_WITHIN_S = 90.0
+# How long storing may stand still, with readings missing, until they are given up as lost.
+_STANDS_STILL_S = 10.0
 _STOPS_WITHIN_S = 30.0
 # The longest the control link waits for something to arrive: the pulse of the progress display.
 _PULSE_MS = 100
@@ -124,19 +124,26 @@ class Demo:
         """Wait until Spark has stored everything, then stop collector and Spark in this order."""
         self._phase("waiting until Spark has stored everything")
         made = self._witnessed.update()
-        self._try_until(lambda: self._stored() >= made, "Spark did not store every reading")
+        self._until_stored(lambda: self._stored() >= made)
         # What was sent twice comes behind: it is read too before anybody counts.
         self._children.stop(collector, _STOPS_WITHIN_S)
-        self._try_until(lambda: self._spark_status().get("lag_bytes") == 0, "Spark did not read the whole spool")
+        self._until_stored(lambda: self._status("spark").get("lag_bytes") == 0)
         self._phase("stopping")
         self._children.stop(spark, _STOPS_WITHIN_S)
 
-    def _try_until(self, done: Callable[[], bool], what: str) -> None:
-        """Wait for it; when it does not happen, say so and go on to the count, which will show it."""
-        with contextlib.suppress(DeadlineMissed):
-            self._until(done, _STORED_WITHIN_S, what)
-            return
-        say(f"{what} within {_STORED_WITHIN_S:g} s — see {self._folder.logs}")
+    def _until_stored(self, done: Callable[[], bool]) -> None:
+        """Wait as long as anything moves. What does not come is not waited for: the count will show it."""
+        moved = time.monotonic()
+        before = None
+        while not done():
+            now = time.monotonic()
+            progress = (self._status("collector").get("messages"), self._status("spark").get("messages"))
+            if progress != before:
+                before, moved = progress, now
+            elif now - moved > _STANDS_STILL_S:
+                say(f"nothing was stored for {_STANDS_STILL_S:g} s, and readings are missing — counting now")
+                return
+            self._pulse()
 
     def _until(self, done: Callable[[], bool], within_s: float, what: str) -> None:
         """Serve everything until done(). Raises DeadlineMissed saying what did not happen, and a part's death."""
@@ -172,11 +179,11 @@ class Demo:
         return len(self._control.online) == self._plan.boards + self._plan.devices
 
     def _stored(self) -> int:
-        rows = self._spark_status().get("rows_silver", 0)
+        rows = self._status("spark").get("rows_silver", 0)
         return rows if isinstance(rows, int) else 0
 
-    def _spark_status(self) -> dict[str, object]:
-        return read_status(self._folder.status / "spark.json")
+    def _status(self, part: str) -> dict[str, object]:
+        return read_status(self._folder.status / f"{part}.json")
 
     def _result(self, counted: Count) -> dict[str, object]:
         plan = self._plan

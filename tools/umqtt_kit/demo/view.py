@@ -126,11 +126,12 @@ def _show_how_to_open(console: Console, tables: Path) -> None:
     python = Path(sys.executable)
     with contextlib.suppress(ValueError):
         python = python.relative_to(Path.cwd())
-    lines = [
-        f"{python} -c \"from deltalake import DeltaTable; print(DeltaTable('{silver}').to_pandas())\"",
-        f"spark.read.parquet(*DeltaTable('{silver}').file_uris()).show()    # in pyspark, after the same import",
-        f"SELECT device_id, count(*) FROM delta_scan('{silver}') GROUP BY device_id;    -- in duckdb",
-    ]
+    pandas = f"from deltalake import DeltaTable; print(DeltaTable('{silver}').to_pandas())"
+    spark = (
+        "from deltalake import DeltaTable; from pyspark.sql import SparkSession; "
+        f"SparkSession.builder.getOrCreate().read.parquet(*DeltaTable('{silver}').file_uris()).show()"
+    )
+    duckdb = f"SELECT device_id, count(*) FROM delta_scan('{silver}') GROUP BY device_id"
     console.print(f"\nThe tables are in {tables}. To open them:", soft_wrap=True)
-    for line in lines:
-        console.print("  " + line, soft_wrap=True, markup=False)
+    for command, program in ((f"{python} -c", pandas), (f"{python} -c", spark), ("duckdb -c", duckdb)):
+        console.print(f'  {command} "{program}"', soft_wrap=True, markup=False)
