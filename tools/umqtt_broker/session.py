@@ -339,7 +339,9 @@ class Session:
             gate = _OPEN if maybe_sent else _NEEDS_SENT_LIMIT
             self.queue.append((row.position, row.packet_id, row.qos, head, row.payload, gate))
             self._spilled -= 1
-        self._loaded_to = rows[-1].position if len(rows) == _PAGE else asked_to
+        # The page may hold messages recorded between the request and its transaction, so beyond asked_to.
+        last = rows[-1].position if rows else 0
+        self._loaded_to = last if len(rows) == _PAGE else max(last, asked_to)
         if self._loaded_to >= self._spilled_to:
             self._spilled_to = 0
         self.pump()

@@ -1,0 +1,364 @@
+"""What the broker's tests share: a synchronous MQTT peer that hides nothing, and brokers in a thread or a process.
+
+The peer sends and returns packets one at a time and acknowledges only when told to, so that a test decides what is
+unacknowledged when. It knows nothing of the broker's code.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, TypeVar
+
+from umqtt_broker import Broker, BrokerConfig
+
+Result = TypeVar("Result")
+
+# Seconds any wait may take before the test fails. Waits end when what they wait for happens.
+PATIENCE = 10.0
+
+CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK, PINGRESP = 2, 3, 4, 5, 6, 7, 9, 11, 13
+
+
+class Packet(NamedTuple):
+    """One packet from the broker; the last six fields only for PUBLISH, packet_id for whatever has one."""
+
+    kind: int
+    body: bytes
+    packet_id: int = 0
+    topic_name: bytes = b""
+    payload: bytes = b""
+    qos: int = 0
+    retain: bool = False
+    dup: bool = False
+
+
+def encode(first_byte: int, body: bytes) -> bytes:
+    """Return a packet: first byte, remaining length, body."""
+    length, encoded = len(body), bytearray([first_byte])
+    while True:
+        length, digit = length >> 7, length & 127
+        encoded.append(digit | (128 if length else 0))
+        if not length:
+            return bytes(encoded) + body
+
+
+def text(value: bytes) -> bytes:
+    """Return a length-prefixed field."""
+    return struct.pack(">H", len(value)) + value
+
+
+def connect_packet(
+    client_id: bytes,
+    *,
+    clean_session: bool = True,
+    keep_alive: int = 0,
+    will: tuple[bytes, bytes, int, bool] | None = None,
+    level: int = 4,
+) -> bytes:
+    """Return a CONNECT. `will`: topic name, payload, QoS, retain."""
+    flags = 2 if clean_session else 0
+    tail = text(client_id)
+    if will is not None:
+        topic_name, payload, qos, retain = will
+        flags |= 4 | qos << 3 | retain << 5
+        tail += text(topic_name) + text(payload)
+    name = b"MQTT" if level == 4 else b"MQIsdp"
+    return encode(0x10, text(name) + struct.pack(">BBH", level, flags, keep_alive) + tail)
+
+
+def publish_packet(
+    topic_name: bytes, payload: bytes, qos: int = 0, packet_id: int = 0, *, retain: bool = False, dup: bool = False
+) -> bytes:
+    """Return a PUBLISH."""
+    identifier = struct.pack(">H", packet_id) if qos else b""
+    return encode(0x30 | dup << 3 | qos << 1 | retain, text(topic_name) + identifier + payload)
+
+
+def subscribe_packet(packet_id: int, *requests: tuple[bytes, int]) -> bytes:
+    """Return a SUBSCRIBE for (topic_filter, qos) pairs."""
+    return encode(0x82, struct.pack(">H", packet_id) + b"".join(text(name) + bytes([qos]) for name, qos in requests))
+
+
+def ack_packet(kind: int, packet_id: int) -> bytes:
+    """Return a PUBACK, PUBREC, PUBREL or PUBCOMP."""
+    return struct.pack(">BBH", kind << 4 | (2 if kind == PUBREL else 0), 2, packet_id)
+
+
+def decode(first_byte: int, body: bytes) -> Packet:
+    """Return the packet that `body` is."""
+    kind = first_byte >> 4
+    if kind != PUBLISH:
+        return Packet(kind, body, struct.unpack(">H", body[:2])[0] if len(body) >= 2 else 0)
+    size = struct.unpack(">H", body[:2])[0]
+    at = 2 + size
+    qos, packet_id = first_byte >> 1 & 3, 0
+    if qos:
+        packet_id = struct.unpack(">H", body[at : at + 2])[0]
+    return Packet(
+        kind,
+        body,
+        packet_id,
+        body[2 : 2 + size],
+        body[at + (2 if qos else 0) :],
+        qos,
+        bool(first_byte & 1),
+        bool(first_byte & 8),
+    )
+
+
+class Closed(Exception):
+    """The broker closed the connection."""
+
+
+class Peer:
+    """A client with nothing automatic. Every wait ends with an exception after PATIENCE seconds."""
+
+    def __init__(self, port: int, *, receive_buffer: int | None = None) -> None:
+        self.socket = socket.socket()
+        if receive_buffer is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.settimeout(PATIENCE)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.connect(("127.0.0.1", port))
+        self._buffer = bytearray()
+        self._next_id = 0
+        self.session_present = False
+
+    def __enter__(self) -> "Peer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def connect(
+        self,
+        client_id: bytes,
+        *,
+        clean_session: bool = True,
+        keep_alive: int = 0,
+        will: tuple[bytes, bytes, int, bool] | None = None,
+    ) -> bool:
+        """Connect, expect to be let in, and return session_present."""
+        self.send(connect_packet(client_id, clean_session=clean_session, keep_alive=keep_alive, will=will))
+        packet = self.receive()
+        assert packet.kind == CONNACK and packet.body[1] == 0, packet
+        self.session_present = bool(packet.body[0])
+        return self.session_present
+
+    def send(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        self.socket.sendall(data)
+
+    def next_id(self) -> int:
+        """Return a packet identifier not used before."""
+        self._next_id = self._next_id % 65535 + 1
+        return self._next_id
+
+    def subscribe(self, topic_filter: bytes, qos: int = 0) -> int:
+        """Subscribe and return the return code. The SUBACK must be the next packet."""
+        packet_id = self.next_id()
+        self.send(subscribe_packet(packet_id, (topic_filter, qos)))
+        packet = self.receive()
+        assert packet.kind == SUBACK and packet.packet_id == packet_id, packet
+        return packet.body[2]
+
+    def publish(self, topic_name: bytes, payload: bytes, qos: int = 0, *, retain: bool = False) -> None:
+        """Publish, and return when the broker is done with it. No other packet may come between."""
+        packet_id = self.next_id() if qos else 0
+        self.send(publish_packet(topic_name, payload, qos, packet_id, retain=retain))
+        if qos == 0:
+            assert self.flush() == []
+        elif qos == 1:
+            self.expect(PUBACK, packet_id)
+        elif qos == 2:
+            self.expect(PUBREC, packet_id)
+            self.send(ack_packet(PUBREL, packet_id))
+            self.expect(PUBCOMP, packet_id)
+
+    def expect(self, kind: int, packet_id: int | None = None) -> Packet:
+        """Return the next packet, which must be of this kind."""
+        packet = self.receive()
+        assert packet.kind == kind and packet_id in (None, packet.packet_id), (kind, packet_id, packet)
+        return packet
+
+    def receive(self, timeout: float = PATIENCE) -> Packet:
+        """Return the next packet. Raises Closed, or TimeoutError."""
+        deadline = time.monotonic() + timeout
+        while (packet := self._take()) is None:
+            self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            try:
+                data = self.socket.recv(65536)
+            except ConnectionError as error:
+                raise Closed from error
+            finally:
+                self.socket.settimeout(PATIENCE)
+            if not data:
+                raise Closed
+            self._buffer += data
+        return packet
+
+    def receive_message(self, *, acknowledge: bool = True) -> Packet:
+        """Return the next PUBLISH, completed at once unless told not to; PUBREL is answered on the way."""
+        while (packet := self.receive()).kind != PUBLISH:
+            assert packet.kind == PUBREL, packet
+            self.send(ack_packet(PUBCOMP, packet.packet_id))
+        if acknowledge and packet.qos:
+            self.send(ack_packet(PUBACK if packet.qos == 1 else PUBREC, packet.packet_id))
+        return packet
+
+    def flush(self) -> list[Packet]:
+        """Return every packet that comes before the answer to a PINGREQ: all the broker had to say until now."""
+        self.send(b"\xc0\x00")
+        packets = []
+        while (packet := self.receive()).kind != PINGRESP:
+            packets.append(packet)
+        return packets
+
+    def wait_closed(self, timeout: float = PATIENCE) -> list[Packet]:
+        """Wait for the broker to close the connection. Returns what came before."""
+        packets = []
+        try:
+            while True:
+                packets.append(self.receive(timeout))
+        except Closed:
+            return packets
+
+    def disconnect(self) -> None:
+        """Say DISCONNECT and wait for the end."""
+        self.send(b"\xe0\x00")
+        self.wait_closed()
+        self.socket.close()
+
+    def close(self) -> None:
+        """Drop the connection without a word."""
+        self.socket.close()
+
+    def reset(self) -> None:
+        """Drop the connection with a RST."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+    def _take(self) -> Packet | None:
+        buffer = self._buffer
+        length = shift = 0
+        for at in range(1, 5):
+            if at >= len(buffer):
+                return None
+            length |= (buffer[at] & 127) << shift
+            shift += 7
+            if buffer[at] < 128:
+                end = at + 1 + length
+                if len(buffer) < end:
+                    return None
+                body = bytes(buffer[at + 1 : end])
+                first_byte = buffer[0]
+                del buffer[:end]
+                return decode(first_byte, body)
+        raise AssertionError("remaining length of five bytes")
+
+
+class BrokerThread:
+    """A broker in an event loop of its own thread."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self._ready = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="broker")
+
+    def __enter__(self) -> "BrokerThread":
+        self._thread.start()
+        assert self._ready.wait(PATIENCE)
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        try:
+            async with Broker(self._config) as self.broker:
+                self.port = self.broker.port
+                self._ready.set()
+                await self._stop.wait()
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            self._ready.set()
+
+    def call(self, function: Callable[[], Result]) -> Result:
+        """Run `function` in the broker's loop and return its result."""
+
+        async def run() -> Result:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(PATIENCE)
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until `condition`, asked in the broker's loop, holds."""
+        deadline = time.monotonic() + PATIENCE
+        while not self.call(condition):
+            assert time.monotonic() < deadline, "the condition did not come to hold"
+
+
+class BrokerProcess:
+    """`python -m umqtt_broker` with a store, to be stopped or killed."""
+
+    def __init__(self, store: Path | str, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "umqtt_broker", "-p", "0", "--store", str(store), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line.startswith("listening on 127.0.0.1:"):
+            raise AssertionError(self.process.communicate())
+        self.port = int(line.rpartition(":")[2])
+
+    def __enter__(self) -> "BrokerProcess":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        self._close()
+
+    def kill(self) -> None:
+        """SIGKILL: nothing of the process gets to run."""
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait(PATIENCE)
+
+    def stop(self) -> tuple[int, str]:
+        """SIGTERM. Returns the exit code and standard error."""
+        self.process.terminate()
+        _, errors = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, errors
+
+    def _close(self) -> None:
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()

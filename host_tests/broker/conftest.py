@@ -1,0 +1,42 @@
+"""Fixtures of the broker's tests: one broker a test, on both stores where the law does not depend on the store."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker_peer import BrokerThread, Peer
+from umqtt_broker import BrokerConfig
+
+StartBroker = Callable[..., BrokerThread]
+
+
+@pytest.fixture
+def start_broker() -> Iterator[StartBroker]:
+    """Start brokers with the settings given; all are stopped at the end."""
+    with ExitStack() as stack:
+
+        def start(**settings: Any) -> BrokerThread:
+            return stack.enter_context(BrokerThread(BrokerConfig(port=0, **settings)))
+
+        yield start
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def broker(request: pytest.FixtureRequest, tmp_path: Path, start_broker: StartBroker) -> BrokerThread:
+    """A broker with a store in memory, and one with a store on disk."""
+    return start_broker(store=":memory:" if request.param == "memory" else str(tmp_path / "broker.db"))
+
+
+@pytest.fixture
+def peer(broker: BrokerThread) -> Iterator[Callable[..., Peer]]:
+    """Connect peers to `broker`: peer(client_id, clean_session=…, …). What is open at the end is dropped."""
+    with ExitStack() as stack:
+
+        def connect(client_id: bytes, **options: Any) -> Peer:
+            connected = stack.enter_context(Peer(broker.port))
+            connected.connect(client_id, **options)
+            return connected
+
+        yield connect

@@ -1,0 +1,217 @@
+"""Who gets what, once, at which QoS: subscriptions, retained messages, wills, keep-alive. On both stores."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from broker_peer import (
+    CONNACK,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    UNSUBACK,
+    BrokerThread,
+    Closed,
+    Peer,
+    ack_packet,
+    connect_packet,
+    encode,
+    publish_packet,
+    subscribe_packet,
+    text,
+)
+from umqtt_broker import Permission
+
+MakePeer = Callable[..., Peer]
+
+
+@pytest.mark.parametrize("published", [0, 1, 2])
+@pytest.mark.parametrize("subscribed", [0, 1, 2])
+def test_a_message_comes_once_at_the_lower_qos(peer: MakePeer, published: int, subscribed: int) -> None:
+    subscriber, publisher = peer(b"subscriber"), peer(b"publisher")
+    assert subscriber.subscribe(b"a/b", subscribed) == subscribed
+    publisher.publish(b"a/b", b"payload", published)
+    message = subscriber.receive_message()
+    assert (message.topic_name, message.payload) == (b"a/b", b"payload")
+    assert (message.qos, message.retain, message.dup) == (min(published, subscribed), False, False)
+    if message.qos == 2:
+        subscriber.send(ack_packet(PUBCOMP, subscriber.expect(PUBREL, message.packet_id).packet_id))
+    assert subscriber.flush() == []
+
+
+def test_overlapping_filters_give_one_message_at_the_highest_qos(peer: MakePeer) -> None:
+    subscriber, publisher = peer(b"subscriber"), peer(b"publisher")
+    for topic_filter, qos in ((b"a/#", 0), (b"a/+", 2), (b"a/b", 1), (b"#", 0)):
+        subscriber.subscribe(topic_filter, qos)
+    publisher.publish(b"a/b", b"x", 2)
+    assert subscriber.receive_message(acknowledge=False).qos == 2
+    assert subscriber.flush() == []
+
+
+def test_a_second_subscribe_replaces_the_first_and_unsubscribe_ends_it(broker: BrokerThread, peer: MakePeer) -> None:
+    subscriber, publisher = peer(b"subscriber"), peer(b"publisher")
+    subscriber.subscribe(b"a", 2)
+    subscriber.subscribe(b"a", 0)
+    publisher.publish(b"a", b"1", 1)
+    assert [packet.qos for packet in subscriber.flush()] == [0]
+    subscriber.send(encode(0xA2, b"\0\x07" + text(b"a") + text(b"never/subscribed")))
+    subscriber.expect(UNSUBACK, 7)
+    publisher.publish(b"a", b"2", 1)
+    assert subscriber.flush() == []
+    assert broker.call(lambda: broker.broker.stats.subscriptions) == 0
+    assert broker.call(lambda: broker.broker.router.subscriptions.node_count()) == 0
+
+
+def test_wildcards_do_not_reach_dollar_topics(peer: MakePeer) -> None:
+    wild, plain, publisher = peer(b"wild"), peer(b"plain"), peer(b"publisher")
+    for topic_filter in (b"#", b"+/x"):
+        wild.subscribe(topic_filter, 1)
+    plain.subscribe(b"$own/#", 1)
+    publisher.publish(b"$own/x", b"1", 1)
+    assert wild.flush() == []
+    assert plain.receive_message().topic_name == b"$own/x"
+
+
+def test_one_subscribe_answers_each_filter_in_order(peer: MakePeer) -> None:
+    subscriber = peer(b"subscriber")
+    subscriber.send(subscribe_packet(9, (b"a", 2), (b"b", 0), (b"c/#", 1)))
+    assert subscriber.receive().body == b"\0\x09\x02\x00\x01"
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_retained_messages_greet_new_subscribers_behind_the_suback(peer: MakePeer, qos: int) -> None:
+    live, publisher = peer(b"live"), peer(b"publisher")
+    live.subscribe(b"state/#", 0)
+    publisher.publish(b"state/1", b"old", qos, retain=True)
+    publisher.publish(b"state/1", b"new", qos, retain=True)
+    publisher.publish(b"state/2", b"gone", qos, retain=True)
+    publisher.publish(b"state/2", b"", qos, retain=True)
+    assert [packet.retain for packet in live.flush()] == [False] * 4
+    late = peer(b"late", clean_session=False)
+    late.subscribe(b"state/+", 2)
+    message = late.receive_message()
+    assert (message.payload, message.retain, message.qos) == (b"new", True, qos)
+    late.flush()
+    late.subscribe(b"state/+", 0)
+    message = late.receive_message()
+    assert (message.payload, message.retain, message.qos) == (b"new", True, 0)
+    assert late.flush() == []
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_a_will_is_published_when_the_connection_drops_and_not_after_disconnect(peer: MakePeer, retain: bool) -> None:
+    watcher = peer(b"watcher")
+    watcher.subscribe(b"will/#", 1)
+    will = b"will/device", b"gone", 1, retain
+    peer(b"polite", will=will).disconnect()
+    assert watcher.flush() == []
+    peer(b"dropped", will=will).reset()
+    assert watcher.receive_message().payload == b"gone"
+    peer(b"malformed", will=will).send(b"\xff\x00")
+    assert watcher.receive_message().payload == b"gone"
+    peer(b"taken-over", will=will)
+    peer(b"taken-over")
+    assert watcher.receive_message().payload == b"gone"
+    late = peer(b"late")
+    late.subscribe(b"will/#", 1)
+    assert len(late.flush()) == retain
+
+
+def test_a_silent_client_is_closed_after_one_and_a_half_keep_alives_and_one_that_pings_is_not(
+    broker: BrokerThread, peer: MakePeer
+) -> None:
+    pinging, silent = peer(b"pinging", keep_alive=1), peer(b"silent", keep_alive=1, will=(b"will", b"silent", 0, False))
+    pinging.subscribe(b"will", 0)
+    began = time.monotonic()
+    packets = []
+    while not packets:
+        packets = pinging.flush()
+        assert time.monotonic() - began < 5
+    assert 1.4 < time.monotonic() - began < 2.0
+    assert packets[0].payload == b"silent"
+    with pytest.raises(Closed):
+        silent.receive()
+    assert broker.call(lambda: broker.broker.stats.keep_alive_timeouts) == 1
+
+
+def test_a_client_without_an_identifier_gets_one_only_with_a_clean_session(broker: BrokerThread) -> None:
+    with Peer(broker.port) as first, Peer(broker.port) as second, Peer(broker.port) as refused:
+        assert first.connect(b"") is False
+        assert second.connect(b"") is False
+        assert first.flush() == []  # not taken over by the second
+        refused.send(connect_packet(b"", clean_session=False))
+        assert refused.expect(CONNACK).body == b"\0\x02"
+        assert refused.wait_closed() == []
+
+
+def test_an_unknown_protocol_level_is_refused_with_return_code_1(broker: BrokerThread) -> None:
+    with Peer(broker.port) as peer:
+        peer.send(connect_packet(b"five", level=4).replace(b"MQTT\x04", b"MQTT\x05"))
+        assert peer.expect(CONNACK).body == b"\0\x01"
+        assert peer.wait_closed() == []
+
+
+def test_mqtt_31_is_spoken_and_its_connack_has_no_session_present(broker: BrokerThread) -> None:
+    for _ in range(2):
+        with Peer(broker.port) as peer:
+            peer.send(connect_packet(b"old", clean_session=False, level=3))
+            assert peer.expect(CONNACK).body == b"\0\0"
+
+
+def test_a_denied_subscription_answers_0x80_and_a_denied_message_reaches_nobody(start_broker) -> None:
+    class Deny(Permission):
+        checks_publish = True
+
+        def may_publish(self, client_id: bytes, topic_name: bytes) -> bool:
+            return topic_name != b"secret"
+
+        def grant(self, client_id: bytes, topic_filter: bytes, qos: int) -> int:
+            return 0x80 if topic_filter == b"denied" else qos
+
+        def connect(self, packet, peer: str) -> int:
+            return 5 if packet.client_id == b"stranger" else 0
+
+    broker = start_broker(permission=Deny())
+    with Peer(broker.port) as peer, Peer(broker.port) as stranger:
+        peer.connect(b"peer")
+        assert peer.subscribe(b"denied", 1) == 0x80
+        assert peer.subscribe(b"#", 1) == 1
+        peer.send(publish_packet(b"secret", b"1", 1, 5) + publish_packet(b"secret", b"2", 2, 6))
+        assert {(packet.kind, packet.packet_id) for packet in peer.flush()} == {(PUBACK, 5), (PUBREC, 6)}
+        assert broker.call(lambda: broker.broker.stats.denied) == 2
+        stranger.send(connect_packet(b"stranger"))
+        assert stranger.expect(CONNACK).body == b"\0\x05"
+        assert stranger.wait_closed() == []
+
+
+def test_an_incoming_qos_2_message_is_routed_once_however_often_it_is_sent(peer: MakePeer) -> None:
+    watcher, publisher = peer(b"watcher"), peer(b"publisher", clean_session=False)
+    watcher.subscribe(b"a", 0)
+    for dup in (False, True, True):
+        publisher.send(publish_packet(b"a", b"once", 2, 7, dup=dup))
+        publisher.expect(PUBREC, 7)
+    publisher.close()
+    publisher = peer(b"publisher", clean_session=False)
+    assert publisher.session_present
+    publisher.send(publish_packet(b"a", b"once", 2, 7, dup=True))
+    publisher.expect(PUBREC, 7)
+    for _ in range(2):  # the second as if the first PUBCOMP were lost
+        publisher.send(ack_packet(PUBREL, 7))
+        publisher.expect(PUBCOMP, 7)
+    publisher.send(publish_packet(b"a", b"twice", 2, 7))
+    publisher.expect(PUBREC, 7)
+    assert [packet.payload for packet in watcher.flush()] == [b"once", b"twice"]
+
+
+def test_acknowledgements_leave_in_the_order_of_their_messages(peer: MakePeer) -> None:
+    keeper, publisher = peer(b"keeper", clean_session=False), peer(b"publisher")
+    keeper.subscribe(b"kept", 1)
+    batch = b"".join(
+        publish_packet(b"kept" if number % 3 else b"free", b"%d" % number, 1, number) for number in range(1, 200)
+    )
+    publisher.send(batch)
+    assert [publisher.expect(PUBACK).packet_id for _ in range(1, 200)] == list(range(1, 200))
+    received = [int(keeper.expect(PUBLISH).payload) for _ in range(133)]
+    assert received == [number for number in range(1, 200) if number % 3]

@@ -1,0 +1,99 @@
+"""The two tries against brute force."""
+
+import random
+import re
+
+import pytest
+from umqtt_broker.retained import RetainedMessage, RetainedMessages
+from umqtt_broker.topics import is_topic_filter, is_topic_name
+from umqtt_broker.trie import SubscriptionTrie
+
+LEVELS = [b"a", b"b", b"c", b"", b"$x", b"long-level"]
+
+
+def matches(topic_filter: bytes, topic_name: bytes) -> bool:
+    """Section 4.7 as one regular expression a filter, independent of any trie."""
+    if topic_filter[:1] in (b"+", b"#") and topic_name[:1] == b"$":
+        return False
+    pattern = re.escape(topic_filter).replace(rb"\+", rb"[^/]*")
+    if pattern == rb"\#":
+        pattern = rb".*"
+    elif pattern.endswith(rb"/\#"):
+        pattern = pattern[:-3] + rb"(/.*)?"
+    return re.fullmatch(pattern, topic_name, re.DOTALL) is not None
+
+
+def random_name(rng: random.Random) -> bytes:
+    return b"/".join(rng.choice(LEVELS) for _ in range(rng.randint(1, 5))) or b"/"
+
+
+def random_filter(rng: random.Random) -> bytes:
+    levels = [rng.choice([*LEVELS, b"+", b"+"]) for _ in range(rng.randint(1, 5))]
+    if rng.random() < 0.3:
+        levels[-1] = b"#"
+    return b"/".join(levels) or b"/"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_subscriptions_match_as_brute_force_does_and_leave_an_empty_trie(seed: int) -> None:
+    rng = random.Random(seed)
+    trie: SubscriptionTrie[int] = SubscriptionTrie()
+    model: dict[tuple[bytes, int], int] = {}
+    for step in range(2000):
+        key = random_filter(rng), rng.randrange(8)
+        if rng.random() < 0.6:
+            qos = rng.randrange(3)
+            assert trie.subscribe(*key, qos) is (key not in model)
+            model[key] = qos
+        else:
+            if model and rng.random() < 0.8:
+                key = rng.choice(list(model))
+            assert trie.unsubscribe(*key) is (model.pop(key, None) is not None)
+        if step % 10 == 0:
+            topic_name = random_name(rng)
+            expected: dict[int, int] = {}
+            for (topic_filter, subscriber), qos in model.items():
+                if matches(topic_filter, topic_name):
+                    expected[subscriber] = max(qos, expected.get(subscriber, 0))
+            found = trie.match(topic_name)
+            assert len(found) == len(dict(found)), (seed, step)
+            assert dict(found) == expected, (seed, step, topic_name)
+    keys = list(model)
+    rng.shuffle(keys)
+    for key in keys:
+        assert trie.unsubscribe(*key)
+    assert not trie and trie.node_count() == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_retained_messages_match_as_brute_force_does_and_leave_an_empty_trie(seed: int) -> None:
+    rng = random.Random(seed)
+    retained = RetainedMessages()
+    model: dict[bytes, RetainedMessage] = {}
+    for step in range(1500):
+        topic_name = random_name(rng)
+        if rng.random() < 0.7:
+            message = RetainedMessage(topic_name, b"%d" % step, rng.randrange(3))
+            retained.put(message)
+            model[topic_name] = message
+        else:
+            assert retained.remove(topic_name) is (model.pop(topic_name, None) is not None)
+        assert len(retained) == len(model)
+        if step % 10 == 0:
+            topic_filter = random_filter(rng)
+            expected = sorted(message for name, message in model.items() if matches(topic_filter, name))
+            assert sorted(retained.match(topic_filter)) == expected, (seed, step, topic_filter)
+    for topic_name in list(model):
+        assert retained.remove(topic_name)
+    assert not retained._root.children
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "valid"),
+    [(b"#", True), (b"+", True), (b"a/+/b/#", True), (b"/", True), (b"a//b", True), (b"+/", True), (b"", False),
+     (b"a#", False), (b"a/#/b", False), (b"a/b+", False), (b"+a/b", False), (b"#/", False), (b"\0", False),
+     (b"\xc3\x28", False), (b"\xed\xa0\x80", False), ("ünïcode/+".encode(), True)],
+)  # fmt: skip
+def test_wildcards_fill_whole_levels(topic_filter: bytes, valid: bool) -> None:
+    assert is_topic_filter(topic_filter) is valid
+    assert is_topic_name(topic_filter) is (valid and not {*topic_filter} & {*b"#+"})
