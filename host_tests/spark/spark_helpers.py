@@ -1,0 +1,126 @@
+"""What the tests of the ingester share: MQTT packets by hand, spools by hand, processes with deadlines."""
+
+import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from spark_ingest.spool import Spool
+from spark_ingest.wire import remaining_length
+
+TOPIC = "fleet/pump/telemetry"
+RECEIVED_MS = 1_795_000_000_000
+
+
+def publish_packet(topic: str, payload: bytes, packet_id: int = 1, *, qos: int = 1, dup: bool = False) -> bytes:
+    """A PUBLISH as a broker sends it."""
+    name = topic.encode()
+    body = struct.pack(">H", len(name)) + name + (struct.pack(">H", packet_id) if qos else b"") + payload
+    return bytes((0x30 | qos << 1 | dup << 3,)) + remaining_length(len(body)) + body
+
+
+def record(device: str, boot: str, seq: int, **fields: object) -> bytes:
+    """A telemetry record's payload; `fields` replace the defaults."""
+    content = {"v": 1, "id": device, "boot": boot, "seq": seq, "ts": RECEIVED_MS - 5, "up": 1000 + seq, "m": {"t": 21.5}}
+    return json.dumps(content | fields).encode()
+
+
+def fill(folder: Path, groups: Sequence[Sequence[bytes]], **options: object) -> None:
+    """Write `groups` of payloads to the spool in `folder`, a block each, as one run of a collector would."""
+    with Spool(folder, **options) as spool:  # pyright: ignore[reportArgumentType]
+        for index, payloads in enumerate(groups):
+            packets = [publish_packet(TOPIC, payload, 1 + i) for i, payload in enumerate(payloads)]
+            spool.append(b"".join(packets), len(packets), RECEIVED_MS + index)
+
+
+class Process:
+    """A child with a deadline on everything, killed at the end whatever happens."""
+
+    def __init__(self, arguments: Iterable[object], **options: object) -> None:
+        self.lines: list[str] = []
+        self._rest = b""
+        self._child = subprocess.Popen(
+            [str(a) for a in arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **options,  # pyright: ignore[reportArgumentType, reportCallIssue]
+        )
+        self.pid = self._child.pid
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._child.poll() is None:
+            self._child.kill()
+        self._child.communicate()
+
+    def wait_for_line(self, wanted: str, timeout: float = 60.0) -> None:
+        """Read standard output until the line `wanted`."""
+        assert self._child.stdout is not None
+        fd = self._child.stdout.fileno()
+        deadline = time.monotonic() + timeout
+        while wanted not in self.lines:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([fd], [], [], left)[0]:
+                raise AssertionError(f"no line {wanted!r} within {timeout} s, only {self.lines}")
+            data = os.read(fd, 65536)
+            if not data:
+                raise AssertionError(f"ended before {wanted!r}: {self.lines}, {self._child.communicate()[1].decode()}")
+            *whole, self._rest = (self._rest + data).split(b"\n")
+            self.lines += [line.decode() for line in whole]
+
+    def signal(self, number: int) -> None:
+        self._child.send_signal(number)
+
+    def finish(self, timeout: float = 60.0) -> tuple[int, str, str]:
+        """(return code, rest of standard output, standard error); negative code: the signal that killed it."""
+        out, err = self._child.communicate(timeout=timeout)
+        return self._child.returncode, out.decode(), err.decode()
+
+    def terminate(self, timeout: float = 60.0) -> tuple[int, str, str]:
+        self.signal(signal.SIGTERM)
+        return self.finish(timeout)
+
+
+def collector_process(port: int, spool: Path, name: str = "north", *more: object) -> Process:
+    """``python -m spark_ingest.collector`` that reconnects quickly."""
+    broker = f"mqtt://127.0.0.1:{port}"
+    fixed = ["--broker", broker, "--spool", spool, "--name", name, "--longest-delay", "0.2"]
+    return Process([sys.executable, "-m", "spark_ingest.collector", *fixed, *more])
+
+
+def until(condition: Callable[[], object], what: str, timeout: float = 60.0) -> None:
+    """Poll a file or another process's state, for which there is no event to wait for."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout} s: {what}")
+        time.sleep(0.02)
+
+
+def status(path: Path) -> dict:
+    """A status file's content; empty while there is none."""
+    return json.loads(path.read_bytes()) if path.exists() else {}
+
+
+def children(pid: int) -> list[int]:
+    """All descendants of a process."""
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
+    return [p for child in map(int, found) for p in (child, *children(child))]
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"

@@ -1,0 +1,250 @@
+"""Laws of the collector: nothing acknowledged before it is durable, nothing lost by any stop."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from spark_helpers import Process, alive, collector_process, publish_packet, record, status, until
+from test_spool import payloads_in
+
+from spark_ingest import collector as collector_module
+from spark_ingest.collector import Collector, CollectorConfig
+from spark_ingest.durable import sync_data
+from spark_ingest.spool import Spool
+
+CONNACK, CONNACK_PRESENT = b"\x20\x02\x00\x00", b"\x20\x02\x01\x00"
+SUBACK = b"\x90\x03\x00\x01\x01"
+MESSAGES = [("fleet/pump/telemetry", record("pump", "1-a", seq)) for seq in range(300)]
+
+
+class ScriptedLink:
+    """Plays a broker from a script, one chunk a group, and logs what the collector does, in order."""
+
+    scripts: list[list[bytes]]
+    log: list[tuple[str, bytes]]
+    when_done = staticmethod(lambda: None)
+
+    def __init__(self, *_args: object, **_options: object) -> None:
+        self._chunks = list(self.scripts.pop(0))
+        self._given = False
+        self.unsent = 0
+        self.log.append(("connect", b""))
+
+    def queue(self, data: bytes) -> None:
+        self.log.append(("send", bytes(data)))
+
+    def wait(self, _timeout: float, _wake_fd: int) -> bool:
+        if not self._chunks and not self.scripts:
+            self.when_done()
+        return True
+
+    def receive(self, buffer: bytearray) -> bool:
+        begins, self._given = not self._given, False
+        if begins and self._chunks:
+            buffer += self._chunks.pop(0)
+            self._given = True
+        elif begins and self.scripts:
+            raise ConnectionResetError("the end of this connection's script")
+        return self._given
+
+    def finish(self, _timeout: float) -> None:
+        self.log.append(("finish", b""))
+
+    def close(self) -> None:
+        self.log.append(("close", b""))
+
+
+def play(monkeypatch, folder: Path, scripts: list[list[bytes]], **options) -> tuple[Collector, list[tuple[str, bytes]]]:
+    """Run a collector against scripted connections; the collector and the log, syncs included."""
+    log: list[tuple[str, bytes]] = []
+
+    def sync(fd: int) -> None:
+        sync_data(fd)
+        if os.fstat(fd).st_size and not os.path.samestat(os.fstat(fd), (folder / "north" / "pos").stat()):
+            log.append(("sync", b""))
+
+    config = CollectorConfig("mqtt://127.0.0.1:1", folder, "north", longest_delay_s=0.001, **options)
+    with Spool(folder / "north", sync=sync) as spool:
+        subscribed: list[None] = []
+        one = Collector(config, spool, on_subscribed=lambda: subscribed.append(None), report=lambda _line: None)
+        log.clear()
+        ScriptedLink.scripts, ScriptedLink.log, ScriptedLink.when_done = list(scripts), log, staticmethod(one.stop)
+        monkeypatch.setattr(collector_module, "Link", ScriptedLink)
+        one.run()
+    log.append(("subscribed", b"x" * len(subscribed)))
+    return one, log
+
+
+def test_a_puback_is_queued_only_after_the_sync_of_its_group(monkeypatch, tmp_path):
+    groups = [b"".join(publish_packet("fleet/a/telemetry", b"x", 10 * g + i) for i in (1, 2)) for g in range(3)]
+    _, log = play(monkeypatch, tmp_path, [[CONNACK, SUBACK, *groups]])
+    acks = [i for i, (what, data) in enumerate(log) if what == "send" and data[:1] == b"\x40"]
+    assert len(acks) == 3
+    assert [log[i - 1][0] for i in acks] == ["sync"] * 3, log
+
+
+def test_a_session_that_is_present_is_not_subscribed_again(monkeypatch, tmp_path):
+    first, log = play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
+    assert [data[0] for what, data in log if what == "send"] == [0x10, 0x82, 0xE0]
+    again, log = play(monkeypatch, tmp_path, [[CONNACK_PRESENT]])
+    assert [data[0] for what, data in log if what == "send"] == [0x10, 0xE0]
+    assert log[-1] == ("subscribed", b"x"), "said all the same"
+    assert (first.counters.sessions_lost, again.counters.sessions_lost) == (0, 0)
+
+
+def test_changed_topic_filters_are_subscribed_and_dropped_ones_unsubscribed(monkeypatch, tmp_path):
+    play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
+    script = [CONNACK_PRESENT, b"\xb0\x02\x00\x02", SUBACK]
+    _, log = play(monkeypatch, tmp_path, [script], topic_filters=("fleet/+/log",))
+    sent = [data for what, data in log if what == "send"]
+    assert [data[0] for data in sent] == [0x10, 0xA2, 0x82, 0xE0]
+    assert b"fleet/+/telemetry" in sent[1] and b"fleet/+/log" in sent[2]
+
+
+def test_a_session_that_the_broker_forgot_raises_an_alarm_and_is_subscribed_anew(monkeypatch, tmp_path):
+    play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
+    again, log = play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
+    assert again.counters.sessions_lost == 1
+    assert [data[0] for what, data in log if what == "send"] == [0x10, 0x82, 0xE0]
+
+
+@pytest.mark.parametrize("nonsense", [b"\x00\x00", b"HTTP/1.1 400 Bad Request", publish_packet("t", b"", 0)])
+def test_a_malformed_stream_closes_the_connection_is_counted_and_tried_again(monkeypatch, tmp_path, nonsense):
+    good = publish_packet("t", b"kept", 5)
+    scripts = [[CONNACK, SUBACK, nonsense], [CONNACK_PRESENT, good]]
+    one, log = play(monkeypatch, tmp_path, scripts)
+    assert one.counters.malformed_streams == 1
+    assert [what for what, _ in log if what in ("connect", "close")] == ["connect", "close"] * 2
+    assert payloads_in(tmp_path / "north") == [b"kept"]
+
+
+@pytest.mark.parametrize(
+    ("script", "line"),
+    [
+        ([b"\x20\x02\x00\x05"], "not authorized"),
+        ([CONNACK, b"\x90\x03\x00\x01\x80"], "refused the subscription to fleet/+/telemetry"),
+        ([CONNACK, b"\x90\x03\x00\x01\x00"], "only QoS 0"),
+    ],
+)
+def test_a_refusal_is_reported_with_its_reason_and_tried_again(monkeypatch, tmp_path, script, line):
+    one, _ = play(monkeypatch, tmp_path, [script, [CONNACK, SUBACK]])
+    assert one.counters.refusals == 1
+    assert line in (one.counters.last_error or "")
+
+
+def test_a_full_disk_acknowledges_nothing_and_collects_again_when_there_is_room(monkeypatch, tmp_path):
+    packet = publish_packet("t", b"kept", 5)
+    full = iter([True])
+    append = Spool.append
+
+    def append_once_full(self: Spool, data: bytes, count: int, received_ms: int) -> None:
+        with monkeypatch.context() as patch:
+            if next(full, False):
+                patch.setattr(self, "_sync", lambda _fd: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+            append(self, data, count, received_ms)
+
+    monkeypatch.setattr(Spool, "append", append_once_full)
+    one, log = play(monkeypatch, tmp_path, [[CONNACK, SUBACK, packet], [CONNACK_PRESENT, packet]])
+    assert one.counters.spool_errors == 1
+    assert sum(data[:1] == b"\x40" for _, data in log) == 1
+    assert payloads_in(tmp_path / "north") == [b"kept"]
+
+
+def test_everything_published_is_in_the_spool_once_after_sigterm_and_a_restart_gets_nothing_again(
+    mosquitto, publish, tmp_path
+):
+    state = tmp_path / "status.json"
+    with collector_process(mosquitto, tmp_path / "spool", "north", "--status", state) as one:
+        one.wait_for_line("subscribed north")
+        publish(MESSAGES)
+        until(lambda: status(state)["messages"] == len(MESSAGES), "all messages in the spool")
+        assert one.terminate() == (0, "", "")
+    assert status(state)["connected"] is False
+    assert Counter(payloads_in(tmp_path / "spool" / "north")) == Counter(payload for _, payload in MESSAGES)
+    publish(MESSAGES[:5])  # While the collector is away, the broker keeps them.
+    with collector_process(mosquitto, tmp_path / "spool", "north", "--status", state) as one:
+        one.wait_for_line("subscribed north")
+        until(lambda: status(state)["messages"] == 5, "what was published meanwhile")
+        assert one.terminate()[0] == 0
+    assert len(payloads_in(tmp_path / "spool" / "north")) == len(MESSAGES) + 5
+
+
+def test_killed_between_sync_and_puback_the_messages_are_durable_and_come_again(mosquitto, publish, tmp_path):
+    arguments = ["--broker", f"mqtt://127.0.0.1:{mosquitto}", "--spool", tmp_path, "--name", "north"]
+    dying = Path(__file__).with_name("collector_dies.py")
+    with Process([sys.executable, dying, 2, *arguments]) as one:
+        one.wait_for_line("subscribed north")
+        publish(MESSAGES)
+        assert one.finish()[0] == -signal.SIGKILL
+    kept = Counter(payloads_in(tmp_path / "north"))
+    assert kept and max(kept.values()) == 1
+    state = tmp_path / "status.json"
+    with collector_process(mosquitto, tmp_path, "north", "--status", state) as one:
+        one.wait_for_line("subscribed north")
+        until(lambda: set(payloads_in(tmp_path / "north")) == {payload for _, payload in MESSAGES}, "none lost")
+        assert one.terminate()[0] == 0
+    again = Counter(payloads_in(tmp_path / "north"))
+    assert max(again.values()) == 2, "the group that was synced but not acknowledged came twice"
+    assert status(state)["redelivered"] > 0
+
+
+def test_no_puback_leaves_the_process_before_an_fdatasync_that_covers_it(mosquitto, publish, tmp_path):
+    """Traced by the kernel, for a killed process proves nothing: the page cache survives it."""
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("strace is not installed: apt install strace")
+    trace, state = tmp_path / "trace", tmp_path / "status.json"
+    command = [strace, "-qq", "-xx", "-s", "64", "-e", "trace=write,fdatasync,sendto,recvfrom", "-o", trace]
+    command += [sys.executable, "-m", "spark_ingest.collector", "--broker", f"mqtt://127.0.0.1:{mosquitto}"]
+    with Process([*command, "--spool", tmp_path / "spool", "--name", "north", "--status", state]) as one:
+        one.wait_for_line("subscribed north")
+        publish(MESSAGES)
+        until(lambda: status(state)["messages"] == len(MESSAGES), "all messages in the spool")
+        (child,) = [int(p) for p in os.popen(f"pgrep -P {one.pid}").read().split()]
+        os.kill(child, signal.SIGTERM)
+        assert one.finish()[0] == 0
+        assert not alive(child)
+    unsynced = pubacks = 0
+    for line in trace.read_text().splitlines():
+        call = line.split("(", 1)[0]
+        if call == "write" and r'"\x4d\x51\x42\x31' in line:  # A block begins with its magic, MQB1.
+            unsynced += 1
+        elif call == "fdatasync":
+            unsynced = 0
+        elif call == "sendto" and r'"\x40\x02' in line:
+            pubacks += 1
+            assert not unsynced, f"acknowledged before the sync: {line}"
+    assert pubacks > 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--broker", "http://x"], "give mqtt://HOST:PORT"),
+        (["--broker", "mqtt://user:secret@x"], "must not hold credentials"),
+        (["--broker", "mqtt://x:99999"], "give mqtt://HOST:PORT"),
+        (["--name", "a/b"], "is not a plain name"),
+        (["--name", ".."], "is not a plain name"),
+        (["--spool", "/dev/null/spool"], "choose another --spool"),
+        (["--keep-alive", "70000"], "0..65535"),
+    ],
+)
+def test_wrong_use_is_one_line_that_names_the_next_step_and_exit_code_2(tmp_path, capsys, arguments, line):
+    usual = ["--broker", "mqtt://127.0.0.1:1", "--spool", str(tmp_path), "--name", "north"]
+    assert collector_module.main([*usual, *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and line in err and "secret" not in err
+
+
+def test_the_status_file_is_json_with_the_documented_keys(monkeypatch, tmp_path):
+    one, _ = play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
+    table = re.search(r"=====\n(.*?)=====", (collector_module.__doc__ or "").split("`--status FILE`")[1], re.S)
+    assert table
+    documented = {key.strip() for row in table[1].splitlines() if row[:1].strip() for key in row.split("  ")[0].split(",")}
+    assert documented - {"="} == {*json.loads(json.dumps(one.status())), "updated_ms"}

@@ -1,0 +1,94 @@
+"""Laws of the splitting of a broker's stream: any cut gives the same packets, nonsense is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from spark_helpers import publish_packet
+
+from spark_ingest.errors import MalformedStream
+from spark_ingest.wire import remaining_length, split
+
+PUBLISHES = st.builds(
+    publish_packet,
+    st.text(min_size=1, max_size=20).filter(lambda t: t.isprintable()),
+    st.binary(max_size=300),
+    st.integers(1, 65535),
+    qos=st.sampled_from([0, 1]),
+)
+OTHERS = st.sampled_from([b"\x20\x02\x00\x00", b"\x90\x03\x00\x01\x01", b"\xb0\x02\x00\x02", b"\xd0\x00"])
+
+
+@given(st.lists(PUBLISHES | OTHERS, max_size=12), st.data())
+def test_any_cutting_of_the_stream_gives_the_same_packets(packets, data):
+    stream = b"".join(packets)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    buffer, publishes, pubacks, others, messages = bytearray(), b"", b"", [], 0
+    for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        buffer += stream[a:b]
+        received = split(buffer)
+        del buffer[: received.consumed]
+        publishes += received.publishes
+        pubacks += received.pubacks
+        others += received.others
+        messages += received.messages
+    wanted = [p for p in packets if p[0] & 0xF0 == 0x30]
+    assert not buffer
+    assert publishes == b"".join(wanted)
+    assert messages == len(wanted)
+    assert others == [p for p in packets if p[0] & 0xF0 != 0x30]
+    assert len(pubacks) == 4 * sum(p[0] & 6 == 2 for p in wanted)
+
+
+def test_pubacks_leave_in_the_order_in_which_the_publishes_came():
+    stream = b"".join(publish_packet("t", b"", packet_id) for packet_id in (9, 2, 700))
+    assert split(stream).pubacks == b"\x40\x02\x00\x09\x40\x02\x00\x02\x40\x02\x02\xbc"
+
+
+@pytest.mark.parametrize("size", [0, 121, 122, 16377, 16378, 2097146, 2097147])
+def test_lengths_of_one_to_four_bytes_are_taken(size):
+    packet = publish_packet("ab", bytes(size), 1)
+    assert split(packet + b"\x30").publishes == packet
+    assert split(packet[:-1]).consumed == 0
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b"\x00\x00",
+        b"\x10\x00",
+        b"\x62\x02\x00\x01",  # PUBREL: QoS 2 was never granted
+        b"\xf0\x00",
+        b"\x21\x02\x00\x00",  # CONNACK with flags
+        b"\xd0\xff\xff\xff\xff\x01",
+        publish_packet("t", b"", 0),
+        publish_packet("t", b"", 1, qos=2),
+        publish_packet("t", b"", 1, qos=3),
+        publish_packet("t", b"", qos=0, dup=True),
+        b"\x30\x01\x00",
+        b"\x30\x02\x00\x01",
+        b"\x32\x03\x00\x00\x01",
+        b"\x32\x04\x00\x01t\x01",
+        b"GET / HTTP/1.1\r\n\r\n",
+    ],
+    ids=lambda stream: stream[:8].hex(),
+)
+def test_what_no_broker_may_send_is_refused(stream):
+    with pytest.raises(MalformedStream):
+        split(stream + bytes(8))
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_split_or_refused_but_never_anything_else(garbage):
+    try:
+        received = split(garbage)
+    except MalformedStream:
+        return
+    assert received.consumed <= len(garbage)
+    assert len(received.publishes) + sum(map(len, received.others)) == received.consumed
+
+
+@given(st.integers(0, 268_435_455))
+def test_remaining_length_is_the_specifications(value):
+    encoded = remaining_length(value)
+    assert sum((byte & 127) << 7 * i for i, byte in enumerate(encoded)) == value
+    assert all(byte & 128 for byte in encoded[:-1]) and not encoded[-1] & 128
