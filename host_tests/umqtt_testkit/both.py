@@ -25,7 +25,6 @@ from .interpreter import (
     DEVICE_FILES,
     MicroPythonMissing,
     device_search_path,
-    die_with_parent,
     micropython_command,
 )
 from .portable import Skip
@@ -60,7 +59,6 @@ class DeviceProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=die_with_parent(),
         )
 
     def run(self, test: str, timeout_s: float) -> tuple[dict[str, str], str]:
@@ -91,9 +89,7 @@ class DeviceProcess:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([descriptor], [], [], left)[0]:
                 self.close()
-                raise DeviceFailure(
-                    f"MicroPython hung: no answer within {timeout_s:g} s", _as_text(output, dropped)
-                )
+                raise DeviceFailure(f"MicroPython hung: no answer within {timeout_s:g} s", _as_text(output, dropped))
             chunk = os.read(descriptor, 65536)
             if not chunk:
                 raise DeviceFailure(f"MicroPython {self._end()} in this test", _as_text(output, dropped))
@@ -196,9 +192,7 @@ class BothModule(pytest.Module):
                 )
             lineno = node.obj.__code__.co_firstlineno - 1
             yield CPythonTest.from_parent(self, name=f"{function}[cpython]", callobj=node.obj)
-            yield MicroPythonTest.from_parent(
-                self, name=f"{function}[micropython]", function=function, lineno=lineno
-            )
+            yield MicroPythonTest.from_parent(self, name=f"{function}[micropython]", function=function, lineno=lineno)
 
     def run_on_device(self, function: str) -> tuple[dict[str, str], str]:
         timeout_s = float(getattr(self.obj, "TIMEOUT_S", _DEFAULT_TIMEOUT_S))
@@ -207,9 +201,7 @@ class BothModule(pytest.Module):
             self._close_device()
             # The same folders as on CPython: the file's own, and those of the ini option `pythonpath`.
             folders = [self.path.parent, *self.config.getini("pythonpath")]
-            self._device = DeviceProcess(
-                self.path, device_search_path(*folders), getattr(self.obj, "HEAP", None)
-            )
+            self._device = DeviceProcess(self.path, device_search_path(*folders), getattr(self.obj, "HEAP", None))
             try:
                 outcome, imported = self._device.read_answer(timeout_s)
             except BaseException:

@@ -164,9 +164,7 @@ class Link:
             try:
                 decoded = decode(self._received)
             except WireError as error:
-                raise PeerError(
-                    f"malformed packet: {error}; bytes {bytes(self._received[:64]).hex()}"
-                ) from error
+                raise PeerError(f"malformed packet: {error}; bytes {bytes(self._received[:64]).hex()}") from error
             if decoded is not None:
                 packet, length = decoded
                 del self._received[:length]
@@ -179,9 +177,7 @@ class Link:
 
     def _fill(self, timeout_s: float) -> None:
         if not self._peer.wait_readable(self._socket, timeout_s):
-            raise PeerError(
-                f"nothing came within {timeout_s:g} s (incomplete: {bytes(self._received[:64])!r})"
-            )
+            raise PeerError(f"nothing came within {timeout_s:g} s (incomplete: {bytes(self._received[:64])!r})")
         try:
             data = self._socket.recv(65536)
         except ConnectionResetError:
@@ -200,9 +196,7 @@ class Link:
             raise PeerError(f"expected {packet_type.name} {fields or ''}, got {packet}")
         for name, value in fields.items():
             if getattr(packet, name) != value:
-                raise PeerError(
-                    f"{packet_type.name}: {name} is {getattr(packet, name)!r}, expected {value!r}"
-                )
+                raise PeerError(f"{packet_type.name}: {name} is {getattr(packet, name)!r}, expected {value!r}")
         return packet
 
     def expect_nothing(self, quiet_s: float) -> None:

@@ -18,9 +18,7 @@ from .proxy import FaultProxy
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini(
-        "umqtt_both", "folders whose test files run on CPython and on MicroPython", type="paths", default=[]
-    )
+    parser.addini("umqtt_both", "folders whose test files run on CPython and on MicroPython", type="paths", default=[])
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -82,9 +82,7 @@ class FaultProxy:
     seed: of the random splits. Raises ProxyError when it cannot listen.
     """
 
-    def __init__(
-        self, upstream: tuple[str, int], *, host: str = "127.0.0.1", port: int = 0, seed: int = 0
-    ) -> None:
+    def __init__(self, upstream: tuple[str, int], *, host: str = "127.0.0.1", port: int = 0, seed: int = 0) -> None:
         self._upstream = upstream
         self._faults = Faults(random=random.Random(seed))
         self._counters = Counters()
@@ -169,9 +167,7 @@ class FaultProxy:
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self._counters.accepted >= total, timeout_s):
-                raise ProxyError(
-                    f"{self._counters.accepted} of {total} connections came within {timeout_s:g} s"
-                )
+                raise ProxyError(f"{self._counters.accepted} of {total} connections came within {timeout_s:g} s")
 
     def close(self) -> None:
         """Close every connection (FIN) and stop. May be called again."""
@@ -299,12 +295,8 @@ def execute(proxy: FaultProxy, line: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m umqtt_testkit.proxy", description="TCP proxy with faults"
-    )
-    parser.add_argument(
-        "--listen", type=int, default=0, metavar="PORT", help="on 127.0.0.1; 0 picks a free one"
-    )
+    parser = argparse.ArgumentParser(prog="python -m umqtt_testkit.proxy", description="TCP proxy with faults")
+    parser.add_argument("--listen", type=int, default=0, metavar="PORT", help="on 127.0.0.1; 0 picks a free one")
     parser.add_argument("--upstream", required=True, metavar="HOST:PORT")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)

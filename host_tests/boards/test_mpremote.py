@@ -1,0 +1,96 @@
+"""The real mpremote works on a virtual board's port, without patches."""
+
+import hashlib
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import umqtt_testkit
+from umqtt_testkit.board import VirtualBoard
+from umqtt_testkit.interpreter import MicroPythonMissing
+
+SEED = 12
+MAIN = b"""
+import machine
+print("main", machine.reset_cause())
+while True: pass
+"""
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VirtualBoard]:
+    try:
+        with VirtualBoard(tmp_path_factory.mktemp("mpremote") / "flash.img") as running:
+            running.install({"main.py": MAIN})
+            running.start()
+            running.wait_for("main 1")
+            yield running
+    except MicroPythonMissing as missing:
+        pytest.skip(str(missing))
+
+
+def mpremote(port: str, *arguments: str, expect: int = 0) -> str:
+    command = [sys.executable, "-m", "mpremote", "connect", port, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert done.returncode == expect, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_exec_interrupts_main_and_shows_output_and_errors(board: VirtualBoard):
+    assert mpremote(board.port, "exec", "print(6 * 7)") == "42\n"
+    assert "ZeroDivisionError" in mpremote(board.port, "exec", "1/0", expect=1)
+
+
+def test_files_go_there_and_back_unharmed(board: VirtualBoard, tmp_path: Path):
+    print("seed", SEED)
+    data = random.Random(SEED).randbytes(20_000)
+    (tmp_path / "there").write_bytes(data)
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    (tmp_path / "folder" / "inner" / "small").write_bytes(b"\x03\x04\x01\x02\x05")
+    mpremote(
+        board.port, "fs", "cp", str(tmp_path / "there"), ":there", "+", "fs", "cp", "-r", str(tmp_path / "folder"), ":"
+    )
+    assert hashlib.sha256(data).hexdigest() in mpremote(board.port, "fs", "sha256sum", ":there")
+    mpremote(board.port, "fs", "cp", ":there", str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == data
+    listing = mpremote(board.port, "fs", "ls", ":folder/inner")
+    assert "5 small" in listing
+
+
+def test_soft_reset_skips_main_and_reset_runs_it(board: VirtualBoard):
+    lives = board.lives
+    mpremote(board.port, "soft-reset", "exec", "print('still here')")
+    board.wait_for("MPY: soft reboot")
+    assert "main" not in board.wait_for("still here")
+    mpremote(board.port, "reset")
+    board.wait_for("main 2")
+    assert board.lives == lives + 3, "soft-reset, exec's own soft reset, reset"
+
+
+def test_run_and_mount(board: VirtualBoard, tmp_path: Path):
+    (tmp_path / "host_module.py").write_text("answer = 42")
+    (tmp_path / "script.py").write_text("import host_module\nprint('answer', host_module.answer)")
+    assert "answer 42" in mpremote(board.port, "mount", str(tmp_path), "run", str(tmp_path / "script.py"))
+
+
+def test_mip_installs_from_a_package_json(board: VirtualBoard, tmp_path: Path):
+    (tmp_path / "package.json").write_text('{"urls": [["tiny/__init__.py", "init.py"]], "version": "1"}')
+    (tmp_path / "init.py").write_text("size = 'tiny'")
+    mpremote(board.port, "mip", "install", "--no-mpy", str(tmp_path / "package.json"))
+    assert mpremote(board.port, "exec", "import tiny; print(tiny.size)") == "tiny\n"
+
+
+def test_the_command_line_board_is_reached_by_its_link(tmp_path: Path):
+    link = tmp_path / "ttyBoard"
+    command = [sys.executable, "-m", "umqtt_testkit.board", str(tmp_path / "new.img"), str(link)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == f"board at {link}\n"
+        assert mpremote(str(link), "exec", "print(6 * 7)") == "42\n"
+        process.terminate()
+        assert process.wait(10) == 0
+    assert not link.is_symlink()
+    assert Path(umqtt_testkit.__file__).exists()

@@ -1,0 +1,353 @@
+"""A virtual board behaves as hardware does: boots, resets, sleeps, crashes, and keeps only its flash."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from umqtt_testkit.board import BoardError, VirtualBoard
+from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+
+SEED = 11
+
+MakeBoard = Callable[..., VirtualBoard]
+
+
+@pytest.fixture
+def make_board(tmp_path: Path) -> Iterator[MakeBoard]:
+    boards: list[VirtualBoard] = []
+
+    def make(main: str = "", *, name: str = "flash.img", **options) -> VirtualBoard:
+        try:
+            micropython_command()
+        except MicroPythonMissing as missing:
+            pytest.skip(str(missing))
+        board = VirtualBoard(tmp_path / name, **options)
+        boards.append(board)
+        if main:
+            board.install({"main.py": main.encode()})
+        return board
+
+    yield make
+    for board in boards:
+        board.close()
+
+
+def test_boots_boot_py_then_main_py_then_the_prompt(make_board: MakeBoard):
+    board = make_board("print('main', x, __name__)")
+    board.install({"boot.py": b"x = 5\nprint('boot')"})
+    board.start()
+    output = board.wait_for(">>> ")
+    assert output.index("boot") < output.index("main 5 __main__") < output.index("MicroPython")
+
+
+def test_a_board_sees_its_flash_and_nothing_of_the_host(make_board: MakeBoard):
+    board = make_board("import os, sys\nprint(sys.path, os.getcwd(), sorted(os.listdir('/')))")
+    board.install({"/lib/a/b.py": b""})
+    board.start()
+    board.wait_for("['', '.frozen', '/lib'] / ['lib', 'main.py']")
+
+
+@pytest.mark.parametrize("geometry", ["esp32", "rp2"])
+def test_a_written_file_survives_sigkill(make_board: MakeBoard, geometry: str):
+    main = """
+import os
+try:
+    boots = int(open("boots").read())
+except OSError:
+    boots = 0
+with open("boots", "w") as file:
+    file.write(str(boots + 1))
+print("boots", boots + 1)
+while True:
+    with open("counter", "w") as file:
+        file.write("x" * 100)
+"""
+    board = make_board(main, geometry=geometry)
+    waits = random.Random(SEED)
+    print("seed", SEED)
+    for boot in range(1, 9):
+        board.start()
+        board.wait_for(f"boots {boot}\r\n")
+        # At whatever flash operation this falls.
+        time.sleep(waits.random() / 50)
+        pid = board.pid
+        board.kill()
+        assert not Path(f"/proc/{pid}").exists()
+    assert board.read("boots") == b"8"
+    assert board.files()["/main.py"] == len(main)
+
+
+def test_ctrl_c_interrupts_main_and_ctrl_d_reboots(make_board: MakeBoard):
+    board = make_board("print('started')\nwhile True: pass")
+    board.start()
+    for life in range(1, 3):
+        board.wait_for("started")
+        board.type("\x03\x03")
+        board.wait_for("KeyboardInterrupt")
+        board.wait_for(">>> ")
+        board.type("1+1\r")
+        board.wait_for("\r\n2\r\n>>> ")
+        assert board.lives == life
+        board.type("\x04")
+        board.wait_for("MPY: soft reboot")
+
+
+def test_ctrl_c_while_booting_leads_to_the_prompt(make_board: MakeBoard):
+    board = make_board("while True: pass")
+    for _ in range(5):
+        board.start()
+        board.type("\x03")
+        while ">>> " not in board.output:
+            # It may have fallen before main.py ran, when nobody heard it.
+            board.type("\x03")
+            time.sleep(0.01)
+        board.wait_for(">>> ")
+        board.type("import os; print(os.listdir())\r")
+        board.wait_for("['main.py']")
+        board.stop()
+
+
+def test_a_crash_shows_its_traceback_and_leaves_the_prompt(make_board: MakeBoard):
+    board = make_board("def f():\n    1/0\nf()")
+    board.start()
+    output = board.wait_for(">>> ")
+    assert 'File "main.py", line 2, in f' in output
+    assert "ZeroDivisionError" in output
+
+
+def test_main_is_not_run_after_a_boot_py_that_failed(make_board: MakeBoard):
+    board = make_board("print('main ran')")
+    board.install({"boot.py": b"raise ValueError('boot')"})
+    board.start()
+    assert "main ran" not in board.wait_for(">>> ")
+
+
+@pytest.mark.parametrize(
+    ("ending", "cause"),
+    [
+        ("machine.reset()", 2),
+        ("machine.soft_reset()", 5),
+        ("raise SystemExit", 5),
+        ("machine.WDT(timeout=100)\nwhile True: pass", 3),
+        ("machine.deepsleep(50)", 4),
+    ],
+)
+def test_the_next_life_knows_what_ended_the_last(make_board: MakeBoard, ending: str, cause: int):
+    board = make_board(
+        "import machine\nprint('cause', machine.reset_cause(), '.')\nif machine.reset_cause() == 1:\n"
+        + "".join(f"    {line}\n" for line in ending.split("\n"))
+    )
+    board.start()
+    board.wait_for("cause 1 .")
+    board.wait_for(f"cause {cause} .")
+    board.wait_for(">>> ")
+    assert board.lives == 2
+    board.kill()
+    board.start()
+    board.wait_for("cause 1 .")
+
+
+def test_a_reset_runs_no_finally(make_board: MakeBoard):
+    board = make_board(
+        """
+import machine
+if machine.reset_cause() == 1:
+    try:
+        machine.reset()
+    finally:
+        print("unwound")
+print("second life")
+"""
+    )
+    board.start()
+    assert "unwound" not in board.wait_for("second life")
+
+
+def test_a_fed_watchdog_does_not_bite(make_board: MakeBoard):
+    board = make_board(
+        """
+import machine, time
+print("life", machine.reset_cause())
+dog = machine.WDT(timeout=200)
+start = time.ticks_ms()
+while time.ticks_diff(time.ticks_ms(), start) < 600:
+    time.sleep_ms(5)
+    dog.feed()
+print("fed")
+time.sleep(5)
+"""
+    )
+    board.start()
+    board.wait_for("fed")
+    assert board.lives == 1
+    board.wait_for("life 3")
+
+
+def test_rtc_memory_survives_deep_sleep_and_reset_but_no_power_cut(make_board: MakeBoard):
+    board = make_board(
+        """
+import machine
+memory = machine.RTC().memory()
+print("memory", memory, ".")
+machine.RTC().memory(memory + b"x")
+if len(memory) == 0:
+    machine.deepsleep(1)
+if len(memory) == 1:
+    machine.reset()
+"""
+    )
+    for _ in range(2):
+        board.start()
+        for memory in ("b''", "b'x'", "b'xx'"):
+            board.wait_for(f"memory {memory} .")
+        board.kill()
+
+
+def test_boards_differ_in_their_unique_id_and_keep_it(make_board: MakeBoard):
+    main = "import machine\nprint('id', machine.unique_id())"
+    ids = []
+    for name in ("a.img", "b.img", "a.img"):
+        board = make_board(main, name=name)
+        board.start()
+        board.wait_for("id ")
+        ids.append(board.wait_for("\n"))
+        board.close()
+    assert ids[0] == ids[2] != ids[1]
+
+
+def test_the_network_stub_follows_its_hooks_while_the_board_runs(make_board: MakeBoard):
+    board = make_board(
+        """
+import network
+wlan = network.WLAN(network.STA_IF)
+try:
+    wlan.connect("home", "secret")
+except OSError as error:
+    print("inactive:", error)
+wlan.active(True)
+assert network.WLAN() is wlan and not wlan.isconnected()
+wlan.connect("home", "secret")
+seen = None
+while True:
+    if wlan.status() != seen:
+        seen = wlan.status()
+        print("status", seen, wlan.isconnected(), wlan.ifconfig()[0])
+"""
+    )
+    board.start()
+    board.wait_for("inactive: Wifi")
+    board.wait_for("status 1010 True 127.0.0.1")
+    board.hooks(wifi=False)
+    board.wait_for("status 201 False 0.0.0.0")
+    board.hooks(networks={"home": "other"})
+    board.wait_for("status 202 False")
+    board.hooks(networks={"home": "secret"})
+    board.wait_for("status 1010 True")
+
+
+def test_heap_is_the_size_asked_for(make_board: MakeBoard):
+    board = make_board("import gc\nprint('heap', gc.mem_free() + gc.mem_alloc() < 100 * 1024)", heap="96K")
+    board.start()
+    board.wait_for("heap True")
+
+
+def test_output_goes_to_the_log_and_unread_output_never_stops_the_board(make_board: MakeBoard, tmp_path: Path):
+    log = tmp_path / "console.log"
+    board = make_board("for i in range(20000): print('line', i)\nprint('done')", log=log)
+    board.start()
+    board.wait_for("done")
+    assert log.read_bytes().count(b"line") == 20000
+
+
+def test_published_readings_are_witnessed_outside_the_flash(make_board: MakeBoard, tmp_path: Path):
+    witness = tmp_path / "witness"
+    board = make_board(
+        """
+from app import telemetry
+for seq in range(3):
+    for hook in telemetry.on_published:
+        hook(b'{"boot":"1-ab","seq":%d}' % seq)
+print("published")
+while True: pass
+""",
+        env={"UMQTT_WITNESS": str(witness)},
+    )
+    board.install({"app/__init__.py": b"", "app/telemetry.py": b"on_published = []"})
+    board.start()
+    board.wait_for("published")
+    board.kill()
+    assert witness.read_text() == "1-ab 0\n1-ab 1\n1-ab 2\n"
+
+
+def test_what_cannot_be_done_is_said(make_board: MakeBoard, tmp_path: Path):
+    board = make_board("print('up')")
+    with pytest.raises(BoardError, match="is off"):
+        board.type("x")
+    with pytest.raises(BoardError, match=r"nothing\.py.*ENOENT"):
+        board.read("nothing.py")
+    with pytest.raises(BoardError, match="no geometry 'cube'"):
+        make_board(geometry="cube")
+    board.start()
+    board.wait_for("up")
+    with pytest.raises(BoardError, match="already"):
+        board.start()
+    with pytest.raises(BoardError, match="stop"):
+        board.install({"x": b""})
+    with pytest.raises(BoardError, match=r"'never' within 0\.05 s; its last output:\n(.|\n)*up"):
+        board.wait_for("never", timeout=0.05)
+    board.stop()
+    board.image.write_bytes(b"\x55" * board.image.stat().st_size)
+    with pytest.raises(BoardError, match="cannot be used"):
+        board.files()
+
+
+def test_an_interpreter_that_cannot_start_is_given_up_and_said(make_board: MakeBoard, monkeypatch):
+    monkeypatch.setenv("UMQTT_MICROPYTHON", "false")
+    board = make_board()
+    board.start()
+    with pytest.raises(BoardError, match="before MicroPython ended with exit code 1 at once"):
+        board.wait_for("anything")
+
+
+def test_install_takes_folders_and_fails_on_a_full_flash(make_board: MakeBoard, tmp_path: Path):
+    board = make_board(geometry="rp2")
+    source = tmp_path / "app"
+    (source / "inner" / "__pycache__").mkdir(parents=True)
+    (source / "inner" / "a.py").write_text("a")
+    (source / "inner" / "__pycache__" / "a.pyc").write_text("no")
+    board.install({"app": source, "b.py": source / "inner" / "a.py"})
+    assert board.files() == {"/app/inner/a.py": 1, "/b.py": 1}
+    with pytest.raises(BoardError, match=r"put /big: .*28"):
+        board.install({"big": bytes(900_000)})
+    board.remove("b.py")
+    assert "/b.py" not in board.files()
+
+
+def test_no_process_outlives_its_program(tmp_path: Path):
+    """Also when the program is killed and can clean up nothing."""
+    program = f"""
+import sys
+from pathlib import Path
+from umqtt_testkit.board import VirtualBoard
+board = VirtualBoard(Path({str(tmp_path / "f.img")!r}))
+board.install({{"main.py": b"print('up')\\nwhile True: pass"}})
+board.start()
+board.wait_for("up")
+print(board.pid, flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        board_pid = int(parent.stdout.readline())
+        descriptor = os.pidfd_open(board_pid)
+        parent.kill()
+    import select
+
+    assert select.select([descriptor], [], [], 5)[0], "the board's process is still there"
+    os.close(descriptor)

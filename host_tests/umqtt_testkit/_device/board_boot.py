@@ -1,0 +1,89 @@
+# Makes a fresh MicroPython process the board: flash as root, stub modules, then boot.py and main.py as a
+# port's own main() runs them. Started by umqtt_testkit.board with `micropython -i -c`, so that the REPL
+# follows.
+import os
+import sys
+
+import micropython
+import vfs
+from file_flash import open_filesystem
+
+# What a board's own sys.path is after a reset.
+_BOARD_PATH = ["", ".frozen", "/lib"]
+
+
+class _Witness:
+    """Appends `BOOT SEQ` to a host file for every reading that was published (see on_published in
+    app.telemetry).
+    """
+
+    def __init__(self, path):
+        self._file = open(path, "ab")
+
+    def attach(self):
+        try:
+            from app import telemetry
+        except ImportError:
+            print("virtual board: UMQTT_WITNESS is set, but there is no app.telemetry on this board")
+            return
+        telemetry.on_published.append(self._on_published)
+
+    def _on_published(self, record):
+        import json
+
+        reading = json.loads(record)
+        # One write, straight to the operating system: it survives the death of this process.
+        self._file.write("%s %d\n" % (reading["boot"], reading["seq"]))
+
+
+def _run(name):
+    """Run a file of the root folder in __main__. Returns whether the boot goes on (also when there is no
+    file).
+    """
+    try:
+        with open(name) as file:
+            source = file.read()
+    except OSError:
+        return True
+    import __main__
+
+    try:
+        exec(compile(source, name, "exec"), __main__.__dict__)
+        return True
+    except SystemExit:
+        import machine
+
+        machine._exit()
+    except BaseException as error:  # noqa: BLE001 - also KeyboardInterrupt: the REPL comes next
+        sys.print_exception(error)
+    return False
+
+
+def boot(image, program_size, stubs, control, witness, run_main):
+    """image, stubs: host paths; control: descriptor of the pipe to the supervisor; witness: host path or
+    None.
+    """
+    # Until the board is whole, Ctrl-C ends the process; the supervisor then starts it without main.py.
+    micropython.kbd_intr(-1)
+    sys.path[:] = [stubs]
+    # Imported now: once the flash is mounted, the host's files are out of sight, as they are on a board.
+    for name in sorted(os.listdir(stubs)):
+        if name.endswith(".py"):
+            __import__(name[:-3])
+    import machine
+
+    machine._connect(open(control, "wb"))
+    observer = _Witness(witness) if witness else None
+    fs = open_filesystem(image, program_size)
+    vfs.umount("/")
+    vfs.mount(fs, "/")
+    os.chdir("/")
+    sys.path[:] = _BOARD_PATH
+    for name in ("board_boot", "file_flash"):
+        sys.modules.pop(name, None)
+    micropython.kbd_intr(3)
+    # A port runs main.py only after a boot.py that did not fail, and not for a tool that wants the raw REPL.
+    if _run("boot.py") and run_main:
+        if observer:
+            observer.attach()
+        _run("main.py")

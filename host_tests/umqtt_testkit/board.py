@@ -1,0 +1,264 @@
+"""Virtual boards: real MicroPython with its own littlefs flash, started and stopped like hardware.
+
+    with VirtualBoard(tmp_path / "flash.img") as board:
+        board.install({"main.py": b"print('hello')"})
+        board.start()
+        board.wait_for("hello")
+        ... mpremote connect {board.port} ...
+        board.kill()                            # the power is cut; the flash keeps what littlefs had written
+        board.start()
+
+`python -m umqtt_testkit.board IMAGE LINK` runs one for people: `mpremote connect LINK`, end it with Ctrl-C.
+
+The board is a process that mounts the image as `/`, runs boot.py and main.py and then the REPL. Its end is
+the end of a life: Ctrl-D is a soft reboot, `machine.reset()`, a deep sleep and the watchdog kill it at once,
+and the next life begins. What differs from hardware: `time` is the host's and always set, `sys.platform` is
+the host's, and the modules machine, network and ntptime are those in `_device/stubs`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from .board_life import BoardError, BoardProcess, LifeSettings
+from .interpreter import DEVICE_FILES, micropython_command
+
+_BLOCK_SIZE = 4096
+_TOOL_HEAP = "4M"
+_TOOL_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A port's littlefs: bytes a program operation writes, and erase blocks of 4096 bytes."""
+
+    program_size: int
+    block_count: int
+
+
+GEOMETRIES = {"esp32": Geometry(32, 512), "rp2": Geometry(256, 212)}
+
+
+class VirtualBoard:
+    """One board. The image file is made (erased) when it does not exist, and kept.
+
+    geometry: "esp32" or "rp2". heap: MicroPython's heap ("64K" plays a small board). env: further environment of the
+    board's process: UMQTT_WITNESS=FILE has every published reading noted there. link: symbolic link to the port.
+    log: file that gets all output. unique_id: 6 bytes; by default made from the image's path, so it differs
+    between boards and stays the same for one. Raises MicroPythonMissing, BoardError.
+    """
+
+    def __init__(
+        self,
+        image: Path,
+        *,
+        geometry: str = "esp32",
+        heap: str = "256K",
+        env: Mapping[str, str] | None = None,
+        link: Path | None = None,
+        log: Path | None = None,
+        unique_id: bytes | None = None,
+    ) -> None:
+        if geometry not in GEOMETRIES:
+            raise BoardError(f"no geometry '{geometry}' - there are: {', '.join(GEOMETRIES)}")
+        self.image = Path(image).resolve()
+        self.geometry = GEOMETRIES[geometry]
+        command = micropython_command(heap, guard="terminal")
+        self._folder = Path(tempfile.mkdtemp(prefix="umqtt-board-"))
+        self._link = link
+        if not self.image.exists():
+            self.image.write_bytes(b"\xff" * (_BLOCK_SIZE * self.geometry.block_count))
+        settings = LifeSettings(
+            command=command,
+            image=self.image,
+            program_size=self.geometry.program_size,
+            folder=self._folder,
+            unique_id=unique_id or b"\x02" + hashlib.sha256(os.fsencode(self.image)).digest()[:5],
+            env=dict(env or {}),
+            log=log,
+        )
+        self._process = BoardProcess(settings)
+        #: Path of the serial port, for mpremote and pyserial; the same over power cycles, also while it is off.
+        self.port = str(self._process.port_path)
+        if link is not None:
+            link.unlink(missing_ok=True)
+            link.symlink_to(self.port)
+
+    # Flash
+
+    def install(self, files: Mapping[str, bytes | Path]) -> None:
+        """Write files to the flash of a board that is off: path on the board to content, or host file or
+        folder.
+
+        Nothing is compiled; `__pycache__` is left out. Raises BoardError (running, flash full).
+        """
+        orders: list[list[str]] = []
+        staging = self._folder / "staging"
+        staging.mkdir(exist_ok=True)
+        for number, (path, content) in enumerate(files.items()):
+            if isinstance(content, bytes):
+                source = staging / str(number)
+                source.write_bytes(content)
+                orders.append(["put", _absolute(path), str(source)])
+            elif content.is_dir():
+                orders.extend(
+                    ["put", _absolute(f"{path}/{source.relative_to(content).as_posix()}"), str(source)]
+                    for source in sorted(content.rglob("*"))
+                    if source.is_file() and "__pycache__" not in source.parts
+                )
+            else:
+                orders.append(["put", _absolute(path), str(content.resolve())])
+        self._use_flash(orders)
+        shutil.rmtree(staging)
+
+    def read(self, path: str) -> bytes:
+        """A file's content, from the flash of a board that is off."""
+        target = self._folder / "read"
+        self._use_flash([["get", _absolute(path), str(target)]])
+        return target.read_bytes()
+
+    def remove(self, path: str) -> None:
+        """Remove a file from the flash of a board that is off."""
+        self._use_flash([["remove", _absolute(path)]])
+
+    def files(self) -> dict[str, int]:
+        """Path and size of every file on the flash of a board that is off."""
+        return dict(self._use_flash([["list"]])[0])
+
+    def _use_flash(self, orders: list[list[str]]) -> list:
+        if self.running:
+            raise BoardError("the board is running: stop() it before its flash is changed from outside")
+        script = str(DEVICE_FILES / "image_tool.py")
+        done = subprocess.run(
+            [
+                *micropython_command(_TOOL_HEAP),
+                script,
+                str(self.image),
+                str(self.geometry.program_size),
+            ],
+            input="".join(json.dumps(order) + "\n" for order in orders),
+            capture_output=True,
+            text=True,
+            timeout=_TOOL_TIMEOUT_S,
+        )
+        answers = done.stdout.splitlines()
+        if done.returncode or len(answers) != len(orders):
+            reason = (done.stdout + done.stderr).strip().rpartition("\n")[2]
+            raise BoardError(f"the flash image {self.image} cannot be used: {reason}")
+        results = [json.loads(answer) for answer in answers]
+        for order, result in zip(orders, results, strict=True):
+            if isinstance(result, dict):
+                raise BoardError(f"{self.image}: {' '.join(order[:2])}: {result['error']}")
+        return results
+
+    # Power
+
+    def start(self) -> None:
+        """Switch on. Raises BoardError when the board is running."""
+        if self.running:
+            raise BoardError("the board is running already")
+        self._process.power_on()
+
+    def stop(self) -> None:
+        """Switch off: the process is killed. For the board that is a power cut; may be called again."""
+        self._process.power_off()
+
+    def kill(self) -> None:
+        """Cut the power in whatever the board is doing (SIGKILL). The same as stop(), for tests that mean it."""
+        self._process.power_off()
+
+    @property
+    def running(self) -> bool:
+        return self._process.powered
+
+    @property
+    def pid(self) -> int:
+        """The process that is the board at the moment (another one after each reset); 0 while off or asleep."""
+        return self._process.pid
+
+    @property
+    def lives(self) -> int:
+        """How many times the board has booted since start()."""
+        return self._process.lives
+
+    # Console
+
+    def wait_for(self, text: str, timeout: float = 10.0) -> str:
+        """Wait until `text` appears on the console after what the last wait_for() found; returns the output
+        up to its end. Raises BoardError with the last output when it does not come in `timeout` seconds."""
+        return self._process.wait_for(text, timeout)
+
+    def type(self, text: str | bytes) -> None:
+        """Type on the console, as a person at the serial port ("\\x03" is Ctrl-C, "\\x04" Ctrl-D)."""
+        if not self.running:
+            raise BoardError("the board is off: start() it first")
+        self._process.type(text.encode() if isinstance(text, str) else text)
+
+    @property
+    def output(self) -> str:
+        """The last 256 KB of output."""
+        return self._process.output
+
+    def hooks(self, **hooks: object) -> None:
+        """Change how the stub modules behave from now on (see _device/stubs/network.py); replaces earlier
+        hooks.
+        """
+        temporary = self._folder / "hooks.new"
+        temporary.write_text(json.dumps(hooks))
+        temporary.replace(self._folder / "hooks.json")
+
+    def close(self) -> None:
+        """Switch off and remove the port, the link and the scratch folder. The image stays."""
+        self._process.close()
+        if self._link is not None and self._link.is_symlink():
+            self._link.unlink()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _absolute(path: str) -> str:
+    return "/" + path.lstrip("/")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m umqtt_testkit.board", description="a virtual board on a pseudo terminal"
+    )
+    parser.add_argument("image", type=Path, help="flash image; made when it does not exist")
+    parser.add_argument("link", type=Path, help="name for the port: mpremote connect LINK")
+    parser.add_argument("--geometry", choices=sorted(GEOMETRIES), default="esp32")
+    parser.add_argument("--heap", default="256K")
+    parser.add_argument("--log", type=Path, help="file for all output")
+    options = parser.parse_args(arguments)
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    with VirtualBoard(
+        options.image, geometry=options.geometry, heap=options.heap, link=options.link, log=options.log
+    ) as board:
+        board.start()
+        print(f"board at {options.link}", flush=True)
+        ended.wait()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,376 @@
+"""The process that is a virtual board: its lives one after the other, and what ends them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .console import Port, open_inner
+from .interpreter import DEVICE_FILES
+from .switchboard import Switchboard, Timer
+
+_READ_SIZE = 16384
+_OUTPUT_KEPT = 256 * 1024
+_SOFT_REBOOT = b"\r\nMPY: soft reboot\r\n"
+_RAW_REPL = b"raw REPL; CTRL-B to exit"
+_PROMPT = b">>> "
+_CTRL_A, _CTRL_C = b"\x01", b"\x03"
+_TYPE_AGAIN_S = 0.002
+
+# machine.reset_cause()
+_POWER_ON, _HARD_RESET, _WATCHDOG_RESET, _DEEP_SLEEP_RESET, _SOFT_RESET = 1, 2, 3, 4, 5
+# The stub tells of a feeding only after an eighth of the timeout.
+_WATCHDOG_GRACE = 9 / 8
+# An interpreter that fails at once, again and again, is broken; it must not be started for ever.
+_MOST_FAILURES = 5
+_FAILURE_WITHIN_S = 2.0
+
+
+class BoardError(Exception):
+    """The board cannot do this; str() says why and what to do."""
+
+
+@dataclass
+class LifeSettings:
+    """What stays the same for all lives of a board."""
+
+    command: list[str]
+    image: Path
+    program_size: int
+    folder: Path
+    unique_id: bytes
+    env: dict[str, str] = field(default_factory=dict)
+    log: Path | None = None
+
+
+class BoardProcess:
+    """A board with its serial port. All state is the switchboard thread's, except what `_changed`
+    guards.
+    """
+
+    def __init__(self, settings: LifeSettings) -> None:
+        self._settings = settings
+        self._switchboard = Switchboard.shared()
+        self._changed = threading.Condition()
+        self._output = bytearray()
+        self._searched = 0
+        self._log = settings.log.open("ab", buffering=0) if settings.log else None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._began = 0.0
+        self._failures = 0
+        self._console = self._reports = -1
+        self._console_paused = False
+        self._partial_report = b""
+        self._end_ordered = False
+        self._next_cause = _POWER_ON
+        self._sleep_s: float | None = 0.0
+        self._rtc_hex = ""
+        self._watchdog_s = self._fed_at = 0.0
+        self._timers: dict[str, Timer] = {}
+        self._raw_repl = self._raw_repl_wanted = self._interrupted = False
+        self._tail = self._typed = b""
+        self.lives = 0
+        self.powered = False
+        self.why_off = "it was switched on"
+        self._port: Port | None = Port(self._switchboard)
+        self.port_path = self._port.path
+        port = self._port
+        self._switchboard.call(lambda: self._switchboard.watch(port.master, lambda: self._to_board(port.read())))
+
+    # From any thread
+
+    @property
+    def pid(self) -> int:
+        child = self._child
+        return child.pid if child is not None else 0
+
+    @property
+    def output(self) -> str:
+        with self._changed:
+            return self._output.decode(errors="replace")
+
+    def wait_for(self, text: str, timeout_s: float) -> str:
+        wanted = text.encode()
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while True:
+                found = self._output.find(wanted, self._searched)
+                if found >= 0:
+                    start, self._searched = self._searched, found + len(wanted)
+                    return self._output[start : self._searched].decode(errors="replace")
+                left = deadline - time.monotonic()
+                if not self.powered or left <= 0:
+                    reason = f"within {timeout_s:g} s" if self.powered else f"before {self.why_off}"
+                    tail = self._output[-2000:].decode(errors="replace")
+                    raise BoardError(f"the board did not print {text!r} {reason}; its last output:\n{tail}")
+                self._changed.wait(left)
+
+    def type(self, data: bytes) -> None:
+        self._switchboard.call(lambda: self._to_board(data))
+
+    def power_on(self) -> None:
+        """Begin the first life; RTC memory and everything else but the flash is gone."""
+
+        def switch_on() -> None:
+            self.powered = True
+            self.lives = self._failures = 0
+            self._next_cause, self._rtc_hex = _POWER_ON, ""
+            self._raw_repl = self._interrupted = False
+            with self._changed:
+                # What the board printed before the power was cut is no answer to what is waited for now.
+                self._searched = len(self._output)
+            self._boot()
+
+        self._switchboard.call(switch_on)
+
+    def power_off(self) -> None:
+        self._switchboard.call(lambda: self._switch_off("it was switched off"))
+
+    def close(self) -> None:
+        def close_all() -> None:
+            self._switch_off("it was closed")
+            if self._port is not None:
+                self._switchboard.unwatch(self._port.master)
+                self._port.close()
+                self._port = None
+                if self._log is not None:
+                    self._log.close()
+
+        self._switchboard.call(close_all)
+
+    # Lives; from here on in the switchboard's thread
+
+    def _switch_off(self, why: str) -> None:
+        if not self.powered:
+            return
+        self._end_child()
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        with self._changed:
+            self.powered = False
+            self.why_off = why
+            self._changed.notify_all()
+
+    def _boot(self) -> None:
+        """Begin a life: a new process, on a new inner terminal."""
+        settings = self._settings
+        run_main = not (self._raw_repl or self._interrupted)
+        self._console, inner = open_inner()
+        self._reports, control = os.pipe()
+        os.set_blocking(self._reports, False)
+        code = (
+            f"import sys; sys.path[:] = [{str(DEVICE_FILES)!r}]; import board_boot; "
+            f"board_boot.boot({str(settings.image)!r}, {settings.program_size}, "
+            f"{str(DEVICE_FILES / 'stubs')!r}, {control}, {settings.env.get('UMQTT_WITNESS')!r}, {run_main})"
+        )
+        environment = {
+            **os.environ,
+            **settings.env,
+            "UMQTT_BOARD_ID": settings.unique_id.hex(),
+            "UMQTT_BOARD_RESET_CAUSE": str(self._next_cause),
+            "UMQTT_BOARD_RTC": self._rtc_hex,
+            "UMQTT_BOARD_FOLDER": str(settings.folder),
+        }
+        try:
+            self._child = subprocess.Popen(
+                [*settings.command, "-i", "-c", code],
+                stdin=inner,
+                stdout=inner,
+                stderr=inner,
+                start_new_session=True,
+                pass_fds=(control,),
+                cwd="/",
+                env=environment,
+            )
+        finally:
+            os.close(inner)
+            os.close(control)
+        self._began = time.monotonic()
+        self._next_cause, self._sleep_s, self._end_ordered = _SOFT_RESET, 0.0, False
+        self._watchdog_s = 0.0
+        self._raw_repl_wanted, self._interrupted = self._raw_repl, False
+        self._tail = self._typed = self._partial_report = b""
+        self._console_paused = False
+        self.lives += 1
+        self._switchboard.watch(self._console, self._from_board)
+        self._switchboard.watch(self._reports, self._hear_reports)
+
+    def _end_child(self) -> int:
+        """Make sure that the process is dead, show its last words; returns its exit code (negative:
+        signal).
+        """
+        child = self._child
+        if child is None:
+            return 0
+        self._child = None
+        for name in ("watchdog", "type"):
+            if name in self._timers:
+                self._timers.pop(name).cancel()
+        child.kill()
+        code = child.wait()
+        if not self._console_paused:
+            self._switchboard.unwatch(self._console)
+        self._switchboard.unwatch(self._reports)
+        self._take_reports()
+        while data := _read(self._console):
+            self._show(data)
+        os.close(self._console)
+        os.close(self._reports)
+        return code
+
+    def _life_ended(self) -> None:
+        """The process has ended, or must: what comes next?"""
+        code = self._end_child()
+        if code == -signal.SIGINT and not self._end_ordered:
+            # Ctrl-C before the board could hear it: whoever typed it wants the prompt, not main.py.
+            self._interrupted = True
+        elif code and not self._end_ordered:
+            self._count_failure(code)
+            if not self.powered:
+                return
+        if self._next_cause == _SOFT_RESET:
+            self._show(_SOFT_REBOOT)
+        else:
+            self._raw_repl = False
+        if self._sleep_s == 0.0:
+            self._boot()
+        elif self._sleep_s is not None:
+            self._timers["wake"] = self._switchboard.later(self._sleep_s, self._boot)
+
+    def _count_failure(self, code: int) -> None:
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        self._show(f"\r\n[virtual board: MicroPython {how}]\r\n".encode())
+        if code < 0:
+            self._next_cause = _HARD_RESET
+        young = time.monotonic() - self._began < _FAILURE_WITHIN_S
+        self._failures = self._failures + 1 if young else 0
+        if self._failures >= _MOST_FAILURES:
+            self._switch_off(f"MicroPython {how} at once, {self._failures} times in a row")
+
+    # Reports of the stub module `machine`
+
+    def _hear_reports(self) -> None:
+        if not self._take_reports():
+            self._switchboard.unwatch(self._reports)
+            self._switchboard.watch(self._reports, lambda: None)
+        if self._end_ordered:
+            self._life_ended()
+
+    def _take_reports(self) -> bool:
+        """Read and obey what `machine` has told; False at the end of the pipe."""
+        data = _read(self._reports)
+        *lines, self._partial_report = (self._partial_report + (data or b"")).split(b"\n")
+        for line in lines:
+            name, _, value = line.decode().partition(" ")
+            self._obey(name, value)
+        return data != b""
+
+    def _obey(self, name: str, value: str) -> None:
+        if name == "feed":
+            self._fed_at = time.monotonic()
+        elif name == "wdt":
+            self._watchdog_s, self._fed_at = int(value) / 1000 * _WATCHDOG_GRACE, time.monotonic()
+            self._watch_feeding()
+        elif name == "rtc":
+            self._rtc_hex = value
+        elif name == "reset":
+            self._end_ordered, self._next_cause = True, _HARD_RESET
+        elif name == "exit":
+            self._end_ordered, self._next_cause = True, _SOFT_RESET
+        elif name == "deepsleep":
+            self._end_ordered, self._next_cause = True, _DEEP_SLEEP_RESET
+            self._sleep_s = None if int(value) < 0 else int(value) / 1000
+
+    def _watch_feeding(self) -> None:
+        if "watchdog" in self._timers:
+            self._timers.pop("watchdog").cancel()
+        hungry_s = time.monotonic() - self._fed_at
+        if hungry_s >= self._watchdog_s:
+            self._end_ordered, self._next_cause = True, _WATCHDOG_RESET
+            self._life_ended()
+            return
+        self._timers["watchdog"] = self._switchboard.later(self._watchdog_s - hungry_s, self._watch_feeding)
+
+    # The console
+
+    def _from_board(self) -> None:
+        data = _read(self._console)
+        if data is None:
+            return
+        if not data:
+            self._life_ended()
+            return
+        self._show(data)
+        self._follow_repl(data)
+
+    def _show(self, data: bytes) -> None:
+        if self._log is not None:
+            self._log.write(data)
+        with self._changed:
+            self._output += data
+            surplus = len(self._output) - _OUTPUT_KEPT
+            if surplus > 0:
+                del self._output[:surplus]
+                self._searched = max(0, self._searched - surplus)
+            self._changed.notify_all()
+        if self._port is None:
+            return
+        self._port.write(data, self._port_is_free)
+        if self._port.blocked and self._child is not None and not self._console_paused:
+            # Back-pressure: the board's print() waits, as with flow control on a serial line.
+            self._console_paused = True
+            self._switchboard.unwatch(self._console)
+
+    def _port_is_free(self) -> None:
+        if self._console_paused and self._child is not None:
+            self._console_paused = False
+            self._switchboard.watch(self._console, self._from_board)
+
+    def _follow_repl(self, data: bytes) -> None:
+        """Know which REPL the board is in: a soft reboot out of the raw REPL leads back there, without
+        main.py.
+        """
+        self._tail = (self._tail + data)[-200:]
+        raw, friendly = self._tail.rfind(_RAW_REPL), self._tail.rfind(_PROMPT)
+        if raw != friendly:
+            self._raw_repl = raw > friendly
+        if self._raw_repl_wanted and self._tail.endswith(_PROMPT):
+            self._raw_repl_wanted = False
+            self._to_board(_CTRL_A)
+
+    def _to_board(self, data: bytes) -> None:
+        if self._child is None:
+            return  # asleep or off: nobody listens, as on a board
+        # The unix port takes a second Ctrl-C at once for a wish to die; a board does not.
+        while _CTRL_C * 2 in data:
+            data = data.replace(_CTRL_C * 2, _CTRL_C)
+        self._typed += data
+        self._type_on()
+
+    def _type_on(self) -> None:
+        if "type" in self._timers:
+            self._timers.pop("type").cancel()
+        try:
+            self._typed = self._typed[os.write(self._console, self._typed) :]
+        except BlockingIOError:
+            pass  # the board has not read what was typed before
+        except OSError:
+            self._typed = b""  # EIO: it has just ended; the console's end is about to be seen
+        if self._typed:
+            self._timers["type"] = self._switchboard.later(_TYPE_AGAIN_S, self._type_on)
+
+
+def _read(descriptor: int) -> bytes | None:
+    """What is there; None when nothing is, b"" at the end."""
+    try:
+        return os.read(descriptor, _READ_SIZE)
+    except BlockingIOError:
+        return None
+    except OSError:  # EIO: nobody has the other side of the terminal open any more
+        return b""

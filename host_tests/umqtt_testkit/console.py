@@ -1,0 +1,114 @@
+"""The serial port of a virtual board: a pty that tools open, fed by whichever process is the board at the
+moment.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import termios
+import tty
+from collections.abc import Callable
+from pathlib import Path
+
+from .switchboard import Switchboard, Timer
+
+_READ_SIZE = 16384
+# How long a board's output waits for a tool that has the port open but does not read.
+_PATIENCE_S = 2.0
+_RETRY_S = 0.002
+
+
+class Port:
+    """The outer pty. `path` is what mpremote and pyserial open.
+
+    A serial port without a reader loses its output, and nobody can tell a pty's closed port from a slow
+    reader by the descriptor alone. So: once something was read or typed, output waits up to two seconds for
+    room; when that has passed, the port counts as unattended and keeps only the newest output.
+    """
+
+    def __init__(self, switchboard: Switchboard) -> None:
+        self._switchboard = switchboard
+        self.master, self._slave = pty.openpty()
+        tty.setraw(self._slave)
+        os.set_blocking(self.master, False)
+        self.path = Path(os.ttyname(self._slave))
+        self._attended = False
+        self._waiting = b""
+        self._retry: Timer | None = None
+        self._waited_s = 0.0
+
+    @property
+    def blocked(self) -> bool:
+        return bool(self._waiting)
+
+    def read(self) -> bytes:
+        """What a tool has typed."""
+        self._attended = True
+        try:
+            return os.read(self.master, _READ_SIZE)
+        except BlockingIOError:
+            return b""
+
+    def write(self, data: bytes, when_free: Callable[[], None]) -> None:
+        """Show output. While `blocked` afterwards, do not write again before `when_free()` was called."""
+        if not self._attended:
+            if self._unread():
+                termios.tcflush(self._slave, termios.TCIFLUSH)
+            else:
+                self._attended = True
+        self._waiting += data
+        if self._retry is None:
+            self._waited_s = 0.0
+            self._push(when_free)
+
+    def _push(self, when_free: Callable[[], None]) -> None:
+        self._retry = None
+        try:
+            written = os.write(self.master, self._waiting)
+        except BlockingIOError:
+            written = 0
+        if written:
+            self._waited_s = 0.0
+        self._waiting = self._waiting[written:]
+        if self._waiting and self._waited_s >= _PATIENCE_S:
+            self._attended = False
+            termios.tcflush(self._slave, termios.TCIFLUSH)
+            self._waiting = b""
+        if not self._waiting:
+            when_free()
+            return
+        # A pty says that it has room, but not when a reader made some: look again soon, only while a reader
+        # lags.
+        self._waited_s += _RETRY_S
+        self._retry = self._switchboard.later(_RETRY_S, lambda: self._push(when_free))
+
+    def _unread(self) -> int:
+        return struct.unpack("i", fcntl.ioctl(self._slave, termios.FIONREAD, b"\0\0\0\0"))[0]
+
+    def close(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        os.close(self.master)
+        os.close(self._slave)
+
+
+def open_inner() -> tuple[int, int]:
+    """The board's side of a life: (master, slave), raw, but Ctrl-C interrupts what runs.
+
+    Every life has a pty of its own, so that nothing typed before a reset reaches the program after it.
+    """
+    master, slave = pty.openpty()
+    tty.setraw(slave)
+    attributes = termios.tcgetattr(slave)
+    # NOFLSH: Ctrl-C must not throw away what the board has printed.
+    attributes[3] |= termios.ISIG | termios.NOFLSH
+    attributes[6][termios.VINTR] = b"\x03"
+    for other in (termios.VQUIT, termios.VSUSP):
+        attributes[6][other] = b"\0"
+    termios.tcsetattr(slave, termios.TCSANOW, attributes)
+    os.set_blocking(master, False)
+    return master, slave
