@@ -1,0 +1,100 @@
+"""However the network cuts a client's bytes into reads, the broker answers the same bytes."""
+
+import asyncio
+import random
+
+from broker_peer import ack_packet, connect_packet, encode, publish_packet, subscribe_packet, text
+from umqtt_broker import Broker, BrokerConfig
+from umqtt_broker.connection import Connection
+
+# Every packet a client sends, messages to itself at every QoS, a payload with a two-byte remaining length, and
+# something behind DISCONNECT that must have no effect.
+SESSION = b"".join(
+    (
+        connect_packet(b"client", clean_session=False, keep_alive=60, will=(b"w", b"will", 1, False)),
+        subscribe_packet(1, (b"a/+", 2), (b"b", 1)),
+        publish_packet(b"a/0", b"zero"),
+        publish_packet(b"b", b"one", 1, 2),
+        ack_packet(4, 1),
+        publish_packet(b"a/2", b"x" * 150, 2, 3, retain=True),
+        ack_packet(5, 2),
+        ack_packet(6, 3),
+        ack_packet(7, 2),
+        subscribe_packet(4, (b"#", 0)),
+        encode(0xA2, b"\0\x05" + text(b"b")),
+        b"\xc0\0",
+        publish_packet(b"b", b"", 1, 6),
+        b"\xe0\0",
+        publish_packet(b"b", b"late"),
+    )
+)
+
+
+class Transport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.closed = False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        del high, low
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert not self.closed
+        self.written += data
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+
+async def replay(cuts: list[int]) -> tuple[bytes, dict[str, object]]:
+    """Feed SESSION in the pieces between `cuts` to a new broker. Returns its answer and its statistics."""
+    broker = Broker(BrokerConfig(port=0))
+    async with broker:
+        transport = Transport()
+        connection = Connection(broker)
+        connection.connection_made(transport)
+        for start, end in zip([0, *cuts], [*cuts, len(SESSION)], strict=True):
+            connection.data_received(SESSION[start:end])
+        assert transport.closed
+        connection.connection_lost(None)
+        return bytes(transport.written), broker.stats.as_dict()
+
+
+def test_every_split_of_a_session_gives_the_same_answer() -> None:
+    async def sweep() -> None:
+        whole = await replay([])
+        assert whole[0].count(b"x" * 150) == 2  # live, and retained for the second SUBSCRIBE
+        assert not whole[1]["malformed"] and whole[1]["messages_in"] == 4
+        for cut in range(1, len(SESSION)):
+            assert same(await replay([cut]), whole), cut
+        assert same(await replay(list(range(1, len(SESSION)))), whole)
+        for seed in range(40):
+            rng = random.Random(seed)
+            cuts = sorted(rng.sample(range(1, len(SESSION)), rng.randint(2, 12)))
+            assert same(await replay(cuts), whole), (seed, cuts)
+
+    asyncio.run(sweep())
+
+
+def same(one: tuple[bytes, dict[str, object]], other: tuple[bytes, dict[str, object]]) -> bool:
+    """The same packets and counts. Acknowledgements are joined per read, so they may stand before or behind messages."""
+    return sorted(packets(one[0])) == sorted(packets(other[0])) and one[1] == other[1]
+
+
+def packets(data: bytes) -> list[bytes]:
+    """Cut an answer into packets."""
+    found = []
+    while data:
+        end = 2 + data[1] if data[1] < 128 else 3 + (data[1] & 127) + (data[2] << 7)
+        found.append(data[:end])
+        data = data[end:]
+    return found
