@@ -1,0 +1,75 @@
+"""Laws of deduplication: a set union, whatever the order, the repetitions and the micro-batches."""
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ingest.dedup import STATE_SCHEMA, Seen
+
+IDENTITY = st.tuples(st.sampled_from(["a", "b", "a\x01"]), st.sampled_from(["1-x", "2-y"]), st.integers(0, 30))
+FAR_IDENTITY = st.tuples(st.just("a"), st.just("1-x"), st.sampled_from([0, 1, 5, 2**40, 2**63 - 2, 2**63 - 1]))
+
+
+def readings(identities: list[tuple[str, str, int]]) -> pa.Table:
+    columns = list(zip(*identities, strict=True)) or [[], [], []]
+    types = [pa.string(), pa.string(), pa.int64()]
+    return pa.table([pa.array(c, t) for c, t in zip(columns, types, strict=True)], ["device_id", "boot", "seq"])
+
+
+def take(seen: Seen, batch: list[tuple[str, str, int]]) -> list[tuple[str, str, int]]:
+    return [batch[row] for row in seen.take(readings(batch)).rows.tolist()]
+
+
+def missing_ranges(identities: set[tuple[str, str, int]]) -> int:
+    """How many ranges of seq are missing, counted the slow way."""
+    return sum(seq > 0 and (device, boot, seq - 1) not in identities for device, boot, seq in identities)
+
+
+@given(st.lists(st.lists(IDENTITY | FAR_IDENTITY, max_size=40), max_size=8))
+def test_any_batching_order_and_duplication_keeps_each_identity_exactly_once(batches):
+    seen, kept, union = Seen(), [], set()
+    for batch in batches:
+        before = set(union)
+        union |= set(batch)
+        new = take(seen, batch)
+        assert set(new) == union - before, "no reading is new that was seen before, and none is lost"
+        kept += new
+        assert seen.open_gaps == missing_ranges(union), "bounded by what is really missing"
+        # Through the file and back, as after every restart.
+        seen = Seen.from_table(seen.to_table())
+    assert sorted(kept) == sorted(union)
+    assert len(seen) == len({identity[:2] for identity in union})
+
+
+@given(st.permutations(range(40)), st.integers(1, 40))
+def test_a_boot_whose_readings_have_all_arrived_has_no_gaps(order, size):
+    seen = Seen()
+    for i in range(0, len(order), size):
+        take(seen, [("a", "1-x", seq) for seq in order[i : i + size]])
+    assert (len(seen), seen.open_gaps) == (1, 0)
+    assert seen.to_table().to_pylist() == [{"device_id": "a", "boot": "1-x", "highest": 39, "gaps": []}]
+
+
+def test_of_equal_readings_the_first_is_kept_and_order_is_kept():
+    identities = [("a", "1-x", 3), ("a", "1-x", 1), ("a", "1-x", 3), ("b", "1-x", 1), ("a", "1-x", 1)]
+    assert Seen().take(readings(identities)).rows.tolist() == [0, 1, 3]
+
+
+def test_boots_of_different_devices_do_not_mix_even_when_their_names_join_to_the_same_text():
+    seen = Seen()
+    assert take(seen, [("ab", "c", 0), ("a", "bc", 0)]) == [("ab", "c", 0), ("a", "bc", 0)]
+    assert len(seen) == 2
+
+
+def test_the_state_grows_with_boots_and_gaps_and_not_with_readings():
+    seen = Seen()
+    for start in range(0, 100_000, 10_000):
+        take(seen, [("a", "1-x", seq) for seq in range(start, start + 10_000)])
+    assert seen.to_table().schema == STATE_SCHEMA
+    assert seen.to_table().nbytes < 200
+
+
+def test_an_empty_batch_changes_nothing():
+    seen = Seen()
+    assert take(seen, []) == []
+    assert seen.to_table().num_rows == 0

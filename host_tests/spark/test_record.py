@@ -1,0 +1,165 @@
+"""Laws of the telemetry record: what is valid is read exactly, what is not is quarantined whole, nothing stops."""
+
+import json
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from spark_helpers import RECEIVED_MS, record
+
+from spark_ingest.record import QUARANTINE_SCHEMA, READING_SCHEMA, BadRecord, decode, parse
+from spark_ingest.rows import ARROW_SCHEMA
+
+RECEIVED = datetime.fromtimestamp(RECEIVED_MS / 1000, UTC)
+
+
+def messages(payloads: list[bytes]) -> pa.Table:
+    """Rows of ``format("mqtt")`` with these payloads."""
+    rows = [
+        {
+            "topic": "fleet/pump/telemetry",
+            "payload": payload,
+            "received_ts": RECEIVED,
+            "qos": 1,
+            "retain": False,
+            "dup": False,
+            "collector": "north",
+            "spool": "00" * 16,
+            "segment": 0,
+            "position": 100 * i,
+        }
+        for i, payload in enumerate(payloads)
+    ]
+    return pa.Table.from_pylist(rows, schema=ARROW_SCHEMA)
+
+
+def test_a_record_becomes_a_row():
+    row = record("pump", "17-9f", 4211, ts=1795000000123, up=912345, m={"temp_c": 21.4, "rssi": -61, "x": None})
+    (got,) = decode(messages([row])).readings.to_pylist()
+    assert got == {
+        "device_id": "pump",
+        "boot": "17-9f",
+        "seq": 4211,
+        "ts": datetime.fromtimestamp(1795000000.123, UTC),
+        "up_ms": 912345,
+        "received_ts": RECEIVED,
+        "metrics": [("temp_c", 21.4), ("rssi", -61.0), ("x", None)],
+    }
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"ts": None},
+        {"ts": 0},
+        {"ts": 253_402_300_799_999},
+        {"up": None},
+        {"seq": 0},
+        {"seq": 2**63 - 1},
+        {"m": {}},
+        {"m": {"": 1e308, "ü": -0.0}},
+        {"id": "ü" * 256},
+        {"unknown": {"nested": []}},
+    ],
+    ids=str,
+)
+def test_what_the_rules_allow_is_taken(fields):
+    decoded = decode(messages([record("pump", "1-a", 5, **fields) if "seq" not in fields else
+                               json.dumps(json.loads(record("pump", "1-a", 5)) | fields).encode()]))
+    assert (decoded.readings.num_rows, decoded.quarantined.num_rows) == (1, 0)
+
+
+def test_a_number_beyond_doubles_becomes_null_as_not_finite():
+    payload = record("pump", "1-a", 5).replace(b"21.5", b"1e999")
+    assert parse(payload).metrics == {"t": None}
+
+
+BAD = {
+    b"": "not JSON",
+    b"\xff\xfe": "not UTF-8 at byte 0",
+    b"{": "not JSON",
+    b"[]": "not a JSON object",
+    b"5": "not a JSON object",
+    b"[" * 100_000: "not JSON",
+    b"{}": "unknown version v=None",
+    b"\xef\xbb\xbf{}": "not JSON",
+    b'{"v":NaN}': "NaN is no JSON number",
+    b'{"v":1,"id":"a","boot":"b","seq":' + b"9" * 5000 + b"}": "not JSON",
+    record("pump", "1-a", 1, v=2): "unknown version v=2",
+    record("pump", "1-a", 1, v=True): "unknown version v=True",
+    record("pump", "1-a", 1) + b"{}": "not JSON",
+    record("pump", "1-a", 1)[:-1]: "not JSON",
+    record("", "1-a", 1): "id is not a name: ''",
+    record("pump", "", 1): "boot is not a name: ''",
+    record("pump", "1-a", 1, id=None): "id is missing",
+    record("pump", "1-a", 1, id=7): "id is not a name: 7",
+    record("p" * 257, "1-a", 1): "id is too long",
+    record("a\0b", "1-a", 1): "id is too long or holds characters",
+    record("\ud800", "1-a", 1): "id is too long or holds characters",
+    record("pump", "1-a", -1): "seq is not a whole number",
+    record("pump", "1-a", 2**63): "seq is not a whole number",
+    record("pump", "1-a", 1, up=1.5): "up is not a whole number",
+    record("pump", "1-a", 1, up=True): "up is not a whole number",
+    record("pump", "1-a", 1, ts="now"): "ts is not a whole number",
+    record("pump", "1-a", 1, ts=10**18): "ts is not a whole number",
+    record("pump", "1-a", 1, m=None): "m is missing",
+    record("pump", "1-a", 1, m=[1]): "m is not an object",
+    record("pump", "1-a", 1, m={"t": "21"}): "metric 't' is not a number: '21'",
+    record("pump", "1-a", 1, m={"t": True}): "metric 't' is not a number: True",
+    record("pump", "1-a", 1, m={"t": 10**400}): "metric 't' is not a number",
+    record("pump", "1-a", 1, m={"\udfff": 1}): "a metric's name is not Unicode",
+}
+
+
+def test_what_breaks_a_rule_is_quarantined_whole_with_the_reason_and_its_place():
+    good = record("pump", "1-a", 1)
+    mixed = [payload for bad in BAD for payload in (bad, good)]
+    decoded = decode(messages(mixed))
+    assert decoded.readings.num_rows == len(BAD)
+    assert decoded.quarantined.schema == QUARANTINE_SCHEMA
+    for index, row in enumerate(decoded.quarantined.to_pylist()):
+        payload = mixed[2 * index]
+        assert (row["payload"], row["position"]) == (payload, 200 * index)
+        assert BAD[payload] in row["reason"], (payload[:80], row["reason"])
+        assert len(row["reason"]) < 200 and "\n" not in row["reason"]
+
+
+def test_nothing_that_was_received_is_neither_read_nor_quarantined_when_everything_is_bad_or_nothing_is_there():
+    empty = decode(messages([]))
+    assert empty.readings.schema == READING_SCHEMA and empty.readings.num_rows == empty.quarantined.num_rows == 0
+    assert decode(messages([b"", b""])).quarantined.num_rows == 2
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "v": st.just(1) | JSON,
+        "id": st.text(st.characters(), max_size=5) | JSON,
+        "boot": st.just("1-a") | JSON,
+        "seq": st.integers(-1, 2**64) | JSON,
+        "ts": st.integers() | JSON,
+        "up": st.integers() | JSON,
+        "m": st.dictionaries(st.text(max_size=3), st.floats() | st.integers(), max_size=3) | JSON,
+    },
+)
+
+
+@given(st.lists(st.binary(max_size=50) | FIELDS.map(lambda fields: json.dumps(fields).encode()), max_size=10))
+def test_whatever_a_device_sends_ends_in_exactly_one_of_the_tables(payloads):
+    decoded = decode(messages(payloads))
+    assert decoded.readings.num_rows + decoded.quarantined.num_rows == len(payloads)
+    good = 0
+    for payload in payloads:
+        try:
+            parse(payload)
+            good += 1
+        except BadRecord:
+            pass
+    assert decoded.readings.num_rows == good
