@@ -9,6 +9,7 @@ import os
 import pty
 import struct
 import termios
+import time
 import tty
 from collections.abc import Callable
 from pathlib import Path
@@ -19,14 +20,16 @@ _READ_SIZE = 16384
 # How long a board's output waits for a tool that has the port open but does not read.
 _PATIENCE_S = 2.0
 _RETRY_S = 0.002
+_ARRIVED_AFTER_S = 0.1
 
 
 class Port:
     """The outer pty. `path` is what mpremote and pyserial open.
 
-    A serial port without a reader loses its output, and nobody can tell a pty's closed port from a slow
-    reader by the descriptor alone. So: once something was read or typed, output waits up to two seconds for
-    room; when that has passed, the port counts as unattended and keeps only the newest output.
+    A serial port without a reader loses its output and never stops the board, but a reader that is a little
+    late must lose nothing; and a pty does not tell the two apart. So: after something was typed, or all
+    output was read, the port counts as attended, and output waits up to two seconds for room. Else a full
+    port is emptied for newer output.
     """
 
     def __init__(self, switchboard: Switchboard) -> None:
@@ -36,6 +39,7 @@ class Port:
         os.set_blocking(self.master, False)
         self.path = Path(os.ttyname(self._slave))
         self._attended = False
+        self._written_at = time.monotonic()
         self._waiting = b""
         self._retry: Timer | None = None
         self._waited_s = 0.0
@@ -54,11 +58,12 @@ class Port:
 
     def write(self, data: bytes, when_free: Callable[[], None]) -> None:
         """Show output. While `blocked` afterwards, do not write again before `when_free()` was called."""
-        if not self._attended:
-            if self._unread():
-                termios.tcflush(self._slave, termios.TCIFLUSH)
-            else:
-                self._attended = True
+        now = time.monotonic()
+        # What was written a moment ago may not have arrived yet: then nothing unread does not mean that it
+        # was read.
+        if now - self._written_at > _ARRIVED_AFTER_S and not self._unread():
+            self._attended = True
+        self._written_at = now
         self._waiting += data
         if self._retry is None:
             self._waited_s = 0.0
@@ -73,7 +78,7 @@ class Port:
         if written:
             self._waited_s = 0.0
         self._waiting = self._waiting[written:]
-        if self._waiting and self._waited_s >= _PATIENCE_S:
+        if self._waiting and (self._waited_s >= _PATIENCE_S or not self._attended):
             self._attended = False
             termios.tcflush(self._slave, termios.TCIFLUSH)
             self._waiting = b""

@@ -23,8 +23,8 @@ class _Witness:
     def attach(self):
         try:
             from app import telemetry
-        except ImportError:
-            print("virtual board: UMQTT_WITNESS is set, but there is no app.telemetry on this board")
+        except Exception as error:  # noqa: BLE001 - main.py meets the same error, and handles it or not
+            print("virtual board: nothing to witness, app.telemetry cannot be imported:", error)
             return
         telemetry.on_published.append(self._on_published)
 

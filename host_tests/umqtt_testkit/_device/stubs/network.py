@@ -31,7 +31,7 @@ _country = "XX"
 
 def _hook(name, default=None):
     try:
-        with _host.open("hooks.json", "r") as file:
+        with _host.open("/hooks.json", "r") as file:
             return _json.load(file).get(name, default)
     except OSError:
         return default  # no hooks were set
