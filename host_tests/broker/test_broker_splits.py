@@ -86,7 +86,7 @@ def test_every_split_of_a_session_gives_the_same_answer() -> None:
 
 
 def same(one: tuple[bytes, dict[str, object]], other: tuple[bytes, dict[str, object]]) -> bool:
-    """The same packets and counts. Acknowledgements are joined per read, so they may stand before or behind messages."""
+    """The same packets and counts. Acknowledgements are joined per read, so they may move past messages."""
     return sorted(packets(one[0])) == sorted(packets(other[0])) and one[1] == other[1]
 
 

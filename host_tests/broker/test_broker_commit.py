@@ -1,0 +1,273 @@
+"""Nothing leaves before the commit that covers it, and a failed commit acknowledges nothing."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from broker_peer import (
+    CONNACK,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    SUBACK,
+    BrokerThread,
+    Closed,
+    Peer,
+    ack_packet,
+    connect_packet,
+    publish_packet,
+    subscribe_packet,
+)
+from umqtt_broker.store import writer
+
+# Long enough for a packet that leaves too early to arrive, even on a busy machine.
+SILENCE = 0.15
+
+
+class Disk:
+    """Stands before the store's transactions: lets them through, stops them, or fails them."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self._open.set()
+        self._failures = 0
+        self._write = writer.write
+
+    def stop(self) -> None:
+        """Let no transaction through from now on."""
+        self._open.clear()
+
+    def go(self) -> None:
+        """Let transactions through again."""
+        self._open.set()
+
+    def fail(self, count: int) -> None:
+        """Fail the next `count` transactions as a full disk does."""
+        self._failures = count
+
+    def write(self, database: sqlite3.Connection, batch):
+        """In place of writer.write."""
+        assert self._open.wait(10)
+        if self._failures:
+            self._failures -= 1
+            database.execute("BEGIN IMMEDIATE")
+            raise sqlite3.OperationalError("database or disk is full")
+        return self._write(database, batch)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk = Disk()
+    monkeypatch.setattr(writer, "write", disk.write)
+    yield disk
+    disk.go()
+
+
+@pytest.fixture
+def broker(disk: Disk, tmp_path: Path, start_broker) -> BrokerThread:
+    return start_broker(store=str(tmp_path / "broker.db"))
+
+
+def assert_silent(peer: Peer) -> None:
+    with pytest.raises(TimeoutError):
+        print(peer.receive(SILENCE))
+
+
+def keep(broker: BrokerThread, qos: int) -> None:
+    """Leave a persistent subscription without a connection."""
+    with Peer(broker.port) as keeper:
+        keeper.connect(b"keeper", clean_session=False)
+        keeper.subscribe(b"kept/#", qos)
+        keeper.disconnect()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_puback_and_pubrec_wait_for_the_message_of_an_absent_session(
+    broker: BrokerThread, disk: Disk, qos: int
+) -> None:
+    keep(broker, qos)
+    with Peer(broker.port) as publisher:
+        publisher.connect(b"publisher")
+        disk.stop()
+        publisher.send(publish_packet(b"kept/1", b"x", qos, 1) + publish_packet(b"kept/2", b"y", qos, 2))
+        assert_silent(publisher)
+        disk.go()
+        assert [publisher.expect(PUBACK if qos == 1 else PUBREC).packet_id for _ in "12"] == [1, 2]
+
+
+def test_puback_does_not_wait_when_nothing_needs_to_be_kept(broker: BrokerThread, disk: Disk) -> None:
+    with Peer(broker.port) as publisher, Peer(broker.port) as subscriber:
+        publisher.connect(b"publisher")
+        subscriber.connect(b"subscriber")
+        subscriber.subscribe(b"a", 1)
+        disk.stop()
+        publisher.publish(b"a", b"x", 1)
+        assert subscriber.receive_message().payload == b"x"
+
+
+def test_puback_waits_for_a_retained_message(broker: BrokerThread, disk: Disk) -> None:
+    with Peer(broker.port) as publisher:
+        publisher.connect(b"publisher")
+        disk.stop()
+        publisher.send(publish_packet(b"a", b"x", 1, 1, retain=True))
+        assert_silent(publisher)
+        # An acknowledgement that needs no commit stays behind one that does [MQTT-4.6.0-2].
+        publisher.send(publish_packet(b"b", b"x", 1, 2))
+        assert_silent(publisher)
+        disk.go()
+        assert [publisher.expect(PUBACK).packet_id for _ in "12"] == [1, 2]
+
+
+def test_connack_and_suback_wait_for_a_persistent_session_and_its_subscription(
+    broker: BrokerThread, disk: Disk
+) -> None:
+    with Peer(broker.port) as client, Peer(broker.port) as clean:
+        disk.stop()
+        client.send(connect_packet(b"client", clean_session=False))
+        assert_silent(client)
+        disk.go()
+        client.expect(CONNACK)
+        disk.stop()
+        client.send(subscribe_packet(1, (b"a", 1)))
+        assert_silent(client)
+        disk.go()
+        client.expect(SUBACK, 1)
+        disk.stop()
+        clean.send(connect_packet(b"client", clean_session=True))
+        assert_silent(clean)
+        disk.go()
+        assert clean.expect(CONNACK).body == b"\0\0"
+
+
+def test_outgoing_qos_2_waits_at_every_step_and_qos_1_does_not(broker: BrokerThread, disk: Disk) -> None:
+    with Peer(broker.port) as client, Peer(broker.port) as publisher:
+        client.connect(b"client", clean_session=False)
+        client.subscribe(b"two", 2)
+        client.subscribe(b"one", 1)
+        publisher.connect(b"publisher")
+        disk.stop()
+        publisher.send(publish_packet(b"one", b"x", 1, 1))
+        client.send(ack_packet(PUBACK, client.expect(PUBLISH).packet_id))
+        publisher.send(publish_packet(b"two", b"x", 2, 2) + publish_packet(b"one", b"behind", 1, 3))
+        assert_silent(client)
+        assert_silent(publisher)
+        disk.go()
+        message = client.expect(PUBLISH)
+        assert message.qos == 2
+        assert client.expect(PUBLISH).payload == b"behind"
+        disk.stop()
+        client.send(ack_packet(PUBREC, message.packet_id))
+        assert_silent(client)
+        disk.go()
+        client.expect(PUBREL, message.packet_id)
+
+
+def test_incoming_qos_2_waits_at_every_step_and_so_does_the_answer_to_a_copy(broker: BrokerThread, disk: Disk) -> None:
+    with Peer(broker.port) as publisher:
+        publisher.connect(b"publisher", clean_session=False)
+        disk.stop()
+        publisher.send(publish_packet(b"nobody", b"x", 2, 1))
+        assert_silent(publisher)
+        publisher.send(publish_packet(b"nobody", b"x", 2, 1, dup=True))
+        assert_silent(publisher)
+        disk.go()
+        publisher.expect(PUBREC, 1)
+        publisher.expect(PUBREC, 1)
+        disk.stop()
+        publisher.send(ack_packet(PUBREL, 1))
+        assert_silent(publisher)
+        disk.go()
+        publisher.expect(PUBCOMP, 1)
+
+
+def test_a_copy_on_a_new_connection_waits_for_the_first_copys_commit(broker: BrokerThread, disk: Disk) -> None:
+    with Peer(broker.port) as first, Peer(broker.port) as second:
+        first.connect(b"publisher", clean_session=False)
+        disk.stop()
+        first.send(publish_packet(b"nobody", b"x", 2, 1))
+        assert_silent(first)
+        second.send(connect_packet(b"publisher", clean_session=False) + publish_packet(b"nobody", b"x", 2, 1, dup=True))
+        assert first.wait_closed() == []
+        assert_silent(second)
+        disk.go()
+        second.expect(CONNACK)
+        second.expect(PUBREC, 1)
+
+
+def test_acknowledgements_held_when_the_client_says_disconnect_still_leave(broker: BrokerThread, disk: Disk) -> None:
+    keep(broker, 1)
+    with Peer(broker.port) as publisher:
+        publisher.connect(b"publisher")
+        disk.stop()
+        publisher.send(publish_packet(b"kept/1", b"x", 1, 1) + b"\xe0\0")
+        assert_silent(publisher)
+        disk.go()
+        assert [packet.kind for packet in publisher.wait_closed()] == [PUBACK]
+
+
+def test_a_failed_commit_closes_without_acknowledging_and_the_next_one_catches_up(
+    broker: BrokerThread, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("umqtt_broker.store.sqlite._RETRY_DELAY", 0.05)
+    keep(broker, 2)
+    with Peer(broker.port) as publisher, Peer(broker.port) as bystander:
+        publisher.connect(b"publisher", clean_session=False)
+        bystander.connect(b"bystander")
+        disk.fail(2)
+        publisher.send(publish_packet(b"kept/1", b"x", 2, 1))
+        with pytest.raises(Closed):
+            publisher.receive()
+        assert bystander.flush() == []
+    broker.wait_until(lambda: not broker.broker.store.is_pending())
+    with Peer(broker.port) as publisher:
+        assert publisher.connect(b"publisher", clean_session=False)
+        publisher.send(publish_packet(b"kept/1", b"x", 2, 1, dup=True))
+        publisher.expect(PUBREC, 1)
+        publisher.send(ack_packet(PUBREL, 1))
+        publisher.expect(PUBCOMP, 1)
+    with Peer(broker.port) as keeper:
+        assert keeper.connect(b"keeper", clean_session=False)
+        assert keeper.receive_message(acknowledge=False).payload == b"x"
+        assert keeper.flush() == []
+    assert broker.call(lambda: broker.broker.stats.commit_failures) == 2
+
+
+def test_what_a_session_was_told_before_a_stop_is_there_after_it(tmp_path: Path) -> None:
+    from umqtt_broker import BrokerConfig
+
+    config = BrokerConfig(port=0, store=str(tmp_path / "broker.db"))
+    with BrokerThread(config) as broker:
+        keep(broker, 2)
+        with Peer(broker.port) as publisher:
+            publisher.connect(b"publisher", clean_session=False, will=(b"kept/will", b"gone", 1, True))
+            publisher.publish(b"kept/state", b"on", 1, retain=True)
+            for number in range(5):
+                publisher.publish(b"kept/n", b"%d" % number, 2)
+            publisher.send(publish_packet(b"nobody", b"x", 2, 99))
+            publisher.expect(PUBREC, 99)
+    with BrokerThread(config) as broker:
+        stats = broker.call(broker.broker.stats.as_dict)
+        assert (stats["sessions"], stats["subscriptions"], stats["queued"], stats["retained"]) == (2, 1, 7, 2)
+        with Peer(broker.port) as keeper:
+            assert keeper.connect(b"keeper", clean_session=False)
+            messages = [keeper.receive_message() for _ in range(7)]
+            assert [message.payload for message in messages] == [b"on", b"0", b"1", b"2", b"3", b"4", b"gone"]
+            assert not any(message.dup for message in messages)
+            assert {packet.kind for packet in keeper.flush()} <= {PUBREL}
+            keeper.disconnect()
+    with BrokerThread(config) as broker, Peer(broker.port) as keeper, Peer(broker.port) as publisher:
+        # PUBREC was the last word: only PUBREL comes again, also from the store.
+        assert keeper.connect(b"keeper", clean_session=False)
+        again = keeper.flush()
+        assert [packet.packet_id for packet in again] == [message.packet_id for message in messages if message.qos == 2]
+        assert {packet.kind for packet in again} == {PUBREL}
+        # The identifier of the unfinished incoming message is still taken.
+        keeper.subscribe(b"nobody", 0)
+        assert publisher.connect(b"publisher", clean_session=False)
+        publisher.send(publish_packet(b"nobody", b"x", 2, 99, dup=True))
+        publisher.expect(PUBREC, 99)
+        assert keeper.flush() == []

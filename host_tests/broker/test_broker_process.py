@@ -1,0 +1,135 @@
+"""The broker as a process, and clients that others wrote."""
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pytest
+from broker_peer import BrokerProcess, Peer
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "umqtt_broker", *arguments], capture_output=True, text=True, timeout=20, check=False
+    )
+
+
+def test_an_occupied_port_is_one_line_and_exit_code_2() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        result = run("-p", str(port))
+    assert result.returncode == 2 and result.stdout == ""
+    assert result.stderr == (
+        f"port {port} on 127.0.0.1 is in use — choose another with -p, or stop the program that holds it\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (("--host", "0.0.0.0"), "--allow-anonymous"),
+        (("--host", "::"), "--allow-anonymous"),
+        (("-p", "70000"), "between 0 and 65535"),
+        (("--store", "/nonexistent/folder/broker.db"), "--store"),
+        (("--max-inflight", "0"), "between 1 and"),
+    ],
+)
+def test_an_unsafe_or_impossible_setting_is_one_line_that_names_the_remedy(
+    arguments: tuple[str, ...], remedy: str
+) -> None:
+    result = run("-p", "0", *arguments)
+    assert result.returncode == 2 and result.stdout == ""
+    assert remedy in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("not a database, and long enough for SQLite to read a header from it" * 20)
+    before = text.read_bytes()
+    result = run("-p", "0", "--store", str(text))
+    assert result.returncode == 2 and str(text) in result.stderr and result.stderr.count("\n") == 1
+    assert text.read_bytes() == before
+
+
+def test_two_brokers_never_share_a_store(tmp_path: Path) -> None:
+    store = tmp_path / "broker.db"
+    with BrokerProcess(store) as broker:
+        result = run("-p", "0", "--store", str(store))
+        assert result.returncode == 2 and "open in another broker" in result.stderr
+        assert broker.stop() == (0, "")
+    assert store.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_everything_committed_and_exit_code_0(tmp_path: Path, number: int) -> None:
+    store = tmp_path / "broker.db"
+    with BrokerProcess(store) as broker, Peer(broker.port) as peer:
+        peer.connect(b"peer", clean_session=False)
+        peer.subscribe(b"a", 1)
+        peer.send(b"\x30\x03\0\x01a")  # open when the signal comes
+        broker.process.send_signal(number)
+        assert broker.process.wait(10) == 0
+    with BrokerProcess(store) as broker, Peer(broker.port) as peer:
+        assert peer.connect(b"peer", clean_session=False)
+
+
+@pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mosquitto-clients is not installed")
+@pytest.mark.parametrize("qos", ["0", "1", "2"])
+def test_mosquitto_pub_and_sub_talk_through_it(tmp_path: Path, qos: str) -> None:
+    with BrokerProcess(tmp_path / "broker.db") as broker:
+        port = str(broker.port)
+        subscriber = ["mosquitto_sub", "-p", port, "-i", "keeper", "-c", "-q", qos, "-t", "house/#"]
+        subprocess.run([*subscriber, "-E"], check=True, timeout=10)
+        publisher = ["mosquitto_pub", "-p", port, "-q", qos, "-t", "house/1", "-l"]
+        lines = "".join(f"line {number}\n" for number in range(100))
+        if qos == "0":
+            subprocess.run(
+                ["mosquitto_pub", "-p", port, "-t", "house/1", "-r", "-m", "retained"], check=True, timeout=10
+            )
+            expected, count = "retained\n", "1"
+        else:
+            subprocess.run(publisher, input=lines, text=True, check=True, timeout=10)
+            expected, count = lines, "100"
+        result = subprocess.run(
+            [*subscriber, "-C", count, "-W", "10"], capture_output=True, text=True, check=True, timeout=15
+        )
+        assert result.stdout == expected
+
+
+def test_paho_publishes_and_receives_at_every_qos_in_order(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "broker.db") as broker:
+        received: list[tuple[int, int]] = []
+        subscribed, complete = threading.Event(), threading.Event()
+        subscriber = paho.Client(paho.CallbackAPIVersion.VERSION2, "subscriber", clean_session=False)
+
+        def on_message(client: paho.Client, userdata: object, message: paho.MQTTMessage) -> None:
+            del client, userdata
+            received.append((message.qos, int(message.payload)))
+            if len(received) == 900:
+                complete.set()
+
+        subscriber.on_subscribe = lambda *_: subscribed.set()
+        subscriber.on_message = on_message
+        publisher = paho.Client(paho.CallbackAPIVersion.VERSION2, "publisher")
+        for client in (subscriber, publisher):
+            client.connect("127.0.0.1", broker.port)
+            client.loop_start()
+        try:
+            subscriber.subscribe("a/+", 2)
+            assert subscribed.wait(10)
+            for number in range(900):
+                publisher.publish(f"a/{number % 7}", str(number), qos=number % 3)
+            assert complete.wait(15), len(received)
+        finally:
+            for client in (subscriber, publisher):
+                client.disconnect()
+                client.loop_stop()
+        for qos in range(3):
+            assert [number for got, number in received if got == qos] == list(range(qos, 900, 3))
