@@ -123,7 +123,7 @@ class Child:
             return None
 
     def kill(self) -> None:
-        """End it and everything it started, now. Afterwards nothing of its process group is left."""
+        """End it and everything in its process group, now."""
         # The group is named after the leader's pid, which the kernel gives to nobody while a member lives.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)

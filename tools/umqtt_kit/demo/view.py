@@ -80,8 +80,8 @@ def show_result(result: dict[str, object], count: Count, tables: Path, kept: Pat
     else:
         console.print("The table is not what the devices made.", style="bold red")
         for name, identities in count.examples.items():
-            console.print(f"  {name}: {', '.join(identities)}", soft_wrap=True)
-        console.print(f"  Everything is kept in {kept}: logs, witness, spool, tables.", soft_wrap=True)
+            console.print(f"  {name}: {', '.join(identities)}", soft_wrap=True, markup=False)
+        console.print(f"  Everything is kept in {kept}: logs, witness, spool, tables.", soft_wrap=True, markup=False)
     _show_how_to_open(console, tables)
 
 
@@ -132,6 +132,6 @@ def _show_how_to_open(console: Console, tables: Path) -> None:
         f"SparkSession.builder.getOrCreate().read.parquet(*DeltaTable('{silver}').file_uris()).show()"
     )
     duckdb = f"SELECT device_id, count(*) FROM delta_scan('{silver}') GROUP BY device_id"
-    console.print(f"\nThe tables are in {tables}. To open them:", soft_wrap=True)
+    console.print(f"\nThe tables are in {tables}. To open them:", soft_wrap=True, markup=False)
     for command, program in ((f"{python} -c", pandas), (f"{python} -c", spark), ("duckdb -c", duckdb)):
         console.print(f'  {command} "{program}"', soft_wrap=True, markup=False)

@@ -1,0 +1,179 @@
+"""What a user gives wrongly, or has not installed, is answered in one line that says what to do, with the exit code."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from umqtt_kit.__main__ import run
+
+Umqtt = Callable[..., "object"]
+_COMMANDS = ("broker", "collect", "demo", "fleet", "ingest")
+
+
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_every_command_shows_an_example_of_itself(name, capsys):
+    assert run([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "Example:" in shown
+    assert f"umqtt {name} " in shown.split("Example:")[1]
+
+
+def test_help_lists_every_command_and_the_exit_codes(capsys):
+    assert run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for name in _COMMANDS:
+        assert f"\n  {name} " in shown
+    assert "Exit codes" in shown
+
+
+def test_version_is_the_distributions(capsys):
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("umqtt 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["fleat"], "fleat"),
+        (["demo", "--second", "5"], "--second"),
+        (["demo", "--seconds", "soon"], "soon"),
+        (["demo", "--seconds", "0"], "--seconds"),
+        (["demo", "--devices", "-1"], "--devices"),
+        (["demo", "--boards", "0", "--devices", "0"], "--boards 0 --devices 0"),
+        (["broker", "-p", "65536"], "65536"),
+        (["broker", "-p", "http"], "http"),
+        (["collect", "--spool", "x"], "--broker"),
+        (["ingest", "--spool", "x"], "--tables"),
+        (["fleet", "--broker", "http://127.0.0.1"], "http://127.0.0.1"),
+        (["fleet", "--broker", "mqtt://127.0.0.1:99999"], "99999"),
+        (["fleet", "--interval-ms", "1"], "--interval-ms"),
+        (["fleet", "--name", "a/b"], "a/b"),
+        (["fleet", "--devices", "0"], "--devices"),
+    ],
+)
+def test_bad_usage_is_one_line_that_names_it_and_exit_code_2(umqtt, arguments, named):
+    ended = umqtt(*arguments)
+    assert ended.code == 2
+    error = ended.only_error()
+    assert named in error
+    assert "—" in error, "no next step"
+
+
+def test_an_occupied_port_asked_for_is_refused_with_the_way_out(umqtt):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = umqtt("broker", "-p", str(port))
+    assert ended.code == 2
+    error = ended.only_error()
+    assert f"127.0.0.1:{port}" in error and "in use" in error and "-p 0" in error
+
+
+@pytest.mark.parametrize("command", ["demo", "collect", "ingest"])
+def test_a_folder_that_cannot_be_written_is_refused_by_name(umqtt, command):
+    # Below a file no folder can be made, whoever asks: the tests may run as root.
+    folder = "/dev/null/demo"
+    arguments = {
+        "demo": ["--out", folder],
+        "collect": ["--broker", "mqtt://127.0.0.1", "--spool", folder],
+        "ingest": ["--spool", folder, "--tables", "t", "--checkpoint", "c"],
+    }
+    ended = umqtt(command, *arguments[command])
+    assert ended.code == 2
+    assert folder in ended.only_error()
+
+
+def test_a_folder_of_somebody_else_is_not_cleared(umqtt, tmp_path):
+    photo = tmp_path / "holiday" / "photo.jpg"
+    photo.parent.mkdir()
+    photo.write_text("the sea")
+    ended = umqtt("demo", "--out", str(photo.parent))
+    assert ended.code == 2
+    assert "no demo made" in ended.only_error()
+    assert photo.read_text() == "the sea"
+
+
+def test_a_folder_in_use_by_another_demo_is_refused(umqtt, tmp_path):
+    with (tmp_path / ".umqtt-demo").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        ended = umqtt("demo", "--out", str(tmp_path))
+    assert ended.code == 2
+    assert "another demo is running" in ended.only_error()
+
+
+def _java(folder: Path, script: str) -> Path:
+    """A JAVA_HOME whose java is a shell script."""
+    java = folder / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\n" + script)
+    java.chmod(java.stat().st_mode | stat.S_IXUSR)
+    return folder / "jdk"
+
+
+@pytest.mark.parametrize("command", [["demo"], ["ingest", "--spool", "s", "--tables", "t", "--checkpoint", "c"]])
+def test_no_java_is_exit_code_6_and_says_how_to_get_it(umqtt, tmp_path, command):
+    for env in ({"JAVA_HOME": str(tmp_path / "nowhere")}, {"JAVA_HOME": "", "PATH": str(tmp_path)}):
+        ended = umqtt(*command, env=env)
+        assert ended.code == 6
+        error = ended.only_error()
+        assert "Java 17" in error and "openjdk-17-jre-headless" in error
+
+
+@pytest.mark.parametrize(
+    ("script", "named"),
+    [
+        ("""echo 'openjdk version "11.0.2" 2019-01-15' >&2""", "Java 11"),
+        ("""echo 'java version "1.8.0_292"' >&2""", "Java 8"),
+        ("echo 'Unable to locate a Java Runtime.' >&2; exit 1", "no version"),
+    ],
+)
+def test_a_java_too_old_or_a_stub_is_exit_code_6(umqtt, tmp_path, script, named):
+    ended = umqtt("demo", env={"JAVA_HOME": str(_java(tmp_path, script))})
+    assert ended.code == 6
+    assert named in ended.only_error()
+
+
+def test_boards_alone_without_micropython_are_exit_code_6(umqtt):
+    ended = umqtt("demo", "--devices", "0", env={"UMQTT_MICROPYTHON": "no-such-micropython"})
+    assert ended.code == 6
+    assert "no-such-micropython" in ended.only_error()
+
+
+def test_a_fleet_that_reaches_no_broker_is_exit_code_4(umqtt):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    ended = umqtt(
+        "fleet", "--devices", "2", "--interval-ms", "50", "--seconds", "0.3", "--drain-seconds", "0.3",
+        "--broker", f"mqtt://127.0.0.1:{port}",
+    )  # fmt: skip
+    assert ended.code == 4
+    assert f"127.0.0.1:{port}" in ended.only_error()
+
+
+def test_no_colour_codes_reach_a_pipe_or_a_no_color_user(umqtt):
+    for env in ({}, {"NO_COLOR": "1"}):
+        ended = umqtt("fleet", "--seconds", "0.1", "--drain-seconds", "0.1", "--broker", "mqtt://127.0.0.1:1", env=env)
+        assert "\x1b" not in ended.stdout + ended.stderr
+
+
+def test_the_commands_ready_line_is_the_brokers_own(family):
+    process = family.start([*_installed("broker"), "-p", "0", "--store", ":memory:"])
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("listening on 127.0.0.1:")
+    # The command has become the broker: one process, which ends in order when told.
+    assert len(family.alive()) == 1
+    process.terminate()
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+def _installed(command: str) -> list[str]:
+    import sys
+
+    script = Path(sys.executable).with_name("umqtt")
+    return [str(script) if os.access(script, os.X_OK) else "umqtt", command]

@@ -1,0 +1,177 @@
+"""No child outlives its parent: not after an orderly end, not after an error, not after kill -9."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from umqtt_kit.errors import KitError
+from umqtt_kit.processes import Child, Children
+
+_READY_WITHIN_S = 20.0
+
+
+def _python(program: str) -> list[str]:
+    return [sys.executable, "-u", "-c", textwrap.dedent(program)]
+
+
+_DEAF = _python(
+    """
+    import signal, subprocess, sys, time
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    print("ready", grandchild.pid)
+    time.sleep(600)
+    """
+)
+
+
+def _ends(pid: int) -> bool:
+    """Whether the process has ended, or does so now: a signal sent needs a moment to be delivered."""
+    if not hasattr(os, "pidfd_open"):
+        pytest.skip("watches processes by pidfd_open, which this system has not")
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        poller = select.poll()
+        poller.register(watched, select.POLLIN)
+        return bool(poller.poll(5000))
+    finally:
+        os.close(watched)
+
+
+def test_a_child_that_will_not_stop_is_killed_with_all_it_started(tmp_path):
+    with Children(tmp_path) as children:
+        child = children.start("deaf", _DEAF)
+        grandchild = int(child.wait_for_line("ready", _READY_WITHIN_S).split()[1])
+        assert children.stop(child, timeout_s=0.2) is None
+    assert _ends(child.pid)
+    assert _ends(grandchild)
+
+
+def test_grandchildren_are_gone_even_when_their_parent_ended_in_order(tmp_path):
+    program = """
+        import subprocess, sys
+        grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdout=subprocess.DEVNULL)
+        print("ready", grandchild.pid)
+    """
+    with Children(tmp_path) as children:
+        child = children.start("brief", _python(program))
+        grandchild = int(child.wait_for_line("ready", _READY_WITHIN_S).split()[1])
+        assert child.wait(_READY_WITHIN_S) == 0
+        assert children.stop(child) == 0
+    assert _ends(grandchild)
+
+
+def test_an_error_in_the_parent_leaves_nothing(tmp_path):
+    pids = []
+    with pytest.raises(RuntimeError), Children(tmp_path) as children:
+        for number in range(3):
+            child = children.start(f"sleeper-{number}", _python("import time; print('ready'); time.sleep(600)"))
+            child.wait_for_line("ready", _READY_WITHIN_S)
+            pids.append(child.pid)
+        raise RuntimeError("the demo fails")
+    assert all(_ends(pid) for pid in pids)
+
+
+def test_a_child_that_dies_before_it_is_ready_is_quoted(tmp_path):
+    with Children(tmp_path) as children:
+        child = children.start("broker", _python("import sys; sys.exit('the disk is full')"))
+        with pytest.raises(KitError) as caught:
+            child.wait_for_line("listening", _READY_WITHIN_S)
+    assert "broker ended with exit code 1: the disk is full" in str(caught.value)
+    assert str(tmp_path / "broker.log") in str(caught.value)
+
+
+@pytest.mark.parametrize(("code", "passed_on"), [(2, 2), (6, 6), (1, 1), (7, 1)])
+def test_usage_and_missing_parts_of_a_child_keep_their_exit_code(tmp_path, code, passed_on):
+    with Children(tmp_path) as children:
+        child = children.start("part", _python(f"raise SystemExit({code})"))
+        with pytest.raises(KitError) as caught:
+            child.wait_for_line("ready", _READY_WITHIN_S)
+    assert caught.value.exit_code == passed_on
+
+
+def test_a_child_that_dies_later_is_noticed(tmp_path):
+    with Children(tmp_path) as children:
+        child = children.start("part", _python("print('ready'); input()"), asked=True)
+        child.wait_for_line("ready", _READY_WITHIN_S)
+        children.check()
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait(_READY_WITHIN_S)
+        with pytest.raises(KitError, match="part was killed by SIGKILL"):
+            children.check()
+
+
+def test_a_child_told_to_end_is_not_reported_as_dead(tmp_path):
+    with Children(tmp_path) as children:
+        child = children.start("part", _python("import time; print('ready'); time.sleep(600)"))
+        child.wait_for_line("ready", _READY_WITHIN_S)
+        children.end(child)
+        child.wait(_READY_WITHIN_S)
+        children.check()
+
+
+def test_a_ready_line_that_does_not_come_is_a_named_deadline(tmp_path):
+    with Children(tmp_path) as children:
+        child = children.start("part", _python("import time; print('starting'); time.sleep(600)"))
+        child.wait_for_line("starting", _READY_WITHIN_S)
+        with pytest.raises(KitError, match=r"part did not say 'ready' within 0\.1 s"):
+            child.wait_for_line("ready", 0.1)
+
+
+def test_answers_come_in_the_order_of_the_questions(tmp_path):
+    program = "for line in iter(input, 'end'): print('ok', line)"
+    with Children(tmp_path) as children:
+        child = children.start("part", _python(program), asked=True)
+        assert [child.ask(f"question {number}") for number in range(5)] == [f"ok question {n}" for n in range(5)]
+        with pytest.raises(KitError, match="ended with exit code 0"):
+            child.ask("end")
+
+
+def test_output_far_beyond_a_pipes_size_does_not_block_a_child(tmp_path):
+    with Children(tmp_path) as children:
+        program = "print(('x' * 99 + '\\n') * 20_000 + 'done')"
+        child = children.start("chatty", _python(program))
+        child.wait_for_line("done", _READY_WITHIN_S)
+    assert (tmp_path / "chatty.log").stat().st_size >= 2_000_000
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux kills children at their parent's death")
+def test_children_die_with_a_parent_that_is_killed(tmp_path):
+    deaf = _python(
+        """
+        import signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("ready")
+        time.sleep(600)
+        """
+    )
+    program = f"""
+        import pathlib, time
+        from umqtt_kit.processes import Children
+        child = Children(pathlib.Path({str(tmp_path)!r})).start("deaf", {deaf!r})
+        child.wait_for_line("ready", {_READY_WITHIN_S})
+        print(child.pid)
+        time.sleep(600)
+    """
+    parent = subprocess.Popen(_python(program), stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    parent.kill()
+    parent.communicate()
+    assert _ends(pid)
+
+
+def test_a_child_object_tells_its_exit_code(tmp_path):
+    child = Child("part", _python("raise SystemExit(3)"), tmp_path / "part.log")
+    assert child.wait(_READY_WITHIN_S) == 3
+    assert child.returncode == 3
+    child.kill()
