@@ -1,0 +1,263 @@
+"""Who may import whom, read from the source: every import statement of every module, also those inside
+functions.
+"""
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Package:
+    """A part of the project, and what it may import besides itself and the standard library."""
+
+    folder: str
+    ours: frozenset[str] = frozenset()
+    extras: frozenset[str] = frozenset()
+    on_device: bool = False
+
+
+# Longest folder first: a file belongs to the first that holds it.
+PACKAGES = {
+    "testkit's device files": Package(
+        "host_tests/umqtt_testkit/_device",
+        frozenset({"app", "umqtt_testkit", "file_flash", "power_cut"}),
+        on_device=True,
+    ),
+    "umqtt_testkit": Package("host_tests/umqtt_testkit", frozenset({"umqtt_robust"}), frozenset({"kit", "test"})),
+    "umqtt_broker": Package("tools/umqtt_broker", frozenset({"umqtt_robust"})),
+    "umqtt_kit": Package(
+        "tools/umqtt_kit",
+        frozenset({"umqtt_robust", "umqtt_broker", "umqtt_testkit", "spark_ingest"}),
+        frozenset({"kit", "ingest"}),
+    ),
+    # Works with any MQTT broker, so it knows nothing of ours.
+    "spark_ingest": Package("spark_ingest", frozenset({"umqtt_robust"}), frozenset({"ingest"})),
+    "umqtt_robust": Package("umqtt_robust", on_device=True),
+    "firmware": Package("firmware", frozenset({"umqtt_robust", "app"}), on_device=True),
+}
+
+# What MicroPython has (built in or frozen on a board). typing, dataclasses, enum, abc, functools, logging,
+# contextlib and the like are missing there, or would have to be installed.
+DEVICE_MODULES = frozenset(
+    [
+        "__main__",
+        "_thread",
+        "array",
+        "asyncio",
+        "binascii",
+        "builtins",
+        "cmath",
+        "collections",
+        "cryptolib",
+        "deflate",
+        "dht",
+        "ds18x20",
+        "errno",
+        "esp",
+        "esp32",
+        "framebuf",
+        "gc",
+        "hashlib",
+        "heapq",
+        "io",
+        "json",
+        "machine",
+        "math",
+        "micropython",
+        "neopixel",
+        "network",
+        "ntptime",
+        "onewire",
+        "os",
+        "platform",
+        "random",
+        "re",
+        "rp2",
+        "select",
+        "socket",
+        "ssl",
+        "struct",
+        "sys",
+        "time",
+        "tls",
+        "uctypes",
+        "umachine",
+        "vfs",
+    ]
+)
+
+# (file, module): why a device module may import what boards do not have.
+EXCEPTIONS = {
+    ("umqtt_robust/_host.py", "ssl"): "CPython's half of _platform, not installed on boards",
+    ("firmware/app/health.py", "traceback"): "used where sys.print_exception is missing: under CPython",
+}
+
+# Inside umqtt_robust: errors <- packets <- session <- client. A module may reach none of those to its right.
+LAYERS = ("errors", "packets", "session", "client")
+# The session moves bytes: it has no socket, no clock and no file.
+SESSION_IS_FREE_OF = frozenset({"socket", "select", "time", "os", "ssl", "tls", "transport", "client", "_host"})
+# The one door to what differs between the interpreters; what it imports is not the importer's doing.
+PLATFORM = "_platform"
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Dotted names of the modules a file imports; relative ones begin with dots."""
+    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            if base.strip("."):
+                yield base
+            else:
+                yield from (base + name.name for name in node.names)
+
+
+def python_files(root: Path, package: Package) -> Iterator[Path]:
+    inner = [root / other.folder for other in PACKAGES.values() if other.folder.startswith(package.folder + "/")]
+    for file in sorted((root / package.folder).rglob("*.py")):
+        if not any(file.is_relative_to(folder) for folder in inner):
+            yield file
+
+
+@cache
+def import_names() -> dict[str, list[str]]:
+    """Importable name to the distributions that bring it, as installed here."""
+    return dict(packages_distributions())
+
+
+def declared(root: Path) -> dict[str, set[str]]:
+    """Distribution names of each extra, extras of ourselves resolved."""
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extras: dict[str, set[str]] = {}
+    for extra, requirements in project["optional-dependencies"].items():
+        extras[extra] = set()
+        for requirement in requirements:
+            name = requirement.split(";")[0]
+            for separator in "[<>=!~ ":
+                name = name.split(separator)[0]
+            extras[extra].add(_normal(name))
+    return extras
+
+
+def _normal(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
+def violations(root: Path) -> list[str]:
+    """Every import that the rules forbid, one line each."""
+    return [*_package_violations(root), *_layer_violations(root / PACKAGES["umqtt_robust"].folder)]
+
+
+def _package_violations(root: Path) -> Iterator[str]:
+    extras = declared(root)
+    distributions = import_names()
+    own_names = {Path(package.folder).name for package in PACKAGES.values()}
+    for name, package in PACKAGES.items():
+        allowed = {item for extra in package.extras for item in extras.get(extra, ())}
+        for file in python_files(root, package):
+            where = file.relative_to(root).as_posix()
+            for imported in imports(file):
+                module = imported.split(".")[0]
+                if not module or module in package.ours or module == Path(package.folder).name:
+                    continue
+                if module in own_names or (root / "host_tests" / module).is_dir() or module == "firmware":
+                    yield f"{where}: {name} must not import {module}"
+                elif package.on_device:
+                    if module not in DEVICE_MODULES and (where, module) not in EXCEPTIONS:
+                        yield f"{where}: a board has no module {module}"
+                elif module not in sys.stdlib_module_names:
+                    found = {_normal(item) for item in distributions.get(module, [module])}
+                    if not found & allowed:
+                        yield f"{where}: {module} is not declared in the extras {sorted(package.extras)}"
+
+
+def _layer_violations(folder: Path) -> Iterator[str]:
+    graph = {file.stem: {name.lstrip(".").split(".")[0] for name in imports(file)} for file in folder.glob("*.py")}
+    for module in graph:
+        reached = _reach(graph, module)
+        later = LAYERS[LAYERS.index(module) + 1 :] if module in LAYERS else ()
+        for layer in later:
+            if layer in reached:
+                yield f"umqtt_robust/{module}.py: {module} must not reach {layer}"
+    for forbidden in sorted(_reach(graph, "session") & SESSION_IS_FREE_OF):
+        yield f"umqtt_robust/session.py: session must not reach {forbidden}"
+
+
+def _reach(graph: dict[str, set[str]], module: str) -> set[str]:
+    reached: set[str] = set()
+    waiting = list(graph.get(module, ()))
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            if name != PLATFORM:
+                waiting.extend(graph.get(name, ()))
+    return reached
+
+
+def test_every_import_follows_the_dependency_directions():
+    assert violations(ROOT) == []
+
+
+def test_every_exception_is_still_needed():
+    stale = [entry for entry in EXCEPTIONS if entry[1] not in set(imports(ROOT / entry[0]))]
+    assert stale == []
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "complaint"),
+    [
+        ("umqtt_robust/packets.py", "from .session import Session", "packets must not reach session"),
+        ("umqtt_robust/errors.py", "from . import packets", "errors must not reach packets"),
+        ("umqtt_robust/session.py", "def f():\n    import socket", "session must not reach socket"),
+        ("umqtt_robust/states.py", "import time", "session must not reach time"),
+        ("umqtt_robust/session.py", "from .transport import TCP", "session must not reach transport"),
+        ("umqtt_robust/topics.py", "from dataclasses import dataclass", "a board has no module dataclasses"),
+        ("umqtt_robust/topics.py", "import functools", "a board has no module functools"),
+        ("umqtt_robust/client.py", "import app.telemetry", "a board has no module app"),
+        ("umqtt_robust/client.py", "import umqtt_broker", "umqtt_robust must not import umqtt_broker"),
+        ("firmware/app/clock.py", "import typing", "a board has no module typing"),
+        ("firmware/main.py", "import umqtt_testkit.portable", "firmware must not import umqtt_testkit"),
+        ("spark_ingest/collector.py", "from umqtt_broker import Broker", "spark_ingest must not import umqtt_broker"),
+        ("spark_ingest/source.py", "import click_spinner", "click_spinner is not declared in the extras ['ingest']"),
+        ("tools/umqtt_broker/broker.py", "import click", "click is not declared in the extras []"),
+        ("tools/umqtt_broker/broker.py", "import spark_ingest", "umqtt_broker must not import spark_ingest"),
+        ("host_tests/umqtt_testkit/board.py", "import unit.helpers", "umqtt_testkit must not import unit"),
+        ("host_tests/umqtt_testkit/board.py", "import umqtt_kit", "umqtt_testkit must not import umqtt_kit"),
+        ("host_tests/umqtt_testkit/_device/a.py", "import pathlib", "a board has no module pathlib"),
+    ],
+)
+def test_a_planted_violation_is_found(tmp_path: Path, file: str, source: str, complaint: str):
+    good = {
+        "umqtt_robust/errors.py": "import micropython",
+        "umqtt_robust/packets.py": "from .errors import ProtocolError",
+        "umqtt_robust/states.py": "",
+        "umqtt_robust/_platform.py": "import time",
+        "umqtt_robust/session.py": "from . import packets, states\nfrom ._platform import const",
+        "umqtt_robust/client.py": "import os\nfrom .session import Session",
+        "firmware/main.py": "from app import telemetry\nfrom umqtt_robust import Client\nimport machine",
+        "spark_ingest/collector.py": "import click, json\nfrom . import spool\nfrom umqtt_robust import Client",
+        "tools/umqtt_broker/broker.py": "import asyncio\nfrom umqtt_robust.topics import matches",
+        "host_tests/umqtt_testkit/plugin.py": "import pytest\nfrom .both import x",
+        "host_tests/unit/test_x.py": "",
+        "pyproject.toml": (ROOT / "pyproject.toml").read_text(),
+    }
+    for name, text in good.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert violations(tmp_path) == []
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    with (tmp_path / file).open("a") as planted:
+        planted.write("\n" + source + "\n")
+    assert any(complaint in line for line in violations(tmp_path))
