@@ -7,7 +7,7 @@ micro-batch ends with the block that reaches its limit, and never makes no progr
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -208,28 +208,27 @@ def _within_limits(ranges: list[Range], target: Place, *, max_rows: int | None, 
 def cut(ranges: list[Range], min_partitions: int | None) -> list[tuple[Range, ...]]:
     """Cut `ranges` into partitions of about equal size, between blocks, keeping their order.
 
-    Small ranges share a partition and large ones are cut: at least `min_partitions` where there are enough
-    blocks, and at most about 8 MiB each.
+    Small ranges share a partition and large ones are cut: about 8 MiB each at most, and about `min_partitions` or
+    more where there are enough blocks (blocks differ in size, so it may be one less, as in Spark's Kafka source).
     """
     total = sum(r.end - r.start for r in ranges)
-    size = min(_PARTITION_BYTES, -(-total // min_partitions) if min_partitions else total)
+    wanted = max(min_partitions or 1, -(-total // _PARTITION_BYTES))
+    if wanted == 1:
+        return [tuple(ranges)] if ranges else []
     partitions: list[tuple[Range, ...]] = []
     current: list[Range] = []
-    filled = 0
+    passed = 0
     for r in ranges:
         begin = r.start
-        if r.end - r.start > size - filled:
-            for header in block_headers(segment_path(Path(r.folder), r.segment), r.start, r.end):
-                if filled + header.end - begin >= size:
-                    current.append(Range(r.collector, r.folder, r.spool, r.segment, begin, header.end))
-                    partitions.append(tuple(current))
-                    current, filled, begin = [], 0, header.end
+        for header in block_headers(segment_path(Path(r.folder), r.segment), r.start, r.end):
+            # Against the share of the whole, not of one partition: rounding up would otherwise add up.
+            if (passed + header.end - r.start) * wanted >= total * (len(partitions) + 1):
+                partitions.append((*current, replace(r, start=begin, end=header.end)))
+                current, begin = [], header.end
         if begin < r.end:
-            current.append(Range(r.collector, r.folder, r.spool, r.segment, begin, r.end))
-            filled += r.end - begin
-    if current:
-        partitions.append(tuple(current))
-    return partitions
+            current.append(replace(r, start=begin))
+        passed += r.end - r.start
+    return [*partitions, tuple(current)] if current else partitions
 
 
 def bytes_between(start: Mapping[str, Place], latest: Mapping[str, Place], root: Path) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
 from spark_ingest.errors import MissingDependency
 from spark_ingest.session import require_java, start_session
@@ -70,7 +71,7 @@ def _listens(broker: subprocess.Popen, port: int) -> bool:
 @pytest.fixture
 def publish(mosquitto: int) -> Iterator[Callable[..., None]]:
     """``publish([(topic, payload), …])`` at QoS 1: returns when the broker has acknowledged everything."""
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, "tests")
+    client = paho.Client(CallbackAPIVersion.VERSION2, "tests")
     client.max_inflight_messages_set(1000)
     client.connect("127.0.0.1", mosquitto)
     client.loop_start()

@@ -25,9 +25,17 @@ def publish_packet(topic: str, payload: bytes, packet_id: int = 1, *, qos: int =
     return bytes((0x30 | qos << 1 | dup << 3,)) + remaining_length(len(body)) + body
 
 
-def record(device: str, boot: str, seq: int, **fields: object) -> bytes:
+def record(device: str, boot: str, seq: int, /, **fields: object) -> bytes:
     """A telemetry record's payload; `fields` replace the defaults."""
-    content = {"v": 1, "id": device, "boot": boot, "seq": seq, "ts": RECEIVED_MS - 5, "up": 1000 + seq, "m": {"t": 21.5}}
+    content = {
+        "v": 1,
+        "id": device,
+        "boot": boot,
+        "seq": seq,
+        "ts": RECEIVED_MS - 5,
+        "up": 1000 + seq,
+        "m": {"t": 21.5},
+    }
     return json.dumps(content | fields).encode()
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,17 +36,17 @@ def workload(seed: int) -> tuple[list[pa.Table], set[tuple[str, str, int]], int]
     return [table.slice(i * size, size) for i in range(BATCHES)], set(made), 12
 
 
-def run_killed(folder: Path, batches: list[pa.Table], kills: list[tuple[int, str]]) -> None:
+def run_killed(folder: Path, batches: list[pa.Table], kills: Sequence[tuple[int, str]]) -> None:
     """Write all micro-batches as Spark would: killed at each of `kills`, it starts again at the uncommitted one."""
     committed = 0
     pending = list(kills)
+
+    def kill(stage: str) -> None:
+        if pending and pending[0] == (committed, stage):
+            pending.pop(0)
+            raise Killed(stage)
+
     while committed < len(batches):
-
-        def kill(stage: str) -> None:
-            if pending and pending[0] == (committed, stage):
-                pending.pop(0)
-                raise Killed(stage)
-
         writer = BatchWriter(folder, folder / "state", on_stage=kill, report=lambda _line: None)
         try:
             while committed < len(batches):
@@ -153,7 +154,9 @@ def test_clocks_in_1970_and_2100_change_only_their_own_rows(tmp_path):
     writer.write(messages([record("a", "1-a", 1)]).select(MESSAGE_COLUMNS), 1, QUERY)
     from deltalake import DeltaTable
 
-    rows = sorted(DeltaTable(tmp_path / "silver").to_pyarrow_table().to_pylist(), key=lambda r: (r["device_id"], r["seq"]))
+    rows = sorted(
+        DeltaTable(tmp_path / "silver").to_pyarrow_table().to_pylist(), key=lambda r: (r["device_id"], r["seq"])
+    )
     assert [(r["device_id"], r["seq"], r["clock_ok"], r["event_ts_from"]) for r in rows] == [
         ("a", 0, True, "ts"),
         ("a", 1, True, "ts"),

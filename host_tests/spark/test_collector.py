@@ -246,5 +246,7 @@ def test_the_status_file_is_json_with_the_documented_keys(monkeypatch, tmp_path)
     one, _ = play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
     table = re.search(r"=====\n(.*?)=====", (collector_module.__doc__ or "").split("`--status FILE`")[1], re.S)
     assert table
-    documented = {key.strip() for row in table[1].splitlines() if row[:1].strip() for key in row.split("  ")[0].split(",")}
+    documented = {
+        key.strip() for row in table[1].splitlines() if row[:1].strip() for key in row.split("  ")[0].split(",")
+    }
     assert documented - {"="} == {*json.loads(json.dumps(one.status())), "updated_ms"}

@@ -71,7 +71,7 @@ def test_a_flipped_bit_in_any_byte_below_the_durable_position_stops_the_collecto
     good = segment_path(folder, 0).read_bytes()
     for at in range(len(good)):
         segment_path(folder, 0).write_bytes(good[:at] + bytes((good[at] ^ 0x10,)) + good[at + 1 :])
-        with pytest.raises(SpoolDamaged, match="0000000000.seg is damaged at byte"):
+        with pytest.raises(SpoolDamaged, match=r"0000000000\.seg is damaged at byte"):
             Spool(folder)
         with pytest.raises(SpoolDamaged):
             payloads_in(folder)
@@ -116,9 +116,9 @@ def test_pos_is_published_only_after_the_sync(tmp_path):
     seen: list[tuple[int, int]] = []
 
     def sync(fd: int) -> None:
-        if (folder / "pos").exists() and (place := decode_position((folder / "pos").read_bytes())):
-            if os.path.samestat(os.fstat(fd), segment_path(folder, place.segment).stat()):
-                seen.append((place.position, os.fstat(fd).st_size))
+        place = decode_position((folder / "pos").read_bytes()) if (folder / "pos").exists() else None
+        if place and os.path.samestat(os.fstat(fd), segment_path(folder, place.segment).stat()):
+            seen.append((place.position, os.fstat(fd).st_size))
         sync_data(fd)
 
     fill(folder, [[b"one"], [b"two"], [b"three"]], sync=sync)

@@ -1,0 +1,135 @@
+"""The whole way with real parts: mosquitto, the collector, Spark, Delta; the driver killed at every dangerous point."""
+
+import json
+import os
+import random
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from spark_helpers import Process, alive, children, collector_process, record, status, until
+
+from spark_ingest import pipeline as pipeline_module
+from spark_ingest.tables import identities, summary
+
+DEVICES, READINGS, CORRUPT = 10, 60, 7
+
+
+class Chain:
+    """A collector that runs, and a pipeline that is started, killed and started again over its spool."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tables = folder / "tables"
+        self.status_path = folder / "pipeline.json"
+        self._arguments = ["--spool", folder / "spool", "--tables", self.tables]
+        self._arguments += ["--checkpoint", folder / "checkpoint", "--status", self.status_path]
+
+    def start(self, *more: object) -> Process:
+        return Process([sys.executable, "-m", "spark_ingest.pipeline", *self._arguments, *more], cwd=self.folder)
+
+    def killed_at(self, stage: str, times: int, *more: object) -> None:
+        """Run until the driver kills itself, and see that its Java process goes too."""
+        dying = Path(__file__).with_name("pipeline_dies.py")
+        with Process([sys.executable, dying, stage, times, *self._arguments, *more], cwd=self.folder) as driver:
+            driver.wait_for_line("ready")
+            offspring = children(driver.pid)
+            assert driver.finish(90)[0] == -signal.SIGKILL, stage
+        until(lambda: not any(map(alive, offspring)), "the killed driver's Java process is gone")
+
+
+def test_killed_before_and_after_the_silver_commit_and_before_the_checkpoint_nothing_is_lost_or_duplicated(
+    mosquitto, publish, tmp_path
+):
+    made = [(f"d{device}", "1-a", seq) for seq in range(READINGS) for device in range(DEVICES)]
+    messages = [(f"fleet/{one[0]}/telemetry", record(*one)) for one in made]
+    messages += random.Random(1).choices(messages, k=50)
+    messages += [("fleet/d0/telemetry", b"corrupt %d" % i) for i in range(CORRUPT)]
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    random.Random(seed).shuffle(messages)
+    chain, state = Chain(tmp_path), tmp_path / "collector.json"
+    with collector_process(mosquitto, tmp_path / "spool", "north", "--status", state) as collector:
+        collector.wait_for_line("subscribed north")
+        for start in range(0, len(messages), 100):  # Several groups, so that several micro-batches can form.
+            publish(messages[start : start + 100])
+        until(lambda: status(state)["messages"] == len(messages), "all messages in the spool")
+
+        limit = ["--once", "--max-rows", "100"]
+        chain.killed_at("progress written", 1, *limit)  # before the silver commit
+        chain.killed_at("silver committed", 2, *limit)  # after it
+        chain.killed_at("quarantine committed", 2, *limit)  # before the checkpoint commit
+
+        with chain.start("--json") as pipeline:
+            pipeline.wait_for_line("ready")
+            until(lambda: status(chain.status_path).get("lag_bytes") == 0, "the backlog is read")
+            assert summary(chain.tables) == (len(made), len(made), CORRUPT)
+            java = children(pipeline.pid)
+
+            # Live now: what is published appears, duplicates do not.
+            publish([*messages[:20], ("fleet/d0/telemetry", record("d0", "2-b", 0))])
+            until(lambda: summary(chain.tables).rows == len(made) + 1, "the live reading is in silver")
+            until(lambda: status(chain.status_path).get("lag_bytes") == 0, "all of it is read")
+            code, out, err = pipeline.terminate()
+            assert code == 0, err
+            assert not any(map(alive, java)), "no Java process is left behind"
+        assert collector.terminate()[0] == 0
+
+    rows = list(identities(chain.tables))
+    assert set(rows) == {*made, ("d0", "2-b", 0)} and len(rows) == len(made) + 1
+    corrupt_again = sum(payload.startswith(b"corrupt") for _, payload in messages[:20])
+    assert summary(chain.tables).quarantined == CORRUPT + corrupt_again, "each PUBLISH once: its place is its key"
+    last = json.loads(out.splitlines()[-1])
+    assert last["state"] == "stopped" and last["lag_bytes"] == 0 and last["last_batch_ms"] > 0
+    documented = re.findall(r"^([a-z_]+(?:, [a-z_]+)*)  ", pipeline_module.__doc__ or "", re.M)
+    assert {key for row in documented for key in row.split(", ")} == {*last, "updated_ms"}
+    assert not [p for p in tmp_path.iterdir() if p.name in ("spark-warehouse", "metastore_db", "artifacts")]
+
+
+def run(*arguments: object, **environment: str) -> tuple[int, str, str]:
+    with Process([sys.executable, "-m", "spark_ingest.pipeline", *arguments], env=os.environ | environment) as process:
+        return process.finish()
+
+
+@pytest.fixture
+def usual(tmp_path) -> list[object]:
+    (tmp_path / "spool").mkdir()
+    return ["--spool", tmp_path / "spool", "--tables", tmp_path / "tables", "--checkpoint", tmp_path / "checkpoint"]
+
+
+@pytest.mark.parametrize("java", ["missing", "too old", "not there"])
+def test_without_a_fitting_java_it_says_what_to_install_and_exits_with_6(tmp_path, usual, java):
+    environment = {"PATH": str(tmp_path / "bin"), "JAVA_HOME": ""}
+    (tmp_path / "bin").mkdir()
+    if java == "too old":
+        fake = tmp_path / "bin" / "java"
+        fake.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+        fake.chmod(0o755)
+    elif java == "not there":
+        environment["JAVA_HOME"] = str(tmp_path / "jdk")
+    code, out, err = run(*usual, **environment)
+    assert (code, out) == (6, "") and err.count("\n") == 1
+    assert "Java 17 or newer is needed for Spark and was not found" in err
+    assert "apt install openjdk-17-jre-headless" in err
+
+
+@pytest.mark.parametrize("option", ["--tables", "--checkpoint", "--spool", "--status"])
+def test_a_folder_that_cannot_be_used_is_one_line_and_exit_code_2(usual, option):
+    code, out, err = run(*usual, option, "/dev/null/x")
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    assert "/dev/null/x" in err
+
+
+def test_a_checkpoint_in_use_is_refused(tmp_path, usual):
+    (tmp_path / "checkpoint").mkdir()
+    with pipeline_module._Lock(tmp_path / "checkpoint"):
+        code, _, err = run(*usual)
+    assert code == 2 and "in use by another pipeline" in err
+
+
+def test_nothing_of_pyspark_is_imported_before_java_was_found():
+    code = "import sys, spark_ingest.pipeline; sys.exit(any(m.split('.')[0] == 'pyspark' for m in sys.modules))"
+    with Process([sys.executable, "-c", code]) as process:
+        assert process.finish()[0] == 0
