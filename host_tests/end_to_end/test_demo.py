@@ -1,0 +1,84 @@
+"""The whole chain, as `make demo` runs it: no reading is lost or stored twice, and a reading that is lost is found."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from umqtt_kit.witness import witness_path
+from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java: apt install openjdk-17-jre-headless"),
+]
+_ENDS_WITHIN_S = 200.0
+
+
+def _demo(out: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "umqtt_kit", "demo", "--out", str(out), *arguments]
+
+
+def test_nothing_is_lost_or_duplicated_and_the_table_opens_as_printed(tmp_path):
+    try:
+        micropython_command()
+    except MicroPythonMissing as missing:
+        pytest.skip(str(missing))
+    out = tmp_path / "out"
+    ended = subprocess.run(
+        _demo(out, "--seconds", "8", "--boards", "2", "--devices", "10"),
+        capture_output=True,
+        text=True,
+        timeout=_ENDS_WITHIN_S,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stderr == ""
+    result = json.loads((out / "result.json").read_text())
+    assert (result["lost"], result["duplicated"], result["unwitnessed"]) == (0, 0, 0)
+    assert (result["boards"], result["devices"]) == (2, 10)
+    assert result["made"] == result["stored"] > 200
+    # Every device and every board has its part in that, also after the outage.
+    for device_id in ("board-01", "board-02", "sim-0001", "sim-0010"):
+        assert witness_path(out / "witness", device_id).read_bytes().count(b"\n") > 10
+    assert "exactly once" in ended.stdout
+    command = next(line.strip() for line in ended.stdout.splitlines() if "to_pandas" in line)
+    shown = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert f"[{result['stored']} rows x " in shown.stdout, shown.stderr
+
+
+def test_a_reading_that_never_arrives_is_counted_as_lost_and_exit_code_1(tmp_path):
+    """Planted: a device notes a reading that it never hands to the client. Without MicroPython, which is said."""
+    out = tmp_path / "out"
+    demo = subprocess.Popen(
+        _demo(out, "--seconds", "2", "--devices", "3", "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "UMQTT_MICROPYTHON": "no-such-micropython"},
+    )
+    victim = witness_path(out / "witness", "sim-0002")
+    deadline = time.monotonic() + 60
+    while not (victim.exists() and victim.stat().st_size):
+        assert demo.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    boot = victim.read_text().split()[0]
+    with victim.open("a") as witness:
+        witness.write(f"{boot} 99999\n")
+    stdout, stderr = demo.communicate(timeout=_ENDS_WITHIN_S)
+    assert demo.returncode == 1, stdout + stderr
+    result = json.loads(stdout)
+    assert (result["lost"], result["duplicated"], result["unwitnessed"]) == (1, 0, 0)
+    assert result["examples"] == {"lost": [f"sim-0002 {boot} 99999"]}
+    assert (result["boards"], result["devices"]) == (0, 3)
+    assert {"made", "stored", "seconds", "readings_per_second"} <= result.keys()
+    assert "simulated devices only" in stderr
+    # Kept for whoever has to find out why.
+    for kept in ("logs/spark.log", "witness/sim-0002.witness", "tables/silver", "spool"):
+        assert (out / kept).exists()

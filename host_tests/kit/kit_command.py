@@ -1,0 +1,77 @@
+"""The command `umqtt`, run as a user runs it; and who is left of the processes it started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_MARK = "UMQTT_TEST_FAMILY"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A finished command."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    def only_error(self) -> str:
+        """The one line of stderr. Fails when there is none or more, or something on stdout."""
+        assert self.stdout == "", self.stdout
+        lines = self.stderr.splitlines()
+        assert len(lines) == 1, f"not one line but {len(lines)}:\n{self.stderr}"
+        return lines[0]
+
+
+def umqtt_command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "umqtt_kit", *arguments]
+
+
+class Family:
+    """A command and everything it starts, recognised by a variable that every descendant inherits."""
+
+    def __init__(self, cwd: Path) -> None:
+        self._cwd = cwd
+        self._mark = f"{_MARK}={uuid.uuid4().hex}"
+
+    def start(self, command: Sequence[str]) -> subprocess.Popen[str]:
+        name, _, value = self._mark.partition("=")
+        return subprocess.Popen(
+            command,
+            cwd=self._cwd,
+            env={**os.environ, name: value},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def alive(self) -> list[str]:
+        """`PID COMMAND` of every process of the family that has not ended."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            if not folder.name.isdigit():
+                continue
+            try:
+                if self._mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                    command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    found.append(f"{folder.name} {command[:120]}")
+            except OSError:
+                continue  # ended meanwhile, or not ours
+        return found
+
+    def wait_until(self, condition: Callable[[list[str]], bool], timeout_s: float) -> list[str]:
+        """The kernel tells nobody about grandchildren, so they are looked for again and again until the condition."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            alive = self.alive()
+            if condition(alive) or time.monotonic() > deadline:
+                return alive
+            time.sleep(0.05)
