@@ -60,16 +60,16 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk()
     monkeypatch.setattr(writer, "write", disk.write)
-    yield disk
-    disk.go()
+    return disk
 
 
 @pytest.fixture
-def broker(disk: Disk, tmp_path: Path, start_broker) -> BrokerThread:
-    return start_broker(store=str(tmp_path / "broker.db"))
+def broker(disk: Disk, tmp_path: Path, start_broker) -> Iterator[BrokerThread]:
+    yield start_broker(store=str(tmp_path / "broker.db"))
+    disk.go()  # a test that failed must not keep the broker from stopping
 
 
 def assert_silent(peer: Peer) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import paho.mqtt.client as paho
 import pytest
 from broker_peer import BrokerProcess, Peer
+from paho.mqtt.enums import CallbackAPIVersion
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -107,7 +108,7 @@ def test_paho_publishes_and_receives_at_every_qos_in_order(tmp_path: Path) -> No
     with BrokerProcess(tmp_path / "broker.db") as broker:
         received: list[tuple[int, int]] = []
         subscribed, complete = threading.Event(), threading.Event()
-        subscriber = paho.Client(paho.CallbackAPIVersion.VERSION2, "subscriber", clean_session=False)
+        subscriber = paho.Client(CallbackAPIVersion.VERSION2, "subscriber", clean_session=False)
 
         def on_message(client: paho.Client, userdata: object, message: paho.MQTTMessage) -> None:
             del client, userdata
@@ -117,7 +118,7 @@ def test_paho_publishes_and_receives_at_every_qos_in_order(tmp_path: Path) -> No
 
         subscriber.on_subscribe = lambda *_: subscribed.set()
         subscriber.on_message = on_message
-        publisher = paho.Client(paho.CallbackAPIVersion.VERSION2, "publisher")
+        publisher = paho.Client(CallbackAPIVersion.VERSION2, "publisher")
         for client in (subscriber, publisher):
             client.connect("127.0.0.1", broker.port)
             client.loop_start()

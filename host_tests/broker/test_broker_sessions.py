@@ -210,14 +210,14 @@ def test_a_packet_identifier_in_use_is_skipped_when_the_numbers_wrap(start_broke
         used: list[int] = []
         total = 65535 + 300
         batch = b"".join(publish_packet(b"a", b"", 1, 1) for _ in range(300))
-        kept = None
+        kept = 0
         for _ in range(0, total, 300):
             publisher.send(batch)
             acknowledgements = bytearray()
             for _ in range(300):
                 message = client.expect(PUBLISH)
                 used.append(message.packet_id)
-                if kept is None:
+                if not kept:
                     kept = message.packet_id
                 else:
                     acknowledgements += ack_packet(PUBACK, message.packet_id)

@@ -10,7 +10,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from ..errors import StoreError
 from ..retained import RetainedMessage
@@ -26,7 +26,7 @@ _RETRY_DELAY = 1.0
 
 
 class SqliteStore(Store):
-    """See Store. All methods run in the event loop's thread; only `_run` runs in the store's own."""
+    """See Store. All methods run in the event loop's thread; only `_write` runs in the store's own."""
 
     def __init__(self, path: str) -> None:
         self.durable = True
@@ -237,18 +237,25 @@ class SqliteStore(Store):
         self._open_batch = Batch()
         self.batch += 1
         self._scheduled = False
-        self._thread.submit(self._run, batch)
+        self._thread.submit(self._write, batch).add_done_callback(
+            lambda result: self._loop.call_soon_threadsafe(self._finished, batch, result)
+        )
 
-    def _run(self, batch: Batch) -> None:
-        """Run one transaction in the store's thread and report to the loop."""
+    def _write(self, batch: Batch) -> list[list[DeliveryRow]]:
+        """Run one transaction, in the store's thread."""
         try:
-            pages = writer.write(self._database, batch)
-        except sqlite3.Error as error:
+            return writer.write(self._database, batch)
+        except BaseException:
             if self._database.in_transaction:
                 self._database.rollback()
-            self._loop.call_soon_threadsafe(self._failed, batch, error)
+            raise
+
+    def _finished(self, batch: Batch, result: Future[list[list[DeliveryRow]]]) -> None:
+        error = result.exception()
+        if error is None:
+            self._done(batch, result.result())
         else:
-            self._loop.call_soon_threadsafe(self._done, batch, pages)
+            self._failed(batch, error)
 
     def _done(self, batch: Batch, pages: list[list[DeliveryRow]]) -> None:
         self._committing = None
@@ -264,7 +271,7 @@ class SqliteStore(Store):
         self._after_commit()
         self._transaction_ended.set()
 
-    def _failed(self, batch: Batch, error: sqlite3.Error) -> None:
+    def _failed(self, batch: Batch, error: BaseException) -> None:
         """Nothing of the batch is safe: acknowledge none of it, and try again with what came meanwhile."""
         self._stats.commit_failures += 1
         _log.error("store %s: transaction failed, will be tried again: %s", self._path, error)
