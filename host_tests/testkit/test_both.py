@@ -118,9 +118,7 @@ def test_each_test_runs_on_both_and_fails_where_it_must(report: str):
 
 
 def test_the_report_shows_output_source_line_and_reason(report: str):
-    assert re.search(
-        r'test_sample.py", line \d+, in inner\n    assert not ON_DEVICE, "told on device"', report
-    )
+    assert re.search(r'test_sample.py", line \d+, in inner\n    assert not ON_DEVICE, "told on device"', report)
     for text in (
         "AssertionError: told on device",
         "printed before",

@@ -140,9 +140,7 @@ def test_a_peers_reset_is_passed_on(proxy: FaultProxy, pair):
     assert end_of(device)[1] == "reset"
 
 
-def test_a_blackhole_swallows_and_gives_back_when_lifted(
-    proxy: FaultProxy, upstream: Upstream, connect, pair
-):
+def test_a_blackhole_swallows_and_gives_back_when_lifted(proxy: FaultProxy, upstream: Upstream, connect, pair):
     device, broker = pair
     proxy.blackhole(True)
     device.sendall(b"in the dark")

@@ -1,0 +1,284 @@
+"""A power-cut flash: NOR memory under a real littlefs, with the power cut at any operation. For portable tests.
+
+    from umqtt_testkit.flash import PowerCutFlash
+
+    def test_a_saved_value_survives_every_cut():
+        def scenario(root, ledger):                     # what the device does; it may die at any flash operation
+            for value in range(5):
+                ledger["tried"] = value
+                save(root + "/value", value)
+                ledger["saved"] = value                 # reached only when save() has returned
+
+        def check(root, ledger):                        # after the reboot, on the remounted flash
+            assert load(root + "/value") in (ledger.get("saved"), ledger.get("tried"))
+
+        with PowerCutFlash(geometry="esp32") as flash:
+            flash.sweep(scenario, check)
+
+Runs where VfsLfs2 is: inside MicroPython. On CPython the test is skipped with that reason. Give the file `HEAP = "4M"`.
+The ledger is the test's knowledge outside the board, a new dict for every run.
+"""
+
+import gc
+import os
+
+from umqtt_testkit.portable import Rng, skip
+
+BLOCK_SIZE = 4096
+# Bytes of one program operation of the ports' littlefs.
+PROGRAM_SIZES = {"esp32": 32, "rp2": 256}
+ROOT = "/flash"
+
+_ERASED = b"\xff" * BLOCK_SIZE
+_ERASED_CELLS = memoryview(_ERASED)
+_EIO = 5
+_QUARTERS = (0, 1, 2, 3, 4)
+_NEVER = -1
+
+_IOCTL_BLOCK_COUNT = 4
+_IOCTL_BLOCK_SIZE = 5
+_IOCTL_BLOCK_ERASE = 6
+
+
+class PowerCut(BaseException):
+    """The power is gone. No Exception: code under test that catches those must not survive its own death."""
+
+
+_CUT = PowerCut()  # made beforehand: raised where nothing can be allocated, too
+
+
+class NorFlash:
+    """A block device in RAM that counts, and dies when told.
+
+    memory: bytearray, kept over lives. Counters: erases (list, one number a block), programs, programmed_bytes,
+    overwrites (programs of bytes that were not erased), operations (erases and programs together).
+    """
+
+    def __init__(self, memory):
+        self.memory = memory
+        self._cells = memoryview(memory)
+        self.block_count = len(memory) // BLOCK_SIZE
+        self.cut_at = _NEVER
+        self.quarters = 0
+        self.dead = False  # of a cut
+        self.off = False
+        self.clear_counters()
+
+    def clear_counters(self):
+        self.erases = [0] * self.block_count
+        self.programs = self.programmed_bytes = self.overwrites = self.operations = 0
+
+    def readblocks(self, block, buffer, offset=0):
+        if self.dead or self.off:
+            return -_EIO
+        start = block * BLOCK_SIZE + offset
+        try:
+            buffer[:] = self._cells[start : start + len(buffer)]
+        except MemoryError:
+            _copy_without_heap(buffer, 0, self.memory, start, len(buffer))
+        return 0
+
+    def writeblocks(self, block, buffer, offset=0):
+        if self.dead or self.off:
+            return -_EIO
+        length = len(buffer)
+        last = self._is_last()
+        self._program(block * BLOCK_SIZE + offset, buffer, length * self.quarters // 4 if last else length)
+        if last:
+            self._die()
+        self.programs += 1
+        self.programmed_bytes += length
+        return 0
+
+    def ioctl(self, operation, argument):
+        # A dead device answers with an error: littlefs's own finalisers come here too, where nothing may be raised.
+        if self.dead or self.off:
+            return -_EIO
+        if operation == _IOCTL_BLOCK_COUNT:
+            return self.block_count
+        if operation == _IOCTL_BLOCK_SIZE:
+            return BLOCK_SIZE
+        if operation == _IOCTL_BLOCK_ERASE:
+            last = self._is_last()
+            length = BLOCK_SIZE * self.quarters // 4 if last else BLOCK_SIZE
+            start = argument * BLOCK_SIZE
+            try:
+                self._cells[start : start + length] = _ERASED_CELLS[:length]
+            except MemoryError:
+                _copy_without_heap(self.memory, start, _ERASED, 0, length)
+            if last:
+                self._die()
+            self.erases[argument] += 1
+        return 0
+
+    def _is_last(self):
+        self.operations += 1
+        return self.operations - 1 == self.cut_at
+
+    def _die(self):
+        self.dead = True
+        raise _CUT
+
+    def _program(self, start, data, length):
+        try:
+            cells = self._cells[start : start + length]
+            if cells == _ERASED_CELLS[:length]:
+                cells[:] = memoryview(data)[:length]
+                return
+            self.overwrites += 1
+        except MemoryError:
+            pass  # as in _copy_without_heap; what follows is right for erased cells as well
+        i = 0
+        while i < length:
+            self.memory[start + i] &= data[i]  # programming can only clear bits
+            i += 1
+
+
+def _copy_without_heap(target, target_start, source, source_start, length):
+    """The garbage collector closes a forgotten file while the heap is locked: then nothing can be allocated."""
+    i = 0
+    while i < length:
+        target[target_start + i] = source[source_start + i]
+        i += 1
+
+
+class PowerCutFlash:
+    """A formatted flash for sweeps and for measuring wear.
+
+    geometry: "esp32" or "rp2" (program size 32 or 256). blocks: of 4096 bytes; few of them are copied faster.
+    """
+
+    def __init__(self, geometry="esp32", blocks=24):
+        self.program_size = PROGRAM_SIZES[geometry]
+        self._memory = bytearray(_ERASED * blocks)
+        self.flash = NorFlash(self._memory)
+        self._mounted = False
+
+    def __enter__(self):
+        vfs = _vfs()
+        vfs.VfsLfs2.mkfs(NorFlash(self._memory), progsize=self.program_size)
+        self.mount()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.unmount()
+
+    # Mounted by hand: to prepare a sweep, or to count what an operation costs
+
+    def mount(self):
+        """Power on: the flash as it is, at ROOT. `flash` is its device, with counters at zero."""
+        vfs = _vfs()
+        self.flash = NorFlash(self._memory)
+        vfs.mount(vfs.VfsLfs2(self.flash, progsize=self.program_size), ROOT)
+        self._mounted = True
+
+    def unmount(self):
+        """Power off in an orderly way."""
+        if self._mounted:
+            self._mounted = False
+            _vfs().umount(ROOT)
+            # Files left open belong to the life that is over: their finalisers must not write into the next one.
+            self.flash.off = True
+
+    # Sweeps
+
+    def sweep(self, scenario, check, most=None, second_cuts=0, seed=1):
+        """Cut the power at every program and erase of `scenario`, each with 0..4 quarters of it applied.
+
+        scenario(root, ledger): starts on the flash as it is now. check(root, ledger): runs after the reboot, raises
+        AssertionError when something is lost; it may write, as a device that restores does. After it the file system
+        must still take a file.
+        most: random sample of that many cuts (seed); None: all. second_cuts: after each cut, that many times the
+        check itself is cut at a random operation and run again.
+        Returns the number of cuts made. Raises AssertionError that names the cut of the first failure.
+        """
+        if self._mounted:
+            self.unmount()
+        start = bytes(self._memory)
+        operations = self._count_operations(scenario, check)
+        points = [(at, quarters) for at in range(operations) for quarters in _QUARTERS]
+        rng = Rng(seed, quiet=True)
+        if most is not None and most < len(points):
+            rng.shuffle(points)
+            points = points[:most]
+        cuts = 0
+        for at, quarters in points:
+            self._memory[:] = start
+            where = f"cut at operation {at} of {operations}, {quarters} quarters applied"
+            ledger = {}
+            self._run(scenario, ledger, at, quarters)
+            cuts += 1 + self._check_with_cuts(check, ledger, second_cuts, rng, where)
+            gc.collect()
+        self._memory[:] = start
+        self.mount()
+        print(f"{cuts} cuts, {operations} operations, seed {seed}")
+        return cuts
+
+    def _count_operations(self, scenario, check):
+        start = bytes(self._memory)
+        ledger = {}
+        operations, died = self._run(scenario, ledger, _NEVER, 0)
+        assert not died and operations, f"the scenario writes nothing to {ROOT}"
+        # A check that fails without any cut is a mistake of the test.
+        self._checked(check, ledger, "no cut at all", _NEVER, 0)
+        self._memory[:] = start
+        return operations
+
+    def _check_with_cuts(self, check, ledger, second_cuts, rng, where):
+        after_first = bytes(self._memory if second_cuts else b"")
+        operations, _ = self._checked(check, ledger, where, _NEVER, 0)
+        made = 0
+        for _ in range(second_cuts if operations else 0):
+            self._memory[:] = after_first
+            at, quarters = rng.below(operations), rng.choice(_QUARTERS)
+            again = f"{where}; then the check cut at operation {at}, {quarters} quarters"
+            self._checked(check, ledger, again, at, quarters)
+            self._checked(check, ledger, again, _NEVER, 0)
+            made += 1
+        return made
+
+    def _checked(self, check, ledger, where, at, quarters):
+        try:
+            operations, died = self._run(check, ledger, at, quarters)
+            if not died:
+                self._run(_still_takes_a_file, ledger, _NEVER, 0)
+        except (AssertionError, OSError) as error:
+            message = f"{where}: {_text(error)}; ledger {ledger!r}"
+            raise AssertionError(message)  # noqa: B904 - MicroPython has no `raise from`
+        return operations, died
+
+    def _run(self, function, ledger, at, quarters):
+        """One life. Returns the flash operations it made and whether it died of the cut."""
+        self.mount()
+        self.flash.cut_at, self.flash.quarters = at, quarters
+        try:
+            function(ROOT, ledger)
+        except BaseException:
+            # A finally or a close on the way out meets the dead device and turns the cut into an OSError.
+            if not self.flash.dead:
+                raise
+        finally:
+            self.unmount()
+        return self.flash.operations, self.flash.dead
+
+
+def _still_takes_a_file(root, ledger):
+    name = root + "/.power-cut-flash"
+    data = b"p" * 700  # too large to be inlined: needs a block
+    with open(name, "wb") as file:
+        file.write(data)
+    with open(name, "rb") as file:
+        assert file.read() == data, "the file system does not keep a file any more"
+    os.remove(name)
+
+
+def _text(error):
+    return f"{type(error).__name__}: {error}"
+
+
+def _vfs():
+    try:
+        import vfs  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        vfs = skip("VfsLfs2 is in MicroPython only")
+    return vfs
