@@ -3,6 +3,7 @@
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
+from spark_helpers import Process
 
 from spark_ingest.errors import MissingDependency
 from spark_ingest.session import require_java, start_session
@@ -47,19 +49,35 @@ def mosquitto(tmp_path: Path) -> Iterator[int]:
             f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_inflight_messages 1000\n"
             "max_queued_messages 0\npersistence false\n"
         )
-        broker = subprocess.Popen([program, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        if _listens(broker, port):
+        null = subprocess.DEVNULL
+        process = subprocess.Popen([program, "-c", str(config)], stdout=null, stderr=null)
+        if _listens(process, port):
             break
     else:
         pytest.fail("mosquitto did not start")
     yield port
-    broker.terminate()
-    broker.wait(10)
+    process.terminate()
+    process.wait(10)
 
 
-def _listens(broker: subprocess.Popen, port: int) -> bool:
+@pytest.fixture
+def paired(tmp_path: Path) -> Iterator[int]:
+    """The port of a paired broker of this test's own."""
+    command = [sys.executable, "-m", "umqtt_broker", "-p", 0, "--store", tmp_path / "broker.db"]
+    with Process(command) as process:
+        yield int(process.wait_for_line("listening on ").rsplit(":", 1)[1])
+        process.terminate()
+
+
+@pytest.fixture(params=["mosquitto", "paired"])
+def broker(request: pytest.FixtureRequest) -> int:
+    """The port of a broker, once of each make."""
+    return request.getfixturevalue(request.param)
+
+
+def _listens(process: subprocess.Popen, port: int) -> bool:
     deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and broker.poll() is None:
+    while time.monotonic() < deadline and process.poll() is None:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
             return True
@@ -69,11 +87,12 @@ def _listens(broker: subprocess.Popen, port: int) -> bool:
 
 
 @pytest.fixture
-def publish(mosquitto: int) -> Iterator[Callable[..., None]]:
+def publish(request: pytest.FixtureRequest) -> Iterator[Callable[..., None]]:
     """``publish([(topic, payload), …])`` at QoS 1: returns when the broker has acknowledged everything."""
     client = paho.Client(CallbackAPIVersion.VERSION2, "tests")
     client.max_inflight_messages_set(1000)
-    client.connect("127.0.0.1", mosquitto)
+    broker = "broker" if "broker" in request.fixturenames else "mosquitto"
+    client.connect("127.0.0.1", request.getfixturevalue(broker))
     client.loop_start()
 
     def send(messages: list[tuple[str, bytes]]) -> None:

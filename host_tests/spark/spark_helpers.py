@@ -70,12 +70,12 @@ class Process:
             self._child.kill()
         self._child.communicate()
 
-    def wait_for_line(self, wanted: str, timeout: float = 60.0) -> None:
-        """Read standard output until the line `wanted`."""
+    def wait_for_line(self, wanted: str, timeout: float = 60.0) -> str:
+        """Read standard output until a line that begins with `wanted`; that line."""
         assert self._child.stdout is not None
         fd = self._child.stdout.fileno()
         deadline = time.monotonic() + timeout
-        while wanted not in self.lines:
+        while not (found := [line for line in self.lines if line.startswith(wanted)]):
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([fd], [], [], left)[0]:
                 raise AssertionError(f"no line {wanted!r} within {timeout} s, only {self.lines}")
@@ -84,6 +84,7 @@ class Process:
                 raise AssertionError(f"ended before {wanted!r}: {self.lines}, {self._child.communicate()[1].decode()}")
             *whole, self._rest = (self._rest + data).split(b"\n")
             self.lines += [line.decode() for line in whole]
+        return found[0]
 
     def signal(self, number: int) -> None:
         self._child.send_signal(number)

@@ -127,6 +127,26 @@ def test_lost_or_damaged_progress_is_rebuilt_from_the_table(tmp_path, damage):
     assert summary(tmp_path) == (len(made), len(made), corrupt)
 
 
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_micro_batch_that_failed_is_tried_again_by_the_same_writer_without_loss(tmp_path, stage):
+    """What the failed attempt put into the set in memory must not count as seen."""
+    batches, made, corrupt = workload(seed=7)
+    fail = {2: stage}
+
+    def fail_once(reached: str) -> None:
+        if fail.get(batch_id) == reached:
+            del fail[batch_id]
+            raise OSError(28, "No space left on device")
+
+    writer = BatchWriter(tmp_path, tmp_path / "state", on_stage=fail_once, report=lambda _line: None)
+    for batch_id, batch in enumerate(batches):
+        if batch_id in fail:
+            with pytest.raises(OSError, match="No space left"):
+                writer.write(batch, batch_id, QUERY)
+        writer.write(batch, batch_id, QUERY)
+    assert summary(tmp_path) == (len(made), len(made), corrupt)
+
+
 def test_only_what_a_replay_needs_is_kept_of_the_progress(tmp_path):
     batches, _, _ = workload(seed=5)
     writer = BatchWriter(tmp_path, tmp_path / "state")

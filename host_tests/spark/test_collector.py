@@ -157,10 +157,10 @@ def test_a_full_disk_acknowledges_nothing_and_collects_again_when_there_is_room(
 
 
 def test_everything_published_is_in_the_spool_once_after_sigterm_and_a_restart_gets_nothing_again(
-    mosquitto, publish, tmp_path
+    broker, publish, tmp_path
 ):
     state = tmp_path / "status.json"
-    with collector_process(mosquitto, tmp_path / "spool", "north", "--status", state) as one:
+    with collector_process(broker, tmp_path / "spool", "north", "--status", state) as one:
         one.wait_for_line("subscribed north")
         publish(MESSAGES)
         until(lambda: status(state)["messages"] == len(MESSAGES), "all messages in the spool")
@@ -168,24 +168,26 @@ def test_everything_published_is_in_the_spool_once_after_sigterm_and_a_restart_g
     assert status(state)["connected"] is False
     assert Counter(payloads_in(tmp_path / "spool" / "north")) == Counter(payload for _, payload in MESSAGES)
     publish(MESSAGES[:5])  # While the collector is away, the broker keeps them.
-    with collector_process(mosquitto, tmp_path / "spool", "north", "--status", state) as one:
+    with collector_process(broker, tmp_path / "spool", "north", "--status", state) as one:
         one.wait_for_line("subscribed north")
         until(lambda: status(state)["messages"] == 5, "what was published meanwhile")
         assert one.terminate()[0] == 0
     assert len(payloads_in(tmp_path / "spool" / "north")) == len(MESSAGES) + 5
 
 
-def test_killed_between_sync_and_puback_the_messages_are_durable_and_come_again(mosquitto, publish, tmp_path):
-    arguments = ["--broker", f"mqtt://127.0.0.1:{mosquitto}", "--spool", tmp_path, "--name", "north"]
+def test_killed_between_sync_and_puback_the_messages_are_durable_and_come_again(broker, publish, tmp_path):
+    arguments = ["--broker", f"mqtt://127.0.0.1:{broker}", "--spool", tmp_path, "--name", "north"]
     dying = Path(__file__).with_name("collector_dies.py")
     with Process([sys.executable, dying, 2, *arguments]) as one:
         one.wait_for_line("subscribed north")
-        publish(MESSAGES)
+        publish(MESSAGES[:10])
+        until(lambda: payloads_in(tmp_path / "north"), "the first group")
+        publish(MESSAGES[10:])
         assert one.finish()[0] == -signal.SIGKILL
     kept = Counter(payloads_in(tmp_path / "north"))
     assert kept and max(kept.values()) == 1
     state = tmp_path / "status.json"
-    with collector_process(mosquitto, tmp_path, "north", "--status", state) as one:
+    with collector_process(broker, tmp_path, "north", "--status", state) as one:
         one.wait_for_line("subscribed north")
         until(lambda: set(payloads_in(tmp_path / "north")) == {payload for _, payload in MESSAGES}, "none lost")
         assert one.terminate()[0] == 0
