@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import umqtt_testkit
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
 
@@ -93,4 +92,3 @@ def test_the_command_line_board_is_reached_by_its_link(tmp_path: Path):
         process.terminate()
         assert process.wait(10) == 0
     assert not link.is_symlink()
-    assert Path(umqtt_testkit.__file__).exists()

@@ -2,16 +2,16 @@
 
 import os
 import random
+import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from umqtt_testkit.board import BoardError, VirtualBoard
-from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 
 SEED = 11
 
@@ -19,23 +19,16 @@ MakeBoard = Callable[..., VirtualBoard]
 
 
 @pytest.fixture
-def make_board(tmp_path: Path) -> Iterator[MakeBoard]:
-    boards: list[VirtualBoard] = []
+def make_board(virtual_board: MakeBoard) -> MakeBoard:
+    """A board, off, with `main` as its main.py."""
 
-    def make(main: str = "", *, name: str = "flash.img", **options) -> VirtualBoard:
-        try:
-            micropython_command()
-        except MicroPythonMissing as missing:
-            pytest.skip(str(missing))
-        board = VirtualBoard(tmp_path / name, **options)
-        boards.append(board)
+    def make(main: str = "", name: str = "board", **options) -> VirtualBoard:
+        board = virtual_board(name, **options)
         if main:
             board.install({"main.py": main.encode()})
         return board
 
-    yield make
-    for board in boards:
-        board.close()
+    return make
 
 
 def test_boots_boot_py_then_main_py_then_the_prompt(make_board: MakeBoard):
@@ -213,7 +206,7 @@ if len(memory) == 1:
 def test_boards_differ_in_their_unique_id_and_keep_it(make_board: MakeBoard):
     main = "import machine\nprint('id', machine.unique_id())"
     ids = []
-    for name in ("a.img", "b.img", "a.img"):
+    for name in ("a", "b", "a"):
         board = make_board(main, name=name)
         board.start()
         board.wait_for("id ")
@@ -349,7 +342,5 @@ sys.stdin.read()
         board_pid = int(parent.stdout.readline())
         descriptor = os.pidfd_open(board_pid)
         parent.kill()
-    import select
-
     assert select.select([descriptor], [], [], 5)[0], "the board's process is still there"
     os.close(descriptor)

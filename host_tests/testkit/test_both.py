@@ -77,7 +77,18 @@ FAILS_ON_DEVICE = {"fails_on_device", "hangs_on_device", "kills_its_process", "h
 
 
 def run_pytest(folder: Path, *arguments: str, **environment: str) -> str:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", "-rs", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:hypothesispytest",
+        "-v",
+        "-rs",
+        *arguments,
+    ]
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=60, env={**os.environ, **environment}
     )

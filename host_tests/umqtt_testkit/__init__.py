@@ -1,12 +1,17 @@
 """Test kit for MQTT devices: everything here runs on a host, against the real parts.
 
-    portable    helpers for tests that run on CPython and on MicroPython (the only module here that both
-    import) plugin      the pytest plugin: runs a folder's tests on both interpreters, offers the fixtures
-    interpreter finds the real MicroPython of this machine peer        a scripted MQTT peer: says byte for
-    byte what a broker does, and when proxy       a TCP proxy with faults: cut, stall, blackhole, refuse,
-    delay, dribble, split board       virtual boards: real MicroPython with its own littlefs flash, driven by
-    plain mpremote flash       a power-cut NOR flash under VfsLfs2, for sweeps over every flash operation
-    _device     files that run inside MicroPython; nothing on the host imports them
+For tests:
+    portable     helpers for tests that run on CPython and on MicroPython: raises, Rng, FakeClock, skip
+    flash        a power-cut NOR flash under a real littlefs, for sweeps over every flash operation
+    peer, wire   a scripted MQTT peer that says byte for byte what a broker does, and its strict decoder
+    proxy        a TCP proxy with faults: cut, blackhole, stall, refuse, delay, dribble, split
+    board        virtual boards: real MicroPython with its own littlefs flash, driven by plain mpremote
+    plugin       the pytest plugin: runs folders of tests on both interpreters, offers the fixtures
+    interpreter  finds the real MicroPython of this machine
 
-This file is imported by MicroPython too (for `umqtt_testkit.portable`), so it imports nothing.
+Behind them: both (the two-interpreter collector), relay (of proxy), board_life, console and switchboard (of board),
+launch (starts MicroPython), and _device, whose files run inside MicroPython and are imported by nothing on the host.
+
+May be imported here: umqtt_robust, pytest, and nothing of the tests. MicroPython imports this file too (for `portable`
+and `flash`), so it imports nothing.
 """

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from .board import VirtualBoard
 from .both import BothModule
+from .interpreter import MicroPythonMissing
 from .peer import ScriptedPeer
 from .proxy import FaultProxy
 
@@ -44,3 +47,20 @@ def fault_proxy() -> Iterator[Callable[[tuple[str, int]], FaultProxy]]:
     """`fault_proxy((host, port))` puts a fault proxy before an address; closed at the end of the test."""
     with ExitStack() as stack:
         yield lambda upstream, seed=0: stack.enter_context(FaultProxy(upstream, seed=seed))
+
+
+@pytest.fixture
+def virtual_board(tmp_path: Path) -> Iterator[Callable[..., VirtualBoard]]:
+    """`virtual_board("name", heap="64K", ...)` makes a board (off) with its image in tmp_path; closed at the end.
+
+    Without MicroPython on this machine the test is skipped with that reason.
+    """
+    with ExitStack() as stack:
+
+        def make(name: str = "board", **options: Any) -> VirtualBoard:
+            try:
+                return stack.enter_context(VirtualBoard(tmp_path / f"{name}.img", **options))
+            except MicroPythonMissing as missing:
+                pytest.skip(str(missing))
+
+        yield make
