@@ -1,8 +1,10 @@
 """Nothing leaves before the commit that covers it, and a failed commit acknowledges nothing."""
 
+import random
 import sqlite3
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -217,12 +219,13 @@ def test_a_failed_commit_closes_without_acknowledging_and_the_next_one_catches_u
     with Peer(broker.port) as publisher, Peer(broker.port) as bystander:
         publisher.connect(b"publisher", clean_session=False)
         bystander.connect(b"bystander")
+        commits = broker.call(lambda: broker.broker.stats.commits)
         disk.fail(2)
         publisher.send(publish_packet(b"kept/1", b"x", 2, 1))
         with pytest.raises(Closed):
             publisher.receive()
         assert bystander.flush() == []
-    broker.wait_until(lambda: not broker.broker.store.is_pending())
+    broker.wait_until(lambda: broker.broker.stats.commits > commits)
     with Peer(broker.port) as publisher:
         assert publisher.connect(b"publisher", clean_session=False)
         publisher.send(publish_packet(b"kept/1", b"x", 2, 1, dup=True))
@@ -234,6 +237,15 @@ def test_a_failed_commit_closes_without_acknowledging_and_the_next_one_catches_u
         assert keeper.receive_message(acknowledge=False).payload == b"x"
         assert keeper.flush() == []
     assert broker.call(lambda: broker.broker.stats.commit_failures) == 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ranges_hold_exactly_the_positions_given(seed: int) -> None:
+    rng = random.Random(seed)
+    positions = rng.sample(range(1, 60), rng.randint(1, 59))
+    found = list(writer.ranges(positions))
+    assert [n for first, last in found for n in range(first, last + 1)] == sorted(positions)
+    assert all(one[1] + 1 < other[0] for one, other in pairwise(found))
 
 
 def test_what_a_session_was_told_before_a_stop_is_there_after_it(tmp_path: Path) -> None:

@@ -64,6 +64,21 @@ def test_a_second_subscribe_replaces_the_first_and_unsubscribe_ends_it(broker: B
     assert broker.call(lambda: broker.broker.router.subscriptions.node_count()) == 0
 
 
+@pytest.mark.parametrize("topic_filter", [b"a/b", b"a/+", b"#"])
+def test_a_subscription_counts_from_its_suback_to_its_unsuback_on_a_topic_already_in_use(
+    peer: MakePeer, topic_filter: bytes
+) -> None:
+    subscriber, publisher = peer(b"subscriber"), peer(b"publisher")
+    publisher.publish(b"a/b", b"before", 1)
+    subscriber.subscribe(topic_filter, 0)
+    publisher.publish(b"a/b", b"during", 1)
+    subscriber.send(encode(0xA2, b"\0\x07" + text(topic_filter)))
+    assert subscriber.receive_message().payload == b"during"
+    subscriber.expect(UNSUBACK, 7)
+    publisher.publish(b"a/b", b"after", 1)
+    assert subscriber.flush() == []
+
+
 def test_wildcards_do_not_reach_dollar_topics(peer: MakePeer) -> None:
     wild, plain, publisher = peer(b"wild"), peer(b"plain"), peer(b"publisher")
     for topic_filter in (b"#", b"+/x"):

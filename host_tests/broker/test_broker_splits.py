@@ -37,6 +37,8 @@ class Transport(asyncio.Transport):
         super().__init__()
         self.written = bytearray()
         self.closed = False
+        # The connection to tell that it writes too much, at every write while set.
+        self.full_for: Connection | None = None
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         del high, low
@@ -44,9 +46,14 @@ class Transport(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self.closed
         self.written += data
+        if self.full_for is not None and not self.full_for.congested:
+            self.full_for.pause_writing()
 
     def get_write_buffer_size(self) -> int:
         return 0
+
+    def resume_reading(self) -> None:
+        pass
 
     def close(self) -> None:
         self.closed = True
@@ -98,3 +105,30 @@ def packets(data: bytes) -> list[bytes]:
         found.append(data[:end])
         data = data[end:]
     return found
+
+
+def test_a_peer_that_becomes_slow_between_an_acknowledgement_and_a_message_still_gets_the_message() -> None:
+    async def become_slow() -> bytes:
+        async with Broker(BrokerConfig(port=0)) as broker:
+            transport = Transport()
+            connection = Connection(broker)
+            connection.connection_made(transport)
+            connection.data_received(connect_packet(b"client") + subscribe_packet(1, (b"a", 1)))
+            transport.full_for = connection
+            transport.written.clear()
+            connection.data_received(publish_packet(b"a", b"first", 1, 7))
+            connection.data_received(publish_packet(b"a", b"second", 1, 8))
+            transport.full_for = None
+            connection.resume_writing()
+            connection.connection_lost(None)
+            return bytes(transport.written)
+
+    written = asyncio.run(become_slow())
+    assert sorted(packets(written)) == sorted(
+        [
+            ack_packet(4, 7),
+            ack_packet(4, 8),
+            publish_packet(b"a", b"first", 1, 1),
+            publish_packet(b"a", b"second", 1, 2),
+        ]
+    )

@@ -65,9 +65,8 @@ def process_publish_qos2(
     """Route a QoS 2 message once for each use of its packet identifier (4.3.3, method B)."""
     packet_id = packet_id_bytes[0] << 8 | packet_id_bytes[1]
     if packet_id in session.inbound:
-        if connection.broker.store.is_pending():
-            # The PUBREC of the copy waits for the commit of the first: they may be one and the same.
-            connection.held_in = connection.broker.store.batch
+        # Its PUBREC cannot leave before the first copy is safe: the acknowledgements of a connection leave in order,
+        # and the CONNACK of a new one waited for everything recorded before it.
         return
     may_publish = connection.broker.may_publish
     if may_publish is None or may_publish(session.client_id, topic_name):

@@ -105,10 +105,6 @@ class Store:
     def wake(self, session: Wakeable) -> None:
         """Call `session.on_commit()` once everything recorded so far is safe and held packets are released."""
 
-    def is_pending(self) -> bool:
-        """Tell whether anything recorded is not yet safe."""
-        raise NotImplementedError
-
     def new_session(self, client_id: bytes) -> int:
         """Record a session and return its number."""
         raise NotImplementedError

@@ -32,7 +32,3 @@ class MemoryStore(Store):
     def wake(self, session: Wakeable) -> None:
         """Wake at once."""
         session.on_commit()
-
-    def is_pending(self) -> bool:
-        """Nothing ever is."""
-        return False

@@ -139,10 +139,6 @@ class SqliteStore(Store):
         else:
             batch.sleepers[session] = None
 
-    def is_pending(self) -> bool:
-        """Tell whether anything recorded is not yet safe."""
-        return self._newest() is not None
-
     def _newest(self) -> Batch | None:
         return self._open_batch if self._open_batch else self._committing
 
