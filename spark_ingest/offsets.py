@@ -188,7 +188,7 @@ class SpoolTree:
         if self._fail_on_data_loss:
             raise DataLoss(
                 f"{what}; messages may be lost. Put the spool back, or go on without them with "
-                "option failOnDataLoss=false"
+                "option failOnDataLoss=false (of the pipeline: --allow-data-loss)"
             )
         return []
 

@@ -38,6 +38,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .durable import replace_file
 from .errors import IngestError, UsageError
 from .session import require_java, start_session
 from .status import StatusFile
@@ -63,6 +64,7 @@ class PipelineConfig:
     interval_ms: int = 500
     max_rows: int = 500_000
     cores: int = 2
+    allow_data_loss: bool = False
 
 
 class Pipeline:
@@ -107,19 +109,25 @@ class Pipeline:
             _require_writable(folder)
         if not config.spool.is_dir():
             raise UsageError(f"the spool folder {config.spool} does not exist: give the collector's --spool")
+        self._catch_signals()
         with _Lock(config.checkpoint):
             scratch = Path(tempfile.mkdtemp(prefix="umqtt-ingest-"))
             try:
                 session = start_session(scratch, cores=config.cores)
-                # Spark's handler would raise KeyboardInterrupt in the middle of whatever runs.
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    signal.signal(number, lambda *_: self.stop())
+                # Again: Spark has put a handler in the place of ours that raises KeyboardInterrupt anywhere.
+                self._catch_signals()
                 try:
-                    self._run_query(session, on_ready)
+                    if not self._stop_requested.is_set():
+                        self._run_query(session, on_ready)
                 finally:
                     _stop_session(session)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
+
+    def _catch_signals(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: self.stop())
 
     def _run_query(self, session: "SparkSession", on_ready: Callable[[], None]) -> None:
         from .batch import MESSAGE_COLUMNS, BatchWriter
@@ -131,6 +139,7 @@ class Pipeline:
         messages = (
             session.readStream.format("mqtt")
             .option("path", str(config.spool.absolute()))
+            .option("failOnDataLoss", str(not config.allow_data_loss).lower())
             .option("maxOffsetsPerTrigger", config.max_rows)
             .load()
             .select(*MESSAGE_COLUMNS)
@@ -147,7 +156,7 @@ class Pipeline:
             self._observe(query)
         if self._stop_requested.is_set():
             self._state = "stopping"
-            self._stop_between_batches(session, query)
+            self._stop_between_batches(query)
         else:
             self._observe(query)
         self._raise_failure(query)
@@ -179,11 +188,8 @@ class Pipeline:
             end = json.loads(end) if isinstance(end, str) else end
             self._lag_bytes = bytes_between(end, SpoolTree(self.config.spool).latest(), self.config.spool)
 
-    def _stop_between_batches(self, session: "SparkSession", query: "StreamingQuery") -> None:
+    def _stop_between_batches(self, query: "StreamingQuery") -> None:
         deadline = time.monotonic() + _STOP_PATIENCE_S
-        # From here on a failing micro-batch is our own doing (_write_batch), and not worth a Java stack
-        # trace.
-        session.sparkContext.setLogLevel("OFF")
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
             time.sleep(0.02)
         self._observe(query)
@@ -194,7 +200,13 @@ class Pipeline:
         if failure is None or _StopBetweenBatches.__name__ in str(failure):
             return
         self._state = "failed"
-        raise IngestError(f"the query stopped: {_cause(str(failure))}")
+        text = str(failure)
+        own = _own_error(text)
+        if own is not None:
+            raise IngestError(f"the query stopped: {own}")
+        details = self.config.checkpoint / "umqtt" / "failure.txt"
+        replace_file(details, text.encode())
+        raise IngestError(f"the query stopped: {text.strip().splitlines()[0]}; all of it is in {details}")
 
 
 class _StopBetweenBatches(Exception):
@@ -221,13 +233,12 @@ class _Lock:
         os.close(self._fd)
 
 
-def _cause(text: str) -> str:
-    """The line of a Spark exception that a person can use: our own error, or else its first line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    for line in reversed(lines):
-        if line.startswith("spark_ingest."):
+def _own_error(text: str) -> str | None:
+    """The message of one of this package's errors inside a Spark exception's text; None when there is none."""
+    for line in reversed(text.splitlines()):
+        if line.startswith("spark_ingest.errors."):
             return line.split(": ", 1)[-1]
-    return lines[0] if lines else "unknown cause"
+    return None
 
 
 def _require_writable(folder: Path) -> None:
@@ -277,6 +288,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="messages a micro-batch (default %(default)s)",
     )
     option("--cores", type=int, default=2, metavar="N", help="Spark's threads (default %(default)s)")
+    option("--allow-data-loss", action="store_true", help="go on when messages of the spool are gone")
     option("--status", type=Path, metavar="FILE", help="rewrite FILE with one JSON object twice a second")
     option("--json", action="store_true", help="print the status as the last line")
     return parser.parse_args(argv)
@@ -288,13 +300,14 @@ def main(argv: Sequence[str] | None = None, *, on_stage: Callable[[str], None] =
     try:
         require_java()
         config = PipelineConfig(
-            given.spool,
-            given.tables,
-            given.checkpoint,
-            given.once,
-            given.interval_ms,
-            given.max_rows,
-            given.cores,
+            spool=given.spool,
+            tables=given.tables,
+            checkpoint=given.checkpoint,
+            once=given.once,
+            interval_ms=given.interval_ms,
+            max_rows=given.max_rows,
+            cores=given.cores,
+            allow_data_loss=given.allow_data_loss,
         )
         pipeline = Pipeline(config, on_stage=on_stage)
         status = StatusFile(given.status, pipeline.status)

@@ -23,6 +23,12 @@ rootLogger.level = error
 # Spark's shell logger announces its level unless it equals the root's.
 logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
 logger.shell.level = error
+logger.query.name = org.apache.spark.sql.execution.streaming
+logger.query.level = off
+logger.task.name = org.apache.spark.executor.Executor
+logger.task.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
 appender.stderr.name = stderr
@@ -93,9 +99,7 @@ def start_session(scratch: Path, *, cores: int = 2, memory: str = "1g") -> "Spar
     builder = SparkSession.builder.master(f"local[{cores}]").appName("umqtt-ingest")
     for key, value in settings.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+    return builder.getOrCreate()
 
 
 def _spark_home_without_zip(scratch: Path) -> Path:
