@@ -216,12 +216,11 @@ class BoardProcess:
         code = child.wait()
         if not self._console_paused:
             self._switchboard.unwatch(self._console)
-        self._switchboard.unwatch(self._reports)
         self._take_reports()
+        self._forget_reports()
         while data := _read(self._console):
             self._show(data)
         os.close(self._console)
-        os.close(self._reports)
         return code
 
     def _life_ended(self) -> None:
@@ -257,14 +256,19 @@ class BoardProcess:
 
     def _hear_reports(self) -> None:
         if not self._take_reports():
-            self._switchboard.unwatch(self._reports)
-            self._switchboard.watch(self._reports, lambda: None)
+            self._forget_reports()
         if self._end_ordered:
             self._life_ended()
 
+    def _forget_reports(self) -> None:
+        if self._reports >= 0:
+            self._switchboard.unwatch(self._reports)
+            os.close(self._reports)
+            self._reports = -1
+
     def _take_reports(self) -> bool:
         """Read and obey what `machine` has told; False at the end of the pipe."""
-        data = _read(self._reports)
+        data = _read(self._reports) if self._reports >= 0 else b""
         *lines, self._partial_report = (self._partial_report + (data or b"")).split(b"\n")
         for line in lines:
             name, _, value = line.decode().partition(" ")
