@@ -1,26 +1,27 @@
 """The client: makes links, keeps them, makes new ones. Everything happens in tick(), which never waits."""
 
+import os
+
 from . import packets
 from ._platform import const, ticks_diff, ticks_ms
-from .backoff import Backoff
-from .errors import ConnectRefused, InvalidArgument, LinkLost, MQTTError, ProtocolError, SessionPurged
-from .keepalive import KeepAlive
-from .outbox import REJECT, Outbox
+from .errors import InvalidArgument, LinkLost, MQTTError, Refused
+from .outbox import Outbox
 from .session import Session
+from .store import MemoryStore
 from .topics import check_topic_name, check_utf8
 
 _NEVER = const(0x1FFFFFFF)
-_DISCONNECT = const(0xE0)
+_LONGEST = const(128000)  # ms between two attempts
 _STABLE = const(10000)  # ms: a link that lasted this long was good
 _BRIEF = const(3000)  # ms: a link that ended this soon after CONNACK was thrown off
 _READS = const(8)  # receive buffers that one tick may take
 
-# What the client is doing.
-_WAITING = const(0)  # for the next attempt
-_CONNECTING = const(1)
+# What the client is doing: _doing.
+_WAIT = const(0)  # for the next attempt
+_CONNECT = const(1)
 _AWAIT_CONNACK = const(2)
-_UP = const(3)
-_CLOSED = const(4)
+_WORK = const(3)
+_ENDED = const(4)
 
 
 class Will:
@@ -37,168 +38,150 @@ class Will:
 
 def parse_url(url):
     """(scheme, host, port, path) of a broker's URL such as mqtt://broker.example or mqtts://[::1]:8883."""
-    scheme, found, rest = url.partition("://")
+    scheme, _, rest = url.partition("://")
     port = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}.get(scheme)
     address, _, path = rest.partition("/")
-    host = address
-    number = ""
-    if address.startswith("["):
+    host, _, number = address.partition(":")
+    if address[:1] == "[":
         host, closed, number = address[1:].partition("]")
-        if not closed or number and not number.startswith(":"):
-            raise InvalidArgument("broker URL has a malformed IPv6 address: " + url)
-        number = number[1:]
-    elif ":" in address:
-        host, _, number = address.partition(":")
-    if port is None or not host or "@" in address:
-        raise InvalidArgument("broker URL must be like mqtt://host:1883, without credentials: " + url)
-    try:
-        port = int(number) if number else port
-    except ValueError:
-        port = 0
-    if not 0 < port < 65536:
-        raise InvalidArgument("broker URL has a bad port: " + url)
+        number = number[1:] if closed and number[:1] in ("", ":") else "?"
+    if number and port:
+        port = int(number) if number.isdigit() else 0
+    if not port or port > 65535 or not host or "@" in host:
+        raise InvalidArgument("a broker is like mqtt://host:1883, without credentials, not " + url)
     return scheme, host, port, "/" + path
 
 
-class Client:
+class Client(Session):
     """An MQTT 3.1.1 client that keeps every message at QoS 1 and 2 until the broker has acknowledged it.
 
     client_id: str or bytes. servers: URL or several; they are tried in turn. keep_alive: seconds, 0 switches it off.
     clean_session: whether the broker forgets this client when the link ends. store: where unacknowledged messages
-    lie, a MemoryStore unless told otherwise. will: a Will. password: str or bytes, needs username.
+    lie, a MemoryStore unless told otherwise. will: a Will. username, password: str or bytes.
 
-    Further, by keyword: policy, max_bytes (see outbox.py); window: messages in flight; ping_after, ping_timeout,
-    ack_timeout, connect_timeout: ms; rx_size, tx_size: bytes of the buffers; queue_qos0: keep messages at QoS 0 while
-    there is no link; transports: {scheme: factory(host, port, path)} beside TCP for mqtt; allow_plain_fallback: a
-    list of servers may mix mqtts and mqtt; allow_mqtt31: fall back to MQTT 3.1; keep_broker_queue: use a session
-    that the broker remembers and this client does not (see SessionPurged); ticks(): ms that wrap at 2**30;
+    Further, by keyword: window: how many messages may be in flight; ack_timeout, connect_timeout, ping_after,
+    ping_timeout: ms, see keep_alive(); rx_size, tx_size: bytes of the buffers; policy, max_bytes: of a full outbox,
+    see policy.py; queue_qos0: keep messages at QoS 0 while there is no link; manual_ack: see acknowledge();
+    transports: {scheme: factory(host, port, path)} beside TCP for mqtt; allow_plain: servers may mix mqtts and mqtt;
+    allow_mqtt31: fall back to MQTT 3.1; keep_broker_queue: see resume.py; ticks(): ms that wrap at 2**30;
     random(n): 0 to n - 1.
 
-    Callbacks, attributes to set: on_connect(session_present), on_disconnect(error), on_acknowledged(token),
-    on_dropped(token, topic, payload, reason), on_error(error), on_message(topic, payload) for what no other handler
-    takes, on_large(topic, offset, size, chunk), on_dead_letter(topic, payload, error),
+    Callbacks, attributes to set: on_connect(session_present), on_disconnect(error), on_acknowledged(packet_id),
+    on_dropped(packet_id, topic, payload, reason), on_error(error), on_message(topic, payload) for what no other
+    handler takes, on_large(topic, offset, size, chunk), on_dead_letter(topic, payload, error),
     on_raw(buf, topic_start, topic_end, payload_start, payload_end), which takes every message and allocates nothing.
+    While a handler runs, packet_id, flags (of its PUBLISH) and redelivered describe the message.
+
+    Counters: sent, received, discarded, unhandled, dead_letters, unexpected (acknowledgements), reconnects.
 
     Raises InvalidArgument.
     """
 
-    def __init__(self, client_id, servers, keep_alive=60, clean_session=True, store=None, will=None, username=None,
-                 password=None, *, policy=REJECT, max_bytes=None, window=8, ping_after=None, ping_timeout=None,
-                 ack_timeout=30000, connect_timeout=15000, rx_size=1024, tx_size=1024, queue_qos0=False,
-                 transports=None, allow_plain_fallback=False, allow_mqtt31=False, keep_broker_queue=False,
-                 ticks=ticks_ms, random=None):  # fmt: skip
-        if not isinstance(keep_alive, int) or not 0 <= keep_alive <= 65535:
-            raise InvalidArgument("keep_alive must be 0 to 65535 seconds")
-        if password is not None and username is None:
-            raise InvalidArgument("a password needs a username")  # [MQTT-3.1.2-22]
-        self.client_id = check_utf8(client_id, "client_id")
-        if not self.client_id and not clean_session:
-            raise InvalidArgument("an empty client_id needs clean_session")  # [MQTT-3.1.3-7]
-        self._username = None if username is None else check_utf8(username, "username")
-        self._password = password.encode() if isinstance(password, str) else password
-        self._will = will
-        self._keep_alive = keep_alive
-        self._clean_session = clean_session
-        self._servers = self._parse_servers(servers, transports or {}, allow_plain_fallback)
-        self._allow_mqtt31 = allow_mqtt31
-        self._keep_broker_queue = keep_broker_queue
-        self._connect_timeout = connect_timeout
-        self._ticks = ticks
-        self._backoff = Backoff(random) if random else Backoff()
-        outbox = Outbox(store, max_bytes, policy)
-        outbox.on_dropped = self._dropped
-        self._session = Session(
-            outbox, KeepAlive(keep_alive * 1000, ping_after, ping_timeout), window, ack_timeout, tx_size, queue_qos0
-        )
-        self._session.on_connack = self._connack
-        self._session.on_error = self._report
-        self._rx = bytearray(rx_size)
-        self._rx_end = 0
-        self.on_connect = self.on_disconnect = self.on_dropped = self.on_error = None
-        self.transport = None
-        self._server = 0  # the server in use, or to be tried next
-        self._tried = 0  # servers tried in this round
-        self._level = 4
-        self._purge = False
-        self._brief = 0  # links in a row that ended right after CONNACK
-        self._busy = False
-        self._closing_at = None
-        self.reconnects = 0
-        now = self._session.out.now = ticks()
-        self._since = now  # when the state began
-        self._state = _WAITING
-        self._wait = self._backoff.delay()
+    connect_timeout = 15000
+    transports = None
+    allow_plain = allow_mqtt31 = keep_broker_queue = False
+    on_connect = on_disconnect = None
+
+    ticks = staticmethod(ticks_ms)
 
     @staticmethod
-    def _parse_servers(servers, transports, allow_plain_fallback):
-        if isinstance(servers, str):
-            servers = (servers,)
-        parsed = []
-        secure = 0
-        for url in servers:
-            scheme, host, port, path = parse_url(url)
-            if scheme == "mqtt" and scheme not in transports:
-                from .transport import TCP
+    def random(n):
+        return int.from_bytes(os.urandom(4), "big") % n
 
-                factory = _tcp(TCP)
-            elif scheme in transports:
-                factory = transports[scheme]
-            else:
+    def __init__(self, client_id, servers, keep_alive=60, clean_session=True, store=None, will=None, username=None,
+                 password=None, **options):  # fmt: skip
+        for name in options:
+            if not hasattr(Client, name):
+                raise InvalidArgument("unknown option " + name)
+            setattr(self, name, options[name])
+        if not isinstance(keep_alive, int) or not 0 <= keep_alive <= 65535:
+            raise InvalidArgument("keep_alive must be 0 to 65535 seconds")
+        if not 0 <= self.ping_after <= keep_alive * 1000:
+            raise InvalidArgument("ping_after must be at most keep_alive")
+        client_id = check_utf8(client_id, "client_id")
+        if not client_id and not clean_session or password is not None and username is None:
+            # [MQTT-3.1.3-7], [MQTT-3.1.2-22]
+            raise InvalidArgument("an empty client_id needs clean_session, and a password a username")
+        if username is not None:
+            username = check_utf8(username, "username")
+        if isinstance(password, str):
+            password = password.encode()
+        self._connect_as = client_id, keep_alive, clean_session, will, username, password
+        self._servers = [self._parse(url) for url in ((servers,) if isinstance(servers, str) else servers)]
+        secure = [server[3] for server in self._servers]
+        if not secure or True in secure and False in secure and not self.allow_plain:
+            raise InvalidArgument("servers are none, or mix encrypted and plain without allow_plain")
+        Session.__init__(self, Outbox(store or MemoryStore(), self.window), keep_alive * 1000)
+        self._rx = bytearray(self.rx_size)
+        self._rx_end = 0
+        self.transport = self._closing_at = None
+        self.connected = self.closed = False
+        self._level = 4
+        self.clean_session = clean_session
+        self.purge = self.again = self._busy = False
+        self._server = self._tried = self._brief = self._limit = 0
+        self.reconnects = 0
+        self.now = self.ticks() & 0x3FFFFFFF
+        self._do(_WAIT, self._back_off())
+
+    def _parse(self, url):
+        # (factory, arguments, name, whether it is encrypted)
+        scheme, host, port, path = parse_url(url)
+        factory = (self.transports or {}).get(scheme)
+        arguments = host, port, path
+        if not factory:
+            if scheme != "mqtt":
                 raise InvalidArgument("%s needs transports={'%s': ...}" % (url, scheme))
-            secure += scheme in ("mqtts", "wss")
-            parsed.append((factory, host, port, path))
-        if not parsed:
-            raise InvalidArgument("servers is empty")
-        if 0 < secure < len(parsed) and not allow_plain_fallback:
-            raise InvalidArgument("servers mix encrypted and plain: set allow_plain_fallback to allow that")
-        return parsed
+            from .transport import TCP as factory
 
-    # What the program does
+            arguments = host, port
+        return factory, arguments, "%s:%d" % (host, port), scheme[-1] == "s" and scheme != "ws"
 
-    def publish(self, topic, payload, qos=0, retain=False, expires_in=None):
-        """Sends a message, or keeps it until there is a link.
+    @property
+    def pending(self):
+        """How many messages are in the outbox."""
+        return len(self.outbox.queue)
 
-        topic: str or bytes; payload: bytes, str, bytearray or memoryview; expires_in: ms after which it is dropped if
-        it was never sent. Returns a token, for on_acknowledged and is_pending(): above 0 at QoS 1 and 2, when the
-        message is in the store; 0 at QoS 0, when it was handed to the link; None when it was dropped, and counted.
-        Raises InvalidArgument, OutboxFull and StoreError; the message is not in the outbox then.
-        """
-        return self._session.publish(topic, payload, qos, retain, expires_in)
+    @property
+    def in_flight(self):
+        """How many of them were sent on this link."""
+        return self.outbox.in_flight
 
-    def is_pending(self, token):
-        """True while the message of that token is in the outbox."""
-        outbox = self._session.outbox
-        for slot in outbox.slots_in_order():
-            if outbox.order[slot] == token:
-                return True
-        return False
+    @property
+    def socket(self):
+        """What select and poll take, or None while there is no link."""
+        return self.transport and self.transport.socket
 
-    def subscribe(self, topic_filter, qos=0):
-        """Subscribes now, and again whenever the broker has forgotten it. A refusal goes to on_error."""
-        self._session.subscribe(topic_filter, qos)
-
-    def unsubscribe(self, topic_filter):
-        """Ends a subscription."""
-        self._session.unsubscribe(topic_filter)
-
-    def on(self, topic_filter, handler):
-        """handler(topic: bytes, payload: bytes) takes the messages that the topic filter selects; None removes it."""
-        self._session.inbound.on(topic_filter, handler)
+    def is_pending(self, packet_id):
+        """True while the message of that packet id is in the outbox."""
+        return packet_id in self.outbox.slot_of
 
     def acknowledge(self, packet_id):
-        """With manual_ack: the message that `packet_id` named during its handler is done. False: no such message."""
-        return self._session.acknowledge(packet_id)
+        """With manual_ack: the message that came under that packet id is done. False: none such waits."""
+        return self.part("manual").acknowledge(packet_id)
 
     def disconnect(self, quiesce_ms=0):
         """Ends with DISCONNECT, after up to quiesce_ms for what is still in the outbox; tick() until `closed`."""
-        if self._state != _CLOSED:
-            self._closing_at = (self._ticks() + quiesce_ms) & 0x3FFFFFFF
+        self._closing_at = (self.ticks() + quiesce_ms) & 0x3FFFFFFF
 
     def connect(self):
         """Begins again after disconnect()."""
         self._closing_at = None
-        if self._state == _CLOSED:
-            self._enter(_WAITING, self._ticks(), 0)
+        if self.closed:
+            self.closed = False
+            self._do(_WAIT)
+
+    def poll(self, ms):
+        """Waits up to ms, but no longer than tick() allows, for something to arrive; then calls tick()."""
+        left = self._wait - ticks_diff(self.ticks() & 0x3FFFFFFF, self.now)
+        if left > 0 and ms > 0 and not self._broken:
+            if self.transport:
+                self.transport.wait(min(ms, left), self.waits)
+            else:
+                from time import sleep
+
+                sleep(min(ms, left) / 1000)
+        return self.tick()
 
     def tick(self):
         """Does what is to be done now and never waits. Returns ms after which it must be called again at the latest.
@@ -207,122 +190,69 @@ class Client:
         """
         if self._busy:  # called by a handler
             return 0
-        now = self._ticks() & 0x3FFFFFFF
         self._busy = True
+        now = self.ticks() & 0x3FFFFFFF
+        slept = ticks_diff(now, self.now) < 0
+        self.now = now
+        if self.has_part("policy"):
+            self.part("policy").tick()
         try:
-            return self._run(now)
+            if slept and self.transport:
+                raise LinkLost("this device slept for days")
+            self._wait = self._tick()
         except (OSError, MQTTError, MemoryError) as error:
-            self._link_lost(error, now)
-            return self._wait
+            self._lost(error)
         finally:
             self._busy = False
+        return self._wait
 
-    def poll(self, ms):
-        """Waits up to ms for the link, no longer than tick() allows, then calls tick(); returns what it returned."""
-        wait = min(ms, self.tick())
-        if wait > 0:
-            if self.transport:
-                self.transport.wait(wait, self._session.out.waits)
-            else:
-                from time import sleep
-
-                sleep(wait / 1000)
-            return self.tick()
-        return wait
-
-    # What the program can ask
-
-    @property
-    def connected(self):
-        """True while the broker has accepted this client."""
-        return self._state == _UP
-
-    @property
-    def closed(self):
-        """True after disconnect(), when it is done."""
-        return self._state == _CLOSED
-
-    @property
-    def pending(self):
-        """Messages in the outbox."""
-        return self._session.outbox.count
-
-    @property
-    def in_flight(self):
-        """Messages that were sent on this link and not acknowledged."""
-        return self._session.outbox.in_flight
-
-    @property
-    def socket(self):
-        """What select and poll take, or None while there is no link."""
-        return self.transport.socket if self.transport else None
-
-    @property
-    def session(self):
-        """The Session: its counters, and the message that a handler looks at."""
-        return self._session
-
-    # Links
-
-    def _run(self, now):
-        session = self._session
-        session.advance(now)
-        if self._closing_at is not None and self._close_when_done(now):
+    def _tick(self):
+        if self._closing_at is not None:
+            if not self.outbox.queue or ticks_diff(self._closing_at, self.now) <= 0:
+                self._end_now()
+        if self._doing == _ENDED:
             return _NEVER
-        if self._state == _WAITING:
-            left = self._wait - ticks_diff(now, self._since)
+        if self._doing == _WAIT:
+            left = self._until - ticks_diff(self.now, self._since)
             if left > 0:
                 return left
-            self._start_link(now)
-        elif self._state == _CLOSED:
-            return _NEVER
-        if self._state == _CONNECTING:
-            if not self.transport.ready():
-                return self._deadline(now, "no connection")
-            self._enter(_AWAIT_CONNACK, now)
-            session.open(self.transport.write, self._connect_packet(), now)
-        self._read()
-        wait = session.tick()
-        if self._state == _AWAIT_CONNACK:
-            wait = self._deadline(now, "no CONNACK")
+            factory, arguments, _, _ = self._servers[self._server]
+            self._do(_CONNECT, self.connect_timeout)
+            self.transport = factory(*arguments)
+        if self._doing == _CONNECT and self.transport.ready():
+            self._do(_AWAIT_CONNACK, self.connect_timeout)
+            self.open(self.transport.write, self.connect_packet())
+        if self._doing != _CONNECT:
+            self._read()
+        wait = self.work()
+        if self._doing < _WORK:
+            wait = self._until - ticks_diff(self.now, self._since)
+            if wait <= 0:
+                raise LinkLost("no connection within connect_timeout")
         return wait
 
-    def _deadline(self, now, what):
-        left = self._connect_timeout - ticks_diff(now, self._since)
-        if left <= 0:
-            raise LinkLost(what + " within connect_timeout")
-        return left
+    def connect_packet(self):
+        """CONNECT, as the next link sends it."""
+        return packets.connect(*self._connect_as, self._level, self.purge)
 
-    def _start_link(self, now):
-        self.transport = None
-        factory, host, port, path = self._servers[self._server]
-        self._enter(_CONNECTING, now)
-        self.transport = factory(host, port, path)
-
-    def _enter(self, state, now, wait=0):
-        self._state = state
-        self._since = now
-        self._wait = wait
-
-    def _connect_packet(self):
-        return packets.connect(
-            self.client_id, self._keep_alive, self._clean_session or self._purge,
-            None if self._purge else self._will, self._username, self._password, self._level,
-        )  # fmt: skip
+    def _do(self, doing, until=0):
+        self._doing = doing
+        self._since = self.now
+        self._until = self._wait = until
+        self.connected = doing == _WORK
 
     def _read(self):
-        session = self._session
         buf = self._rx
         end = self._rx_end
         for _ in range(_READS):
             space = len(buf) - end
             n = self.transport.read(buf, end) if space else None
             if n == 0:
-                raise LinkLost("the broker closed the link")
+                raise LinkLost("closed by the broker")
             end += n or 0
             if not end:
                 return
-            used = session.receive(buf, end)
+            used = self.receive(buf, end)
             if self.transport is None:  # a callback closed the link
                 return
             end -= used
@@ -332,112 +262,91 @@ class Client:
             if not n or n < space:
                 return
 
-    def _connack(self, session_present, return_code):
+    def connected_as(self, session_present, return_code):
+        """CONNACK has come."""
         if return_code:
-            raise ConnectRefused(return_code)
-        session = self._session
-        store = session.outbox.store
-        server = self._server_name()
-        if self._purge:
-            self._purge = False
-            session.out.put_empty(_DISCONNECT)
-            session.out.flush()
-            raise SessionPurged(server)
-        if self._level == 3 and not self._clean_session:
-            session_present = 1  # MQTT 3.1 does not say: go on as if
-        if session_present and self._clean_session:
-            raise ProtocolError("CONNACK with session_present after clean_session")  # [MQTT-3.2.2-1]
-        known = session_present and store.session == server
-        if session_present and not known and not self._keep_broker_queue:
-            self._purge = True
-            raise SessionPurged(server)
-        session.resume(known)
-        if store.session != server:
-            store.set_session(server)
-        self._enter(_UP, session.out.now)
-        if self.on_connect:
-            self.on_connect(bool(session_present))
-
-    def _server_name(self):
-        factory, host, port, path = self._servers[self._server]
-        return "%s:%d%s" % (host, port, path)
-
-    def _link_lost(self, error, now):
-        was_up = self._state == _UP
-        lasted = ticks_diff(now, self._since)
-        self._drop_link()
-        if isinstance(error, SessionPurged):
-            self._report(error)
-            self._enter(_WAITING, now, 0)
-            return
-        if isinstance(error, ConnectRefused):
-            if error.return_code == 1 and self._allow_mqtt31 and self._level == 4:
+            if return_code == 1 and self.allow_mqtt31 and self._level == 4:
                 self._level = 3
-                self._enter(_WAITING, now, 0)
-                return
-        self._enter(_WAITING, now, self._next_wait(error, was_up, lasted))
-        if was_up:
-            self.reconnects += 1
-            if self.on_disconnect:
-                self.on_disconnect(error)
-        else:
-            self._report(error)
+                self.again = True
+            raise Refused("connect", return_code)
+        if self.purge:
+            self.part("resume").purged()
+        name = self._servers[self._server][2]
+        store = self.outbox.store
+        if session_present or self._level == 3 and not self.clean_session:
+            session_present = self.part("resume").check(name)
+        self.resume(session_present)
+        if store.session != name:
+            store.session = name
+        self._do(_WORK)
+        if self.on_connect:
+            self.on_connect(session_present)
 
-    def _next_wait(self, error, was_up, lasted):
-        if was_up:
+    def _lost(self, error):
+        doing = self._doing
+        lasted = ticks_diff(self.now, self._since)
+        self._drop()
+        code = error.args[1] if isinstance(error, Refused) else 0
+        if doing == _WORK:
+            self.reconnects += 1
             self._tried = 0
             self._brief = self._brief + 1 if lasted < _BRIEF else 0
-            if self._brief and self._brief % 3 == 0:
+            if self._brief == 3:
+                self._brief = 0
                 self._report(LinkLost("thrown off again and again: is this client id in use elsewhere?"))
             if lasted >= _STABLE:
-                self._backoff.reset()
-            return self._backoff.delay()
-        self._tried += 1
-        self._server = (self._server + 1) % len(self._servers)
-        if self._tried < len(self._servers):
-            return 0
-        self._tried = 0
-        if isinstance(error, ConnectRefused) and error.return_code in (2, 4, 5):
-            return self._backoff.longest()
-        return self._backoff.delay()
+                self._limit = 0
+        elif not self.again:
+            self._tried += 1
+            self._server = (self._server + 1) % len(self._servers)
+        if self.again:
+            self.again = False
+            self._do(_WAIT)
+        elif doing != _WORK and self._tried < len(self._servers):
+            self._do(_WAIT)  # every server of the list is tried before the wait
+        else:
+            self._tried = 0
+            self._do(_WAIT, self._back_off(code in (2, 4, 5)))
+        if doing == _WORK and self.on_disconnect:
+            self.on_disconnect(error)
+        elif doing != _WORK:
+            self._report(error)
 
-    def _drop_link(self):
-        self._session.close()
+    def _back_off(self, longest=False):
+        # Full jitter: evenly between 0 and a limit, which is 1 s twice and then doubles. Even the first wait is random,
+        # so that a restarted broker does not meet its whole fleet at once. Where another attempt is unlikely to fare
+        # better: the longest limit, less up to a quarter.
+        limit = self._limit
+        self._limit = min(limit * 2, _LONGEST) if limit else 1000
+        if longest:
+            self._limit = _LONGEST
+            return _LONGEST - self.random(_LONGEST // 4)
+        return self.random((limit or 1000) + 1)
+
+    def _drop(self):
+        self.close()
         self._rx_end = 0
         transport = self.transport
         self.transport = None
         if transport:
-            try:
-                transport.close()
-            except OSError as error:
-                self._report(error)
+            transport.close()
 
-    def _close_when_done(self, now):
-        session = self._session
-        if session.outbox.count and ticks_diff(self._closing_at, now) > 0:
-            return False
+    def _end_now(self):
         self._closing_at = None
-        if self._state == _UP:
-            try:
-                session.out.put_empty(_DISCONNECT)
-                session.out.flush()
-            except OSError as error:
-                self._report(error)
-        self._drop_link()
-        self._enter(_CLOSED, now)
-        return True
+        if self.connected:
+            self.say_goodbye()
+        self._drop()
+        self._do(_ENDED)
+        self.closed = True
 
-    def _dropped(self, slot, reason):
-        outbox = self._session.outbox
-        self._session.discarded += 1
-        if self.on_dropped:
-            topic, payload = outbox.store.load(slot)
-            self.on_dropped(outbox.order[slot], topic, payload, reason)
+    def say_goodbye(self):
+        """Sends DISCONNECT, if the link takes it now."""
+        try:
+            self._put(b"\xe0\0")
+            self._flush()
+        except OSError as error:
+            self._report(error)
 
     def _report(self, error):
         if self.on_error:
             self.on_error(error)
-
-
-def _tcp(transport):
-    return lambda host, port, path: transport(host, port)

@@ -3,98 +3,111 @@
 Left unacknowledged it would come back at every reconnect.
 """
 
-from .errors import MessageTooLarge, ProtocolError
-from .packets import check_inbound_topic
+from .errors import MQTTError, ProtocolError
 
 
-class LargeMessage:
-    """Takes the bytes of one PUBLISH as they come, after its fixed header. length: its remaining length."""
+class MessageTooLarge(MQTTError):
+    """args[0]: the topic name, args[1]: the size of the payload in bytes."""
 
-    def __init__(self, session, head, length):
-        self.ended = False
+
+class Part:
+    """See Session.part(). Takes one message at a time."""
+
+    def __init__(self, session):
         self._session = session
+
+    def forget(self, session):
+        """The link is gone, and the message with it."""
+        self._topic = self._handler = None
+
+    def pump(self):
+        return True
+
+    def begin(self, head, length):
+        """A PUBLISH begins; feed() gets what follows its fixed header. length: its remaining length."""
         self._head = head
         self._left = length
+        self._topic = bytearray()
         self._topic_left = -2  # below 0: bytes of the topic's length that are missing
         self._topic_length = 0
-        self._topic = bytearray()
         self._id_left = 2 if head & 6 else 0
         self._packet_id = 0
         self._offset = -1  # into the payload; -1: not there yet
         self._size = 0
         self._handler = None
         if length < 2 + self._id_left or head & 6 == 6:
-            raise ProtocolError("PUBLISH with a malformed fixed header")
+            raise ProtocolError("malformed PUBLISH")
+        return self
 
     def feed(self, buf, i, n):
-        """Takes what it needs from buf[i:n]; returns the index of what it left."""
-        while i < n and not self.ended:
-            if self._topic_left < 0:
-                self._topic_length = self._topic_length << 8 | buf[i]
-                self._topic_left += 1
-                i = self._took(i, 1)
-                if self._topic_left == 0:
-                    self._topic_left = self._topic_length
-                    if self._topic_length + self._id_left > self._left:
-                        raise ProtocolError("PUBLISH ends inside its topic name or packet identifier")
-            elif self._topic_left:
-                k = min(n - i, self._topic_left)
-                if len(self._topic) + k <= len(buf):
-                    self._topic += buf[i : i + k]
-                self._topic_left -= k
-                i = self._took(i, k)
-            elif self._id_left:
-                self._packet_id = self._packet_id << 8 | buf[i]
-                self._id_left -= 1
-                i = self._took(i, 1)
-            else:
-                if self._offset < 0:
-                    self._begin()
-                k = min(n - i, self._left)
-                self._hand_over(buf, i, k)
-                i = self._took(i, k)
-            if not self._left:
-                self._end()
-        return i
-
-    def _took(self, i, k):
+        """Takes what it needs from buf[i:n], which is not empty; returns the index of what it left."""
+        k = 1
+        if self._topic_left < 0:
+            self._topic_length = self._topic_length << 8 | buf[i]
+            self._topic_left += 1
+            if not self._topic_left:
+                self._topic_left = self._topic_length
+                if self._topic_length + self._id_left >= self._left:
+                    raise ProtocolError("malformed PUBLISH")
+        elif self._topic_left:
+            k = min(n - i, self._topic_left)
+            self._topic_left -= k
+            if len(self._topic) + k <= len(buf):  # of a longer topic name only the beginning is kept
+                self._topic += buf[i : i + k]
+        elif self._id_left:
+            self._packet_id = self._packet_id << 8 | buf[i]
+            self._id_left -= 1
+        else:
+            if self._offset < 0:
+                self._begin_payload()
+            k = min(n - i, self._left)
+            self._hand_over(memoryview(buf)[i : i + k])
+            self._offset += k
         self._left -= k
+        if not self._left:
+            self._end()
         return i + k
 
-    def _begin(self):
+    def _begin_payload(self):
         session = self._session
+        head = self._head
         self._offset = 0
         self._size = self._left
-        if self._head & 6 and not self._packet_id:
-            raise ProtocolError("PUBLISH with packet identifier 0")
+        self._topic = bytes(self._topic)
+        if head & 6 and not self._packet_id:
+            raise ProtocolError("malformed PUBLISH")
         if len(self._topic) == self._topic_length:
-            check_inbound_topic(bytes(self._topic))
-        if self._head & 6 == 4 and session.qos2().knows(self._packet_id):
+            session.check_inbound(self._topic)
+        if head & 6 == 4 and session.part("qos2").knows(self._packet_id):
             return  # the same message again
-        session.inbound.flags = self._head
-        session.inbound.packet_id = self._packet_id
+        session.received += 1
+        session.flags = head
+        session.packet_id = self._packet_id
+        session.redelivered = head & 8 > 0
         self._handler = session.on_large
-        if self._handler is None:
+        if not self._handler:
             session.too_large += 1
             if session.on_error:
-                session.on_error(MessageTooLarge(bytes(self._topic), self._size))
+                session.on_error(MessageTooLarge(self._topic, self._size))
 
-    def _hand_over(self, buf, i, k):
+    def _hand_over(self, chunk):
         if self._handler:
             try:
-                self._handler(bytes(self._topic), self._offset, self._size, memoryview(buf)[i : i + k])
+                self._handler(self._topic, self._offset, self._size, chunk)
             except Exception as error:  # noqa: BLE001 - the program's own code: anything may come
                 self._handler = None
-                self._session.inbound.dead_letters += 1
-                if self._session.inbound.on_dead_letter:
-                    self._session.inbound.on_dead_letter(bytes(self._topic), None, error)
-        self._offset += k
+                self._session.dead_letters += 1
+                if self._session.on_dead_letter:
+                    self._session.on_dead_letter(self._topic, None, error)
 
     def _end(self):
-        if self._offset < 0:
-            self._begin()
-        self.ended = True
-        if self._head & 6 == 2:
-            self._session.put_ack(0x40, self._packet_id)
-        elif self._head & 6 == 4:
-            self._session.qos2().received_large(self._head, self._packet_id)
+        session = self._session
+        session.large = None
+        if self._head & 6 == 4:
+            session.part("qos2").received_large(self._head, self._packet_id)
+        elif self._head & 6:
+            if session.manual_ack:
+                session.part("manual").hold(self._packet_id)
+                session.acknowledge(self._packet_id)
+            else:
+                session.put_ack(0x40, self._packet_id)

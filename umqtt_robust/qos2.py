@@ -1,8 +1,8 @@
 """QoS 2, both ways: MQTT 3.1.1, 4.3.3. The steps are those of states.OUTBOUND and states.INBOUND."""
 
 from ._platform import const
-from .packets import check_inbound_topic
-from .states import AWAIT_PUBREC, UP
+from .errors import ProtocolError
+from .states import AWAIT_PUBCOMP, AWAIT_PUBREC, UP
 
 _PUBREC = const(0x50)
 _PUBREL = const(0x62)  # with the flags that it must have [MQTT-3.6.1-1]
@@ -10,14 +10,57 @@ _PUBCOMP = const(0x70)
 _HANDED_OVER = const(0x80)  # of a stored message: only its packet id still counts
 
 
-class QoS2:
+class MemoryInbound:
+    """Where inbound messages wait for PUBREL: in RAM. A store that keeps them in flash has the same methods."""
+
+    def __init__(self):
+        self._messages = {}
+
+    def ids(self):
+        """The packet ids of all of them."""
+        return list(self._messages)
+
+    def put(self, packet_id, flags, topic, payload):
+        self._messages[packet_id] = flags, topic, payload
+
+    def get(self, packet_id):
+        """(flags, topic, payload), or None."""
+        return self._messages.get(packet_id)
+
+    def tombstone(self, packet_id):
+        del self._messages[packet_id]
+
+
+class Part:
+    """See Session.part()."""
+
     def __init__(self, session):
         self._session = session
-        self._store = session.outbox.store
+        self._inbound = session.outbox.store.inbound or MemoryInbound()
         # Messages that lay in the store before this start: their handler may have run.
-        self._old = list(self._store.inbound_ids())
+        self._old = self._inbound.ids()
         self._open = []  # packet ids that the program has not acknowledged
-        self._resend = []  # slots whose PUBREL goes again on this link
+        self._resend = []  # packet ids whose PUBREL goes again on this link
+
+    def forget(self, session):
+        """The link, or with `session` the broker's session, is gone."""
+        self._resend = []
+        self._open = []
+        if not session:
+            return
+        for packet_id in self._inbound.ids():  # a stale id would swallow a new message
+            self._inbound.tombstone(packet_id)
+        outbox = self._session.outbox
+        for packet_id in outbox.released:
+            self._change(packet_id, AWAIT_PUBREC, 0)
+        outbox.released = []
+
+    def _change(self, packet_id, state, rank):
+        outbox = self._session.outbox
+        slot = outbox.slot_of[packet_id]
+        flags = outbox.flags[slot] & ~AWAIT_PUBCOMP | state
+        outbox.store.change(slot, flags & 0x7F, rank)
+        outbox.flags[slot] = flags
 
     # Outbound
 
@@ -26,15 +69,17 @@ class QoS2:
         session = self._session
         if kind == _PUBREL & 0xF0:
             self._release(packet_id)
-            return
-        slot = session.acknowledged(packet_id, kind)
-        if kind == _PUBREC:
-            if slot >= 0 and session.outbox.state[slot] == AWAIT_PUBREC:
-                session.outbox.release(slot, session.out.now)
+        elif kind == _PUBREC:
+            if session.acknowledged(packet_id, kind) and packet_id not in session.outbox.released:
+                outbox = session.outbox
+                outbox.rank += 1
+                self._change(packet_id, AWAIT_PUBCOMP, outbox.rank)  # durable before PUBREL
+                outbox.released.append(packet_id)
+                outbox.resumed(packet_id, session.now)
             # For an unknown id too: otherwise the broker would keep it for ever.
-            session.out.put_ack(_PUBREL, packet_id)
-        elif slot < 0:
-            session.pump()
+            session.put_ack(_PUBREL, packet_id)
+        else:
+            session.acknowledged(packet_id, kind)
 
     def resend(self):
         """A new link to the same session: PUBREL for every PUBREC, in their order [MQTT-4.6.0-4]."""
@@ -44,50 +89,44 @@ class QoS2:
         """Sends the PUBRELs that wait; False while there is no room for all of them."""
         session = self._session
         while self._resend:
-            if not session.out.has_room_for_ack() and not session.out.flush():
+            if not session.has_room():
                 return False
-            slot = self._resend.pop(0)
-            session.outbox.resumed(slot, session.out.now)
-            session.out.put_ack(_PUBREL, session.outbox.packet_id[slot])
+            packet_id = self._resend.pop(0)
+            session.outbox.resumed(packet_id, session.now)
+            session.put_ack(_PUBREL, packet_id)
         return True
-
-    def link_lost(self):
-        self._resend = []
-        self._open = []
 
     # Inbound
 
+    def knows(self, packet_id):
+        return self._inbound.get(packet_id) is not None
+
     def received(self, head, packet_id, topic, payload):
         """PUBLISH: message and id are durable before PUBREC; an id that is known is the same message again."""
-        if self._store.get_inbound(packet_id) is None:
-            check_inbound_topic(topic)
-            self._store.put_inbound(packet_id, head & 15, topic, payload)
-        self._session.out.put_ack(_PUBREC, packet_id)
-
-    def knows(self, packet_id):
-        return self._store.get_inbound(packet_id) is not None
+        if not self.knows(packet_id):
+            self._session.check_inbound(topic)
+            self._inbound.put(packet_id, head & 15, topic, payload)
+        self._session.put_ack(_PUBREC, packet_id)
 
     def received_large(self, head, packet_id):
         """A message that was handed over, or skipped, while it arrived: only its id is kept."""
         if not self.knows(packet_id):
-            self._store.put_inbound(packet_id, head & 15 | _HANDED_OVER, b"", b"")
+            self._inbound.put(packet_id, head & 15 | _HANDED_OVER, b"", b"")
         self._session.put_ack(_PUBREC, packet_id)
 
     def _release(self, packet_id):
-        message = self._store.get_inbound(packet_id)
-        if message is None:  # PUBCOMP was lost
-            self._session.out.put_ack(_PUBCOMP, packet_id)
-            return
-        if packet_id in self._open:
-            return
-        flags, topic, payload = message
+        message = self._inbound.get(packet_id)
         session = self._session
-        if session.manual_ack and not flags & _HANDED_OVER:
-            self._open.append(packet_id)
-        if not flags & _HANDED_OVER:
-            session.inbound.deliver_stored(flags, packet_id, topic, payload, packet_id in self._old)
-        if packet_id not in self._open and self.knows(packet_id):
-            self._complete(packet_id)
+        if message is None:  # PUBCOMP was lost
+            session.put_ack(_PUBCOMP, packet_id)
+        elif packet_id not in self._open:
+            flags, topic, payload = message
+            if not flags & _HANDED_OVER:
+                if session.manual_ack:
+                    self._open.append(packet_id)
+                session.deliver_stored(flags, packet_id, topic, payload, packet_id in self._old)
+            if packet_id not in self._open and self.knows(packet_id):
+                self._complete(packet_id)
 
     def handled(self, packet_id):
         """The program acknowledges a message; False when none of that id waits."""
@@ -100,8 +139,11 @@ class QoS2:
     def _complete(self, packet_id):
         # Removed before PUBCOMP: after it, the broker may use the id for another message, which a stale id would
         # swallow. A power cut right here hands the message over again, flagged as redelivered.
-        self._store.tombstone_inbound(packet_id)
+        self._inbound.tombstone(packet_id)
         if packet_id in self._old:
             self._old.remove(packet_id)
         if self._session.state == UP:
+            if not self._session.has_room():
+                # Only a program that acknowledges late comes here; the broker repeats PUBREL on the next link.
+                raise ProtocolError("no room for PUBCOMP")
             self._session.put_ack(_PUBCOMP, packet_id)

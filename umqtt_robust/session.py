@@ -1,200 +1,348 @@
 """The protocol of one client, without sockets: bytes in, calls out, bytes to a write function; time is an argument.
 
-MQTT 3.1.1; what stands in brackets is the number of a normative statement. QoS 2 lies in qos2.py and inbound messages
-larger than the receive buffer in large.py: both are loaded when they are first needed.
+MQTT 3.1.1; what stands in brackets is the number of a normative statement. What few programs need lies in modules of
+its own, loaded when it is first needed: see part().
 """
 
 from ._platform import const, ticks_diff
-from .dispatch import Dispatcher
-from .errors import InvalidArgument, LinkLost, OutboxFull, ProtocolError, SubscribeRefused
-from .outbox import DROP_NEWEST
-from .packets import decode_length
-from .sending import SendBuffer
-from .states import AWAIT_CONNACK, AWAIT_PUBACK, AWAIT_PUBREC, CLOSED, LINK, OUTBOUND, UP
-from .subscriptions import Subscriptions
-from .topics import check_topic_filter, check_topic_name
+from .errors import InvalidArgument, LinkLost, OutboxFull, ProtocolError, Refused
+from .packets import decode_length, packet, string
+from .states import AWAIT_CONNACK, CLOSED, LINK, OUTBOUND, UP
+from .topics import check_topic_filter, check_topic_name, matches
 
 _CONNACK = const(0x20)
 _PUBLISH = const(0x30)
 _PUBACK = const(0x40)
 _PUBREL = const(0x60)
+_SUBSCRIBE = const(0x82)
 _SUBACK = const(0x90)
+_UNSUBSCRIBE = const(0xA2)
 _UNSUBACK = const(0xB0)
+_PINGREQ = const(0xC0)
 _PINGRESP = const(0xD0)
 _DUP = const(0x08)
-_MAX_LENGTH = const(268435455)  # of the remaining length, 2.2.3
 _NEVER = const(0x1FFFFFFF)
+_TRIES = const(3)
+# PUBLISH leaves this much of the send buffer to acknowledgements and PINGREQ.
+_RESERVE = const(16)
+
+# _filters[topic_filter] is its QoS and
+_ASKED = const(0x10)
+_GRANTED = const(0x30)
+_LEAVING = const(0x40)
 
 
 class Session:
-    """One client's state, over any number of links.
+    """One client's state, over any number of links. The public attributes are described in Client."""
 
-    outbox: an Outbox; keep_alive: a KeepAlive; window: how many messages may be in flight; ack_timeout: ms;
-    tx_size: bytes; queue_qos0: keep messages at QoS 0 in the outbox while there is no link.
-    on_connack(session_present, return_code), on_acknowledged(token), on_error(error) and
-    on_large(topic, offset, size, chunk), as Client's, are None or callables.
-    """
+    window = 8
+    ack_timeout = 30000
+    ping_after = ping_timeout = 0
+    rx_size = tx_size = 1024
+    queue_qos0 = manual_ack = False
+    policy = 0
+    max_bytes = None
+    on_message = on_raw = on_large = on_acknowledged = on_dropped = on_error = on_dead_letter = None
 
-    def __init__(self, outbox, keep_alive, window=8, ack_timeout=30000, tx_size=1024, queue_qos0=False):
+    def __init__(self, outbox, keep_alive):
+        """keep_alive: ms, 0: off."""
         self.state = CLOSED
         self.outbox = outbox
-        self.keep_alive = keep_alive
-        self.window = window
-        self.ack_timeout = ack_timeout
-        self.queue_qos0 = queue_qos0
-        self.manual_ack = False
-        self.out = SendBuffer(tx_size)
-        self.inbound = Dispatcher()
-        self.subscriptions = Subscriptions()
-        self.on_connack = self.on_acknowledged = self.on_error = self.on_large = None
-        self.sent = self.discarded = self.unexpected = self.too_large = 0
-        self.uptime = self._uptime_ms = 0  # seconds, and what has not made a second yet
-        self.broken = None  # what a write outside tick() raised
-        self._last_id = outbox.restore(window)
+        self.now = 0  # ms, of the last tick
+        self.sent = self.received = self.discarded = self.unhandled = self.dead_letters = self.unexpected = 0
+        self.too_large = 0
+        self.packet_id = self.flags = 0
+        self.redelivered = False
+        self._keep_alive = keep_alive
+        self._parts = {}
+        self._last_id = outbox.queue[-1] if outbox.queue else 0
+        if outbox.lifetimes:
+            self.part("policy")
         self._topic = self._topic_bytes = None  # the topic that publish() checked last
-        # Packet ids at QoS 1 that the program has not acknowledged, in order of arrival; negative: an
-        # acknowledgement, its type above its packet id, that waits for those before it or for room.
-        self._held = []
-        self._qos2 = self._large = None
-        self._heard_at = 0
-        self._left = 0  # bytes that receive() left with the caller
+        self._handlers = []
+        self._seen = self._route = None  # the topic that was received last, and its handlers
+        self._filters = {}
+        self._requests = {}  # packet id of an unanswered SUBSCRIBE or UNSUBSCRIBE: topic filter
+        self._ask = False  # a SUBSCRIBE or UNSUBSCRIBE is to be sent
+        self._view = None
+        # What waits to be sent: _tx[_start:_end]; and a payload too large for that, which goes when _start is _cut.
+        self._tx = bytearray(self.tx_size)
+        self.close()
+
+    def part(self, name):
+        """The Part of the module of that name: an optional part of the library.
+
+        Raises InvalidArgument when it is not installed.
+        """
+        part = self._parts.get(name)
+        if not part:
+            try:
+                module = __import__("umqtt_robust." + name, None, None, ("Part",))
+            except ImportError:
+                raise InvalidArgument("umqtt_robust.%s is not installed" % name)
+            part = self._parts[name] = module.Part(self)
+        return part
+
+    def has_part(self, name):
+        """True when part(name) was loaded."""
+        return name in self._parts
 
     # The link
 
-    def open(self, write, connect_packet, now):
-        """A link is there: CONNECT goes first [MQTT-3.1.0-1]. write: as SendBuffer.open()."""
-        self.close()
+    def open(self, write, connect_packet):
+        """A link is there: CONNECT goes first [MQTT-3.1.0-1].
+
+        write(buf, offset, size) returns how many bytes it took, 0 or None when it takes none now; it raises OSError.
+        """
         self.state = AWAIT_CONNACK
-        self._heard_at = self.out.now = now
-        self.out.open(write)
-        self.keep_alive.start()
-        self.out.put(connect_packet)
-        self.out.flush()
+        self._write = write
+        self._heard_at = self._written_at = self.now
+        self._put(connect_packet)
+        self._flush()
 
     def close(self):
         """The link is gone: what was not acknowledged goes again on the next one."""
         self.state = CLOSED
-        self.broken = self._large = None
-        self._held = []
-        self._left = 0
-        if self._qos2:
-            self._qos2.link_lost()
-        self.out.open(None)
-        self.outbox.rewind()
-        self.subscriptions.link_lost()
+        self._write = self._body = self.large = self._broken = None
+        self._start = self._end = self._cut = self._body_at = 0
+        self._left = 0  # bytes that receive() left with the caller
+        self._ping = 0  # 1: PINGREQ is due, 2: it was sent
+        self._forget(False)
+
+    def _forget(self, session):
+        # What the last link, or with `session` the broker, does not know any more.
+        self.outbox.rewind(0x57 if session else 0x7F)
+        self._requests = {}
+        self._ask = True
+        for topic_filter in self._filters:
+            if session or self._filters[topic_filter] & _GRANTED != _GRANTED:
+                self._filters[topic_filter] &= ~_GRANTED
+        for name in self._parts:
+            self._parts[name].forget(session)
 
     def resume(self, session_present):
         """CONNACK accepted the connection: goes on with the broker's session, or begins a new one."""
         self.state = UP
-        outbox = self.outbox
-        if session_present:
-            if outbox.released:
-                self.qos2().resend()
-        else:
-            outbox.store.clear_inbound()  # a stale id would swallow a new message
-            outbox.forget_sent()  # the broker knows no packet id: everything goes again as new
-            self.subscriptions.session_lost()
+        if not session_present:
+            if self.outbox.released or self.outbox.store.inbound:
+                self.part("qos2")
+            self._forget(True)
+        elif self.outbox.released:
+            self.part("qos2").resend()
 
     # Sending
 
     def publish(self, topic, payload, qos=0, retain=False, expires_in=None):
-        """See Client.publish()."""
+        """Sends a message, or keeps it until there is a link.
+
+        topic: str or bytes; payload: bytes, str, bytearray or memoryview; expires_in: ms after which it is dropped if
+        it was never sent. Returns 0 at QoS 0, when the link took the message; above that its packet id, as long as
+        it is in the outbox; None when it was dropped, and counted. Raises InvalidArgument, OutboxFull and StoreError;
+        the message is not in the outbox then.
+        """
         if topic is not self._topic:
             self._topic_bytes = check_topic_name(topic)
             self._topic = topic
         topic = self._topic_bytes
         if type(payload) is not bytes:
-            payload = _to_bytes(payload)
+            # A copy: a message may wait while its buffer is used again.
+            if isinstance(payload, str):
+                payload = payload.encode()
+            elif isinstance(payload, (bytearray, memoryview)):
+                payload = bytes(payload)
+            else:
+                raise InvalidArgument("payload must be bytes, str, bytearray or memoryview")
         if qos == 0 and (self.state == UP or not self.queue_qos0):
-            if self.state != UP or not self._send_now(_PUBLISH | (1 if retain else 0), topic, 0, payload):
+            if self.state != UP or not self._send(_PUBLISH | (1 if retain else 0), topic, 0, payload):
                 self.discarded += 1
                 return None
             return 0
-        return self._publish_stored(topic, payload, qos, retain, expires_in)
-
-    def _publish_stored(self, topic, payload, qos, retain, expires_in):
-        if qos not in (0, 1, 2):
-            raise InvalidArgument("qos must be 0, 1 or 2")
+        if expires_in is not None and expires_in <= 0:
+            raise InvalidArgument("expires_in must be positive")
+        if qos not in (0, 1, 2) or len(topic) + len(payload) > 268435451:  # 2.2.3
+            raise InvalidArgument("qos must be 0, 1 or 2, and the packet at most 268435455 bytes")
         if qos == 2:
-            self.qos2()
-        if len(topic) + len(payload) > _MAX_LENGTH - 4:
-            raise InvalidArgument("payload is too long")
-        expires = lifetime = 0
-        if expires_in is not None:
-            if expires_in <= 0:
-                raise InvalidArgument("expires_in must be positive")
-            lifetime = (expires_in + 999) // 1000
-            expires = self.uptime + lifetime + 1  # whole seconds, and never early
+            self.part("qos2")
         flags = qos << 1 | (1 if retain else 0)
-        outbox = self.outbox
         packet_id = self._new_id()
+        outbox = self.outbox
         try:
-            slot = outbox.put(
-                topic, payload, AWAIT_PUBREC if qos == 2 else AWAIT_PUBACK, flags, packet_id, expires, lifetime
-            )
+            lifetime = 0
+            if expires_in is not None or self.policy or self.max_bytes:
+                lifetime = self.part("policy").make_room(packet_id, topic, payload, expires_in)
+            outbox.put(packet_id, flags, topic, payload, lifetime)
         except OutboxFull:
             self.discarded += 1
-            if outbox.policy == DROP_NEWEST:
+            if self.policy == 2:
                 return None
             raise
-        token = outbox.order[slot]
-        if (
-            self.state == UP
-            and outbox.in_flight < self.window
-            and outbox.unsent(self.uptime) == slot  # nothing waits before it
-        ):
-            if self._send_now(_PUBLISH | flags, topic, packet_id, payload):
-                outbox.sent(slot, self.out.now)
-        return token
+        if self.state == UP and outbox.in_flight < self.window and outbox.unsent() == packet_id:
+            # Nothing waits before it.
+            if self._send(_PUBLISH | flags, topic, packet_id, payload):
+                outbox.sent(packet_id, self.now)
+        return packet_id
 
     def _new_id(self):
         packet_id = self._last_id
-        while True:
-            packet_id = packet_id + 1 if packet_id < 65535 else 1  # never 0 [MQTT-2.3.1-1]
-            if packet_id not in self.outbox.by_id and packet_id not in self.subscriptions.requests:
+        for _ in range(65535):
+            packet_id = packet_id % 65535 + 1  # never 0 [MQTT-2.3.1-1]
+            if packet_id not in self.outbox.slot_of and packet_id not in self._requests:
                 self._last_id = packet_id
                 return packet_id
-            if packet_id == self._last_id:
-                raise OutboxFull(65535)
+        raise OutboxFull(65535)
 
-    def _send_now(self, head, topic, packet_id, payload):
-        out = self.out
+    def _send(self, head, topic, packet_id, payload):
         try:
-            if not out.put_publish(head, topic, packet_id, payload):
-                # What waits is perhaps taken by now.
-                if not out.flush() or not out.put_publish(head, topic, packet_id, payload):
+            # When there is no room: what waits is perhaps taken by now.
+            if not self._put_publish(head, topic, packet_id, payload):
+                if not self._flush() or not self._put_publish(head, topic, packet_id, payload):
                     return False
-            out.flush()
+            self._flush()
         except OSError as error:  # publish() never raises for the network: tick() will close the link
-            self.broken = error
+            self._broken = error
+        return True
+
+    def _put_publish(self, head, topic, packet_id, payload):
+        # Puts a PUBLISH (3.3) into the send buffer; False when there is no room for it now.
+        tx = self._tx
+        i = self._end
+        j = len(topic)
+        k = len(payload)
+        length = j + k + (4 if packet_id else 2)
+        room = len(tx) - i - j - 9 - _RESERVE
+        if room < k and (self._body is not None or room < 0):
+            if i or self._body is not None:
+                return False
+            # Not even the topic fits.
+            body = string(topic)
+            if packet_id:
+                body += bytes((packet_id >> 8, packet_id & 255))
+            return self._put(packet(head, body + payload))
+        tx[i] = head
+        i += 1
+        while length > 127:
+            tx[i] = length & 127 | 128
+            length >>= 7
+            i += 1
+        tx[i] = length
+        tx[i + 1] = j >> 8
+        tx[i + 2] = j & 255
+        i += 3
+        j += i
+        tx[i:j] = topic
+        if packet_id:
+            tx[j] = packet_id >> 8
+            tx[j + 1] = packet_id & 255
+            j += 2
+        if room < k:
+            self._end = self._cut = j
+            self._body = payload
+        else:
+            self._end = k = j + k
+            tx[j:k] = payload
         self.sent += 1
         return True
 
-    def pump(self):
-        """Sends what may go now: acknowledgements, requests, PUBREL, then PUBLISH. Raises what the transport raises."""
-        out = self.out
+    def _put(self, whole):
+        # Puts a whole packet into the send buffer, or beside it when it is too large; False: no room now.
+        i = self._end
+        j = i + len(whole)
+        if j + _RESERVE <= len(self._tx):
+            self._tx[i:j] = whole
+            self._end = j
+        elif i or self._body is not None:
+            return False
+        else:
+            self._cut = 0
+            self._body = whole
+        return True
+
+    def has_room(self):
+        """True when an acknowledgement fits into the send buffer."""
+        return self._end + 4 <= len(self._tx)
+
+    def put_ack(self, head, packet_id):
+        """Sends PUBACK, PUBREC, PUBREL or PUBCOMP; only where has_room()."""
+        tx = self._tx
+        i = self._end
+        tx[i] = head
+        tx[i + 1] = 2
+        tx[i + 2] = packet_id >> 8
+        tx[i + 3] = packet_id & 255
+        self._end = i + 4
+
+    def _flush(self):
+        # Writes what waits; True when nothing is left.
+        while True:
+            body = self._body
+            start = self._start
+            end = self._end if body is None else self._cut
+            if start < end:
+                n = self._write(self._tx, start, end - start)
+                if not n:
+                    return False
+                self._start = start + n
+            elif body is not None:
+                n = self._write(body, self._body_at, len(body) - self._body_at)
+                if not n:
+                    return False
+                self._body_at += n
+                if self._body_at == len(body):
+                    self._body = None
+                    self._body_at = 0
+            else:
+                self._start = self._end = 0
+                return True
+            # The time of the last tick is never later than that of the write, so a PINGREQ is never late.
+            self._written_at = self.now
+
+    @property
+    def waits(self):
+        """True while bytes wait for the link to take them."""
+        return self._end > 0 or self._body is not None
+
+    def _pump(self):
+        # Sends what may go now: acknowledgements, requests, PUBREL, then PUBLISH.
+        if self._ask:
+            self._send_requests()
         outbox = self.outbox
-        if self._held:
-            self._release_held()
-        if self.subscriptions.waiting:
-            self.subscriptions.send(out, self._new_id, out.now)
-        if self._qos2 and not self._qos2.pump():
-            return
+        for name in self._parts:
+            if not self._parts[name].pump():
+                return
         while outbox.in_flight < self.window:
-            slot = outbox.unsent(self.uptime)
-            if slot < 0:
+            packet_id = outbox.unsent()
+            if not packet_id:
                 break
+            slot = outbox.slot_of[packet_id]
             topic, payload = outbox.store.load(slot)
             flags = outbox.flags[slot]
-            packet_id = outbox.packet_id[slot] if flags & 6 else 0
-            if out.put_publish(_PUBLISH | flags, topic, packet_id, payload):
-                outbox.sent(slot, out.now)
-                self.sent += 1
-                if not packet_id:
-                    outbox.remove(slot)
-            elif not out.flush():
+            if self._put_publish(_PUBLISH | flags & 15, topic, packet_id if flags & 6 else 0, payload):
+                outbox.sent(packet_id, self.now)
+                if not flags & 6:
+                    outbox.remove(packet_id)
+            elif not self._flush():
                 return
-        out.flush()
+        self._flush()
+
+    def _send_requests(self):
+        self._ask = False
+        for topic_filter in self._filters:
+            state = self._filters[topic_filter]
+            if state & _ASKED:
+                continue
+            packet_id = self._new_id()
+            body = bytes((packet_id >> 8, packet_id & 255)) + string(topic_filter)
+            head = _UNSUBSCRIBE
+            if not state & _LEAVING:
+                head = _SUBSCRIBE
+                body += bytes((state & 3,))
+            if not self._put(packet(head, body)):
+                self._ask = True
+                return
+            if not self._requests:
+                self._asked_at = self.now
+            self._requests[packet_id] = topic_filter
+            self._filters[topic_filter] |= _ASKED
 
     # Receiving
 
@@ -204,12 +352,15 @@ class Session:
         It stops early when the send buffer has no room for an acknowledgement. Raises ProtocolError.
         """
         if n > self._left:  # not the same bytes again
-            self._heard_at = self.out.now
+            self._heard_at = self.now
         i = 0
         acked = False
-        if self._large:
-            i = self._continue_large(buf, 0, n)
-        while n - i > 1 and not self._large:
+        while n - i > 1 or self.large and i < n:
+            if self.large:
+                if not self.has_room():
+                    break
+                i = self.large.feed(buf, i, n)
+                continue
             length = buf[i + 1]
             j = i + 2
             if length > 127:
@@ -219,15 +370,19 @@ class Session:
                 length, j = got
             end = j + length
             head = buf[i]
+            kind = head & 0xF0
             if end > n:
-                if end - i > len(buf):
-                    self._begin_large(head, length)
-                    i = self._continue_large(buf, j, n)
-                break
-            if self.state == UP and head & 0xF0 == _PUBLISH:
+                if end - i <= len(buf):
+                    break
+                if self.state != UP or kind != _PUBLISH:
+                    raise ProtocolError("a packet larger than the receive buffer")
+                self.large = self.part("large").begin(head, length)
+                i = j
+                continue
+            if self.state == UP and kind == _PUBLISH:
                 if not self._receive_publish(head, buf, j, end):
                     break
-            elif self.state == UP and head == _PUBACK and length == 2:
+            elif head == _PUBACK and self.state == UP and length == 2:
                 acked = True
                 self.acknowledged(buf[j] << 8 | buf[j + 1], _PUBACK)
             elif not self._receive_other(head, buf, j, length):
@@ -237,9 +392,9 @@ class Session:
             i = end
         self._left = n - i
         if acked:
-            self.pump()
-        elif self.out.end:
-            self.out.flush()
+            self._pump()
+        elif self._end:
+            self._flush()
         return i
 
     def _receive_publish(self, head, buf, j, end):
@@ -247,195 +402,236 @@ class Session:
         t = j + 2
         k = t + (buf[j] << 8 | buf[j + 1]) if t <= end else end + 1
         p = k + 2 if qos else k
-        if p > end:
-            raise ProtocolError("PUBLISH ends inside its topic name or packet identifier")
-        if not qos:
-            if head & _DUP:
-                raise ProtocolError("PUBLISH at QoS 0 with DUP")  # [MQTT-3.3.1-2]
-            self.inbound.deliver(head, 0, buf, t, k, p, end)
-            return True
-        out = self.out
-        if not out.has_room_for_ack():
+        packet_id = 0
+        if qos and p <= end:
+            packet_id = buf[k] << 8 | buf[k + 1]
+        # [MQTT-3.3.1-2], [MQTT-3.3.1-4], [MQTT-2.3.1-1]
+        if p > end or qos == 6 or (not packet_id if qos else head & _DUP):
+            raise ProtocolError("malformed PUBLISH")
+        if qos and not self.has_room():
             return False
-        packet_id = buf[k] << 8 | buf[k + 1]
-        if not packet_id:
-            raise ProtocolError("PUBLISH with packet identifier 0")  # [MQTT-2.3.1-1]
-        if qos != 2:
-            if qos == 6:
-                raise ProtocolError("PUBLISH at QoS 3")  # [MQTT-3.3.1-4]
-            self.qos2().received(head, packet_id, bytes(buf[t:k]), bytes(buf[p:end]))
+        if qos == 4:
+            self.part("qos2").received(head, packet_id, bytes(buf[t:k]), bytes(buf[p:end]))
             return True
-        self.to_acknowledge(head, packet_id, buf, t, k, p, end)
+        self._describe(head, packet_id, head & _DUP > 0)
+        if qos and self.manual_ack:
+            self.part("manual").hold(packet_id)
+        if self.on_raw:
+            self._hand_over(self.on_raw, buf, t, k, p, end)
+        else:
+            view = self._view
+            if view is None:
+                view = self._view = memoryview(buf)
+            if view[t:k] != self._seen:
+                self._find_route(bytes(view[t:k]))
+            self._deliver(self._seen, bytes(view[p:end]))
+        if qos and self.state == UP and not self.manual_ack:
+            self.put_ack(_PUBACK, packet_id)
         return True
 
-    def to_acknowledge(self, head, packet_id, buf, t, k, p, end):
-        """Delivers a message at QoS 1 and acknowledges it after those that came before it [MQTT-4.6.0-2]."""
-        if self.manual_ack:
-            self._held.append(packet_id)
-        self.inbound.deliver(head, packet_id, buf, t, k, p, end)
-        if not self.manual_ack and self.state == UP:
-            self.put_ack(_PUBACK, packet_id)
+    def check_inbound(self, topic):
+        """Raises ProtocolError unless a PUBLISH may have that topic name [MQTT-3.3.2-2]."""
+        try:
+            check_topic_name(topic)
+        except InvalidArgument as error:
+            raise ProtocolError(error.args[0])
 
-    def put_ack(self, kind, packet_id):
-        """Sends PUBACK or PUBCOMP, after those that are held back."""
-        if self._held or not self.out.has_room_for_ack():  # a handler may have filled the buffer
-            self._held.append(-(kind << 16 | packet_id))
-            self._release_held()
-        else:
-            self.out.put_ack(kind, packet_id)
+    def deliver_stored(self, flags, packet_id, topic, payload, redelivered):
+        """Hands over a message that lay in the store."""
+        self._describe(flags, packet_id, redelivered)
+        if self.on_raw:
+            k = len(topic)
+            self._hand_over(self.on_raw, topic + payload, 0, k, k, k + len(payload))
+            return
+        if topic != self._seen:
+            self._find_route(topic)
+        self._deliver(topic, payload)
 
-    def _begin_large(self, head, length):
-        if self.state != UP or head & 0xF0 != _PUBLISH:
-            raise ProtocolError("packet type %d is larger than the receive buffer" % (head >> 4))
-        from .large import LargeMessage
+    def _describe(self, flags, packet_id, redelivered):
+        self.received += 1
+        self.flags = flags
+        self.packet_id = packet_id
+        self.redelivered = redelivered
 
-        self._large = LargeMessage(self, head, length)
+    def _find_route(self, topic):
+        self.check_inbound(topic)
+        self._route = [handler for topic_filter, handler in self._handlers if matches(topic_filter, topic)]
+        if not self._route and self.on_message:
+            self._route.append(self.on_message)
+        self._seen = topic
 
-    def _continue_large(self, buf, i, n):
-        i = self._large.feed(buf, i, n)
-        if self._large.ended:
-            self._large = None
-        return i
+    def _deliver(self, topic, payload):
+        if not self._route:
+            self.unhandled += 1
+        for handler in self._route:
+            self._hand_over(handler, topic, payload)
+
+    def _hand_over(self, handler, topic, payload, k=0, p=0, end=0):
+        # Acknowledgements leave in the order of arrival [MQTT-4.6.0-2], so a message that is put off would hold up
+        # all others: a handler that raises is tried again at once, and then the message is a dead letter.
+        for _ in range(_TRIES):
+            try:
+                if end:
+                    handler(topic, payload, k, p, end)
+                else:
+                    handler(topic, payload)
+                return
+            except Exception as error:  # noqa: BLE001 - the program's own code: anything may come
+                failure = error
+                self.redelivered = True
+        self.dead_letters += 1
+        if self.on_dead_letter:
+            if end:
+                topic, payload = bytes(topic[payload:k]), bytes(topic[p:end])
+            self.on_dead_letter(topic, payload, failure)
 
     def acknowledged(self, packet_id, kind):
-        """An acknowledgement of an outbound message; returns its slot when the flow goes on, -1 otherwise."""
+        """An acknowledgement of an outbound message; True when the flow goes on."""
         outbox = self.outbox
-        slot = outbox.by_id.get(packet_id)
+        slot = outbox.slot_of.get(packet_id)
         if slot is None or not outbox.flags[slot] & _DUP:
             self.unexpected += 1  # of a message from before a session that was lost
-            return -1
-        state = OUTBOUND.get(outbox.state[slot] | kind)
+            return False
+        state = OUTBOUND.get(kind << 8 | outbox.flags[slot] & 0x46)
         if state is None:
-            raise ProtocolError("acknowledgement type %d in state %d" % (kind >> 4, outbox.state[slot]))
+            raise ProtocolError("acknowledgement of another QoS")
         if state:
-            return slot
-        token = outbox.order[slot]
-        outbox.remove(slot)
+            return True
+        outbox.remove(packet_id)
         if self.on_acknowledged:
-            self.on_acknowledged(token)
-        return -1
+            self.on_acknowledged(packet_id)
+        return False
 
     def _receive_other(self, head, buf, j, length):
+        # Any other packet; False when it must wait for room in the send buffer.
         kind = head & 0xF0
-        if (self.state | kind) not in LINK:
-            raise ProtocolError("packet type %d was not expected" % (kind >> 4))
-        if head & 15 != (2 if kind == _PUBREL else 0):  # [MQTT-2.2.2-2]
-            raise ProtocolError("packet type %d with reserved flags" % (kind >> 4))
-        if length != (0 if kind == _PINGRESP else 3 if kind == _SUBACK else 2):
-            raise ProtocolError("packet type %d of the wrong length" % (kind >> 4))
+        # [MQTT-2.2.2-2] for the flags.
+        if (
+            self.state | kind not in LINK
+            or head & 15 != (2 if kind == _PUBREL else 0)
+            or length != (0 if kind == _PINGRESP else 3 if kind == _SUBACK else 2)
+        ):
+            raise ProtocolError("packet type %d is malformed or not expected" % (head >> 4))
         if kind == _PINGRESP:
-            self.keep_alive.answered()
-            return True
-        if kind == _CONNACK:
-            session_present = buf[j]
-            return_code = buf[j + 1]
-            if session_present > 1 or return_code > 5 or session_present and return_code:  # [MQTT-3.2.2-4]
+            self._ping = 0
+        elif kind == _CONNACK:
+            if buf[j] > 1 or buf[j + 1] > 5 or buf[j] and buf[j + 1]:  # [MQTT-3.2.2-4]
                 raise ProtocolError("CONNACK with reserved values")
-            self.on_connack(session_present, return_code)
-            return True
-        packet_id = buf[j] << 8 | buf[j + 1]
-        if not packet_id:
-            raise ProtocolError("packet type %d with packet identifier 0" % (kind >> 4))
-        if kind == _SUBACK or kind == _UNSUBACK:
-            self._answered(packet_id, buf[j + 2] if kind == _SUBACK else None)
-        elif not self.out.has_room_for_ack():
-            return False
+            self.connected_as(buf[j], buf[j + 1])
         else:
-            self.qos2().acknowledged(kind, packet_id)
+            packet_id = buf[j] << 8 | buf[j + 1]
+            if kind == _SUBACK or kind == _UNSUBACK:
+                self._answered(packet_id, buf[j + 2] if kind == _SUBACK else 0)
+            elif not self.has_room():
+                return False
+            else:
+                self.part("qos2").acknowledged(kind, packet_id)
         return True
 
-    def _answered(self, packet_id, return_code):
-        try:
-            if not self.subscriptions.answered(packet_id, return_code, self.out.now):
-                self.unexpected += 1
-        except SubscribeRefused as error:
-            if self.on_error:
-                self.on_error(error)
-
-    def qos2(self):
-        """The part that speaks QoS 2. Raises InvalidArgument where its module is not installed."""
-        if self._qos2 is None:
-            try:
-                from .qos2 import QoS2
-            except ImportError:
-                raise InvalidArgument("QoS 2 needs the module umqtt_robust.qos2")
-            self._qos2 = QoS2(self)
-        return self._qos2
-
-    def acknowledge(self, packet_id):
-        """See Client.acknowledge()."""
-        if packet_id not in self._held:
-            return self._qos2 is not None and self._qos2.handled(packet_id)
-        self._held[self._held.index(packet_id)] = -(_PUBACK << 16 | packet_id)
-        return True
-
-    def _release_held(self):
-        held = self._held
-        while held and held[0] < 0 and self.out.has_room_for_ack():
-            ack = -held.pop(0)
-            self.out.put_ack(ack >> 16, ack & 65535)
+    def connected_as(self, session_present, return_code):
+        """CONNACK has come: the owner of the sockets decides."""
 
     # Subscribing
 
+    def on(self, topic_filter, handler):
+        """handler(topic: bytes, payload: bytes) takes the messages that the topic filter selects; None removes it."""
+        topic_filter = check_topic_filter(topic_filter)
+        self._handlers = [pair for pair in self._handlers if pair[0] != topic_filter]
+        if handler:
+            self._handlers.append((topic_filter, handler))
+        self._seen = None
+
     def subscribe(self, topic_filter, qos=0):
-        """See Client.subscribe()."""
+        """Subscribes now, and again whenever the broker has forgotten it. A refusal goes to on_error."""
         topic_filter = check_topic_filter(topic_filter)
         if qos not in (0, 1, 2):
             raise InvalidArgument("qos must be 0, 1 or 2")
         if qos == 2:
-            self.qos2()
-        self.subscriptions.add(topic_filter, qos)
+            self.part("qos2")
+        self._filters[topic_filter] = qos
+        self._ask = True
 
     def unsubscribe(self, topic_filter):
-        """See Client.unsubscribe()."""
-        self.subscriptions.remove(check_topic_filter(topic_filter))
+        """Ends a subscription."""
+        self._filters[check_topic_filter(topic_filter)] = _LEAVING
+        self._ask = True
+
+    def _answered(self, packet_id, return_code):
+        topic_filter = self._requests.pop(packet_id, None)
+        self._asked_at = self.now
+        state = self._filters.get(topic_filter)
+        if state is None or not state & _ASKED:  # nobody asked, or not for this any more
+            self.unexpected += 1
+        elif state & _LEAVING or return_code == 0x80:
+            del self._filters[topic_filter]
+            if return_code and self.on_error:
+                self.on_error(Refused("subscribe", topic_filter))
+        elif return_code > 2:  # [MQTT-3.9.3-2]
+            raise ProtocolError("SUBACK with a reserved return code")
+        else:
+            self._filters[topic_filter] |= _GRANTED
+
+    @property
+    def subscribed(self):
+        """True when the broker has answered every subscribe() and unsubscribe()."""
+        return not self._ask and not self._requests
 
     # Time
 
-    def advance(self, now):
-        """It is `now`; called before receive() and tick(). Raises LinkLost after a sleep of many days."""
-        elapsed = ticks_diff(now, self.out.now)
-        self.out.now = now
-        slept = elapsed < 0  # at least 2**29 ms
-        if slept:
-            self.uptime += 536870
-            elapsed += 0x20000000
-        elapsed += self._uptime_ms
-        self.uptime += elapsed // 1000
-        self._uptime_ms = elapsed % 1000
-        if slept and self.state != CLOSED:
-            raise LinkLost("this device slept for days")
-
-    def tick(self):
+    def work(self):
         """Sends what may go and keeps the link alive; returns ms until the next deadline.
 
         Raises LinkLost when the link is dead, and what the transport raises.
         """
-        now = self.out.now
         if self.state != UP:
-            if self.state == AWAIT_CONNACK:
-                self.out.flush()
+            if self._write:
+                self._flush()
             return _NEVER
-        if self.broken:
-            raise self.broken
-        self.pump()
-        wait = self.keep_alive.check(now, self.out, self._heard_at)
-        slot = self.outbox.oldest_in_flight()
-        if slot >= 0:
-            wait = min(wait, self.ack_timeout - ticks_diff(now, self.outbox.sent_at[slot]))
-        if self.subscriptions.requests:
-            wait = min(wait, self.ack_timeout - ticks_diff(now, self.subscriptions.asked_at))
+        if self._broken:
+            raise self._broken
+        self._pump()
+        wait = self.keep_alive()
+        outbox = self.outbox
+        if outbox.in_flight:
+            # Among those in flight the first in the queue has waited longest.
+            slot = outbox.slot_of[outbox.queue[0]]
+            wait = min(wait, self.ack_timeout - ticks_diff(self.now, outbox.sent_at[slot]))
+        if self._requests:
+            wait = min(wait, self.ack_timeout - ticks_diff(self.now, self._asked_at))
         if wait <= 0:
             # Nothing is sent twice on a live link [MQTT-4.4.0-1]: it goes again on a new one.
             raise LinkLost("no acknowledgement within ack_timeout")
-        self.out.flush()
+        self._flush()
         return wait
 
+    def keep_alive(self):
+        """Sends PINGREQ when it is due (3.1.2.10) and returns ms until the next deadline; raises LinkLost.
 
-def _to_bytes(payload):
-    # A copy: a message may wait in the outbox while its buffer is used again.
-    if isinstance(payload, str):
-        return payload.encode()
-    if isinstance(payload, (bytes, bytearray, memoryview)):
-        return bytes(payload)
-    raise InvalidArgument("payload must be bytes, str, bytearray or memoryview")
+        PINGREQ is due when nothing was sent, or nothing arrived, for ping_after: the second finds a link that takes
+        bytes and gives none, even under a steady flow at QoS 0. The link is dead when PINGREQ is outstanding and
+        nothing at all arrived for ping_timeout; that clock starts when it is due, so a link that takes no bytes is
+        found the same way. Another scheduler can stand in for this one: assign or override it.
+        """
+        limit = self._keep_alive
+        if not limit:
+            return _NEVER
+        now = self.now
+        quiet = ticks_diff(now, self._written_at)
+        if not self._ping:
+            left = (self.ping_after or limit // 2) - max(quiet, ticks_diff(now, self._heard_at))
+            if left > 0:
+                return left
+            self._ping = 1
+            self._ping_at = now
+        if ticks_diff(self._heard_at, self._ping_at) > 0:
+            self._ping_at = self._heard_at
+        left = (self.ping_timeout or min(10000, limit // 2)) - ticks_diff(now, self._ping_at)
+        # The second: things arrive, but nothing could be written for so long that the broker will give up.
+        if left <= 0 or quiet >= 2 * limit:
+            raise LinkLost("no answer to PINGREQ")
+        if self._ping == 1 and self.has_room():
+            self._tx[self._end] = _PINGREQ
+            self._tx[self._end + 1] = 0
+            self._end += 2
+            self._ping = 2
+        return left

@@ -1,11 +1,10 @@
 """Every transition of the protocol, as literal tables; the docs' state diagrams are drawn from them.
 
-A key is a state plus the first byte of the packet that arrived (its low four bits cleared); the value is the next
-state. States are named after what they wait for, so the name says who moves next. A pair that is not in a table breaks
-the protocol.
+States are named after what they wait for, so the name says who moves next. A pair that is not in a table breaks the
+protocol.
 """
 
-# The link, as the client sees it.
+# The link, as the client sees it; state | first byte of the packet that arrived: next state.
 CLOSED = 0
 AWAIT_CONNACK = 1
 UP = 2
@@ -22,26 +21,26 @@ LINK = {
     UP | 0xD0: UP,  # PINGRESP
 }
 
-# An outbound message: QoS 1 (4.3.2) begins at AWAIT_PUBACK, QoS 2 (4.3.3) at AWAIT_PUBREC.
+# An outbound message at QoS 1 (4.3.2) or 2 (4.3.3), as it stands in its flags; packet << 8 | state: next state.
 DONE = 0
-AWAIT_PUBACK = 1
-AWAIT_PUBREC = 2
-AWAIT_PUBCOMP = 3
+AWAIT_PUBACK = 0x02
+AWAIT_PUBREC = 0x04
+AWAIT_PUBCOMP = 0x44
 
 OUTBOUND = {
-    AWAIT_PUBACK | 0x40: DONE,
-    AWAIT_PUBREC | 0x50: AWAIT_PUBCOMP,
-    AWAIT_PUBCOMP | 0x50: AWAIT_PUBCOMP,  # PUBREC again: PUBREL again
-    AWAIT_PUBCOMP | 0x70: DONE,
+    0x4000 | AWAIT_PUBACK: DONE,
+    0x5000 | AWAIT_PUBREC: AWAIT_PUBCOMP,
+    0x5000 | AWAIT_PUBCOMP: AWAIT_PUBCOMP,  # PUBREC again: PUBREL again
+    0x7000 | AWAIT_PUBCOMP: DONE,
 }
 
-# An inbound QoS 2 message (4.3.3): stored at its PUBLISH, handed over at its PUBREL.
+# An inbound message at QoS 2: stored at its PUBLISH, handed over at its PUBREL; packet << 8 | state: next state.
 UNKNOWN = 0
 AWAIT_PUBREL = 1
 
 INBOUND = {
-    UNKNOWN | 0x30: AWAIT_PUBREL,
-    AWAIT_PUBREL | 0x30: AWAIT_PUBREL,  # the same message again: PUBREC again
-    AWAIT_PUBREL | 0x60: UNKNOWN,
-    UNKNOWN | 0x60: UNKNOWN,  # a PUBREL whose PUBCOMP was lost: PUBCOMP again
+    0x3000 | UNKNOWN: AWAIT_PUBREL,
+    0x3000 | AWAIT_PUBREL: AWAIT_PUBREL,  # the same message again: PUBREC again
+    0x6000 | AWAIT_PUBREL: UNKNOWN,
+    0x6000 | UNKNOWN: UNKNOWN,  # PUBCOMP was lost: PUBCOMP again
 }

@@ -14,7 +14,7 @@ def scenario(world, forget=False):
     client = world.client
     broker = world.brokers[0]
     client.subscribe(b"down/#", qos=2)
-    world.run(lambda: client.connected and client.session.subscriptions.settled)
+    world.run(lambda: client.connected and client.subscribed)
     for k in range(len(UP)):
         topic, payload, qos = UP[k]
         client.publish(topic, payload, qos)

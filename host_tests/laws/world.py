@@ -336,8 +336,8 @@ class World:
         client.on_connect = lambda present: self.events.append(("connect", present))
         client.on_disconnect = lambda error: self.events.append(("disconnect", error))
         client.on_error = lambda error: self.events.append(("error", error))
-        client.session.on_acknowledged = lambda token: self.events.append(("acknowledged", token))
-        client.session.inbound.on_message = self._message
+        client.on_acknowledged = lambda packet_id: self.events.append(("acknowledged", packet_id))
+        client.on_message = self._message
         return client
 
     def _message(self, topic, payload):

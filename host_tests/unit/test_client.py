@@ -5,7 +5,7 @@ from umqtt_testkit.portable import equal, raises
 from umqtt_robust import Client, Will
 from umqtt_robust.client import parse_url
 from umqtt_robust.errors import InvalidArgument, OutboxFull
-from umqtt_robust.outbox import DROP_NEWEST
+from umqtt_robust.policy import DROP_NEWEST
 from umqtt_robust.store import MemoryStore
 
 
@@ -56,7 +56,7 @@ def test_no_silent_downgrade_from_tls():
     transports = {"mqtts": lambda host, port, path: None}
     servers = ("mqtts://a", "mqtt://b")
     raises(InvalidArgument, Client, b"c", servers, transports=transports)
-    Client(b"c", servers, transports=transports, allow_plain_fallback=True)
+    Client(b"c", servers, transports=transports, allow_plain=True)
 
 
 def test_bad_publishes_queue_nothing():
@@ -89,14 +89,14 @@ def test_every_kind_of_payload_is_copied():
     for payload in (b"bytes", "stri\xf1g", buffer, memoryview(buffer)):
         client.publish("a", payload, 1)
     buffer[:] = b"######"
-    store = client.session.outbox.store
+    store = client.outbox.store
     equal([store.load(slot)[1] for slot in range(4)], [b"bytes", b"stri\xc3\xb1g", b"buffer", b"buffer"])
 
 
 def test_qos_0_without_a_link_is_dropped_and_counted():
     client = offline()
     equal(client.publish("a", b"x"), None)
-    equal(client.session.discarded, 1)
+    equal(client.discarded, 1)
     client = offline(queue_qos0=True)
     assert client.publish("a", b"x") > 0
     equal(client.pending, 1)
@@ -110,9 +110,11 @@ def test_a_full_outbox_says_so():
     client = offline(store=MemoryStore(1), policy=DROP_NEWEST)
     client.publish("a", b"1", 1)
     equal(client.publish("a", b"2", 1), None)
-    equal(client.session.discarded, 1)
+    equal(client.discarded, 1)
 
 
 def test_a_will_is_part_of_the_connect_packet():
     client = offline(will=Will("s", b"gone", 1, True))
-    assert b"\x00\x01s\x00\x04gone" in client._connect_packet()
+    sent = []
+    client.open(lambda buf, i, n: sent.append(bytes(buf[i : i + n])) or n, client.connect_packet())
+    assert b"\x00\x01s\x00\x04gone" in sent[0]

@@ -9,25 +9,27 @@ from umqtt_robust.errors import InvalidArgument, ProtocolError
 def test_connect_with_everything():
     will = Will("w/t", "gone", qos=1, retain=True)
     equal(
-        packets.connect(b"id", 60, False, will, b"user", b"word"),
+        packets.connect(b"id", 60, False, will, b"user", b"word", 4, False),
         b"\x10\x25\x00\x04MQTT\x04\xec\x00\x3c\x00\x02id\x00\x03w/t\x00\x04gone\x00\x04user\x00\x04word",
     )
 
 
 def test_connect_with_nothing():
-    equal(packets.connect(b"", 0, True, None, None, None), b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x00\x00\x00")
+    equal(packets.connect(b"", 0, True, None, None, None, 4, False), b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x00\x00\x00")
 
 
 def test_connect_as_mqtt_3_1():
     equal(
-        packets.connect(b"i", 258, True, None, None, None, level=3),
+        packets.connect(b"i", 258, True, None, None, None, 3, False),
         b"\x10\x0f\x00\x06MQIsdp\x03\x02\x01\x02\x00\x01i",
     )
 
 
-def test_subscribe_and_unsubscribe():
-    equal(packets.subscribe(0x1234, b"a/#", 2), b"\x82\x08\x12\x34\x00\x03a/#\x02")
-    equal(packets.unsubscribe(1, b"a"), b"\xa2\x05\x00\x01\x00\x01a")
+def test_connect_to_make_the_broker_forget_carries_no_will():
+    equal(
+        packets.connect(b"i", 0, False, Will("w", "x"), None, None, 4, True),
+        b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01i",
+    )
 
 
 def test_remaining_length_at_every_border():

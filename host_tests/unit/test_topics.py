@@ -49,7 +49,7 @@ def test_random_filters_agree_with_the_definition():
 
 
 def test_what_may_not_be_a_topic_name():
-    for topic in ("", b"", "a/+", b"#", b"a\0b", b"\xff", "x" * 65536, 7, None, bytearray(b"a")):
+    for topic in ("", b"", "a/+", b"#", b"a\0b", b"\xff", "x" * 65536, 7, None):
         raises(InvalidArgument, check_topic_name, topic)
     equal(check_topic_name("a/ä"), b"a/\xc3\xa4")
     equal(check_topic_name(b"x" * 65535), b"x" * 65535)

@@ -1,0 +1,35 @@
+"""Manual acknowledgement: the program says when a message is done, in any order; PUBACKs keep theirs [MQTT-4.6.0-2]."""
+
+from ._platform import const
+
+_PUBACK = const(0x40)
+
+
+class Part:
+    """See Session.part()."""
+
+    def __init__(self, session):
+        self._session = session
+        self._held = []  # packet ids at QoS 1 in the order of arrival; negative: done
+
+    def forget(self, session):
+        """The link is gone: the broker sends again what was not acknowledged."""
+        self._held = []
+
+    def hold(self, packet_id):
+        """A message has come."""
+        self._held.append(packet_id)
+
+    def acknowledge(self, packet_id):
+        """See Client.acknowledge()."""
+        if packet_id not in self._held:
+            return self._session.has_part("qos2") and self._session.part("qos2").handled(packet_id)
+        self._held[self._held.index(packet_id)] = -packet_id
+        self.pump()
+        return True
+
+    def pump(self):
+        """Sends the PUBACKs that may go."""
+        while self._held and self._held[0] < 0 and self._session.has_room():
+            self._session.put_ack(_PUBACK, -self._held.pop(0))
+        return True

@@ -1,0 +1,101 @@
+"""What a full outbox does with one more message, its limit in bytes, and messages that expire."""
+
+from ._platform import const, ticks_diff
+from .errors import OutboxFull
+
+# Client(policy=...)
+REJECT = 0  # publish() raises OutboxFull
+DROP_OLDEST = 1  # the oldest message that cannot have been sent yet makes room
+DROP_NEWEST = 2  # the new message is dropped
+
+# Why a message was dropped: the last argument of Client.on_dropped.
+FULL = 0
+EXPIRED = 1
+
+_MAYBE_SENT = const(0x10)
+
+
+class Part:
+    """See Session.part()."""
+
+    def __init__(self, session):
+        self._session = session
+        self._uptime = self._ms = 0  # seconds, and what has not made a second yet
+        self._then = session.now
+        self._deadline = {}  # packet id: seconds of uptime
+        self._size = {}  # packet id: bytes
+        for packet_id, lifetime in session.outbox.lifetimes.items():
+            self._deadline[packet_id] = lifetime
+
+    def forget(self, session):
+        """A new link changes nothing here."""
+
+    def tick(self):
+        """Counts the seconds; a single gap of 2**29 ms (6.2 days) or more counts as that."""
+        elapsed = ticks_diff(self._session.now, self._then)
+        self._then = self._session.now
+        self._ms += elapsed if elapsed >= 0 else 0x1FFFFFFF
+        self._uptime += self._ms // 1000
+        self._ms %= 1000
+
+    def make_room(self, packet_id, topic, payload, expires_in):
+        """Called before a message is stored; returns its lifetime in seconds, 0: for ever. Raises OutboxFull."""
+        self.tick()
+        self.pump()
+        session = self._session
+        outbox = session.outbox
+        limit = session.max_bytes
+        size = len(topic) + len(payload)
+        if limit and size > limit:
+            raise OutboxFull(limit)
+        while len(outbox.queue) == outbox.store.slots or limit and self._bytes() + size > limit:
+            if session.policy != DROP_OLDEST or not self._drop_oldest():
+                raise OutboxFull(outbox.store.slots if len(outbox.queue) == outbox.store.slots else limit)
+        self._size[packet_id] = size
+        self._deadline.pop(packet_id, None)
+        if expires_in is None:
+            return 0
+        lifetime = (expires_in + 999) // 1000
+        self._deadline[packet_id] = self._uptime + lifetime + 1  # whole seconds, and never early
+        return lifetime
+
+    def pump(self):
+        """Drops what has expired and cannot have been sent."""
+        outbox = self._session.outbox
+        for packet_id in list(self._deadline):
+            if packet_id not in outbox.slot_of:
+                del self._deadline[packet_id]
+            elif self._uptime >= self._deadline[packet_id]:
+                del self._deadline[packet_id]
+                if not outbox.flags[outbox.slot_of[packet_id]] & _MAYBE_SENT:
+                    self._drop(packet_id, EXPIRED)
+        return True
+
+    def _bytes(self):
+        outbox = self._session.outbox
+        total = 0
+        for packet_id in outbox.queue:
+            if packet_id not in self._size:
+                topic, payload = outbox.store.load(outbox.slot_of[packet_id])
+                self._size[packet_id] = len(topic) + len(payload)
+            total += self._size[packet_id]
+        for packet_id in list(self._size):
+            if packet_id not in outbox.slot_of:
+                del self._size[packet_id]
+        return total
+
+    def _drop_oldest(self):
+        outbox = self._session.outbox
+        for packet_id in outbox.queue:
+            if not outbox.flags[outbox.slot_of[packet_id]] & _MAYBE_SENT:  # never one that may have been sent
+                self._drop(packet_id, FULL)
+                return True
+        return False
+
+    def _drop(self, packet_id, reason):
+        session = self._session
+        session.discarded += 1
+        if session.on_dropped:
+            topic, payload = session.outbox.store.load(session.outbox.slot_of[packet_id])
+            session.on_dropped(packet_id, topic, payload, reason)
+        session.outbox.remove(packet_id)
