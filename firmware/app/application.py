@@ -18,13 +18,14 @@ from umqtt_robust.store import MemoryStore
 
 # The loop looks after Wi-Fi and waiting replies at least this often, whatever the interval of the readings.
 _LONGEST_WAIT_MS = 1000
+_WIFI_POLL_MS = 100
 _STATE_FOLDER = "/state"
 
 
 class Application:
-    """The loop. Each part does a little in its step() and never waits; all waiting is in client.poll()."""
+    """The loop. Each part does a little in its step() and never waits; all waiting is in run()."""
 
-    def __init__(self, client, clock, loop_timer, wifi, telemetry, commands, status, crash_report):
+    def __init__(self, client, clock, loop_timer, wifi, telemetry, commands, status, crash_report, sleep_ms):
         self._client = client
         self._clock = clock
         self._loop_timer = loop_timer
@@ -33,11 +34,17 @@ class Application:
         self._commands = commands
         self._status = status
         self._crash_report = crash_report
+        self._sleep_ms = sleep_ms
 
     def run(self):
         """For ever. What is raised here is a bug of this program, never the state of the network."""
         while True:
-            self._client.poll(self.step())
+            wait_ms = self.step()
+            if self._wifi.connected or self._client.connected:
+                self._client.poll(wait_ms)
+            else:
+                # Attempts without a network would only lengthen the client's pauses between them.
+                self._sleep_ms(min(wait_ms, _WIFI_POLL_MS))
 
     def step(self):
         """One pass. Returns the milliseconds until the next one is due."""
@@ -70,8 +77,10 @@ def build(folder="/"):
     command_topic = identity.topic("cmd")
     client.on(command_topic, commands.handle)
     client.subscribe(command_topic, qos=1)
-    wifi = Wifi(_station(), settings["wifi"], secrets["wifi"])
-    return Application(client, clock, loop_timer, wifi, telemetry, commands, status, CrashReport(log))
+    wifi = Wifi(_station() if settings["wifi"] else None, settings["wifi"], secrets["wifi"])
+    return Application(
+        client, clock, loop_timer, wifi, telemetry, commands, status, CrashReport(log), time.sleep_ms
+    )
 
 
 def _client(settings, secrets, identity, status):
@@ -98,12 +107,12 @@ def _hardware_id():
 
 
 def _station():
-    """The Wi-Fi station, or None on a board whose operating system or cable is the network."""
+    """The Wi-Fi station. Raises SettingsError on a board that has none."""
     try:
         import network
     except ImportError:
-        return None
-    return network.WLAN(network.STA_IF) if hasattr(network, "WLAN") else None
+        raise SettingsError("settings.json", "wifi", "must be empty: this board has no Wi-Fi")
+    return network.WLAN(network.STA_IF)
 
 
 def _state_folder(folder):

@@ -5,9 +5,9 @@
     secrets.json   {"wifi": {"workshop": "password"}, "mqtt": {"username": "pump-7", "password": "…"}}
 
 device_id null means machine.unique_id() in hex. interval_ms is in milliseconds, keep_alive in seconds (0:
-off). wifi lists the networks to try, in order; their passwords are in secrets.json (none: an open network). A
-key left out has the value of DEFAULTS. The host checks with the same functions before it deploys. No error
-text repeats a secret.
+off). wifi lists the networks to try, in order (none: the network is a cable's or an operating system's); their
+passwords are in secrets.json (none: an open network). outbox is in messages. A key left out has the value of
+DEFAULTS. The host checks with the same functions before it deploys. No error text repeats a secret.
 """
 
 import json

@@ -9,7 +9,7 @@ _LONGEST_PAUSE_MS = 60_000
 
 
 class Wifi:
-    """wlan: network.WLAN in station mode, or None where the operating system has the network.
+    """wlan: network.WLAN in station mode, or None where a cable or an operating system is the network.
 
     networks: list of SSIDs, tried in order; passwords: dict of SSID to password.
     """

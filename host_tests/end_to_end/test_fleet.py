@@ -5,72 +5,17 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import threading
-from collections import Counter
+import sys
 from pathlib import Path
 
-import paho.mqtt.client as paho
-import pytest
-from kit_command import umqtt_command
-from umqtt_kit.witness import ReadingId, read_witnesses
+from umqtt_kit.witness import read_witnesses
 from umqtt_testkit.proxy import FaultProxy
 
 _WITHIN_S = 30.0
 
 
-class Subscriber:
-    """Another maker's client: what it received is evidence that does not come from this library."""
-
-    def __init__(self, port: int) -> None:
-        self.received: Counter[ReadingId] = Counter()
-        self.records: list[dict] = []
-        self.statuses: list[dict] = []
-        self.changed = threading.Condition()
-        self._subscribed = threading.Event()
-        self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, "witness-of-the-test")
-        self._client.on_message = self._on_message
-        self._client.on_subscribe = lambda *_: self._subscribed.set()
-        self._client.connect("127.0.0.1", port)
-        self._client.loop_start()
-        self._client.subscribe([("fleet/+/telemetry", 1), ("fleet/+/status", 1)])
-        assert self._subscribed.wait(_WITHIN_S)
-
-    def wait_for(self, condition, timeout_s: float = _WITHIN_S) -> bool:
-        with self.changed:
-            return self.changed.wait_for(condition, timeout_s)
-
-    def close(self) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
-
-    def _on_message(self, _client, _userdata, message) -> None:
-        record = json.loads(message.payload)
-        with self.changed:
-            if message.topic.endswith("/status"):
-                self.statuses.append(record)
-            else:
-                self.records.append(record)
-                self.received[ReadingId(record["id"], record["boot"], record["seq"])] += 1
-            self.changed.notify_all()
-
-
-@pytest.fixture
-def broker():
-    """The port of the paired broker."""
-    process = subprocess.Popen(
-        umqtt_command("broker", "-p", "0", "--store", ":memory:"), stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    yield int(process.stdout.readline().rpartition(":")[2])
-    process.terminate()
-    process.communicate(timeout=_WITHIN_S)
-
-
-@pytest.fixture
-def subscriber(broker):
-    subscriber = Subscriber(broker)
-    yield subscriber
-    subscriber.close()
+def umqtt_command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "umqtt_kit", *arguments]
 
 
 def _start_fleet(broker: str, folder: Path, devices: int, *options: str) -> subprocess.Popen[str]:
@@ -108,7 +53,7 @@ def test_a_record_is_whole_and_every_number_in_it_is_measured(broker, subscriber
     fleet = _start_fleet(f"mqtt://127.0.0.1:{broker}", tmp_path, 3, "--seconds", "2")
     fleet.communicate(timeout=60)
     assert fleet.returncode == 0
-    assert subscriber.wait_for(lambda: sum(not status["online"] for status in subscriber.statuses) >= 3)
+    assert subscriber.wait_for(lambda: sum(not status["online"] for status in subscriber.payloads("status")) >= 3)
     assert len({record["boot"] for record in subscriber.records}) == 3
     for record in subscriber.records:
         assert set(record) == {"v", "id", "boot", "seq", "ts", "up", "m"}
@@ -126,19 +71,22 @@ def test_a_record_is_whole_and_every_number_in_it_is_measured(broker, subscriber
 def test_online_and_offline_are_said_with_the_reason(broker, subscriber, tmp_path):
     fleet = _start_fleet(f"mqtt://127.0.0.1:{broker}", tmp_path, 1, "--seconds", "0.5")
     fleet.communicate(timeout=60)
-    assert subscriber.wait_for(lambda: len(subscriber.statuses) == 2)
-    assert [(s["online"], s["reason"]) for s in subscriber.statuses] == [(True, "connected"), (False, "stopped")]
+    assert subscriber.wait_for(lambda: len(subscriber.payloads("status")) == 2)
+    assert [(s["online"], s["reason"]) for s in subscriber.payloads("status")] == [
+        (True, "connected"),
+        (False, "stopped"),
+    ]
 
 
 def test_a_killed_fleet_is_said_to_be_offline_by_its_wills(broker, subscriber, tmp_path):
     fleet = _start_fleet(f"mqtt://127.0.0.1:{broker}", tmp_path, 2)
     assert fleet.stdout is not None
     fleet.stdout.readline()
-    assert subscriber.wait_for(lambda: len(subscriber.statuses) == 2)
+    assert subscriber.wait_for(lambda: len(subscriber.payloads("status")) == 2)
     fleet.kill()
     fleet.communicate()
-    assert subscriber.wait_for(lambda: len(subscriber.statuses) == 4)
-    assert {status["reason"] for status in subscriber.statuses[2:]} == {"connection lost"}
+    assert subscriber.wait_for(lambda: len(subscriber.payloads("status")) == 4)
+    assert {status["reason"] for status in subscriber.payloads("status")[2:]} == {"connection lost"}
 
 
 def test_more_devices_than_files_may_be_open_is_refused_before_it_starts(tmp_path):

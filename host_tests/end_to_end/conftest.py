@@ -1,0 +1,31 @@
+"""Fixtures of the end-to-end tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from paho_subscriber import WITHIN_S, Subscriber
+
+
+@pytest.fixture
+def broker() -> Iterator[int]:
+    """The port of the paired broker."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "umqtt_broker", "-p", "0", "--store", ":memory:"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    yield int(process.stdout.readline().rpartition(":")[2])
+    process.terminate()
+    process.communicate(timeout=WITHIN_S)
+
+
+@pytest.fixture
+def subscriber(broker: int) -> Iterator[Subscriber]:
+    subscriber = Subscriber(broker)
+    yield subscriber
+    subscriber.close()

@@ -1,0 +1,57 @@
+"""A subscriber of another maker: what it received is evidence that does not come from this library."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import paho.mqtt.client as paho
+from umqtt_kit.witness import ReadingId
+
+WITHIN_S = 30.0
+
+
+class Subscriber:
+    """records: telemetry; others: (leaf of the topic, payload) of what else came; all parsed, in order of arrival."""
+
+    def __init__(self, port: int) -> None:
+        self.received: Counter[ReadingId] = Counter()
+        self.records: list[dict] = []
+        self.others: list[tuple[str, dict]] = []
+        self.changed = threading.Condition()
+        self._subscribed = threading.Event()
+        self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, "witness-of-the-test")
+        self._client.on_message = self._on_message
+        self._client.on_subscribe = lambda *_: self._subscribed.set()
+        self._client.connect("127.0.0.1", port)
+        self._client.loop_start()
+        self._client.subscribe([(f"fleet/+/{leaf}", 1) for leaf in ("telemetry", "status", "reply", "log")])
+        assert self._subscribed.wait(WITHIN_S)
+
+    def payloads(self, leaf: str) -> list[dict]:
+        """What came on the topics fleet/{device_id}/{leaf}."""
+        return [payload for one, payload in self.others if one == leaf]
+
+    def publish(self, topic: str, payload: bytes | str) -> None:
+        self._client.publish(topic, payload, qos=1).wait_for_publish(WITHIN_S)
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = WITHIN_S) -> bool:
+        with self.changed:
+            return self.changed.wait_for(condition, timeout_s)
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _on_message(self, _client, _userdata, message) -> None:
+        record = json.loads(message.payload)
+        leaf = message.topic.rpartition("/")[2]
+        with self.changed:
+            if leaf != "telemetry":
+                self.others.append((leaf, record))
+            else:
+                self.records.append(record)
+                self.received[ReadingId(record["id"], record["boot"], record["seq"])] += 1
+            self.changed.notify_all()

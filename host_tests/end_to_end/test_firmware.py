@@ -1,0 +1,162 @@
+"""The firmware as a board runs it: real MicroPython, a flash of its own, power cuts, a network that goes away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from paho_subscriber import Subscriber
+from umqtt_kit.data import deployed_files
+from umqtt_kit.witness import read_witnesses, witness_path
+from umqtt_testkit.board import VirtualBoard
+from umqtt_testkit.interpreter import MicroPythonMissing
+
+Boot = Callable[..., VirtualBoard]
+_ID = "pump-7"
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[VirtualBoard]:
+    witness = tmp_path / "witness"
+    witness.mkdir()
+    try:
+        board = VirtualBoard(
+            tmp_path / "flash.img", env={"UMQTT_WITNESS": str(witness_path(witness, _ID))}, unique_id=b"\x02pump7"
+        )
+    except MicroPythonMissing as missing:
+        pytest.skip(str(missing))
+    with board:
+        board.install(dict(deployed_files()))
+        yield board
+
+
+def _provision(board: VirtualBoard, port: int, **settings: object) -> None:
+    values = {"device_id": _ID, "brokers": [f"mqtt://127.0.0.1:{port}"], "interval_ms": 50} | settings
+    board.install({"/settings.json": json.dumps(values).encode()})
+
+
+def _boots(subscriber: Subscriber) -> list[str]:
+    """Boot ids in the order of their first reading."""
+    return list(dict.fromkeys(record["boot"] for record in subscriber.records))
+
+
+def test_readings_are_records_of_what_the_board_measured(board, broker, subscriber):
+    _provision(board, broker)
+    board.start()
+    assert subscriber.wait_for(lambda: len(subscriber.records) >= 20)
+    board.stop()
+    assert [record["seq"] for record in subscriber.records] == list(range(len(subscriber.records)))
+    for record in subscriber.records:
+        assert set(record) == {"v", "id", "boot", "seq", "ts", "up", "m"}
+        assert (record["v"], record["id"]) == (1, _ID)
+        assert set(record["m"]) == {"mem_free", "uptime_s", "loop_ms"}
+        assert 0 < record["m"]["mem_free"] < 256 * 1024
+        assert record["m"]["uptime_s"] == record["up"] // 1000
+    ups = [record["up"] for record in subscriber.records]
+    assert 45 <= (ups[-1] - ups[0]) / (len(ups) - 1) <= 60
+
+
+def test_every_power_cut_begins_a_boot_with_a_higher_count_and_seq_0(board, broker, subscriber):
+    _provision(board, broker)
+    for lives in range(1, 4):
+        board.start()
+        assert subscriber.wait_for(lambda lives=lives: len(_boots(subscriber)) == lives)
+        board.kill()
+    counts = [int(boot.partition("-")[0]) for boot in _boots(subscriber)]
+    assert counts == [1, 2, 3]
+    assert len({boot.partition("-")[2] for boot in _boots(subscriber)}) == 3
+    for boot in _boots(subscriber):
+        assert min(record["seq"] for record in subscriber.records if record["boot"] == boot) == 0
+
+
+def test_an_erased_flash_repeats_the_count_but_never_the_identity(board, broker, subscriber):
+    _provision(board, broker)
+    board.start()
+    assert subscriber.wait_for(lambda: len(_boots(subscriber)) == 1)
+    board.kill()
+    board.remove("/state/boot-a")
+    board.start()
+    assert subscriber.wait_for(lambda: len(_boots(subscriber)) == 2)
+    first, second = (boot.partition("-") for boot in _boots(subscriber))
+    assert first[0] == second[0] == "1"
+    assert first[2] != second[2]
+
+
+def test_the_status_is_online_while_it_runs_and_the_will_says_offline_after(board, broker, subscriber):
+    _provision(board, broker)
+    board.start()
+    assert subscriber.wait_for(lambda: len(subscriber.payloads("status")) == 1)
+    board.kill()
+    assert subscriber.wait_for(lambda: len(subscriber.payloads("status")) == 2)
+    online, offline = subscriber.payloads("status")
+    assert (online["online"], online["reason"]) == (True, "boot")
+    assert (offline["online"], offline["reason"]) == (False, "connection lost")
+    assert online["boot"] == offline["boot"] == _boots(subscriber)[0]
+
+
+def test_ping_is_answered_and_pause_answers_when_the_broker_has_everything(board, broker, subscriber, tmp_path):
+    _provision(board, broker)
+    board.start()
+    assert subscriber.wait_for(lambda: len(subscriber.records) > 3)
+    subscriber.publish(f"fleet/{_ID}/cmd", '{"id": "1", "cmd": "ping"}')
+    subscriber.publish(f"fleet/{_ID}/cmd", "{")
+    subscriber.publish(f"fleet/{_ID}/cmd", '{"id": "2", "cmd": "pause"}')
+    assert subscriber.wait_for(lambda: len(subscriber.payloads("reply")) == 3)
+    replies = {reply["id"]: reply for reply in subscriber.payloads("reply")}
+    assert replies["1"]["result"]["boot"] == _boots(subscriber)[0]
+    assert replies[None]["ok"] is False
+    made = set(read_witnesses(tmp_path / "witness"))
+    assert replies["2"]["result"]["published"] == len(made)
+    assert subscriber.wait_for(lambda: made <= subscriber.received.keys())
+    assert subscriber.received.keys() == made
+
+
+def test_readings_taken_while_wifi_is_away_arrive_later(board, broker, subscriber, tmp_path):
+    _provision(board, broker, wifi=["workshop"])
+    board.hooks(wifi=False)
+    board.start()
+    path = witness_path(tmp_path / "witness", _ID)
+    # The clock of this wait is the board itself: it goes on taking readings.
+    assert subscriber.wait_for(lambda: False, 1.0) is False
+    waiting = path.read_bytes().count(b"\n")
+    assert waiting > 5 and not subscriber.records
+    board.hooks(wifi=True)
+    assert subscriber.wait_for(lambda: len(subscriber.records) > waiting)
+    assert [record["seq"] for record in subscriber.records] == list(range(len(subscriber.records)))
+
+
+def test_a_crash_is_kept_and_published_after_the_next_boot(board, broker, subscriber):
+    _provision(board, broker)
+    board.install({"/app/sensors.py": b"raise KeyError('pressure')"})
+    board.start()
+    board.wait_for("KeyError: pressure")
+    board.stop()
+    board.install({"/app/sensors.py": deployed_files()["/app/sensors.py"]})
+    board.start()
+    assert subscriber.wait_for(lambda: bool(subscriber.payloads("log")))
+    record = subscriber.payloads("log")[0]
+    assert (record["level"], record["text"]) == ("error", "KeyError: pressure")
+    assert "Traceback" in record["crash"]["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"interval_ms": 1}, "settings.json: interval_ms: must be a whole number of milliseconds"),
+        ({"brokers": []}, "settings.json: brokers: must be a list"),
+        ({"broker": "mqtt://a"}, "settings.json: broker: unknown key"),
+    ],
+)
+def test_a_wrong_setting_is_named_on_the_console(board, settings, named):
+    _provision(board, 1883, **settings)
+    board.start()
+    board.wait_for(named)
+
+
+def test_without_a_device_id_the_hardware_names_the_board(board, broker, subscriber):
+    _provision(board, broker, device_id=None)
+    board.start()
+    assert subscriber.wait_for(lambda: len(subscriber.records) > 0)
+    assert subscriber.records[0]["id"] == b"\x02pump7".hex()
