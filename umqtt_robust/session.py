@@ -168,7 +168,7 @@ class Session:
         outbox = self.outbox
         try:
             lifetime = 0
-            if expires_in is not None or self.policy or self.max_bytes:
+            if expires_in is not None or self.policy or self.max_bytes or self.has_part("policy"):
                 lifetime = self.part("policy").make_room(packet_id, topic, payload, expires_in)
             outbox.put(packet_id, flags, topic, payload, lifetime)
         except OutboxFull:
