@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import paho.mqtt.publish as publish
 import pytest
 from umqtt_kit.witness import witness_path
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
@@ -25,30 +27,48 @@ def _demo(out: Path, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "umqtt_kit", "demo", "--out", str(out), *arguments]
 
 
+def _read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def _wait_for(demo: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
+    """Nobody is told when a file changes, so it is looked at again and again."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert demo.poll() is None, demo.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_nothing_is_lost_or_duplicated_and_the_table_opens_as_printed(tmp_path):
     try:
         micropython_command()
     except MicroPythonMissing as missing:
         pytest.skip(str(missing))
     out = tmp_path / "out"
-    ended = subprocess.run(
+    demo = subprocess.Popen(
         _demo(out, "--seconds", "8", "--boards", "2", "--devices", "10"),
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=_ENDS_WITHIN_S,
-        check=False,
     )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stderr == ""
+    # What is no telemetry record goes to the quarantine, and nothing stops for it.
+    _wait_for(demo, lambda: "subscribed" in _read(out / "logs" / "collector.log"))
+    port = int(_read(out / "logs" / "broker.log").splitlines()[0].rpartition(":")[2])
+    publish.single("fleet/stranger/telemetry", b"21.4 degrees", qos=1, hostname="127.0.0.1", port=port)
+    stdout, stderr = demo.communicate(timeout=_ENDS_WITHIN_S)
+    assert demo.returncode == 0, stdout + stderr
+    assert stderr == ""
     result = json.loads((out / "result.json").read_text())
     assert (result["lost"], result["duplicated"], result["unwitnessed"]) == (0, 0, 0)
     assert (result["boards"], result["devices"]) == (2, 10)
     assert result["made"] == result["stored"] > 200
+    assert result["quarantined"] == 1
     # Every device and every board has its part in that, also after the outage.
     for device_id in ("board-01", "board-02", "sim-0001", "sim-0010"):
         assert witness_path(out / "witness", device_id).read_bytes().count(b"\n") > 10
-    assert "exactly once" in ended.stdout
-    command = next(line.strip() for line in ended.stdout.splitlines() if "to_pandas" in line)
+    assert "exactly once" in stdout
+    command = next(line.strip() for line in stdout.splitlines() if "to_pandas" in line)
     shown = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
     assert f"[{result['stored']} rows x " in shown.stdout, shown.stderr
 
@@ -64,10 +84,7 @@ def test_a_reading_that_never_arrives_is_counted_as_lost_and_exit_code_1(tmp_pat
         env={**os.environ, "UMQTT_MICROPYTHON": "no-such-micropython"},
     )
     victim = witness_path(out / "witness", "sim-0002")
-    deadline = time.monotonic() + 60
-    while not (victim.exists() and victim.stat().st_size):
-        assert demo.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
+    _wait_for(demo, lambda: "\n" in _read(victim))
     boot = victim.read_text().split()[0]
     with victim.open("a") as witness:
         witness.write(f"{boot} 99999\n")

@@ -93,10 +93,9 @@ def _progress(state: State) -> RenderableType:
     numbers.add_row("devices online", f"{state.online} of {state.devices}")
     if state.of_seconds:
         numbers.add_row("time", f"{state.seconds:.0f} of {state.of_seconds:.0f} s")
-    title = Text(state.phase, style="bold")
-    if state.outage:
-        title.append("   NETWORK CUT", style="bold red")
-    return Group(title, numbers)
+    network = Text("cut for every device", style="bold red") if state.outage else Text("up")
+    numbers.add_row("network", network)
+    return Group(Text(state.phase, style="bold"), numbers)
 
 
 def _result_table(result: dict[str, object], count: Count) -> Table:
