@@ -67,6 +67,7 @@ class BoardProcess:
         self._console_paused = False
         self._partial_report = b""
         self._end_ordered = False
+        self._up = False  # what is typed waits until the board has its flash
         self._next_cause = _POWER_ON
         self._sleep_s: float | None = 0.0
         self._rtc_hex = ""
@@ -193,6 +194,7 @@ class BoardProcess:
             os.close(control)
         self._began = time.monotonic()
         self._next_cause, self._sleep_s, self._end_ordered = _SOFT_RESET, 0.0, False
+        self._up = False
         self._watchdog_s = 0.0
         self._raw_repl_wanted, self._interrupted = self._raw_repl, False
         self._tail = self._typed = self._partial_report = b""
@@ -227,7 +229,7 @@ class BoardProcess:
         """The process has ended, or must: what comes next?"""
         code = self._end_child()
         if code == -signal.SIGINT and not self._end_ordered:
-            # Ctrl-C before the board could hear it: whoever typed it wants the prompt, not main.py.
+            # Ctrl-C in the gap between main.py and the prompt: whoever typed it wants the prompt, not main.py.
             self._interrupted = True
         elif code and not self._end_ordered:
             self._count_failure(code)
@@ -276,7 +278,10 @@ class BoardProcess:
         return data != b""
 
     def _obey(self, name: str, value: str) -> None:
-        if name == "feed":
+        if name == "up":
+            self._up = True
+            self._type_on()
+        elif name == "feed":
             self._fed_at = time.monotonic()
         elif name == "wdt":
             self._watchdog_s, self._fed_at = int(value) / 1000 * _WATCHDOG_GRACE, time.monotonic()
@@ -355,11 +360,14 @@ class BoardProcess:
         while _CTRL_C * 2 in data:
             data = data.replace(_CTRL_C * 2, _CTRL_C)
         self._typed += data
-        self._type_on()
+        if self._up:
+            self._type_on()
 
     def _type_on(self) -> None:
         if "type" in self._timers:
             self._timers.pop("type").cancel()
+        if not self._typed or self._child is None:
+            return
         try:
             self._typed = self._typed[os.write(self._console, self._typed) :]
         except BlockingIOError:

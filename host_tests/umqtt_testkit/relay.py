@@ -78,7 +78,10 @@ class Pipe:
         hindered = faults.one_way_delay_s or faults.split or faults.dribble_s or self.held
         if hindered or self._queue or self.target is None:
             self._enqueue(data)
-            self.pump()
+            if self._timer is None:
+                self.pump()
+            else:
+                self.regulate()
         else:
             self._write(data)
 
@@ -86,7 +89,6 @@ class Pipe:
         due = max(self._last_due, self._loop.time() + self._faults.one_way_delay_s)
         for piece in self._pieces(data):
             self._queue.append((due, piece))
-            due += self._faults.dribble_s or 0.0
         self._last_due = due
         self._queued += len(data)
 
@@ -115,6 +117,10 @@ class Pipe:
             if self._faults.split and self._queue:
                 # The next piece in its own turn of the loop, so that the kernel sends it as its own segment.
                 self._timer = self._loop.call_soon(self.pump)
+                break
+            if self._faults.dribble_s and self._queue:
+                # From now on and not by a plan, so that a late turn does not send several bytes at once.
+                self._timer = self._loop.call_later(self._faults.dribble_s, self.pump)
                 break
         self.regulate()
 
@@ -170,7 +176,7 @@ class _End(asyncio.Protocol):
         self._relay.transports.append(transport)
         self._out.source = self._into.target = transport
         if self._relay.closed:  # cut while the upstream connection was being made
-            transport.abort()
+            self._relay.close_transport(transport)
             return
         self._into.pump()
         self._out.regulate()
@@ -208,6 +214,7 @@ class Relay:
         self.loop = asyncio.get_running_loop()
         self.faults = faults
         self.closed = False
+        self._with_reset = False
         self.transports: list[asyncio.Transport] = []
         self.up = Pipe(self, "up")
         self.down = Pipe(self, "down")
@@ -258,13 +265,18 @@ class Relay:
 
     def close(self, *, reset: bool) -> None:
         self.closed = True
+        self._with_reset = reset
         self._on_close(self)
         self.up.close()
         self.down.close()
         for transport in self.transports:
-            sock: socket.socket | None = transport.get_extra_info("socket")
-            if reset and sock is not None and sock.fileno() >= 0:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT_WITH_RST)
-                transport.abort()
-            else:
-                transport.close()
+            self.close_transport(transport)
+
+    def close_transport(self, transport: asyncio.Transport) -> None:
+        """End one side in the way the relay was closed."""
+        sock: socket.socket | None = transport.get_extra_info("socket")
+        if self._with_reset and sock is not None and sock.fileno() >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT_WITH_RST)
+            transport.abort()
+        else:
+            transport.close()

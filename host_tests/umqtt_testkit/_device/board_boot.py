@@ -4,7 +4,6 @@
 import os
 import sys
 
-import micropython
 import vfs
 from file_flash import open_filesystem
 
@@ -63,8 +62,6 @@ def boot(image, program_size, stubs, control, witness, run_main):
     """image, stubs: host paths; control: descriptor of the pipe to the supervisor; witness: host path or
     None.
     """
-    # Until the board is whole, Ctrl-C ends the process; the supervisor then starts it without main.py.
-    micropython.kbd_intr(-1)
     sys.path[:] = [stubs]
     # Imported now: once the flash is mounted, the host's files are out of sight, as they are on a board.
     for name in sorted(os.listdir(stubs)):
@@ -81,7 +78,8 @@ def boot(image, program_size, stubs, control, witness, run_main):
     sys.path[:] = _BOARD_PATH
     for name in ("board_boot", "file_flash"):
         sys.modules.pop(name, None)
-    micropython.kbd_intr(3)
+    # Until now the supervisor has held back what was typed: a Ctrl-C would have left a prompt on the host's files.
+    machine._tell("up")
     # A port runs main.py only after a boot.py that did not fail, and not for a tool that wants the raw REPL.
     if _run("boot.py") and run_main:
         if observer:
