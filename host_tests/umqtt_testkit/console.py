@@ -39,7 +39,7 @@ class Port:
         os.set_blocking(self.master, False)
         self.path = Path(os.ttyname(self._slave))
         self._attended = False
-        self._written_at = time.monotonic()
+        self._written_at: float | None = None  # nothing was ever written that could have been read
         self._waiting = b""
         self._retry: Timer | None = None
         self._waited_s = 0.0
@@ -61,7 +61,7 @@ class Port:
         now = time.monotonic()
         # What was written a moment ago may not have arrived yet: then nothing unread does not mean that it
         # was read.
-        if now - self._written_at > _ARRIVED_AFTER_S and not self._unread():
+        if self._written_at is not None and now - self._written_at > _ARRIVED_AFTER_S and not self._unread():
             self._attended = True
         self._written_at = now
         self._waiting += data
