@@ -23,6 +23,8 @@ The folder, in the order in which a reading travels:
 ``tables``         reading the tables without Spark
 =================  ====================================================================================
 
+Everywhere: ``errors`` (the tree of errors), ``durable`` (sync and atomic replacement), ``backoff``, ``status``.
+
 Imports point upwards in that list. Nothing here imports the broker, the device library or the command-line
 kit.
 """

@@ -40,6 +40,8 @@ class Chain:
         until(lambda: not any(map(alive, offspring)), "the killed driver's Java process is gone")
 
 
+# Five starts of Spark: about 45 s on two quiet cores, and far more when others use them.
+@pytest.mark.timeout(400)
 def test_killed_before_and_after_the_silver_commit_and_before_the_checkpoint_nothing_is_lost_or_duplicated(
     mosquitto, publish, tmp_path
 ):
@@ -133,3 +135,17 @@ def test_nothing_of_pyspark_is_imported_before_java_was_found():
     code = "import sys, spark_ingest.pipeline; sys.exit(any(m.split('.')[0] == 'pyspark' for m in sys.modules))"
     with Process([sys.executable, "-c", code]) as process:
         assert process.finish()[0] == 0
+
+
+def test_a_failed_query_is_explained_by_the_package_s_own_error_line_where_there_is_one():
+    text = (
+        "[STREAM_FAILED] Query terminated\nTraceback (most recent call last):\n"
+        "spark_ingest.errors.DataLoss: the spool x is gone: put it back\n SQLSTATE: 38000\n\tat org.apache…"
+    )
+    assert pipeline_module._own_error(text) == "the spool x is gone: put it back"
+    assert pipeline_module._own_error("java.lang.OutOfMemoryError: Java heap space") is None
+
+
+def test_tables_that_do_not_exist_yet_have_no_rows(tmp_path):
+    assert summary(tmp_path) == (0, 0, 0)
+    assert list(identities(tmp_path)) == []
