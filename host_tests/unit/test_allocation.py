@@ -1,0 +1,142 @@
+"""What must not allocate on a board, proved with the heap locked, and what a message at QoS 1 costs."""
+
+from umqtt_testkit.portable import FakeClock, equal, skip
+
+from umqtt_robust import Client
+
+try:
+    import gc
+
+    from micropython import heap_lock, heap_unlock
+except ImportError:
+    heap_lock = None
+
+
+class Silent:
+    """A transport that takes everything and gives what it is told to, without allocating."""
+
+    socket = None
+
+    def __init__(self, host, port, path):
+        self.inbound = b"\x20\x02\x00\x00"
+        self.given = False
+        self.taken = 0
+
+    def ready(self):
+        return True
+
+    def read(self, buf, offset):
+        if self.given:
+            return None
+        self.given = True
+        n = len(self.inbound)
+        buf[offset : offset + n] = self.inbound
+        return n
+
+    def write(self, buf, offset, size):
+        self.taken += size
+        return size
+
+    def close(self):
+        pass
+
+
+def connected(**options):
+    if heap_lock is None:
+        skip("only MicroPython can lock its heap")
+    clock = FakeClock()
+    client = Client(b"c", "mqtt://h", transports={"mqtt": Silent}, ticks=clock.ticks_ms, random=lambda n: 0, **options)
+    client.tick()
+    assert client.connected
+    return client, clock
+
+
+def locked(function):
+    function()  # whatever is made once is made now
+    gc.collect()
+    heap_lock()
+    try:
+        function()
+    finally:
+        heap_unlock()
+
+
+def test_an_idle_tick_allocates_nothing():
+    client, _ = connected()
+    locked(client.tick)
+
+
+def test_a_keep_alive_round_trip_allocates_nothing():
+    client, clock = connected(keep_alive=10)
+
+    def round_trip():
+        clock.advance(5000)
+        client.transport.given = True
+        client.tick()
+        client.transport.inbound = b"\xd0\x00"
+        client.transport.given = False
+        client.tick()
+
+    taken = client.transport.taken
+    locked(round_trip)
+    equal(client.transport.taken - taken, 4)
+    assert client.connected
+
+
+def test_a_publish_at_qos_0_allocates_nothing():
+    client, _ = connected()
+    topic = b"fleet/pump-7/telemetry"
+    payload = bytes(64)
+    locked(lambda: client.publish(topic, payload))
+    equal(client.discarded, 0)
+
+
+got = [0]
+
+
+def count(buf, topic_start, topic_end, payload_start, payload_end):
+    # A function of the module: calling a closure with so many arguments allocates in MicroPython itself.
+    got[0] += payload_end - payload_start
+
+
+def test_an_inbound_message_to_a_raw_handler_allocates_nothing():
+    client, _ = connected()
+    got[0] = 0
+    client.on_raw = count
+    client.transport.inbound = b"\x30\x45\x00\x03a/b" + bytes(64)
+
+    def receive():
+        client.transport.given = False
+        client.tick()
+
+    locked(receive)
+    equal(got, [128])
+
+
+def test_a_publish_at_qos_1_allocates_at_most_96_bytes():
+    client, _ = connected(window=20)
+    topic = b"fleet/pump-7/telemetry"
+    payload = bytes(64)
+    transport = client.transport
+    ack = bytearray(b"\x40\x02\x00\x00")
+    transport.inbound = ack
+
+    def round_trip():
+        packet_id = client.publish(topic, payload, 1)
+        ack[2] = packet_id >> 8
+        ack[3] = packet_id & 255
+        transport.given = False
+        client.tick()
+
+    for _ in range(200):
+        round_trip()
+    gc.collect()
+    gc.disable()
+    before = gc.mem_alloc()
+    for _ in range(500):
+        round_trip()
+    allocated = (gc.mem_alloc() - before) / 500
+    gc.enable()
+    print("bytes per publish at QoS 1:", allocated)
+    equal(client.pending, 0)
+    assert allocated <= 96, allocated
