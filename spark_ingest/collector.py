@@ -53,6 +53,7 @@ from .spool import DEFAULT_SEGMENT_BYTES, Spool
 from .status import StatusFile
 from .wire import (
     CONNACK,
+    CONNACK_REFUSALS,
     DISCONNECT_PACKET,
     SUBACK,
     SUBACK_FAILURE,
@@ -71,13 +72,6 @@ _UNSENT_LIMIT = 1 << 16
 _TRICKLE = 4
 _LINGER_S = 0.005
 _SUBSCRIBE_ID, _UNSUBSCRIBE_ID = 1, 2
-_REFUSALS = {
-    1: "protocol level not supported",
-    2: "client_id rejected",
-    3: "server unavailable",
-    4: "bad user name or password",
-    5: "not authorized",
-}
 
 
 @dataclass(frozen=True)
@@ -227,7 +221,7 @@ class Collector:
             return
         session_present, return_code = connack[2] & 1, connack[3]
         if return_code:
-            reason = _REFUSALS.get(return_code, "unknown reason")
+            reason = CONNACK_REFUSALS.get(return_code, "unknown reason")
             raise BrokerRefused(f"{self.config.broker} refused the connection: {reason} ({return_code})", return_code)
         self.counters.connected = True
         if not self._subscribe(connection, bool(session_present)):
@@ -237,7 +231,10 @@ class Collector:
         while not self._stopping:
             self._step(connection)
             connection.others.clear()  # PINGRESP: its arrival was all it had to say.
-        self._drain(connection)
+        # Take what has already arrived, within reason: under a steady stream this would never end.
+        deadline = time.monotonic() + 1.0
+        while self._receive_group(connection) and time.monotonic() < deadline:
+            pass
         link.queue(DISCONNECT_PACKET)
         link.finish(_ANSWER_TIMEOUT_S)
 
@@ -332,12 +329,6 @@ class Collector:
             counters.groups += 1
             counters.redelivered += received.redelivered
         return True
-
-    def _drain(self, connection: _Connection) -> None:
-        """Take what has already arrived, within reason: under a steady stream this would never end."""
-        deadline = time.monotonic() + 1.0
-        while self._receive_group(connection) and time.monotonic() < deadline:
-            pass
 
     def _say(self, line: str) -> None:
         self.counters.last_error = line

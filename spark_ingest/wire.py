@@ -23,6 +23,13 @@ DISCONNECT_PACKET = b"\xe0\x00"
 # What a broker may send to a client that subscribes at QoS 1: first bytes, flags included [MQTT-2.2.2-2].
 _FROM_BROKER = frozenset((CONNACK, SUBACK, UNSUBACK, PINGRESP))
 SUBACK_FAILURE = 0x80
+CONNACK_REFUSALS = {
+    1: "protocol level not supported",
+    2: "client_id rejected",
+    3: "server unavailable",
+    4: "bad user name or password",
+    5: "not authorized",
+}
 
 
 class Received(NamedTuple):
