@@ -52,6 +52,42 @@ def parse_url(url):
     return scheme, host, port, "/" + path
 
 
+def _random(n):
+    return int.from_bytes(os.urandom(4), "big") % n
+
+
+# The options, which Client takes by keyword and which are attributes of it. Set on the instance: an attribute that only
+# the class has costs several times as much to read.
+_OPTIONS = {
+    "window": 8,
+    "ack_timeout": 30000,
+    "connect_timeout": 15000,
+    "ping_after": 0,
+    "ping_timeout": 0,
+    "rx_size": 1024,
+    "tx_size": 1024,
+    "policy": 0,
+    "max_bytes": None,
+    "queue_qos0": False,
+    "manual_ack": False,
+    "transports": None,
+    "allow_plain": False,
+    "allow_mqtt31": False,
+    "keep_broker_queue": False,
+    "ticks": ticks_ms,
+    "random": _random,
+    "on_connect": None,
+    "on_disconnect": None,
+    "on_message": None,
+    "on_raw": None,
+    "on_large": None,
+    "on_acknowledged": None,
+    "on_dropped": None,
+    "on_error": None,
+    "on_dead_letter": None,
+}
+
+
 class Client(Session):
     """An MQTT 3.1.1 client that keeps every message at QoS 1 and 2 until the broker has acknowledged it.
 
@@ -66,34 +102,26 @@ class Client(Session):
     allow_mqtt31: fall back to MQTT 3.1; keep_broker_queue: see resume.py; ticks(): ms that wrap at 2**30;
     random(n): 0 to n - 1.
 
-    Callbacks, attributes to set: on_connect(session_present), on_disconnect(error), on_acknowledged(packet_id),
-    on_dropped(packet_id, topic, payload, reason), on_error(error), on_message(topic, payload) for what no other
+    Callbacks, by keyword or as attributes: on_connect(session_present), on_disconnect(error),
+    on_acknowledged(packet_id), on_dropped(packet_id, topic, payload, reason), on_error(error), on_message(topic, payload) for what no other
     handler takes, on_large(topic, offset, size, chunk), on_dead_letter(topic, payload, error),
     on_raw(buf, topic_start, topic_end, payload_start, payload_end), which takes every message and allocates nothing.
-    While a handler runs, packet_id, flags (of its PUBLISH) and redelivered describe the message.
+    Attributes to read: connected; closed, after disconnect(); subscribed, when the broker has answered every
+    subscribe() and unsubscribe(); pending, how many messages are in the outbox, and in_flight, how many of them were
+    sent on this link; socket, for select and poll, or None. While a handler runs, packet_id, flags (of its PUBLISH) and
+    redelivered describe the message.
 
     Counters: sent, received, discarded, unhandled, dead_letters, unexpected (acknowledgements), reconnects.
 
     Raises InvalidArgument.
     """
 
-    connect_timeout = 15000
-    transports = None
-    allow_plain = allow_mqtt31 = keep_broker_queue = False
-    on_connect = on_disconnect = None
-
-    ticks = staticmethod(ticks_ms)
-
-    @staticmethod
-    def random(n):
-        return int.from_bytes(os.urandom(4), "big") % n
-
     def __init__(self, client_id, servers, keep_alive=60, clean_session=True, store=None, will=None, username=None,
                  password=None, **options):  # fmt: skip
-        for name in options:
-            if not hasattr(Client, name):
-                raise InvalidArgument("unknown option " + name)
-            setattr(self, name, options[name])
+        for name in _OPTIONS:
+            setattr(self, name, options.pop(name, _OPTIONS[name]))
+        if options:
+            raise InvalidArgument("unknown option " + list(options)[0])
         if not isinstance(keep_alive, int) or not 0 <= keep_alive <= 65535:
             raise InvalidArgument("keep_alive must be 0 to 65535 seconds")
         if not 0 <= self.ping_after <= keep_alive * 1000:
@@ -114,14 +142,14 @@ class Client(Session):
         Session.__init__(self, Outbox(store or MemoryStore(), self.window), keep_alive * 1000)
         self._rx = bytearray(self.rx_size)
         self._rx_end = 0
-        self.transport = self._closing_at = None
+        self.transport = self.socket = self._closing_at = None
         self.connected = self.closed = False
         self._level = 4
         self.clean_session = clean_session
         self.purge = self.again = self._busy = False
         self._server = self._tried = self._brief = self._limit = 0
         self.reconnects = 0
-        self.now = self.ticks() & 0x3FFFFFFF
+        self.now = self.out.now = self.ticks() & 0x3FFFFFFF
         self._do(_WAIT, self._back_off())
 
     def _parse(self, url):
@@ -136,21 +164,6 @@ class Client(Session):
 
             arguments = host, port
         return factory, arguments, "%s:%d" % (host, port), scheme[-1] == "s" and scheme != "ws"
-
-    @property
-    def pending(self):
-        """How many messages are in the outbox."""
-        return len(self.outbox.queue)
-
-    @property
-    def in_flight(self):
-        """How many of them were sent on this link."""
-        return self.outbox.in_flight
-
-    @property
-    def socket(self):
-        """What select and poll take, or None while there is no link."""
-        return self.transport and self.transport.socket
 
     def is_pending(self, packet_id):
         """True while the message of that packet id is in the outbox."""
@@ -176,7 +189,7 @@ class Client(Session):
         left = self._wait - ticks_diff(self.ticks() & 0x3FFFFFFF, self.now)
         if left > 0 and ms > 0 and not self._broken:
             if self.transport:
-                self.transport.wait(min(ms, left), self.waits)
+                self.transport.wait(min(ms, left), self.waits())
             else:
                 from time import sleep
 
@@ -193,7 +206,7 @@ class Client(Session):
         self._busy = True
         now = self.ticks() & 0x3FFFFFFF
         slept = ticks_diff(now, self.now) < 0
-        self.now = now
+        self.now = self.out.now = now
         if self.has_part("policy"):
             self.part("policy").tick()
         try:
@@ -219,9 +232,12 @@ class Client(Session):
             factory, arguments, _, _ = self._servers[self._server]
             self._do(_CONNECT, self.connect_timeout)
             self.transport = factory(*arguments)
-        if self._doing == _CONNECT and self.transport.ready():
-            self._do(_AWAIT_CONNACK, self.connect_timeout)
-            self.open(self.transport.write, self.connect_packet())
+        if self._doing == _CONNECT:
+            ready = self.transport.ready()
+            self.socket = self.transport.socket  # another one at the next address of a name
+            if ready:
+                self._do(_AWAIT_CONNACK, self.connect_timeout)
+                self.open(self.transport.write, self.connect_packet())
         if self._doing != _CONNECT:
             self._read()
         wait = self.work()
@@ -327,7 +343,7 @@ class Client(Session):
         self.close()
         self._rx_end = 0
         transport = self.transport
-        self.transport = None
+        self.transport = self.socket = None
         if transport:
             transport.close()
 
@@ -342,8 +358,8 @@ class Client(Session):
     def say_goodbye(self):
         """Sends DISCONNECT, if the link takes it now."""
         try:
-            self._put(b"\xe0\0")
-            self._flush()
+            self.out.put(b"\xe0\0")
+            self.out.flush()
         except OSError as error:
             self._report(error)
 

@@ -110,4 +110,4 @@ class Part:
                 session.part("manual").hold(self._packet_id)
                 session.acknowledge(self._packet_id)
             else:
-                session.put_ack(0x40, self._packet_id)
+                session.out.put_ack(0x40, self._packet_id)

@@ -30,6 +30,6 @@ class Part:
 
     def pump(self):
         """Sends the PUBACKs that may go."""
-        while self._held and self._held[0] < 0 and self._session.has_room():
-            self._session.put_ack(_PUBACK, -self._held.pop(0))
+        while self._held and self._held[0] < 0 and self._session.out.has_room():
+            self._session.out.put_ack(_PUBACK, -self._held.pop(0))
         return True

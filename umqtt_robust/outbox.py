@@ -31,7 +31,6 @@ class Outbox:
         self.slot_of = {}
         self.queue = []  # packet ids in the order of publish()
         self.next = 0  # how many of them were looked at on this link
-        self.in_flight = 0
         self.released = []  # packet ids that await PUBCOMP, in the order of their PUBRECs
         self.lifetimes = {}  # seconds, of messages that were restored
         ranks = {}
@@ -69,35 +68,35 @@ class Outbox:
             self.next += 1
         return 0
 
-    def sent(self, packet_id, now):
+    def sent(self, packet_id):
         """The message that unsent() gave is on its way: it may arrive, whatever happens."""
         self.next += 1
-        self.resumed(packet_id, now)
+        self.flags[self.slot_of[packet_id]] |= _DUP | _MAYBE_SENT
 
     def resumed(self, packet_id, now):
-        """A message moved on, on this link."""
+        """A message moved on, on this link; True when it was not in flight before."""
         slot = self.slot_of[packet_id]
-        if not self.flags[slot] & _IN_FLIGHT:
-            self.flags[slot] |= _DUP | _MAYBE_SENT | _IN_FLIGHT
-            self.in_flight += 1
         self.sent_at[slot] = now
+        if self.flags[slot] & _IN_FLIGHT:
+            return False
+        self.flags[slot] |= _IN_FLIGHT
+        return True
 
     def remove(self, packet_id):
-        """Forgets a message: it was acknowledged, or dropped unsent."""
+        """Forgets a message: it was acknowledged, or dropped unsent. True when it was in flight."""
         slot = self.slot_of.pop(packet_id)
         self.store.tombstone(slot)
         i = self.queue.index(packet_id)
         self.queue.pop(i)
         if i < self.next:
             self.next -= 1
-        if self.flags[slot] & _IN_FLIGHT:
-            self.in_flight -= 1
         if packet_id in self.released:
             self.released.remove(packet_id)
         self._used[slot] = 0
+        return self.flags[slot] & _IN_FLIGHT > 0
 
     def rewind(self, keep):
         """A new link: what was not acknowledged goes again. keep: flags to keep, 0x57 in a new session, else 0x7F."""
-        self.next = self.in_flight = 0
+        self.next = 0
         for slot in range(len(self.flags)):
             self.flags[slot] &= keep

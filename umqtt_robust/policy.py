@@ -98,4 +98,4 @@ class Part:
         if session.on_dropped:
             topic, payload = session.outbox.store.load(session.outbox.slot_of[packet_id])
             session.on_dropped(packet_id, topic, payload, reason)
-        session.outbox.remove(packet_id)
+        session.remove(packet_id)

@@ -75,9 +75,9 @@ class Part:
                 outbox.rank += 1
                 self._change(packet_id, AWAIT_PUBCOMP, outbox.rank)  # durable before PUBREL
                 outbox.released.append(packet_id)
-                outbox.resumed(packet_id, session.now)
+                session.resumed(packet_id)
             # For an unknown id too: otherwise the broker would keep it for ever.
-            session.put_ack(_PUBREL, packet_id)
+            session.out.put_ack(_PUBREL, packet_id)
         else:
             session.acknowledged(packet_id, kind)
 
@@ -89,11 +89,11 @@ class Part:
         """Sends the PUBRELs that wait; False while there is no room for all of them."""
         session = self._session
         while self._resend:
-            if not session.has_room():
+            if not session.out.has_room():
                 return False
             packet_id = self._resend.pop(0)
-            session.outbox.resumed(packet_id, session.now)
-            session.put_ack(_PUBREL, packet_id)
+            session.resumed(packet_id)
+            session.out.put_ack(_PUBREL, packet_id)
         return True
 
     # Inbound
@@ -106,19 +106,19 @@ class Part:
         if not self.knows(packet_id):
             self._session.check_inbound(topic)
             self._inbound.put(packet_id, head & 15, topic, payload)
-        self._session.put_ack(_PUBREC, packet_id)
+        self._session.out.put_ack(_PUBREC, packet_id)
 
     def received_large(self, head, packet_id):
         """A message that was handed over, or skipped, while it arrived: only its id is kept."""
         if not self.knows(packet_id):
             self._inbound.put(packet_id, head & 15 | _HANDED_OVER, b"", b"")
-        self._session.put_ack(_PUBREC, packet_id)
+        self._session.out.put_ack(_PUBREC, packet_id)
 
     def _release(self, packet_id):
         message = self._inbound.get(packet_id)
         session = self._session
         if message is None:  # PUBCOMP was lost
-            session.put_ack(_PUBCOMP, packet_id)
+            session.out.put_ack(_PUBCOMP, packet_id)
         elif packet_id not in self._open:
             flags, topic, payload = message
             if not flags & _HANDED_OVER:
@@ -143,7 +143,7 @@ class Part:
         if packet_id in self._old:
             self._old.remove(packet_id)
         if self._session.state == UP:
-            if not self._session.has_room():
+            if not self._session.out.has_room():
                 # Only a program that acknowledges late comes here; the broker repeats PUBREL on the next link.
                 raise ProtocolError("no room for PUBCOMP")
-            self._session.put_ack(_PUBCOMP, packet_id)
+            self._session.out.put_ack(_PUBCOMP, packet_id)

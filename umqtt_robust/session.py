@@ -7,6 +7,7 @@ its own, loaded when it is first needed: see part().
 from ._platform import const, ticks_diff
 from .errors import InvalidArgument, LinkLost, OutboxFull, ProtocolError, Refused
 from .packets import decode_length, packet, string
+from .sending import SendBuffer
 from .states import AWAIT_CONNACK, CLOSED, LINK, OUTBOUND, UP
 from .topics import check_topic_filter, check_topic_name, matches
 
@@ -18,13 +19,10 @@ _SUBSCRIBE = const(0x82)
 _SUBACK = const(0x90)
 _UNSUBSCRIBE = const(0xA2)
 _UNSUBACK = const(0xB0)
-_PINGREQ = const(0xC0)
 _PINGRESP = const(0xD0)
 _DUP = const(0x08)
 _NEVER = const(0x1FFFFFFF)
 _TRIES = const(3)
-# PUBLISH leaves this much of the send buffer to acknowledgements and PINGREQ.
-_RESERVE = const(16)
 
 # _filters[topic_filter] is its QoS and
 _ASKED = const(0x10)
@@ -35,19 +33,11 @@ _LEAVING = const(0x40)
 class Session:
     """One client's state, over any number of links. The public attributes are described in Client."""
 
-    window = 8
-    ack_timeout = 30000
-    ping_after = ping_timeout = 0
-    rx_size = tx_size = 1024
-    queue_qos0 = manual_ack = False
-    policy = 0
-    max_bytes = None
-    on_message = on_raw = on_large = on_acknowledged = on_dropped = on_error = on_dead_letter = None
-
     def __init__(self, outbox, keep_alive):
         """keep_alive: ms, 0: off."""
         self.state = CLOSED
         self.outbox = outbox
+        self.pending = len(outbox.queue)
         self.now = 0  # ms, of the last tick
         self.sent = self.received = self.discarded = self.unhandled = self.dead_letters = self.unexpected = 0
         self.too_large = 0
@@ -65,8 +55,7 @@ class Session:
         self._requests = {}  # packet id of an unanswered SUBSCRIBE or UNSUBSCRIBE: topic filter
         self._ask = False  # a SUBSCRIBE or UNSUBSCRIBE is to be sent
         self._view = None
-        # What waits to be sent: _tx[_start:_end]; and a payload too large for that, which goes when _start is _cut.
-        self._tx = bytearray(self.tx_size)
+        self.out = SendBuffer(self.tx_size)
         self.close()
 
     def part(self, name):
@@ -92,19 +81,19 @@ class Session:
     def open(self, write, connect_packet):
         """A link is there: CONNECT goes first [MQTT-3.1.0-1].
 
-        write(buf, offset, size) returns how many bytes it took, 0 or None when it takes none now; it raises OSError.
+        write: as SendBuffer.open() takes it.
         """
         self.state = AWAIT_CONNACK
-        self._write = write
-        self._heard_at = self._written_at = self.now
-        self._put(connect_packet)
-        self._flush()
+        self.out.open(write)
+        self._heard_at = self.now
+        self.out.put(connect_packet)
+        self.out.flush()
 
     def close(self):
         """The link is gone: what was not acknowledged goes again on the next one."""
         self.state = CLOSED
-        self._write = self._body = self.large = self._broken = None
-        self._start = self._end = self._cut = self._body_at = 0
+        self.large = self._broken = None
+        self.out.open(None)
         self._left = 0  # bytes that receive() left with the caller
         self._ping = 0  # 1: PINGREQ is due, 2: it was sent
         self._forget(False)
@@ -112,8 +101,10 @@ class Session:
     def _forget(self, session):
         # What the last link, or with `session` the broker, does not know any more.
         self.outbox.rewind(0x57 if session else 0x7F)
+        self.in_flight = 0
         self._requests = {}
         self._ask = True
+        self.subscribed = not self._filters
         for topic_filter in self._filters:
             if session or self._filters[topic_filter] & _GRANTED != _GRANTED:
                 self._filters[topic_filter] &= ~_GRANTED
@@ -171,15 +162,16 @@ class Session:
             if expires_in is not None or self.policy or self.max_bytes or self.has_part("policy"):
                 lifetime = self.part("policy").make_room(packet_id, topic, payload, expires_in)
             outbox.put(packet_id, flags, topic, payload, lifetime)
+            self.pending += 1
         except OutboxFull:
             self.discarded += 1
             if self.policy == 2:
                 return None
             raise
-        if self.state == UP and outbox.in_flight < self.window and outbox.unsent() == packet_id:
+        if self.state == UP and self.in_flight < self.window and outbox.unsent() == packet_id:
             # Nothing waits before it.
             if self._send(_PUBLISH | flags, topic, packet_id, payload):
-                outbox.sent(packet_id, self.now)
+                self._sent(packet_id)
         return packet_id
 
     def _new_id(self):
@@ -192,114 +184,21 @@ class Session:
         raise OutboxFull(65535)
 
     def _send(self, head, topic, packet_id, payload):
+        out = self.out
         try:
             # When there is no room: what waits is perhaps taken by now.
-            if not self._put_publish(head, topic, packet_id, payload):
-                if not self._flush() or not self._put_publish(head, topic, packet_id, payload):
+            if not out.put_publish(head, topic, packet_id, payload):
+                if not out.flush() or not out.put_publish(head, topic, packet_id, payload):
                     return False
-            self._flush()
+            out.flush()
         except OSError as error:  # publish() never raises for the network: tick() will close the link
             self._broken = error
-        return True
-
-    def _put_publish(self, head, topic, packet_id, payload):
-        # Puts a PUBLISH (3.3) into the send buffer; False when there is no room for it now.
-        tx = self._tx
-        i = self._end
-        j = len(topic)
-        k = len(payload)
-        length = j + k + (4 if packet_id else 2)
-        room = len(tx) - i - j - 9 - _RESERVE
-        if room < k and (self._body is not None or room < 0):
-            if i or self._body is not None:
-                return False
-            # Not even the topic fits.
-            body = string(topic)
-            if packet_id:
-                body += bytes((packet_id >> 8, packet_id & 255))
-            return self._put(packet(head, body + payload))
-        tx[i] = head
-        i += 1
-        while length > 127:
-            tx[i] = length & 127 | 128
-            length >>= 7
-            i += 1
-        tx[i] = length
-        tx[i + 1] = j >> 8
-        tx[i + 2] = j & 255
-        i += 3
-        j += i
-        tx[i:j] = topic
-        if packet_id:
-            tx[j] = packet_id >> 8
-            tx[j + 1] = packet_id & 255
-            j += 2
-        if room < k:
-            self._end = self._cut = j
-            self._body = payload
-        else:
-            self._end = k = j + k
-            tx[j:k] = payload
         self.sent += 1
         return True
 
-    def _put(self, whole):
-        # Puts a whole packet into the send buffer, or beside it when it is too large; False: no room now.
-        i = self._end
-        j = i + len(whole)
-        if j + _RESERVE <= len(self._tx):
-            self._tx[i:j] = whole
-            self._end = j
-        elif i or self._body is not None:
-            return False
-        else:
-            self._cut = 0
-            self._body = whole
-        return True
-
-    def has_room(self):
-        """True when an acknowledgement fits into the send buffer."""
-        return self._end + 4 <= len(self._tx)
-
-    def put_ack(self, head, packet_id):
-        """Sends PUBACK, PUBREC, PUBREL or PUBCOMP; only where has_room()."""
-        tx = self._tx
-        i = self._end
-        tx[i] = head
-        tx[i + 1] = 2
-        tx[i + 2] = packet_id >> 8
-        tx[i + 3] = packet_id & 255
-        self._end = i + 4
-
-    def _flush(self):
-        # Writes what waits; True when nothing is left.
-        while True:
-            body = self._body
-            start = self._start
-            end = self._end if body is None else self._cut
-            if start < end:
-                n = self._write(self._tx, start, end - start)
-                if not n:
-                    return False
-                self._start = start + n
-            elif body is not None:
-                n = self._write(body, self._body_at, len(body) - self._body_at)
-                if not n:
-                    return False
-                self._body_at += n
-                if self._body_at == len(body):
-                    self._body = None
-                    self._body_at = 0
-            else:
-                self._start = self._end = 0
-                return True
-            # The time of the last tick is never later than that of the write, so a PINGREQ is never late.
-            self._written_at = self.now
-
-    @property
     def waits(self):
         """True while bytes wait for the link to take them."""
-        return self._end > 0 or self._body is not None
+        return self.out.waits()
 
     def _pump(self):
         # Sends what may go now: acknowledgements, requests, PUBREL, then PUBLISH.
@@ -307,22 +206,37 @@ class Session:
             self._send_requests()
         outbox = self.outbox
         for name in self._parts:
-            if not self._parts[name].pump():
-                return
-        while outbox.in_flight < self.window:
+            while not self._parts[name].pump():
+                if not self.out.flush():
+                    return
+        while self.in_flight < self.window:
             packet_id = outbox.unsent()
             if not packet_id:
                 break
             slot = outbox.slot_of[packet_id]
             topic, payload = outbox.store.load(slot)
             flags = outbox.flags[slot]
-            if self._put_publish(_PUBLISH | flags & 15, topic, packet_id if flags & 6 else 0, payload):
-                outbox.sent(packet_id, self.now)
+            if self.out.put_publish(_PUBLISH | flags & 15, topic, packet_id if flags & 6 else 0, payload):
+                self.sent += 1
+                self._sent(packet_id)
                 if not flags & 6:
-                    outbox.remove(packet_id)
-            elif not self._flush():
+                    self.remove(packet_id)
+            elif not self.out.flush():
                 return
-        self._flush()
+        self.out.flush()
+
+    def _sent(self, packet_id):
+        self.outbox.sent(packet_id)
+        self.resumed(packet_id)
+
+    def resumed(self, packet_id):
+        """A message moved on, on this link: its acknowledgement is awaited from now on."""
+        self.in_flight += self.outbox.resumed(packet_id, self.now)
+
+    def remove(self, packet_id):
+        """A message is delivered, or dropped."""
+        self.in_flight -= self.outbox.remove(packet_id)
+        self.pending -= 1
 
     def _send_requests(self):
         self._ask = False
@@ -336,7 +250,7 @@ class Session:
             if not state & _LEAVING:
                 head = _SUBSCRIBE
                 body += bytes((state & 3,))
-            if not self._put(packet(head, body)):
+            if not self.out.put(packet(head, body)):
                 self._ask = True
                 return
             if not self._requests:
@@ -357,7 +271,7 @@ class Session:
         acked = False
         while n - i > 1 or self.large and i < n:
             if self.large:
-                if not self.has_room():
+                if not self.out.has_room():
                     break
                 i = self.large.feed(buf, i, n)
                 continue
@@ -393,8 +307,8 @@ class Session:
         self._left = n - i
         if acked:
             self._pump()
-        elif self._end:
-            self._flush()
+        elif self.out.end:
+            self.out.flush()
         return i
 
     def _receive_publish(self, head, buf, j, end):
@@ -408,7 +322,7 @@ class Session:
         # [MQTT-3.3.1-2], [MQTT-3.3.1-4], [MQTT-2.3.1-1]
         if p > end or qos == 6 or (not packet_id if qos else head & _DUP):
             raise ProtocolError("malformed PUBLISH")
-        if qos and not self.has_room():
+        if qos and not self.out.has_room():
             return False
         if qos == 4:
             self.part("qos2").received(head, packet_id, bytes(buf[t:k]), bytes(buf[p:end]))
@@ -426,7 +340,7 @@ class Session:
                 self._find_route(bytes(view[t:k]))
             self._deliver(self._seen, bytes(view[p:end]))
         if qos and self.state == UP and not self.manual_ack:
-            self.put_ack(_PUBACK, packet_id)
+            self.out.put_ack(_PUBACK, packet_id)
         return True
 
     def check_inbound(self, topic):
@@ -497,7 +411,7 @@ class Session:
             raise ProtocolError("acknowledgement of another QoS")
         if state:
             return True
-        outbox.remove(packet_id)
+        self.remove(packet_id)
         if self.on_acknowledged:
             self.on_acknowledged(packet_id)
         return False
@@ -522,7 +436,7 @@ class Session:
             packet_id = buf[j] << 8 | buf[j + 1]
             if kind == _SUBACK or kind == _UNSUBACK:
                 self._answered(packet_id, buf[j + 2] if kind == _SUBACK else 0)
-            elif not self.has_room():
+            elif not self.out.has_room():
                 return False
             else:
                 self.part("qos2").acknowledged(kind, packet_id)
@@ -550,11 +464,13 @@ class Session:
             self.part("qos2")
         self._filters[topic_filter] = qos
         self._ask = True
+        self.subscribed = False
 
     def unsubscribe(self, topic_filter):
         """Ends a subscription."""
         self._filters[check_topic_filter(topic_filter)] = _LEAVING
         self._ask = True
+        self.subscribed = False
 
     def _answered(self, packet_id, return_code):
         topic_filter = self._requests.pop(packet_id, None)
@@ -570,11 +486,7 @@ class Session:
             raise ProtocolError("SUBACK with a reserved return code")
         else:
             self._filters[topic_filter] |= _GRANTED
-
-    @property
-    def subscribed(self):
-        """True when the broker has answered every subscribe() and unsubscribe()."""
-        return not self._ask and not self._requests
+        self.subscribed = not self._ask and not self._requests
 
     # Time
 
@@ -584,15 +496,15 @@ class Session:
         Raises LinkLost when the link is dead, and what the transport raises.
         """
         if self.state != UP:
-            if self._write:
-                self._flush()
+            if self.state == AWAIT_CONNACK:
+                self.out.flush()
             return _NEVER
         if self._broken:
             raise self._broken
         self._pump()
         wait = self.keep_alive()
         outbox = self.outbox
-        if outbox.in_flight:
+        if self.in_flight:
             # Among those in flight the first in the queue has waited longest.
             slot = outbox.slot_of[outbox.queue[0]]
             wait = min(wait, self.ack_timeout - ticks_diff(self.now, outbox.sent_at[slot]))
@@ -601,7 +513,7 @@ class Session:
         if wait <= 0:
             # Nothing is sent twice on a live link [MQTT-4.4.0-1]: it goes again on a new one.
             raise LinkLost("no acknowledgement within ack_timeout")
-        self._flush()
+        self.out.flush()
         return wait
 
     def keep_alive(self):
@@ -616,7 +528,7 @@ class Session:
         if not limit:
             return _NEVER
         now = self.now
-        quiet = ticks_diff(now, self._written_at)
+        quiet = ticks_diff(now, self.out.written_at)
         if not self._ping:
             left = (self.ping_after or limit // 2) - max(quiet, ticks_diff(now, self._heard_at))
             if left > 0:
@@ -629,9 +541,7 @@ class Session:
         # The second: things arrive, but nothing could be written for so long that the broker will give up.
         if left <= 0 or quiet >= 2 * limit:
             raise LinkLost("no answer to PINGREQ")
-        if self._ping == 1 and self.has_room():
-            self._tx[self._end] = _PINGREQ
-            self._tx[self._end + 1] = 0
-            self._end += 2
+        if self._ping == 1 and self.out.has_room():
+            self.out.put_ping()
             self._ping = 2
         return left

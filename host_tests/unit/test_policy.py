@@ -27,7 +27,7 @@ def held(client):
 
 
 def send_next(client):
-    client.outbox.sent(client.outbox.unsent(), client.now)
+    client._sent(client.outbox.unsent())
 
 
 def test_reject_leaves_everything_as_it_was():
@@ -68,7 +68,7 @@ def test_bytes_are_bounded_too():
     raises(OutboxFull, client.publish, "topic", b"1234", 1)
     raises(OutboxFull, client.publish, "topic", b"123456", 1)
     equal(client.pending, 1)
-    client.outbox.remove(client.outbox.queue[0])
+    client.remove(client.outbox.queue[0])
     client.publish("topic", b"12345", 1)
     client = offline(8, max_bytes=4, policy=DROP_OLDEST)
     for number in (1, 2, 3):
@@ -97,7 +97,7 @@ def test_only_unsent_messages_expire_and_never_early():
 def test_a_packet_id_that_is_used_again_does_not_inherit_an_expiry():
     client = offline(4)
     packet_id = put(client, 1, expires_in=1000)
-    client.outbox.remove(packet_id)
+    client.remove(packet_id)
     client._last_id = packet_id - 1
     equal(put(client, 2), packet_id)
     client.clock.advance(10000)

@@ -86,7 +86,7 @@ class Device:
     def _waits_for_no_arrival(self) -> bool:
         """A link in the making, one that takes no bytes, or one about to end: no arriving byte says when to go on."""
         client = self.client
-        return self._leaving or (client.socket is not None and (not client.connected or client.waits))
+        return self._leaving or (client.socket is not None and (not client.connected or client.waits()))
 
     def stop_reading(self) -> None:
         self._next_reading_ms = None
