@@ -1,0 +1,62 @@
+"""umqtt size: what the device library costs a board."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from umqtt_kit.console import results
+from umqtt_kit.errors import EXIT_LOST
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+def size(as_json: bool) -> int:
+    """Show what each module of the device library costs: bytes of .mpy in flash, bytes of heap after import.
+
+    Heap is that of a 64-bit MicroPython; a 32-bit board needs a little more than half. Exits with 1 if a budget's
+    limit is passed.
+
+    \b
+    Example:
+      umqtt size --json
+    """
+    from umqtt_kit.sizes import BUDGETS, measure
+
+    sizes = measure()
+    if as_json:
+        click.echo(json.dumps(sizes.as_dict()))
+        return EXIT_LOST if sizes.passed() else 0
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold")
+    table.add_column("module")
+    for title in ("mpy bytes", "heap bytes"):
+        table.add_column(title, justify="right")
+    table.add_column("set")
+    for module in sizes.modules:
+        table.add_row(
+            module.module,
+            f"{module.mpy_bytes:,}",
+            f"{module.heap_bytes:,}",
+            "smallest" if module.smallest else "",
+        )
+    results().print(table)
+    table = Table(box=None, header_style="bold")
+    table.add_column("total")
+    for title in ("bytes", "limit", "goal"):
+        table.add_column(title, justify="right")
+    for name, used in sizes.totals.items():
+        budget = BUDGETS.get(name)
+        table.add_row(
+            name.removesuffix("_bytes").replace("_", " "),
+            f"{used:,}",
+            f"{budget.limit:,}" if budget else "",
+            f"{budget.goal:,}" if budget else "",
+        )
+    results().print()
+    results().print(table)
+    for line in sizes.passed():
+        click.echo(f"umqtt: {line} — save elsewhere, or raise the limit in umqtt_kit/sizes.py", err=True)
+    return EXIT_LOST if sizes.passed() else 0
