@@ -6,13 +6,12 @@ import fcntl
 import os
 import socket
 import stat
-from collections.abc import Callable
+import sys
 from pathlib import Path
 
 import pytest
 from umqtt_kit.__main__ import run
 
-Umqtt = Callable[..., "object"]
 _COMMANDS = ("broker", "collect", "demo", "fleet", "ingest")
 
 
@@ -173,7 +172,5 @@ def test_the_commands_ready_line_is_the_brokers_own(family):
 
 
 def _installed(command: str) -> list[str]:
-    import sys
-
     script = Path(sys.executable).with_name("umqtt")
     return [str(script) if os.access(script, os.X_OK) else "umqtt", command]

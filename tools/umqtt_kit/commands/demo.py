@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from umqtt_kit.console import say
-from umqtt_kit.errors import EXIT_LOST, EXIT_USAGE, KitError
+from umqtt_kit.errors import EXIT_LOST, EXIT_MISSING, EXIT_USAGE, KitError
 from umqtt_kit.processes import interruptible
 from umqtt_kit.requirements import require_java, require_module
 
@@ -71,7 +71,7 @@ def demo(seconds: float, boards: int, devices: int, out: Path, as_json: bool) ->
     missing = missing_micropython() if boards else None
     if missing:
         if not devices:
-            raise KitError(f"--boards {boards}: {missing}", 6)
+            raise KitError(f"--boards {boards}: {missing}", EXIT_MISSING)
         say(f"simulated devices only: {missing}")
         plan = replace(plan, boards=0)
     with interruptible(), RunFolder(out) as folder:

@@ -70,6 +70,11 @@ class Replies:
             device_id for device_id, command_id in self._expected.items() if self._control.reply(command_id) is None
         ]
 
+    def total(self, name: str) -> int:
+        """The sum of one number over the results that have come."""
+        results = [self._control.reply(command_id) for command_id in self._expected.values()]
+        return sum(result[name] for result in results if isinstance(result, dict))
+
     @property
     def complete(self) -> bool:
         return not self.missing

@@ -13,18 +13,16 @@ from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.requirements import require_writable_folder
 
 _MARK = ".umqtt-demo"
-_FOLDERS = ("boards", "checkpoint", "logs", "spool", "status", "store", "tables", "tmp", "witness")
-_RESULT = "result.json"
 
 
 @dataclass(frozen=True)
 class Plan:
     """seconds: how long readings are taken; outage_s: how long the network is away in the middle of that."""
 
-    seconds: float = 45.0
-    boards: int = 3
-    devices: int = 100
-    outage_s: float = 5.0
+    seconds: float
+    boards: int
+    devices: int
+    outage_s: float
     board_interval_ms: int = 200
     device_interval_ms: int = 250
 
@@ -47,7 +45,17 @@ class RunFolder:
             raise KitError(
                 f"another demo is running in --out {path} — give this one another folder", EXIT_USAGE
             ) from error
-        self._clear()
+        self.boards = self._empty("boards")
+        self.checkpoint = self._empty("checkpoint")
+        self.logs = self._empty("logs")
+        self.scratch = self._empty("scratch")
+        self.spool = self._empty("spool")
+        self.status = self._empty("status")
+        self.store = self._empty("store")
+        self.tables = self._empty("tables")
+        self.witness = self._empty("witness")
+        self.result = self.path / "result.json"
+        self.result.unlink(missing_ok=True)
 
     def __enter__(self) -> RunFolder:
         return self
@@ -57,15 +65,6 @@ class RunFolder:
     ) -> None:
         os.close(self._lock)
 
-    def __getattr__(self, name: str) -> Path:
-        if name in _FOLDERS:
-            return self.path / name
-        raise AttributeError(name)
-
-    @property
-    def result(self) -> Path:
-        return self.path / _RESULT
-
     def _require_ours(self) -> None:
         """Never delete what somebody else put there."""
         if not (self.path / _MARK).exists() and any(self.path.iterdir()):
@@ -73,10 +72,10 @@ class RunFolder:
                 f"--out {self.path} holds files that no demo made — give an empty or a new folder", EXIT_USAGE
             )
 
-    def _clear(self) -> None:
-        self.result.unlink(missing_ok=True)
-        for name in _FOLDERS:
-            folder = self.path / name
-            if folder.exists():
-                shutil.rmtree(folder)
-            folder.mkdir()
+    def _empty(self, name: str) -> Path:
+        """One of the run's own folders, without what an earlier run left in it."""
+        folder = self.path / name
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir()
+        return folder

@@ -43,6 +43,7 @@ class Demo:
         self._started = time.monotonic()
         self._seconds = 0.0
         self._rate = 0.0
+        self._refused = 0
 
     def run(self) -> tuple[dict[str, object], Count]:
         """Returns the result as --json prints it, and the count. Raises KitError when a part fails."""
@@ -119,6 +120,7 @@ class Demo:
             say(f"{missed}: {', '.join(waiting)}")
         if fleet is not None and fleet.returncode not in (0, None):
             say(str(fleet.death()))
+        self._refused = replies.total("dropped") + _number(self._status("fleet").get("refused"))
 
     def _store_all(self, collector: Child, spark: Child) -> None:
         """Wait until Spark has stored everything, then stop collector and Spark in this order."""
@@ -126,10 +128,18 @@ class Demo:
         made = self._witnessed.update()
         self._until_stored(lambda: self._stored() >= made)
         # What was sent twice comes behind: it is read too before anybody counts.
-        self._children.stop(collector, _STOPS_WITHIN_S)
+        self._stop(collector)
         self._until_stored(lambda: self._status("spark").get("lag_bytes") == 0)
         self._phase("stopping")
-        self._children.stop(spark, _STOPS_WITHIN_S)
+        self._stop(spark)
+
+    def _stop(self, part: Child) -> None:
+        """End a part that has done its work; one that does not end well is said, and the count tells the rest."""
+        code = self._children.stop(part, _STOPS_WITHIN_S)
+        if code is None:
+            say(f"{part.name} did not end within {_STOPS_WITHIN_S:g} s and was killed — see {part.log}")
+        elif code:
+            say(str(part.death()))
 
     def _until_stored(self, done: Callable[[], bool]) -> None:
         """Wait as long as anything moves. What does not come is not waited for: the count will show it."""
@@ -179,8 +189,7 @@ class Demo:
         return len(self._control.online) == self._plan.boards + self._plan.devices
 
     def _stored(self) -> int:
-        rows = self._status("spark").get("rows_silver", 0)
-        return rows if isinstance(rows, int) else 0
+        return _number(self._status("spark").get("rows_silver"))
 
     def _status(self, part: str) -> dict[str, object]:
         return read_status(self._folder.status / f"{part}.json")
@@ -194,6 +203,7 @@ class Demo:
             "duplicated": counted.duplicated,
             "unwitnessed": counted.unwitnessed,
             "quarantined": counted.quarantined,
+            "refused": self._refused,
             "boards": plan.boards,
             "devices": plan.devices,
             "seconds": round(self._seconds, 1),
@@ -202,6 +212,11 @@ class Demo:
             "tables": str(self._folder.tables),
             "examples": counted.examples,
         }
+
+
+def _number(value: object) -> int:
+    """A count of a status file; 0 while there is none."""
+    return value if isinstance(value, int) else 0
 
 
 class DeadlineMissed(KitError):

@@ -107,6 +107,8 @@ def _result_table(result: dict[str, object], count: Count) -> Table:
     table.add_row("rows in the table", f"{count.stored:,}")
     table.add_row("lost", _bad(count.lost))
     table.add_row("duplicated", _bad(count.duplicated))
+    if result["refused"]:
+        table.add_row("not made: outbox full", f"{result['refused']:,}")
     if count.unwitnessed:
         table.add_row("rows that no device made", _bad(count.unwitnessed))
     if count.quarantined:
