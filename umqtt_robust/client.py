@@ -103,9 +103,10 @@ class Client(Session):
     random(n): 0 to n - 1.
 
     Callbacks, by keyword or as attributes: on_connect(session_present), on_disconnect(error),
-    on_acknowledged(packet_id), on_dropped(packet_id, topic, payload, reason), on_error(error), on_message(topic, payload) for what no other
-    handler takes, on_large(topic, offset, size, chunk), on_dead_letter(topic, payload, error),
-    on_raw(buf, topic_start, topic_end, payload_start, payload_end), which takes every message and allocates nothing.
+    on_acknowledged(packet_id), on_dropped(packet_id, topic, payload, reason), on_error(error),
+    on_message(topic, payload) for what no other handler takes, on_large(topic, offset, size, chunk),
+    on_dead_letter(topic, payload, error) and on_raw(buf, topic_start, topic_end, payload_start, payload_end), which
+    takes every message and allocates nothing.
     Attributes to read: connected; closed, after disconnect(); subscribed, when the broker has answered every
     subscribe() and unsubscribe(); pending, how many messages are in the outbox, and in_flight, how many of them were
     sent on this link; socket, for select and poll, or None. While a handler runs, packet_id, flags (of its PUBLISH) and
@@ -189,7 +190,10 @@ class Client(Session):
         left = self._wait - ticks_diff(self.ticks() & 0x3FFFFFFF, self.now)
         if left > 0 and ms > 0 and not self._broken:
             if self.transport:
-                self.transport.wait(min(ms, left), self.waits())
+                try:
+                    self.transport.wait(min(ms, left), self.waits())
+                except OSError as error:
+                    self._broken = error
             else:
                 from time import sleep
 
@@ -210,13 +214,22 @@ class Client(Session):
         if self.has_part("policy"):
             self.part("policy").tick()
         try:
-            if slept and self.transport:
-                raise LinkLost("this device slept for days")
+            if slept:
+                self._until = 0
+                if self._closing_at is not None:
+                    self._closing_at = now
+                if self.transport:
+                    raise LinkLost("this device slept for days")
             self._wait = self._tick()
         except (OSError, MQTTError, MemoryError) as error:
             self._lost(error)
+        except BaseException as error:  # of a callback: the link is out of step with what was read from it
+            self._lost(error)
+            raise
         finally:
             self._busy = False
+        if self._closing_at is not None:
+            self._wait = min(self._wait, max(0, ticks_diff(self._closing_at, now)))
         return self._wait
 
     def _tick(self):
@@ -241,6 +254,8 @@ class Client(Session):
         if self._doing != _CONNECT:
             self._read()
         wait = self.work()
+        if ticks_diff(self.now, self._since) >= _STABLE and self._doing == _WORK:
+            self._limit = self._brief = 0
         if self._doing < _WORK:
             wait = self._until - ticks_diff(self.now, self._since)
             if wait <= 0:
@@ -285,9 +300,9 @@ class Client(Session):
                 self._level = 3
                 self.again = True
             raise Refused("connect", return_code)
-        if self.purge:
-            self.part("resume").purged()
         name = self._servers[self._server][2]
+        if self.purge:
+            self.part("resume").purged(name)
         store = self.outbox.store
         if session_present or self._level == 3 and not self.clean_session:
             session_present = self.part("resume").check(name)
@@ -306,14 +321,13 @@ class Client(Session):
         if doing == _WORK:
             self.reconnects += 1
             self._tried = 0
-            self._brief = self._brief + 1 if lasted < _BRIEF else 0
+            self._brief = self._brief + 1 if 0 <= lasted < _BRIEF else 0
             if self._brief == 3:
                 self._brief = 0
                 self._report(LinkLost("thrown off again and again: is this client id in use elsewhere?"))
-            if lasted >= _STABLE:
-                self._limit = 0
         elif not self.again:
             self._tried += 1
+            self.purge = False  # resume.py will ask for it again, where it is needed
             self._server = (self._server + 1) % len(self._servers)
         if self.again:
             self.again = False
@@ -345,7 +359,10 @@ class Client(Session):
         transport = self.transport
         self.transport = self.socket = None
         if transport:
-            transport.close()
+            try:
+                transport.close()
+            except OSError:
+                pass  # it is gone either way: lwIP says EBADF after an error
 
     def _end_now(self):
         self._closing_at = None

@@ -5,9 +5,10 @@ The bodies lie in a store (store.py); here is only an index in RAM.
 
 from array import array
 
-from ._platform import const
+from ._platform import const, ticks_diff
 from .errors import OutboxFull
 
+_QOS = const(0x06)
 _DUP = const(0x08)
 _MAYBE_SENT = const(0x10)
 _AWAIT_PUBCOMP = const(0x44)
@@ -36,7 +37,9 @@ class Outbox:
         ranks = {}
         for slot, packet_id, flags, rank, lifetime in store.restore():
             # What was sent before the restart was among the first `window` that are left.
-            self._enter(slot, packet_id, flags | (_DUP | _MAYBE_SENT if len(self.queue) < window else 0))
+            if len(self.queue) < window:
+                flags |= _MAYBE_SENT | (_DUP if flags & _QOS else 0)
+            self._enter(slot, packet_id, flags)
             if flags & _AWAIT_PUBCOMP == _AWAIT_PUBCOMP:
                 ranks[rank] = packet_id
             if lifetime:
@@ -71,7 +74,8 @@ class Outbox:
     def sent(self, packet_id):
         """The message that unsent() gave is on its way: it may arrive, whatever happens."""
         self.next += 1
-        self.flags[self.slot_of[packet_id]] |= _DUP | _MAYBE_SENT
+        slot = self.slot_of[packet_id]
+        self.flags[slot] |= _MAYBE_SENT | (_DUP if self.flags[slot] & _QOS else 0)  # [MQTT-3.3.1-2]
 
     def resumed(self, packet_id, now):
         """A message moved on, on this link; True when it was not in flight before."""
@@ -82,10 +86,20 @@ class Outbox:
         self.flags[slot] |= _IN_FLIGHT
         return True
 
+    def longest_wait(self, now):
+        """ms since that message moved on which has waited longest among those in flight."""
+        longest = 0
+        for packet_id in self.queue:
+            slot = self.slot_of[packet_id]
+            if self.flags[slot] & _IN_FLIGHT:
+                longest = max(longest, ticks_diff(now, self.sent_at[slot]))
+        return longest
+
     def remove(self, packet_id):
         """Forgets a message: it was acknowledged, or dropped unsent. True when it was in flight."""
-        slot = self.slot_of.pop(packet_id)
+        slot = self.slot_of[packet_id]
         self.store.tombstone(slot)
+        del self.slot_of[packet_id]
         i = self.queue.index(packet_id)
         self.queue.pop(i)
         if i < self.next:

@@ -1,12 +1,12 @@
 """QoS 2, both ways: MQTT 3.1.1, 4.3.3. The steps are those of states.OUTBOUND and states.INBOUND."""
 
 from ._platform import const
-from .errors import ProtocolError
 from .states import AWAIT_PUBCOMP, AWAIT_PUBREC, UP
 
 _PUBREC = const(0x50)
 _PUBREL = const(0x62)  # with the flags that it must have [MQTT-3.6.1-1]
 _PUBCOMP = const(0x70)
+_DUP = const(0x08)
 _HANDED_OVER = const(0x80)  # of a stored message: only its packet id still counts
 
 
@@ -41,19 +41,34 @@ class Part:
         self._old = self._inbound.ids()
         self._open = []  # packet ids that the program has not acknowledged
         self._resend = []  # packet ids whose PUBREL goes again on this link
+        self._done = []  # packet ids whose PUBCOMP waits for room
 
     def forget(self, session):
         """The link, or with `session` the broker's session, is gone."""
         self._resend = []
-        self._open = []
+        self._done = []
         if not session:
             return
-        for packet_id in self._inbound.ids():  # a stale id would swallow a new message
-            self._inbound.tombstone(packet_id)
+        for packet_id in self._inbound.ids():
+            self._give_up(packet_id)
+        self._old = []
+        self._open = []
         outbox = self._session.outbox
         for packet_id in outbox.released:
             self._change(packet_id, AWAIT_PUBREC, 0)
         outbox.released = []
+
+    def _give_up(self, packet_id):
+        # Its PUBREL will never come, and a stale id would swallow a new message. The message is ours since PUBREC.
+        message = self._inbound.get(packet_id)
+        if packet_id not in self._open:
+            self._deliver(packet_id, message)
+        self._inbound.tombstone(packet_id)
+
+    def _deliver(self, packet_id, message):
+        flags, topic, payload = message
+        if not flags & _HANDED_OVER:
+            self._session.deliver_stored(flags, packet_id, topic, payload, packet_id in self._old)
 
     def _change(self, packet_id, state, rank):
         outbox = self._session.outbox
@@ -86,15 +101,17 @@ class Part:
         self._resend = list(self._session.outbox.released)
 
     def pump(self):
-        """Sends the PUBRELs that wait; False while there is no room for all of them."""
+        """Sends the PUBCOMPs and PUBRELs that wait; False while there is no room for all of them."""
         session = self._session
+        while self._done and session.out.has_room():
+            session.out.put_ack(_PUBCOMP, self._done.pop(0))
         while self._resend:
             if not session.out.has_room():
                 return False
             packet_id = self._resend.pop(0)
             session.resumed(packet_id)
             session.out.put_ack(_PUBREL, packet_id)
-        return True
+        return not self._done
 
     # Inbound
 
@@ -102,8 +119,13 @@ class Part:
         return self._inbound.get(packet_id) is not None
 
     def received(self, head, packet_id, topic, payload):
-        """PUBLISH: message and id are durable before PUBREC; an id that is known is the same message again."""
-        if not self.knows(packet_id):
+        """PUBLISH: message and id are durable before PUBREC; with DUP under a known id it is the same message again."""
+        known = self._inbound.get(packet_id)
+        if known and not (head & _DUP and (known[0] & _HANDED_OVER or known[1:] == (topic, payload))):
+            # The broker uses the id for another message: it has lost the session, and we the CONNACK that said so.
+            self._give_up(packet_id)
+            known = None
+        if not known:
             self._session.check_inbound(topic)
             self._inbound.put(packet_id, head & 15, topic, payload)
         self._session.out.put_ack(_PUBREC, packet_id)
@@ -120,11 +142,9 @@ class Part:
         if message is None:  # PUBCOMP was lost
             session.out.put_ack(_PUBCOMP, packet_id)
         elif packet_id not in self._open:
-            flags, topic, payload = message
-            if not flags & _HANDED_OVER:
-                if session.manual_ack:
-                    self._open.append(packet_id)
-                session.deliver_stored(flags, packet_id, topic, payload, packet_id in self._old)
+            if session.manual_ack and not message[0] & _HANDED_OVER:
+                self._open.append(packet_id)
+            self._deliver(packet_id, message)
             if packet_id not in self._open and self.knows(packet_id):
                 self._complete(packet_id)
 
@@ -143,7 +163,5 @@ class Part:
         if packet_id in self._old:
             self._old.remove(packet_id)
         if self._session.state == UP:
-            if not self._session.out.has_room():
-                # Only a program that acknowledges late comes here; the broker repeats PUBREL on the next link.
-                raise ProtocolError("no room for PUBCOMP")
-            self._session.out.put_ack(_PUBCOMP, packet_id)
+            self._done.append(packet_id)
+            self.pump()

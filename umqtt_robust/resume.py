@@ -38,10 +38,12 @@ class Part:
             raise SessionPurged(broker)
         return False
 
-    def purged(self):
-        """The broker has forgotten; raises LinkLost, so that the client connects again."""
+    def purged(self, broker):
+        """The broker has forgotten, and so do we; raises LinkLost, so that the client connects again."""
         client = self._session
         client.purge = False
         client.again = True
+        client.begin_session()
+        client.outbox.store.session = broker  # both halves are empty now
         client.say_goodbye()
         raise LinkLost("reconnecting with a fresh session")

@@ -85,20 +85,22 @@ class Session:
         """
         self.state = AWAIT_CONNACK
         self.out.open(write)
-        self._heard_at = self.now
+        self._heard_at = self._look_at = self.now
         self.out.put(connect_packet)
         self.out.flush()
 
     def close(self):
         """The link is gone: what was not acknowledged goes again on the next one."""
+        # A broker that took CONNECT may have begun a new session, even where its CONNACK was lost.
+        unsure = self.state == AWAIT_CONNACK
         self.state = CLOSED
         self.large = self._broken = None
         self.out.open(None)
         self._left = 0  # bytes that receive() left with the caller
         self._ping = 0  # 1: PINGREQ is due, 2: it was sent
-        self._forget(False)
+        self._forget(False, unsure)
 
-    def _forget(self, session):
+    def _forget(self, session, unsure=False):
         # What the last link, or with `session` the broker, does not know any more.
         self.outbox.rewind(0x57 if session else 0x7F)
         self.in_flight = 0
@@ -106,7 +108,7 @@ class Session:
         self._ask = True
         self.subscribed = not self._filters
         for topic_filter in self._filters:
-            if session or self._filters[topic_filter] & _GRANTED != _GRANTED:
+            if session or unsure or self._filters[topic_filter] & _GRANTED != _GRANTED:
                 self._filters[topic_filter] &= ~_GRANTED
         for name in self._parts:
             self._parts[name].forget(session)
@@ -115,11 +117,18 @@ class Session:
         """CONNACK accepted the connection: goes on with the broker's session, or begins a new one."""
         self.state = UP
         if not session_present:
-            if self.outbox.released or self.outbox.store.inbound:
-                self.part("qos2")
-            self._forget(True)
+            self.begin_session()
         elif self.outbox.released:
             self.part("qos2").resend()
+
+    def begin_session(self):
+        """The broker knows nothing of this client."""
+        store = self.outbox.store
+        if store.session is not None:
+            store.session = None  # a power cut from here on must not leave half of it to be taken for whole
+        if self.outbox.released or store.inbound:
+            self.part("qos2")
+        self._forget(True)
 
     # Sending
 
@@ -503,11 +512,13 @@ class Session:
             raise self._broken
         self._pump()
         wait = self.keep_alive()
-        outbox = self.outbox
         if self.in_flight:
-            # Among those in flight the first in the queue has waited longest.
-            slot = outbox.slot_of[outbox.queue[0]]
-            wait = min(wait, self.ack_timeout - ticks_diff(self.now, outbox.sent_at[slot]))
+            # No message can be due before the one that was due next when they were last looked at.
+            left = ticks_diff(self._look_at, self.now)
+            if not 0 < left <= self.ack_timeout:
+                left = self.ack_timeout - self.outbox.longest_wait(self.now)
+                self._look_at = (self.now + left) & 0x3FFFFFFF
+            wait = min(wait, left)
         if self._requests:
             wait = min(wait, self.ack_timeout - ticks_diff(self.now, self._asked_at))
         if wait <= 0:

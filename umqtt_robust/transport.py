@@ -44,6 +44,7 @@ class TCP:
 
     def _failed(self, error):
         if not self._addresses:
+            self.close()
             raise error
         self._open_next()
 
