@@ -71,7 +71,7 @@ def start_session(scratch: Path, *, cores: int = 2, memory: str = "1g") -> "Spar
     log4j = scratch / "log4j2.properties"
     log4j.write_text(_LOG4J)
     if "SPARK_HOME" not in os.environ:
-        os.environ["SPARK_HOME"] = str(_spark_home_without_zip(scratch))
+        os.environ["SPARK_HOME"] = str(_own_spark_home(scratch))
     from pyspark.sql import SparkSession
 
     settings = {
@@ -102,17 +102,32 @@ def start_session(scratch: Path, *, cores: int = 2, memory: str = "1g") -> "Spar
     return builder.getOrCreate()
 
 
-def _spark_home_without_zip(scratch: Path) -> Path:
-    """A SPARK_HOME like pip's, less ``python/lib/pyspark.zip``.
+def _own_spark_home(scratch: Path) -> Path:
+    """A SPARK_HOME like pip's with two differences.
 
-    Spark puts that zip first on its workers' path. Modules in a zip have no bytecode, so each of the seven processes
-    that a query starts would compile all of pyspark anew, which on two cores delays the first micro-batch by seconds.
-    Without it they import the installed package.
+    It lacks ``python/lib/pyspark.zip``. Spark puts that zip first on its workers' path. Modules in a zip have no
+    bytecode, so each of the seven processes that a query starts would compile all of pyspark anew, which on two cores
+    delays the first micro-batch by seconds. Without it they import the installed package.
+
+    Its ``spark-submit`` starts Java in a session of its own: a service manager, ``timeout`` or a terminal signals every
+    process of a group, and Java must outlive the signal, until this process has stopped the query in order. It ends
+    with its standard input, so it is never left behind.
     """
     import pyspark
 
+    installed = Path(pyspark.__file__).parent
     home = scratch / "spark-home"
-    home.mkdir()
-    for part in ("bin", "jars"):
-        (home / part).symlink_to(Path(pyspark.__file__).parent / part, target_is_directory=True)
+    (home / "bin").mkdir(parents=True)
+    (home / "jars").symlink_to(installed / "jars", target_is_directory=True)
+    for script in (installed / "bin").iterdir():
+        if script.name != "spark-submit":
+            (home / "bin" / script.name).symlink_to(script)
+    submit = home / "bin" / "spark-submit"
+    submit.write_text(
+        f"#!{sys.executable}\n"
+        "import os, sys\n"
+        "os.setsid()\n"
+        f"os.execv({str(installed / 'bin' / 'spark-submit')!r}, ['spark-submit', *sys.argv[1:]])\n"
+    )
+    submit.chmod(0o700)
     return home

@@ -58,6 +58,7 @@ class Process:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            start_new_session=True,
             **options,  # pyright: ignore[reportArgumentType, reportCallIssue]
         )
         self.pid = self._child.pid
@@ -95,7 +96,8 @@ class Process:
         return self._child.returncode, out.decode(), err.decode()
 
     def terminate(self, timeout: float = 60.0) -> tuple[int, str, str]:
-        self.signal(signal.SIGTERM)
+        """SIGTERM to every process of its group, as a service manager or a terminal does."""
+        os.killpg(self.pid, signal.SIGTERM)
         return self.finish(timeout)
 
 
