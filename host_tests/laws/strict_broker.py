@@ -1,0 +1,289 @@
+"""A broker in memory that keeps score: every law that a broker can see being broken is written down in `faults`."""
+
+from mqtt_bytes import (
+    CONNECT,
+    DISCONNECT,
+    PINGREQ,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    acknowledgement,
+    encode,
+    parse_publish,
+    publish,
+    selects,
+    split_packets,
+)
+
+
+class Outgoing:
+    """A message for the client."""
+
+    def __init__(self, packet_id, topic, payload, qos):
+        self.packet_id = packet_id
+        self.topic = topic
+        self.payload = payload
+        self.qos = qos
+        self.sent = self.released = False
+
+
+class BrokerSession:
+    """What lasts from link to link."""
+
+    def __init__(self, wire=None):
+        self.born_on = wire
+        self.subscriptions = {}
+        self.queue = []  # Outgoing
+        self.last_id = 0
+        self.inbound = {}  # QoS 2 packet ids between PUBLISH and PUBREL: (topic, payload)
+        # Of PUBLISHes whose last acknowledgement the client has not read: packet id: (topic, payload, wire).
+        self.in_use = {}
+        self.place = {}  # packet id: the place of its PUBREC among all that the client has read
+        self.places = 0
+
+
+class Broker:
+    """MQTT 3.1.1 for one client at a time.
+
+    late: takes a message at QoS 2 over at PUBREL, not at PUBLISH. hold_recs: answers so many PUBRECs at once, the
+    last first. lose_sessions: a lost link loses the session too. lost_unseen: the client may not have seen that, so
+    it may go on with what it had. down: refuses connections. mqtt31: speaks only
+    MQTT 3.1.
+    taken: (topic, payload) of every message that it took over; at QoS 1 as often as it came.
+    """
+
+    def __init__(self, name="a", return_code=0, late=False, hold_recs=0, mqtt31=False):
+        self.name = name
+        self.return_code = return_code
+        self.late = late
+        self.hold_recs = hold_recs
+        self.mqtt31 = mqtt31
+        self.sessions = {}
+        self.wire = self.session = None
+        self.rest = b""
+        self.taken = []
+        self.seen = []  # packets of the client: (first byte, body)
+        self.faults = []
+        self.connects = []
+        self.answer_pings = self.answer = self.acknowledge = True
+        self.lose_sessions = self.lost_unseen = self.down = False
+
+    # The link
+
+    def accept(self, wire):
+        if self.wire and self.wire.alive:
+            self.wire.break_now()
+        self.wire = wire
+        self.session = None
+        self.rest = b""
+
+    def lost(self, wire):
+        if wire is self.wire:
+            self.wire = self.session = None
+            if self.lose_sessions:
+                self.lose_sessions = False
+                self.sessions = {}
+
+    def feed(self, wire, data):
+        if wire is not self.wire:
+            return
+        packets, self.rest = split_packets(self.rest + data)
+        for head, body in packets:
+            self.seen.append((head, body))
+            if self.answer:
+                self._take(wire, head, body)
+
+    def fault(self, text):
+        self.faults.append(text)
+
+    def _take(self, wire, head, body):
+        kind = head >> 4
+        if head & 15 != (2 if kind in (PUBREL, SUBSCRIBE, UNSUBSCRIBE) else 0) and kind != PUBLISH:
+            self.fault("flags of 0x%02x" % head)
+        if kind == CONNECT:
+            self._connect(wire, body)
+        elif self.session is None:
+            self.fault("packet type %d before CONNACK" % kind)
+        elif kind == PUBLISH:
+            self._publish(wire, head, body)
+        elif kind in (SUBSCRIBE, UNSUBSCRIBE):
+            self._subscribe(wire, kind, body)
+        elif kind == PINGREQ:
+            if self.answer_pings:
+                wire.send(b"\xd0\x00")
+        elif kind == DISCONNECT:
+            wire.fin = True
+        elif kind == PUBREL:
+            self._released(wire, body[0] << 8 | body[1])
+        elif kind in (PUBACK, PUBREC, PUBCOMP):
+            self._acknowledged(wire, kind, body[0] << 8 | body[1])
+        else:
+            self.fault("packet type %d from a client" % kind)
+
+    def _connect(self, wire, body):
+        self.connects.append(body)
+        if self.session:
+            self.fault("a second CONNECT")
+        i = 2 + (body[0] << 8 | body[1])  # the protocol level
+        code = self.return_code or (1 if self.mqtt31 and body[i] != 3 else 0)
+        if code:
+            wire.send(bytes((0x20, 2, 0, code)))
+            wire.fin = True
+            return
+        n = body[i + 4] << 8 | body[i + 5]
+        client_id = body[i + 6 : i + 6 + n]
+        clean = body[i + 1] & 2
+        if clean:
+            self.sessions.pop(client_id, None)
+        present = client_id in self.sessions
+        if not present:
+            self.sessions[client_id] = BrokerSession(wire)
+        self.session = self.sessions[client_id]
+        if clean:
+            del self.sessions[client_id]
+        self._acks = []  # what the client is to acknowledge on this link, in order
+        self._recs = []
+        self._held = []
+        self._rels = {}
+        wire.send(bytes((0x20, 2, 1 if present and not self.mqtt31 else 0, 0)))
+        for message in self.session.queue:
+            self._send(message)
+
+    def _subscribe(self, wire, kind, body):
+        packet_id = body[0] << 8 | body[1]
+        if packet_id in self.session.in_use or not packet_id:
+            self.fault("packet id %d of a request is in use" % packet_id)
+        n = body[2] << 8 | body[3]
+        topic_filter = body[4 : 4 + n]
+        if kind == UNSUBSCRIBE:
+            self.session.subscriptions.pop(topic_filter, None)
+            wire.send(acknowledgement(11, packet_id))
+        else:
+            self.session.subscriptions[topic_filter] = body[4 + n]
+            wire.send(encode(0x90, body[:2] + bytes((body[4 + n],))))
+
+    # From the client
+
+    def _publish(self, wire, head, body):
+        topic, packet_id, payload = parse_publish(head, body)
+        qos = head >> 1 & 3
+        message = topic, payload
+        if not qos:
+            if head & 8:
+                self.fault("DUP at QoS 0")
+            self.taken.append(message)
+            return
+        self._check_id(wire, head, packet_id, message)
+        session = self.session
+        if qos == 1:
+            self.taken.append(message)
+            if self.acknowledge:
+                wire.send(acknowledgement(PUBACK, packet_id), lambda: session.in_use.pop(packet_id, None))
+            return
+        if packet_id not in session.inbound:
+            session.inbound[packet_id] = message
+            if not self.late:
+                self.taken.append(message)
+        if self.acknowledge:
+            self._held.append(packet_id)
+            if len(self._held) >= self.hold_recs:
+                self.release_held()
+
+    def _check_id(self, wire, head, packet_id, message):
+        session = self.session
+        known = session.in_use.get(packet_id)
+        if not packet_id:
+            self.fault("packet id 0")
+        if known is None:
+            if head & 8 and session.born_on is wire:
+                self.fault("DUP on a message that is new to this session")
+            session.place.pop(packet_id, None)
+        elif known[:2] != message:
+            self.fault("packet id %d reused while in use" % packet_id)
+        elif known[2] is wire:
+            self.fault("packet id %d sent twice on a live link" % packet_id)
+        elif not head & 8:
+            self.fault("packet id %d sent again without DUP" % packet_id)
+        session.in_use[packet_id] = message + (wire,)
+
+    def release_held(self):
+        """Sends the PUBRECs that were held back, the last first."""
+        while self.wire and self.session and self._held:
+            self.wire.send(acknowledgement(PUBREC, self._held[-1]), self._rec_arrives(self._held.pop()))
+
+    def _rec_arrives(self, packet_id):
+        session = self.session
+
+        def arrived():
+            session.places += 1
+            session.place[packet_id] = session.places
+
+        return arrived
+
+    def _released(self, wire, packet_id):
+        session = self.session
+        place = session.place.get(packet_id)
+        if place is None:
+            if not self.lost_unseen:
+                self.fault("PUBREL %d without PUBREC" % packet_id)
+        elif self._rels and place < max(self._rels.values()):
+            self.fault("PUBREL %d is not in the order of the PUBRECs" % packet_id)
+        elif self._rels.get(packet_id) == place:
+            self.fault("PUBREL %d twice on a live link" % packet_id)
+        self._rels[packet_id] = place or 0
+        message = session.inbound.pop(packet_id, None)
+        if message and self.late:
+            self.taken.append(message)
+        if self.acknowledge:
+            wire.send(acknowledgement(PUBCOMP, packet_id), lambda: session.in_use.pop(packet_id, None))
+
+    def _acknowledged(self, wire, kind, packet_id):
+        found = [one for one in self.session.queue if one.packet_id == packet_id and one.sent]
+        if not found:
+            if kind != PUBCOMP:  # which answers any PUBREL
+                self.fault("acknowledgement %d of nothing, packet type %d" % (packet_id, kind))
+            return
+        message = found[0]
+        if kind != PUBCOMP:
+            waiting = self._acks if kind == PUBACK else self._recs
+            if not waiting or waiting.pop(0) != packet_id:
+                self.fault("packet type %d for %d is not in order of arrival" % (kind, packet_id))
+        if kind == PUBREC:
+            message.released = True
+            wire.send(acknowledgement(PUBREL, packet_id))
+        elif (kind == PUBACK) != (message.qos == 1) or kind == PUBCOMP and not message.released:
+            self.fault("packet type %d for %d, which is at QoS %d" % (kind, packet_id, message.qos))
+        else:
+            self.session.queue.remove(message)
+
+    # To the client
+
+    def send(self, client_id, topic, payload, qos):
+        """A message for the client, now or when it comes back; False: it has no such subscription."""
+        session = self.sessions.get(client_id)
+        if not session or not [1 for one in session.subscriptions if selects(one, topic)]:
+            return False
+        message = Outgoing(0, topic, payload, qos)
+        if qos:
+            session.last_id = message.packet_id = session.last_id % 65535 + 1
+            session.queue.append(message)
+        if self.session is session:
+            self._send(message)
+        return True
+
+    def _send(self, message):
+        if message.released:
+            self.wire.send(acknowledgement(PUBREL, message.packet_id))
+            return
+        if message.qos:
+            (self._acks if message.qos == 1 else self._recs).append(message.packet_id)
+        self.wire.send(publish(message.topic, message.payload, message.qos, message.packet_id, dup=message.sent))
+        message.sent = True
+
+    def forget(self, client_id):
+        """The broker loses a session, as one without persistence does."""
+        self.sessions.pop(client_id, None)
