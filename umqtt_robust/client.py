@@ -200,6 +200,10 @@ class Client(Session):
                 sleep(min(ms, left) / 1000)
         return self.tick()
 
+    def waits(self):
+        """True while the client waits for `socket` to take bytes, or to connect: what a selector has to know."""
+        return self._doing == _CONNECT or self.out.waits()
+
     def tick(self):
         """Does what is to be done now and never waits. Returns ms after which it must be called again at the latest.
 

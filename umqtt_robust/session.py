@@ -205,10 +205,6 @@ class Session:
         self.sent += 1
         return True
 
-    def waits(self):
-        """True while bytes wait for the link to take them."""
-        return self.out.waits()
-
     def _pump(self):
         # Sends what may go now: acknowledgements, requests, PUBREL, then PUBLISH.
         if self._ask:
@@ -266,6 +262,7 @@ class Session:
                 self._asked_at = self.now
             self._requests[packet_id] = topic_filter
             self._filters[topic_filter] |= _ASKED
+        self.subscribed = not self._requests
 
     # Receiving
 
