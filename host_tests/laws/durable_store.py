@@ -22,6 +22,7 @@ class Flash:
         self.cut_at = self.fail_at = 0
         self.after = False
         self.failing = 0
+        self.undone = None  # the key of the write that a power cut prevented
 
     def write(self, target, key, value):
         """target[key] = value, or without it when value is None; whole or not at all."""
@@ -30,6 +31,7 @@ class Flash:
         if self.fail_at and self.fail_at <= n <= self.fail_at + self.failing:
             raise StoreError("planned for operation %d" % n)
         if n == self.cut_at and not self.after:
+            self.undone = key
             raise PowerCut
         if value is None:
             target.pop(key, None)
