@@ -177,6 +177,7 @@ class Client(Session):
     def disconnect(self, quiesce_ms=0):
         """Ends with DISCONNECT, after up to quiesce_ms for what is still in the outbox; tick() until `closed`."""
         self._closing_at = (self.ticks() + quiesce_ms) & 0x3FFFFFFF
+        self._wait = 0
 
     def connect(self):
         """Begins again after disconnect()."""

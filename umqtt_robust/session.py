@@ -45,6 +45,7 @@ class Session:
         self.redelivered = False
         self._keep_alive = keep_alive
         self._parts = {}
+        self._wait = 0
         self._last_id = outbox.queue[-1] if outbox.queue else 0
         if outbox.lifetimes:
             self.part("policy")
@@ -471,12 +472,14 @@ class Session:
         self._filters[topic_filter] = qos
         self._ask = True
         self.subscribed = False
+        self._wait = 0  # tick() is due
 
     def unsubscribe(self, topic_filter):
         """Ends a subscription."""
         self._filters[check_topic_filter(topic_filter)] = _LEAVING
         self._ask = True
         self.subscribed = False
+        self._wait = 0  # tick() is due
 
     def _answered(self, packet_id, return_code):
         topic_filter = self._requests.pop(packet_id, None)

@@ -118,3 +118,51 @@ def test_a_will_is_part_of_the_connect_packet():
     sent = []
     client.open(lambda buf, i, n: sent.append(bytes(buf[i : i + n])) or n, client.connect_packet())
     assert b"\x00\x01s\x00\x04gone" in sent[0]
+
+
+class Recorder:
+    """A transport that has an answer to CONNECT and notes how long the client wanted to wait."""
+
+    socket = None
+
+    def __init__(self, host, port, path):
+        self.answer = b"\x20\x02\x00\x00"
+        self.written = b""
+        self.waited = []
+
+    def ready(self):
+        return True
+
+    def read(self, buf, offset):
+        n = len(self.answer)
+        buf[offset : offset + n] = self.answer
+        self.answer = b""
+        return n or None
+
+    def write(self, buf, offset, size):
+        self.written += bytes(buf[offset : offset + size])
+        return size
+
+    def wait(self, ms, writing):
+        self.waited.append(ms)
+
+    def close(self):
+        pass
+
+
+def test_poll_does_not_wait_before_what_was_just_asked_for():
+    client = Client(b"c", "mqtt://h", transports={"mqtt": Recorder}, random=lambda n: 0)
+    client.poll(0)
+    transport = client.transport
+    assert client.connected
+    for ask, packet in (
+        (lambda: client.subscribe("a"), b"\x82"),
+        (lambda: client.unsubscribe("a"), b"\xa2"),
+        (client.disconnect, b"\xe0\x00"),
+    ):
+        client.poll(7)
+        transport.waited = []
+        transport.written = b""
+        ask()
+        client.poll(5000)
+        equal((transport.waited, transport.written[: len(packet)]), ([], packet))
