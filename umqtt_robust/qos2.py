@@ -51,7 +51,6 @@ class Part:
             return
         for packet_id in self._inbound.ids():
             self._give_up(packet_id)
-        self._old = []
         self._open = []
         outbox = self._session.outbox
         for packet_id in outbox.released:
@@ -63,7 +62,12 @@ class Part:
         message = self._inbound.get(packet_id)
         if packet_id not in self._open:
             self._deliver(packet_id, message)
+        self._remove(packet_id)
+
+    def _remove(self, packet_id):
         self._inbound.tombstone(packet_id)
+        if packet_id in self._old:
+            self._old.remove(packet_id)
 
     def _deliver(self, packet_id, message):
         flags, topic, payload = message
@@ -159,9 +163,7 @@ class Part:
     def _complete(self, packet_id):
         # Removed before PUBCOMP: after it, the broker may use the id for another message, which a stale id would
         # swallow. A power cut right here hands the message over again, flagged as redelivered.
-        self._inbound.tombstone(packet_id)
-        if packet_id in self._old:
-            self._old.remove(packet_id)
+        self._remove(packet_id)
         if self._session.state == UP:
             self._done.append(packet_id)
             self.pump()
