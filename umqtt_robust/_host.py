@@ -1,5 +1,7 @@
 """CPython's side of _platform.py: not installed on boards."""
 
+import io
+import os
 import select
 import socket
 import ssl
@@ -42,3 +44,22 @@ class _Poll:
         self.register = self._poll.register
         self.modify = self._poll.modify
         self.ipoll = self._poll.poll
+
+
+class open_durably(io.FileIO):
+    """open(name, mode) of a file that is on the disk, with its name, once flush() has returned."""
+
+    def __init__(self, name, mode):
+        self._new = mode == "wb" and not os.path.exists(name)
+        io.FileIO.__init__(self, name, mode)
+
+    def flush(self):
+        os.fsync(self.fileno())
+        if self._new:
+            folder = os.path.dirname(self.name)
+            for name in (folder, os.path.dirname(folder)):  # the folder may be as new as its file
+                descriptor = os.open(name or ".", os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)

@@ -17,6 +17,8 @@
 
 Runs where VfsLfs2 is: inside MicroPython. On CPython the test is skipped with that reason. Give the file `HEAP = "4M"`.
 The ledger is the test's knowledge outside the board, a new dict for every run.
+
+A long scenario is swept many times faster with `flash.sweep(scenario, check, copy=function)`: see there.
 """
 
 import gc
@@ -47,6 +49,10 @@ class PowerCut(BaseException):
 _CUT = PowerCut()  # made beforehand: raised where nothing can be allocated, too
 
 
+def _unwatched(address, data):
+    pass
+
+
 class NorFlash:
     """A block device in RAM that counts, and dies when told.
 
@@ -62,6 +68,7 @@ class NorFlash:
         self.quarters = 0
         self.dead = False  # of a cut
         self.off = False
+        self.watch = _unwatched  # called before each operation: watch(address, bytes to program, or None to erase)
         self.clear_counters()
 
     def clear_counters(self):
@@ -81,6 +88,7 @@ class NorFlash:
     def writeblocks(self, block, buffer, offset=0):
         if self.dead or self.off:
             return -_EIO
+        self.watch(block * BLOCK_SIZE + offset, buffer)
         length = len(buffer)
         last = self._is_last()
         self._program(block * BLOCK_SIZE + offset, buffer, length * self.quarters // 4 if last else length)
@@ -99,6 +107,8 @@ class NorFlash:
         if operation == _IOCTL_BLOCK_SIZE:
             return BLOCK_SIZE
         if operation == _IOCTL_BLOCK_ERASE:
+            if self.watch:
+                self.watch(argument * BLOCK_SIZE, None)
             last = self._is_last()
             length = BLOCK_SIZE * self.quarters // 4 if last else BLOCK_SIZE
             start = argument * BLOCK_SIZE
@@ -182,7 +192,7 @@ class PowerCutFlash:
 
     # Sweeps
 
-    def sweep(self, scenario, check, most=None, second_cuts=0, seed=1):
+    def sweep(self, scenario, check, most=None, second_cuts=0, seed=1, copy=None):
         """Cut the power at every program and erase of `scenario`, each with 0..4 quarters of it applied.
 
         scenario(root, ledger): starts on the flash as it is now. check(root, ledger): runs after the reboot, raises
@@ -190,14 +200,91 @@ class PowerCutFlash:
         must still take a file.
         most: random sample of that many cuts (seed); None: all. second_cuts: after each cut, that many times the
         check itself is cut at a random operation and run again.
+        copy: copy(ledger) returns a ledger that shares nothing changeable with it. With it the scenario runs once
+        only, and each check starts from flash and ledger as they were at its cut. What the scenario knows must then
+        be in the ledger, and a second cut follows each first one.
         Returns the number of cuts made. Raises AssertionError that names the cut of the first failure.
         """
         if self._mounted:
             self.unmount()
         start = bytes(self._memory)
+        rng = Rng(seed, quiet=True)
+        if copy:
+            cuts, operations = self._sweep_copies(scenario, check, most, second_cuts, rng, copy)
+        else:
+            cuts, operations = self._sweep_replays(scenario, check, most, second_cuts, rng)
+        self._memory[:] = start
+        self.mount()
+        print(f"{cuts} cuts, {operations} operations, seed {seed}")
+        return cuts
+
+    def _sweep_copies(self, scenario, check, most, second_cuts, rng, copy):
+        start = bytes(self._memory)
+        ledger = {}
+        recorded = self._record(scenario, ledger, lambda number: copy(ledger))
+        assert recorded, f"the scenario writes nothing to {ROOT}"
+        self._checked(check, copy(ledger), "no cut at all", _NEVER, 0)
+        points = _sample(len(recorded), most, rng)
+        now = bytearray(start)
+        cells = memoryview(now)
+        cuts = 0
+        second_operations = 10
+        for at in range(len(recorded)):
+            address, data, then = recorded[at]
+            for quarters in _QUARTERS:
+                if points is not None and (at, quarters) not in points:
+                    continue
+                where = f"cut at operation {at} of {len(recorded)}, {quarters} quarters applied"
+                self._memory[:] = now
+                apply(self._memory, address, data, quarters)
+                wanted = [rng.below(second_operations) for _ in range(second_cuts)]
+                again = self._checked_and_recorded(check, copy(then), where, wanted, copy)
+                second_operations = max(1, again[0])
+                for image, later, where in again[1]:
+                    self._memory[:] = image
+                    self._checked(check, later, where, _NEVER, 0)
+                cuts += 1 + len(again[1])
+            apply(cells, address, data, 4)
+        return cuts, len(recorded)
+
+    def _record(self, function, ledger, remember):
+        # One life without a cut: [(address, data or None, remember(number of the operation))].
+        recorded = []
+
+        def watch(address, data):
+            recorded.append((address, data and bytes(data), remember(len(recorded))))
+
+        self.mount()
+        self.flash.watch = watch
+        try:
+            function(ROOT, ledger)
+        finally:
+            self.unmount()
+        return recorded
+
+    def _checked_and_recorded(self, check, ledger, where, wanted, copy):
+        # Runs the check; (its operations, [(memory, ledger, where)]) where cut again at the operations of `wanted`.
+        found = []
+        before = bytes(self._memory) if wanted else b""
+        try:
+            recorded = self._record(check, ledger, lambda number: copy(ledger) if number in wanted else None)
+        except (AssertionError, OSError) as error:
+            raise AssertionError(f"{where}: {_text(error)}; ledger {ledger!r}")  # noqa: B904 - as below
+        for number in wanted:
+            if number < len(recorded):
+                image = bytearray(before)
+                for address, data, _ in recorded[:number]:
+                    apply(image, address, data, 4)
+                quarters = (number + len(found)) % 5
+                apply(image, recorded[number][0], recorded[number][1], quarters)
+                text = f"{where}; then the check cut at operation {number}, {quarters} quarters"
+                found.append((image, copy(recorded[number][2]), text))
+        return len(recorded), found
+
+    def _sweep_replays(self, scenario, check, most, second_cuts, rng):
+        start = bytes(self._memory)
         operations = self._count_operations(scenario, check)
         points = [(at, quarters) for at in range(operations) for quarters in _QUARTERS]
-        rng = Rng(seed, quiet=True)
         if most is not None and most < len(points):
             rng.shuffle(points)
             points = points[:most]
@@ -209,10 +296,7 @@ class PowerCutFlash:
             self._run(scenario, ledger, at, quarters)
             cuts += 1 + self._check_with_cuts(check, ledger, second_cuts, rng, where)
             gc.collect()
-        self._memory[:] = start
-        self.mount()
-        print(f"{cuts} cuts, {operations} operations, seed {seed}")
-        return cuts
+        return cuts, operations
 
     def _count_operations(self, scenario, check):
         start = bytes(self._memory)
@@ -260,6 +344,28 @@ class PowerCutFlash:
         finally:
             self.unmount()
         return self.flash.operations, self.flash.dead
+
+
+def apply(memory, address, data, quarters):
+    """What the first `quarters` of an operation leave in `memory`: of programming `data`, or of an erase (None)."""
+    length = (BLOCK_SIZE if data is None else len(data)) * quarters // 4
+    cells = memoryview(memory)[address : address + length]
+    if data is None:
+        cells[:] = _ERASED_CELLS[:length]
+    elif cells == _ERASED_CELLS[:length]:
+        cells[:] = memoryview(data)[:length]
+    else:
+        for i in range(length):
+            cells[i] &= data[i]
+
+
+def _sample(operations, most, rng):
+    # A set of (operation, quarters), or None for all of them.
+    points = [(at, quarters) for at in range(operations) for quarters in _QUARTERS]
+    if most is None or most >= len(points):
+        return None
+    rng.shuffle(points)
+    return set(points[:most])
 
 
 def _still_takes_a_file(root, ledger):

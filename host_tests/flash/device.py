@@ -1,0 +1,179 @@
+"""A device with a FlashStore, a strict broker, and what a witness outside the board knows: the world of the sweeps.
+
+The Ledger is that knowledge. It must not change after a cut, so it can be copied: the broker and its sessions too.
+"""
+
+from strict_broker import Broker, BrokerSession, Outgoing
+from world import World
+
+from umqtt_robust.errors import OutboxFull
+from umqtt_robust.flash import FlashStore
+
+TOPIC = b"up"
+COMMANDS = b"down"
+FOLDER = "/mqtt"
+
+
+class Ledger:
+    """tried, promised: payloads given to publish(), and those for which it returned. dropped: those that the client
+    announced as dropped. handled: (payload, redelivered) of each call of the handler. sent: commands that the broker
+    was given.
+    """
+
+    def __init__(self):
+        self.broker = Broker()
+        self.tried = []
+        self.promised = []
+        self.dropped = []
+        self.handled = []
+        self.sent = []
+        self.session_lost = False
+        self.twice = []  # commands that lay between handler and removal at a cut
+
+    def copy(self):
+        twin = Ledger()
+        twin.broker = copy_broker(self.broker)
+        twin.session_lost = self.session_lost
+        for name in ("tried", "promised", "dropped", "handled", "sent", "twice"):
+            setattr(twin, name, list(getattr(self, name)))
+        return twin
+
+    def __repr__(self):
+        taken = [payload for _, payload in self.broker.taken]
+        return (
+            f"tried {self.tried}, promised {self.promised}, dropped {self.dropped}, taken {taken}, "
+            f"sent {self.sent}, handled {self.handled}, twice {self.twice}"
+        )
+
+
+def copy_broker(broker):
+    """The broker as it is when the client's power fails: the link is gone, its sessions stay."""
+    twin = Broker(late=broker.late, hold_recs=broker.hold_recs)
+    twin.taken = list(broker.taken)
+    twin.faults = list(broker.faults)
+    for client_id in broker.sessions:
+        session = broker.sessions[client_id]
+        twin.sessions[client_id] = other = BrokerSession(session.born_on)
+        other.subscriptions = dict(session.subscriptions)
+        other.last_id = session.last_id
+        other.inbound = dict(session.inbound)
+        other.in_use = dict(session.in_use)
+        other.place = dict(session.place)
+        other.places = session.places
+        for message in session.queue:
+            copy = Outgoing(message.packet_id, message.topic, message.payload, message.qos)
+            copy.sent = message.sent
+            copy.released = message.released
+            other.queue.append(copy)
+    return twin
+
+
+def copy_ledger(ledger):
+    """What the sweep asks for: the ledger of PowerCutFlash is a dict."""
+    return {"of": ledger["of"].copy()} if ledger else {}
+
+
+class Device:
+    """One life of the device: a client called c on what the flash holds."""
+
+    def __init__(self, root, ledger, make_store=FlashStore, slots=8, **options):
+        self.ledger = ledger
+        ledger.broker.wire = ledger.broker.session = None
+        # Between handler and removal at the cut: handed over, and not known to be done by the broker.
+        for payload, _ in ledger.handled:
+            if payload not in ledger.twice and payload in waiting(ledger.broker):
+                ledger.twice.append(payload)
+        self.store = make_store(root + FOLDER, slots)
+        self.world = World([ledger.broker], store=self.store, rx_size=256, tx_size=256, **options)
+        self.client = client = self.world.client
+        client.on_message = self._handle
+        client.on_dropped = lambda packet_id, topic, payload, reason: ledger.dropped.append(payload)
+        client.subscribe(COMMANDS, qos=2)
+
+    def _handle(self, topic, payload):
+        self.ledger.handled.append((payload, self.client.redelivered))
+
+    def publish(self, payload, qos):
+        """False when the outbox refused it."""
+        self.ledger.tried.append((payload, qos))
+        try:
+            self.client.publish(TOPIC, payload, qos)
+        except OutboxFull:
+            self.ledger.tried.pop()
+            return False
+        self.ledger.promised.append((payload, qos))
+        return True
+
+    def command(self, payload):
+        """The broker has a message for the client."""
+        if self.ledger.broker.send(b"c", COMMANDS, payload, 2):
+            self.ledger.sent.append(payload)
+
+    def broker_forgets(self):
+        """The broker loses its sessions."""
+        self.ledger.session_lost = True
+        self.ledger.broker.forget(b"c")
+
+    def connect(self):
+        assert self.world.run(lambda: self.client.connected and self.client.subscribed), "no connection"
+
+    def offline(self):
+        """The link breaks, and the broker cannot be reached."""
+        self.world.unreachable = True
+        if self.world.wires:
+            self.world.wire.break_now()
+        self.client.tick()
+
+    def online(self):
+        self.world.unreachable = False
+        self.connect()
+
+    def tick(self):
+        self.client.tick()
+
+    def settle(self):
+        """Until nothing is under way any more."""
+        self.online()
+        done = self.world.run(lambda: not self.client.pending and self.client.connected and not waiting_at(self))
+        assert done, "the client does not come to an end"
+
+
+def waiting(broker):
+    """Payloads that the broker has still to deliver."""
+    found = []
+    for session in broker.sessions.values():
+        found += [message.payload for message in session.queue]
+    return found
+
+
+def waiting_at(device):
+    return waiting(device.ledger.broker)
+
+
+def check(ledger):
+    """The laws, when everything has come to an end. Raises AssertionError."""
+    broker = ledger.broker
+    exactly_once = not ledger.session_lost  # after that no client can promise it
+    # A broker that lost its session, and began a new one of which the device could not hear before its power failed,
+    # looks like one that has kept it: then PUBREL goes out for ids that the broker does not know any more.
+    faults = [one for one in broker.faults if exactly_once or "without PUBREC" not in one]
+    assert not faults, faults
+    taken = [payload for _, payload in broker.taken]
+    promised = [payload for payload, _ in ledger.promised]
+    for payload, qos in ledger.tried:
+        n = taken.count(payload)
+        assert n or payload not in promised or payload in ledger.dropped, f"lost {payload!r}"
+        assert n < 2 or qos == 1 or not exactly_once, f"{n} times {payload!r} at QoS 2"
+    for qos in (1, 2):
+        tried = [payload for payload, q in ledger.tried if q == qos]
+        first = []
+        for payload in taken:
+            if payload in tried and payload not in first:
+                first.append(payload)
+        assert first == [payload for payload in tried if payload in first], f"out of order: {first!r}"
+    for payload in ledger.sent:
+        flags = [redelivered for handled, redelivered in ledger.handled if handled == payload]
+        assert flags, f"command {payload!r} lost"
+        again = payload in ledger.twice or not exactly_once
+        assert len(flags) == 1 or again, f"command {payload!r} {len(flags)} times"
+        assert all(flags[1:]), f"command {payload!r} again, not flagged"
