@@ -1,37 +1,8 @@
-"""Keep-alive and reconnect, to the millisecond on a fake clock, also across the wrap of the clock at 2**30 ms."""
+"""Keep-alive and every other deadline of a link, to the millisecond, also across the wrap of the clock at 2**30 ms."""
 
-from umqtt_testkit.portable import TICKS_PERIOD, equal
-from world import PINGREQ, World
-
-STARTS = (0, TICKS_PERIOD - 7000, TICKS_PERIOD - 1)
-KEEP_ALIVE = 10
-
-
-def up(start, **options):
-    options.setdefault("keep_alive", KEEP_ALIVE)
-    world = World(start=start, **options)
-    assert world.run(lambda: world.client.connected)
-    return world
-
-
-def elapsed(world, since):
-    return (world.clock.ticks_ms() - since) % TICKS_PERIOD
-
-
-def run_until(world, condition, limit):
-    """Ticks exactly when the client asks; returns the ms that went by."""
-    since = world.clock.ticks_ms()
-    while not condition():
-        wait = world.client.tick()
-        if condition():
-            break
-        assert elapsed(world, since) <= limit, "not within %d ms" % limit
-        world.clock.advance(wait or 1)
-    return elapsed(world, since)
-
-
-def pings(world):
-    return [head for head, _ in world.brokers[0].seen if head >> 4 == PINGREQ]
+from umqtt_testkit.portable import equal
+from timing import STARTS, elapsed, pings, run_until, up
+from world import World, publish
 
 
 def test_ping_leaves_at_half_the_keep_alive():
@@ -110,39 +81,193 @@ def test_fin_is_noticed_at_the_next_tick():
     assert not world.client.connected
 
 
-def test_a_long_sleep_ends_in_a_new_link_and_no_loss():
-    for sleep in (60000, 1 << 28, 1 << 29, (1 << 29) + 5, (1 << 30) - 1000):
-        world = up(0)
-        world.client.publish(b"t", b"before", 1)
-        world.clock.advance(sleep)
-        world.wire.break_now()  # no broker waits that long
-        world.client.publish(b"t", b"after", 1)
-        assert world.run(lambda: not world.client.pending and world.client.connected)
-        payloads = [payload for _, payload in world.brokers[0].taken]
-        assert payloads.index(b"before") < payloads.index(b"after"), payloads
-
-
-def test_waits_between_attempts_to_the_millisecond():
+def test_ping_leaves_when_only_the_other_side_is_quiet():
     for start in STARTS:
-        world = World(start=start)
-        attempts = []
-        world.unreachable = True
-        begin = world.clock.ticks_ms()
-        while len(attempts) < 10:
-            errors = len(world.of_kind("error"))
-            wait = world.client.tick()
-            if len(world.of_kind("error")) > errors:
-                attempts.append(elapsed(world, begin))
-                begin = world.clock.ticks_ms()
-            world.clock.advance(wait)
-        equal(attempts, [1000, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 128000, 128000])
+        # Only messages arrive: the broker must hear from the client.
+        world = up(start)
+        since = world.clock.ticks_ms()
+        while not pings(world):
+            world.wire.send(publish(b"t", b"x"))
+            world.client.tick()
+            world.clock.advance(100)
+            assert elapsed(world, since) <= 5100
+        assert elapsed(world, since) >= 5000
+        # Only messages leave: PINGREQ makes the broker answer.
+        world = up(start)
+        since = world.clock.ticks_ms()
+        while not pings(world):
+            world.client.publish(b"t", b"x")
+            world.client.tick()
+            world.clock.advance(100)
+            assert elapsed(world, since) <= 5100
+        assert elapsed(world, since) >= 5000
 
 
-def test_the_wait_is_short_again_only_after_a_good_link():
-    world = World()
-    for lasted, limit in ((20000, 1000), (1000, 1000), (1000, 2000), (1000, 4000), (20000, 1000)):
-        assert world.run(lambda: world.client.connected)
-        world.settle(lasted)
-        world.wire.break_now()
+def test_whatever_arrives_is_an_answer_to_a_ping_until_twice_the_keep_alive():
+    for start in STARTS:
+        world = up(start)
+        world.brokers[0].answer_pings = False
+        since = world.clock.ticks_ms()
+        while world.client.connected:
+            if elapsed(world, since) % 3000 == 0:
+                world.wire.send(publish(b"t", b"x"))
+            world.client.tick()
+            if world.client.connected:
+                world.clock.advance(100)
+            assert elapsed(world, since) <= 30000
+        # PINGREQ left at 5 s; after it the client wrote nothing, so the broker would end the link soon.
+        equal(elapsed(world, since), 25000)
+        equal(len(pings(world)), 1)
+
+
+def test_a_ping_that_is_answered_late_counts_from_what_arrived_last():
+    for start in STARTS:
+        world = up(start)
+        world.brokers[0].answer_pings = False
+        equal(run_until(world, lambda: pings(world), 20000), 5000)
+        world.clock.advance(2000)
+        world.wire.send(publish(b"t", b"x"))
         world.client.tick()
-        equal(world.client.tick(), limit, lasted)
+        assert world.client.connected
+        equal(run_until(world, lambda: not world.client.connected, 20000), 5000)
+
+
+def test_every_answered_ping_is_followed_by_another():
+    for start in STARTS:
+        world = up(start)
+        equal(run_until(world, lambda: len(pings(world)) == 20, 200000), 100000)
+        assert world.client.connected
+
+
+def test_ping_times_can_be_chosen():
+    world = up(0, ping_after=3000, ping_timeout=1500)
+    world.wire.mute = True
+    equal(run_until(world, lambda: world.wire.up > 15, 20000), 3000)
+    equal(run_until(world, lambda: not world.client.connected, 20000), 1500)
+
+
+def test_a_long_keep_alive_waits_ten_seconds_for_the_answer():
+    world = up(0, keep_alive=60)
+    world.wire.mute = True
+    equal(run_until(world, lambda: not world.client.connected, 70000), 40000)
+
+
+def test_the_acknowledgement_that_is_missing_longest_ends_the_link():
+    # The first one moves on with PUBREC after 20 s; the second never gets its PUBACK.
+    for start in STARTS:
+        world = up(start)
+        broker = world.brokers[0]
+        broker.acknowledge = False
+        since = world.clock.ticks_ms()
+        world.client.publish(b"t", b"first", 2)
+        world.client.publish(b"t", b"second", 1)
+        while elapsed(world, since) < 20000:
+            world.client.tick()
+            world.clock.advance(1000)
+        broker._held.append(1)
+        broker.release_held()
+        world.client.tick()
+        equal(run_until(world, lambda: not world.client.connected, 40000), 10000)
+        assert "ack_timeout" in str(world.of_kind("disconnect")[-1])
+
+
+def test_each_acknowledgement_has_its_own_time():
+    world = up(0)
+    broker = world.brokers[0]
+    broker.acknowledge = False
+    for i in range(4):
+        world.client.publish(b"t", b"%d" % i, 1)
+        world.client.tick()
+        world.clock.advance(5000)
+    world.wire.send(b"\x40\2\0\1")  # the first is there; the second has waited 15 s
+    world.client.tick()
+    equal(run_until(world, lambda: not world.client.connected, 40000), 15000)
+
+
+def test_an_old_deadline_does_not_end_a_new_link():
+    # The link is busy for a while: what is in flight on the old link has not been sent on the new one.
+    for qos in (1, 2):
+        world = up(0, tx_size=32, queue_qos0=True)
+        world.brokers[0].acknowledge = False
+        for i in range(6):
+            world.client.publish(b"t", b"%d" % i, qos)
+        world.settle(29000)
+        world.wire.break_now()
+        world.cuts = [{"split_up": 15}]
+        assert world.run(lambda: len(world.wires) == 2 and world.client.connected, 10000)
+        world.wire.full = True
+        world.settle(4000)
+        assert world.client.connected
+
+
+def test_suback_that_does_not_come_ends_the_link():
+    world = up(0)
+    world.brokers[0].answer = False
+    world.client.subscribe(b"t")
+    world.client.tick()
+    world.client._keep_alive = 0
+    equal(run_until(world, lambda: not world.client.connected, 40000), 30000)
+    assert "ack_timeout" in str(world.of_kind("disconnect")[-1])
+
+
+def test_connack_has_a_deadline():
+    for start in STARTS:
+        for state in ("no answer", "no bytes taken", "not connected"):
+            world = World(start=start, connect_timeout=7000)
+            run_until(world, lambda: world.wires, 20000)
+            if state == "no answer":
+                world.brokers[0].answer = False
+            world.wire.break_now()
+            world.client.tick()
+            world.brokers[0].answer = False
+            wires = len(world.wires)
+            make = world._make
+
+            def slow(host, port, path, make=make, state=state):
+                wire = make(host, port, path)
+                wire.full = state == "no bytes taken"
+                wire.ready = lambda: state != "not connected"
+                return wire
+
+            world.client._servers = [(slow,) + world.client._servers[0][1:]]
+            run_until(world, lambda: len(world.wires) > wires, 20000)
+            equal(run_until(world, lambda: world.of_kind("error"), 20000), 7000, state)
+
+
+def test_a_quiescing_disconnect_ends_in_time_in_every_state():
+    for start in STARTS:
+        for state in ("unreachable", "no acknowledgement", "back off"):
+            world = World(start=start) if state != "no acknowledgement" else up(start)
+            if state == "no acknowledgement":
+                world.brokers[0].acknowledge = False
+            else:
+                world.unreachable = True
+            world.client.publish(b"t", b"x", 1)
+            for _ in range(8 if state == "back off" else 1):
+                world.clock.advance(world.client.tick())
+            world.client.disconnect(2000)
+            equal(run_until(world, lambda: world.client.closed, 200000), 2000, state)
+        world = up(start)
+        world.client.publish(b"t", b"x", 1)
+        world.client.disconnect(2000)
+        assert run_until(world, lambda world=world: world.client.closed, 2000) <= 1
+        equal(world.brokers[0].seen[-1], (0xE0, b""))
+        equal(world.brokers[0].taken, [(b"t", b"x")])
+
+
+def test_a_publish_between_rare_ticks_has_its_whole_ack_timeout():
+    for gap in (1000, 60000, 250000):
+        world = up(0, keep_alive=600)
+        broker = world.brokers[0]
+        broker.acknowledge = False
+        for _ in range(3):
+            world.client.tick()
+            world.clock.advance(gap)
+            packet_id = world.client.publish(b"t", b"x", 1)
+            world.client.tick()
+            world.clock.advance(29000)
+            world.client.tick()
+            equal(world.of_kind("disconnect"), [], "%d ms between ticks" % gap)
+            world.wire.send(bytes((0x40, 2, 0, packet_id)))
+            world.client.tick()
+            equal(world.client.pending, 0)

@@ -1,0 +1,123 @@
+"""A recorded session, played to a client in pieces. The client only reacts, so the events must be the same each time."""
+
+from mqtt_bytes import publish
+from world import Broker, World
+
+RX = 96
+
+
+class Recording(Broker):
+    """Sends one of everything as soon as the subscriptions are there."""
+
+    def _subscribe(self, wire, kind, body):
+        Broker._subscribe(self, wire, kind, body)
+        if kind != 8 or len(self.session.subscriptions) < 2:
+            return
+        for i in range(3):
+            self.send(b"c", b"down/%d" % i, b"payload %d" % i, i)
+        self.send(b"c", b"down/empty", b"", 1)
+        self.send(b"c", b"down/\xc3\xa4", b"retained", 2)
+        for qos in range(3):
+            self.send(b"c", b"down/large", bytes(range(200)) * 2, qos)
+        wire.send(publish(b"down/kept", b"x", retain=True))
+        self.send(b"c", b"down/last", b"the end", 2)
+
+
+class Player:
+    """A transport that plays what was recorded: each piece when the client has sent as much as it had then."""
+
+    def __init__(self, recorded, ends):
+        self.socket = self
+        self.recorded = list(recorded)
+        self.ends = list(ends)  # where a read ends, and the next one finds nothing
+        self.up = self.position = 0
+        self.down = b""
+        self.written = []
+
+    def ready(self):
+        return True
+
+    def write(self, buf, offset, size):
+        self.written.append(bytes(buf[offset : offset + size]))
+        self.up += size
+        return size
+
+    def read(self, buf, offset):
+        while self.recorded and self.recorded[0][0] <= self.up:
+            self.down += self.recorded.pop(0)[1]
+        if self.ends and self.position >= self.ends[0]:
+            self.ends.pop(0)
+            return None
+        n = min(len(buf) - offset, len(self.down))
+        if self.ends:
+            n = min(n, self.ends[0] - self.position)
+        if not n:
+            return None
+        buf[offset : offset + n] = self.down[:n]
+        self.down = self.down[n:]
+        self.position += n
+        return n
+
+    def close(self):
+        pass
+
+    def wait(self, ms, writing):
+        pass
+
+
+def begin(world):
+    client = world.client
+    client.subscribe(b"down/#", 2)
+    client.subscribe(b"more", 1)
+    client.unsubscribe(b"gone")
+    for i in range(9):
+        client.publish(b"up/%d" % i, b"reading %d" % i, 1 + i % 2)
+    events = world.events
+    large = []
+
+    def on_large(topic, offset, size, chunk):
+        if offset == 0:
+            large.append((topic, size, bytearray()))
+        large[-1][2].extend(chunk)
+        if offset + len(chunk) == size:
+            events.append(("large", topic, bytes(large[-1][2])))
+
+    client.on_large = on_large
+    client.on_message = lambda topic, payload: events.append((topic, payload, client.flags, client.packet_id))
+
+
+def make_world():
+    return World([Recording()], keep_alive=0, rx_size=RX, window=3, program=begin)
+
+
+def record():
+    """(what the broker sent and when, the client's events)."""
+    world = make_world()
+    assert world.run(lambda: world.client.connected and not world.client.pending and world.client.subscribed)
+    world.settle()
+    assert not world.faults(), world.faults()
+    assert not world.brokers[0].session.queue
+    return world.wire.recorded, world.events
+
+
+def play(recorded, ends):
+    """The events when reads end at the bytes `ends`."""
+    world = make_world()
+    player = Player(recorded, ends)
+    world.client.transports = None
+    world.client._servers = [(lambda host, port, path: player, ("", 0, ""), "host0:1883", False)]
+    quiet = 0
+    ticks = 0
+    while quiet < 3:
+        before = player.position, len(player.ends), len(player.recorded)
+        world.client.tick()
+        ticks += 1
+        assert ticks < 20000
+        if (player.position, len(player.ends), len(player.recorded)) == before:
+            quiet += 1
+            world.clock.advance(1000)
+        else:
+            quiet = 0
+    assert not player.recorded and not player.down, "the client stopped"
+    assert world.client.connected and not world.client.pending
+    return world.events

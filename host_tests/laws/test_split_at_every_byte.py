@@ -1,0 +1,34 @@
+"""However the byte stream is split, the events are the same."""
+
+from recorded import play, record
+from umqtt_testkit.portable import Rng, equal
+from world import FULL
+
+HEAP = "4M"
+TIMEOUT_S = 100
+
+
+def test_every_split_of_a_recorded_session_gives_the_same_events():
+    recorded, events = record()
+    total = sum([len(data) for _, data in recorded])
+    print("bytes", total, "events", len(events))
+    assert total > 1000 and len(events) > 18, events
+    equal(play(recorded, []), events)
+    for at in range(1, total):
+        equal(play(recorded, [at]), events, "split at %d" % at)
+
+
+def test_pieces_of_equal_size_give_the_same_events():
+    recorded, events = record()
+    total = sum([len(data) for _, data in recorded])
+    for size in (1, 2, 3, 5, 7, 16, 95, 96, 97):
+        equal(play(recorded, range(size, total, size)), events, "pieces of %d" % size)
+
+
+def test_random_splits_give_the_same_events():
+    recorded, events = record()
+    total = sum([len(data) for _, data in recorded])
+    for seed in range(300 if FULL else 60):
+        rng = Rng(seed, quiet=True)
+        ends = sorted([rng.between(1, total - 1) for _ in range(rng.between(2, 40))])
+        equal(play(recorded, ends), events, "seed %d" % seed)
