@@ -46,6 +46,20 @@ class _Poll:
         self.ipoll = self._poll.poll
 
 
+def mkdir_durably(name):
+    """os.mkdir() that is on the disk when it returns."""
+    os.mkdir(name)
+    _sync_folder(os.path.dirname(name))
+
+
+def _sync_folder(name):
+    descriptor = os.open(name or ".", os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class open_durably(io.FileIO):
     """open(name, mode) of a file that is on the disk, with its name, once flush() has returned."""
 
@@ -54,12 +68,8 @@ class open_durably(io.FileIO):
         io.FileIO.__init__(self, name, mode)
 
     def flush(self):
-        os.fsync(self.fileno())
+        if self.writable():
+            os.fsync(self.fileno())
         if self._new:
-            folder = os.path.dirname(self.name)
-            for name in (folder, os.path.dirname(folder)):  # the folder may be as new as its file
-                descriptor = os.open(name or ".", os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+            _sync_folder(os.path.dirname(self.name))
+            self._new = False

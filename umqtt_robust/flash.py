@@ -1,18 +1,21 @@
 """FlashStore keeps messages over a power cut: in small files, on littlefs, FAT or a host's file system.
 
-Layout of `path`. A file begins with the CRC-32 of the rest of it; numbers are little-endian.
-    N       slot N: format B, flags B, packet id H, order I, lifetime I (seconds), length of the topic name H, bytes in
-            the chunks I, topic and payload; or one byte, the tombstone: the slot is free
+Layout of `path`. Slot N lies in the folder N % 8. A file begins with the CRC-32 of the rest of it; numbers are
+little-endian.
+    N       slot N: format B, flags B, packet id H, order I, length of the topic name H; in format 2 also lifetime I
+            (seconds, 0: for ever) and bytes in the chunks I; topic and payload. Or one byte, the tombstone: it is free
     N.1 ..  chunks: the end of a message that is too large for one file
     Nr      what change() stored: order I (of the message it belongs to), rank I, flags B
-    session the name of the broker
-    in/     inbound messages at QoS 2, laid out likewise
+    iN ..   inbound messages at QoS 2, likewise
+    session the name of the broker, not in a folder
 
-What makes a cut at any moment harmless, also where opening a file for writing empties it first: a file is only written
+Why a cut does no harm at any moment, also where opening a file for writing empties it first: a file is only written
 while nothing depends on what it held. Chunks come before the slot that names them, a slot is written when it is free,
-and a state that changes has a file of its own, which counts for no message but its own: orders grow for ever. Wear: on
-littlefs a small file lies inside its directory's log, which erases a block once per 4 KB of log, so files are rewritten
-and never removed.
+and a state that changes has a file of its own, which counts for its own message only: orders grow for ever.
+
+Wear: on littlefs a small file lies in the log of its folder, and a log erases a block when it is full: once in about
+4 KB, less what lives there. So files are rewritten and not removed, and eight folders share the living. A folder takes
+two blocks; those that are not needed are not made.
 """
 
 import os
@@ -23,65 +26,89 @@ from struct import calcsize, pack, unpack, unpack_from
 from ._platform import const
 from .errors import StoreError
 
+mkdir = os.mkdir
 try:
-    from os import fsync  # noqa: F401 - MicroPython has none: flush() and close() are enough there
+    from os import fsync  # noqa: F401 - MicroPython has none: there flush() and close() are enough
 
-    from ._host import open_durably as open  # noqa: A004
+    from ._host import mkdir_durably as mkdir
+    from ._host import open_durably as open
 except ImportError:
     pass
 
-_FORMAT = const(1)
-_HEAD = "<BBHIIHI"
+_ENOENT = const(2)
+_ENOSPC = const(28)
+_FOLDERS = const(8)
+_SHORT = const(1)
+_LONG = const(2)
+_HEAD = "<BBHIH"
+_MORE = "<II"
+_CHANGE = "<IIB"
 _MOST_CHUNKS = const(8)  # a message that would need more has all the rest in one
 
 
-class Box:
-    """Numbered slots in one folder."""
+def _open(name):
+    try:
+        return open(name, "wb")
+    except OSError as error:
+        if error.errno != _ENOENT:
+            raise
+    _make(name[: name.rfind("/")])
+    return open(name, "wb")
 
-    def __init__(self, path, slots, chunk):
+
+def _make(folder):
+    try:
+        mkdir(folder)
+    except OSError as error:
+        if error.errno != _ENOENT:
+            raise
+        _make(folder[: folder.rfind("/")])
+        mkdir(folder)
+
+
+class Box:
+    """Numbered slots. prefix: of the names of their files."""
+
+    def __init__(self, path, prefix, slots, chunk):
         self._path = path + "/"
+        self._prefix = prefix
         self._chunk = chunk
         self._order = 0
         self._orders = array("I", bytes(4 * slots))
         self.slots = slots
         self.torn = 0
 
+    def _name(self, slot):
+        return "%d/%s%d" % (slot % _FOLDERS, self._prefix, slot)
+
     def _write(self, name, *parts):
-        # The whole file at once: littlefs replaces it when it is closed.
         crc = 0
         for part in parts:
             crc = crc32(part, crc)
         self._write_raw(name, pack("<I", crc), *parts)
 
     def _write_raw(self, name, *parts):
+        # Littlefs replaces the file when it is closed, all at once.
+        name = self._path + name
         try:
-            with open(self._path + name, "wb") as file:
+            with _open(name) as file:
                 for part in parts:
                     if file.write(part) != len(part):
-                        raise OSError(28)  # ENOSPC
+                        raise OSError(_ENOSPC)
                 file.flush()  # on the unix port: fsync
         except OSError as error:
-            if error.errno == 2 and self._make_folder():  # ENOENT
-                self._write_raw(name, *parts)
-                return
-            raise StoreError("cannot write %s%s: %s" % (self._path, name, error))
-
-    def _make_folder(self):
-        try:
-            os.mkdir(self._path[:-1])
-        except OSError:
-            return False
-        return True
+            raise StoreError("cannot write %s: %s" % (name, error))
 
     def _read(self, name):
-        # What _write() wrote; b"" when there is none or it is free; None when it is torn.
+        # What _write() wrote; b"" when there is none or the slot is free; None when it is torn.
+        name = self._path + name
         try:
-            with open(self._path + name, "rb") as file:
+            with open(name, "rb") as file:
                 data = file.read()
         except OSError as error:
-            if error.errno == 2:  # ENOENT
+            if error.errno == _ENOENT:
                 return b""
-            raise StoreError("cannot read %s%s: %s" % (self._path, name, error))
+            raise StoreError("cannot read %s: %s" % (name, error))
         if len(data) == 1:
             return b""
         if len(data) > 4 and unpack_from("<I", data)[0] == crc32(data[4:]):
@@ -91,36 +118,48 @@ class Box:
     def put(self, slot, packet_id, flags, topic, payload, lifetime=0):
         body = memoryview(topic + payload)
         n = len(body)
-        i = min(n, self._chunk - calcsize(_HEAD) - 4)
         order = self._order + 1
-        head = pack(_HEAD, _FORMAT, flags, packet_id, order, lifetime, len(topic), n - i)
+        i = self._chunk - 4 - calcsize(_HEAD)
+        if lifetime or n > i:
+            i = min(n, i - calcsize(_MORE))
+            head = pack(_HEAD, _LONG, flags, packet_id, order, len(topic)) + pack(_MORE, lifetime, n - i)
+        else:
+            i = n
+            head = pack(_HEAD, _SHORT, flags, packet_id, order, len(topic))
         first = body[:i]
         step = self._chunk - 4
         if n - i > step * _MOST_CHUNKS:
             step = n
+        name = self._name(slot)
         part = 0
         while i < n:
             part += 1
-            self._write("%d.%d" % (slot, part), body[i : i + step])
+            self._write("%s.%d" % (name, part), body[i : i + step])
             i += step
-        self._write(str(slot), head, first)  # last: now the message is stored
+        self._write(name, head, first)  # last: now the message is stored
         self._order = self._orders[slot] = order
 
     def message(self, slot):
         """(flags, packet_id, order, lifetime, topic, payload), or None when the slot is free or torn.
 
-        Raises StoreError when it cannot be read, or another format of this library wrote it.
+        Raises StoreError when it cannot be read, or another version of this library wrote it.
         """
-        data = self._read(str(slot))
-        if data and data[0] != _FORMAT:
-            raise StoreError("%s%s is of format %d: not touched" % (self._path, slot, data[0]))
+        name = self._name(slot)
+        data = self._read(name)
         if data:
-            _, flags, packet_id, order, lifetime, k, left = unpack_from(_HEAD, data)
-            data = data[calcsize(_HEAD) :]
+            kind, flags, packet_id, order, k = unpack_from(_HEAD, data)
+            if not 0 < kind <= _LONG:
+                raise StoreError("%s%s has format %d: left as it is" % (self._path, name, kind))
+            i = calcsize(_HEAD)
+            lifetime = left = 0
+            if kind == _LONG:
+                lifetime, left = unpack_from(_MORE, data, i)
+                i += calcsize(_MORE)
+            data = data[i:]
             part = 0
             while left > 0 and data is not None:
                 part += 1
-                chunk = self._read("%d.%d" % (slot, part))
+                chunk = self._read("%s.%d" % (name, part))
                 left -= len(chunk or b"")
                 data = chunk and data + chunk
             if data is not None and not left:
@@ -132,43 +171,51 @@ class Box:
     def load(self, slot):
         message = self.message(slot)
         if not message:
-            raise StoreError("%s%d is torn" % (self._path, slot))
+            raise StoreError("%s%s is torn" % (self._path, self._name(slot)))
         return message[4:]
 
     def tombstone(self, slot):
-        self._write_raw(str(slot), b"\0")
+        self._write_raw(self._name(slot), b"\0")
 
     def restore(self):
         found = []
         changes = {}
-        try:
-            names = os.listdir(self._path[:-1])
-        except OSError as error:
-            if error.errno == 2:
-                return found
-            raise StoreError("cannot list %s: %s" % (self._path, error))
-        for name in names:
-            if name[-1] == "r":
-                data = self._read(name)
-                if data:
-                    change = unpack("<IIB", data)
-                    changes[change[0]] = change
-                    self._order = max(self._order, change[0])
-            elif name.isdigit():
-                slot = int(name)
-                message = self.message(slot)
-                if message:
-                    if slot >= self.slots:
-                        raise StoreError("%s holds a message in slot %d of %d" % (self._path, slot, self.slots))
-                    flags, packet_id, order, lifetime = message[:4]
-                    self._orders[slot] = order
-                    self._order = max(self._order, order)
-                    found.append((order, slot, packet_id, flags, lifetime))
+        for folder in range(_FOLDERS):
+            folder = "%d/" % folder
+            for name in self._list(folder):
+                i = len(self._prefix)
+                if name[:i] != self._prefix:
+                    continue
+                if name[-1] == "r":
+                    data = self._read(folder + name)
+                    if data:
+                        order, rank, flags = unpack(_CHANGE, data)
+                        changes[order] = rank, flags
+                        self._order = max(self._order, order)
+                elif name[i:].isdigit():
+                    slot = int(name[i:])
+                    message = self.message(slot)
+                    if message:
+                        if slot >= self.slots:
+                            raise StoreError("%s has messages in slots above %d" % (self._path, self.slots))
+                        flags, packet_id, order, lifetime = message[:4]
+                        self._orders[slot] = order
+                        self._order = max(self._order, order)
+                        found.append((order, slot, packet_id, flags, lifetime))
         found.sort()
-        return [
-            (slot, packet_id, changes.get(order, (0, 0, flags))[2], changes.get(order, (0, 0))[1], lifetime)
-            for order, slot, packet_id, flags, lifetime in found
-        ]
+        result = []
+        for order, slot, packet_id, flags, lifetime in found:
+            rank, flags = changes.get(order, (0, flags))
+            result.append((slot, packet_id, flags, rank, lifetime))
+        return result
+
+    def _list(self, folder):
+        try:
+            return os.listdir(self._path + folder[:-1])
+        except OSError as error:
+            if error.errno == _ENOENT:
+                return ()
+            raise StoreError("cannot list %s%s: %s" % (self._path, folder, error))
 
 
 class FlashStore(Box):
@@ -179,18 +226,16 @@ class FlashStore(Box):
     """
 
     def __init__(self, path, slots=32, chunk=120):
-        Box.__init__(self, path, slots, chunk)
-        self._session = None
-        self.inbound = None
+        Box.__init__(self, path, "", slots, chunk)
+        self.inbound = self._session = None
 
     def restore(self):
-        found = Box.restore(self)
         self._session = (self._read("session") or b"").decode() or None
-        self.inbound = Inbound(Box(self._path + "in", self.slots, self._chunk))
-        return found
+        self.inbound = Inbound(Box(self._path[:-1], "i", self.slots, self._chunk))
+        return Box.restore(self)
 
     def change(self, slot, flags, rank):
-        self._write("%dr" % slot, pack("<IIB", self._orders[slot], rank, flags))
+        self._write(self._name(slot) + "r", pack(_CHANGE, self._orders[slot], rank, flags))
 
     @property
     def session(self):

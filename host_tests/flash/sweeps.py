@@ -12,7 +12,7 @@ from umqtt_testkit.flash import PowerCutFlash
 
 from umqtt_robust.flash import FlashStore
 
-BLOCKS = 14
+BLOCKS = 24
 
 
 def sweep(geometry, scenario, make_store=FlashStore, most=None, second_cuts=1, seed=1):
