@@ -1,4 +1,4 @@
-"""A recorded session, played to a client in pieces. The client only reacts, so the events must be the same each time."""
+"""A recorded session, played to a client in pieces. The client only reacts: the events must be the same each time."""
 
 from mqtt_bytes import publish
 from world import Broker, World

@@ -1,0 +1,89 @@
+"""Hypothesis makes the packets: the client's view of them must be the one of an independent decoder."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+from mqtt_bytes import encode, publish, string, uint16
+from soup import BAD, CONNACK, ODD, OK, Eater, verdict
+from test_packet_soup import check
+
+from umqtt_robust.errors import MQTTError
+from umqtt_robust.topics import check_topic_filter, check_topic_name, matches
+
+settings.register_profile(
+    "client",
+    max_examples=20000 if os.environ.get("UMQTT_FULL_SWEEPS") else 400,
+    deadline=None,
+    derandomize=not os.environ.get("UMQTT_FULL_SWEEPS"),  # the same examples in every `make test`
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
+FUZZ = settings.get_profile("client")
+
+packet_ids = st.sampled_from([0, 1, 2, 255, 256, 65535])
+topics = st.sampled_from([b"t", b"a/b", b"", b"a/+", b"#", b"a\0b", b"\xff", "ä".encode(), b"x" * 60])
+publishes = st.builds(
+    publish, topics, st.binary(max_size=160), st.sampled_from([0, 1, 2]), packet_ids, st.booleans(), st.booleans()
+)
+acknowledgements = st.builds(
+    lambda kind, packet_id: encode(kind << 4 | (2 if kind == 6 else 0), uint16(packet_id)),
+    st.sampled_from([4, 5, 6, 7, 11]),
+    packet_ids,
+)
+anything = st.builds(encode, st.integers(0, 255), st.binary(max_size=12))
+streams = st.lists(st.one_of(publishes, acknowledgements, anything, st.binary(max_size=9)), max_size=8).map(b"".join)
+
+
+@FUZZ
+@given(streams, st.lists(st.integers(1, 60), max_size=20))
+def test_any_stream_is_an_error_or_the_events_that_it_means(stream: bytes, sizes: list[int]):
+    pieces: list[bytes] = []
+    rest = stream
+    for size in sizes:
+        if rest:
+            pieces.append(rest[:size])
+            rest = rest[size:]
+    note(repr((stream, pieces)))
+    check(stream, pieces + ([rest] if rest else []))
+
+
+@FUZZ
+@given(streams, st.data())
+def test_a_truncated_packet_is_never_an_event(stream: bytes, data: st.DataObject):
+    cut = stream[: data.draw(st.integers(0, len(stream)))]
+    eater = Eater()
+    assert not eater.eat([CONNACK + cut], fin=True)
+    messages, _, state = verdict(cut)
+    assert state == ODD or eater.messages == messages
+
+
+@FUZZ
+@given(st.lists(streams, min_size=2, max_size=4))
+def test_after_any_stream_the_next_link_is_clean(links: list[bytes]):
+    eater = Eater()
+    for stream in links:
+        eater.eat([CONNACK + stream])
+    up = eater.eat([CONNACK + publish(b"t", b"after", 1, 7)])
+    assert up or eater.eat([CONNACK + publish(b"t", b"after", 1, 7)])
+    assert (b"t", b"after") in eater.messages
+
+
+@FUZZ
+@given(st.binary(max_size=20), st.binary(max_size=20))
+def test_topics_are_refused_or_usable(topic_filter: bytes, topic: bytes):
+    for function, text in ((check_topic_filter, topic_filter), (check_topic_name, topic)):
+        try:
+            assert function(text) == text
+        except MQTTError:
+            return
+    assert matches(topic_filter, topic) in (True, False)
+    assert matches(b"#", topic) is not topic.startswith(b"$")
+    assert matches(topic, topic) and not matches(topic + b"/x", topic) and matches(topic + b"/#", topic)
+
+
+def test_the_second_opinion_knows_good_from_bad():
+    assert verdict(publish(b"t", b"x"))[::2] == ([(b"t", b"x")], OK)
+    assert verdict(encode(0x30, string(b"a/#")))[2] == BAD

@@ -1,0 +1,288 @@
+"""Packets that a broken or hostile broker might send, and a second opinion on what they mean."""
+
+from mqtt_bytes import encode, publish, string, uint16
+
+from umqtt_robust import Client
+from umqtt_robust.errors import MQTTError
+
+RX = 128
+CONNACK = b"\x20\x02\x00\x00"
+
+
+class Peer:
+    """A transport that answers CONNECT with `stream`, in pieces, and then with silence or the end."""
+
+    def __init__(self, pieces, fin):
+        self.pieces = list(pieces)
+        self.fin = fin
+        self.written = b""
+        self.alive = True
+        self.socket = self
+
+    def ready(self):
+        return True
+
+    def write(self, buf, offset, size):
+        self.written += bytes(buf[offset : offset + size])
+        return size
+
+    def read(self, buf, offset):
+        if not self.written:
+            return None
+        if not self.pieces:
+            return 0 if self.fin else None
+        n = min(len(buf) - offset, len(self.pieces[0]))
+        buf[offset : offset + n] = self.pieces[0][:n]
+        self.pieces[0] = self.pieces[0][n:]
+        if not self.pieces[0]:
+            self.pieces.pop(0)
+        return n
+
+    def close(self):
+        self.alive = False
+
+
+class Eater:
+    """A client, and what it made of a stream."""
+
+    def __init__(self, **options):
+        self.now = 0
+        self.peer = None
+        options.setdefault("clean_session", False)
+        options.setdefault("rx_size", RX)
+        self.client = client = Client(
+            b"c", "mqtt://h", keep_alive=0, ticks=lambda: self.now, random=lambda n: 0,
+            transports={"mqtt": self._make}, **options
+        )  # fmt: skip
+        client.on_message = self._message
+        client.on_error = self._error
+        client.on_disconnect = self._error
+
+    def _make(self, host, port, path):
+        return self.peer
+
+    def _message(self, topic, payload):
+        self.messages.append((topic, payload))
+
+    def _error(self, error):
+        assert isinstance(error, (MQTTError, OSError)), repr(error)
+        self.errors.append(error)
+
+    def eat(self, pieces, fin=False):
+        """Connects to a peer with that stream; returns True when the link is up in the end."""
+        self.messages = []
+        self.errors = []
+        if self.client.transport:
+            self.peer.alive = False
+            self.peer.read = _broken
+            self.client.tick()
+            self.errors = []
+        self.peer = peer = Peer(pieces, fin)
+        for _ in range(200 + sum([len(piece) for piece in pieces])):
+            self.now = (self.now + 200000) & 0x3FFFFFFF if self.client.transport is None else self.now
+            self.client.tick()
+            if not peer.alive:
+                return False
+            if not peer.pieces:
+                self.client.tick()
+                self.client.tick()
+                return peer.alive
+        raise AssertionError("hung with %r left" % peer.pieces)
+
+
+def _broken(buf, offset):
+    raise OSError(104)
+
+
+# A second opinion
+
+OK, BAD, MORE, ODD = "ok", "bad", "more", "odd"
+
+
+def verdict(data, rx=RX):
+    """(messages, acknowledgements, state) that MQTT 3.1.1 asks of a client without requests of its own.
+
+    state: OK; BAD: the link must be closed; MORE: the last packet is not whole, closing early is allowed;
+    ODD: text that UTF-8 forbids and MicroPython's decoder does not notice, or a topic beyond the buffer.
+    """
+    messages = []
+    answers = []
+    stored = {}
+    i = 0
+    while i < len(data):
+        head = data[i]
+        length = shift = 0
+        j = i + 1
+        while True:
+            if j == len(data):
+                return messages, answers, MORE
+            length |= (data[j] & 127) << shift
+            shift += 7
+            j += 1
+            if data[j - 1] < 128:
+                break
+            if shift > 21:
+                return messages, answers, BAD
+        end = j + length
+        large = end - i > rx
+        kind = head >> 4
+        if kind not in (3, 4, 5, 6, 7, 9, 11, 13):
+            return messages, answers, BAD if end <= len(data) or large else MORE
+        if end > len(data):
+            return messages, answers, MORE
+        body = data[j:end]
+        i = end
+        if kind != 3:
+            if head & 15 != (2 if kind == 6 else 0) or length != {13: 0, 9: 3}.get(kind, 2):
+                return messages, answers, BAD
+            if kind == 5:
+                answers.append((6, uint16_at(body, 0)))
+            elif kind == 6:
+                packet_id = uint16_at(body, 0)
+                if packet_id in stored:
+                    messages += stored.pop(packet_id)
+                answers.append((7, packet_id))
+            continue
+        state = take_publish(head, body, large, messages, answers, stored)
+        if state != OK:
+            return messages, answers, state
+    return messages, answers, OK
+
+
+def uint16_at(body, i):
+    return body[i] << 8 | body[i + 1]
+
+
+def take_publish(head, body, large, messages, answers, stored):
+    qos = head >> 1 & 3
+    n = uint16_at(body, 0) if len(body) > 1 else 99999
+    k = 2 + n + (2 if qos else 0)
+    if k > len(body) or qos == 3 or not qos and head & 8 and not large:
+        return BAD
+    topic = bytes(body[2 : 2 + n])
+    packet_id = uint16_at(body, 2 + n) if qos else 0
+    if qos and not packet_id or not large and (not topic or b"\0" in topic or b"+" in topic or b"#" in topic):
+        return BAD
+    if large and (k >= len(body) or n > 40 or not good_text(topic) or not topic.replace(b"/", b"").isalpha()):
+        return ODD
+    text = good_text(topic)
+    if not text:
+        return BAD if text is False else ODD
+    message = [(topic, bytes(body[k:]))]
+    known = stored.get(packet_id)
+    if large:
+        message = []
+    if qos < 2:
+        messages += message
+    if qos == 1:
+        answers.append((4, packet_id))
+    elif qos == 2:
+        if known is not None and large:
+            return ODD
+        if known is not None and not (head & 8 and known in (message, [])):
+            messages += known  # another message under its id: the broker lost the session
+            known = None
+        if known is None:
+            stored[packet_id] = message
+        answers.append((5, packet_id))
+    return OK
+
+
+def good_text(text):
+    """True; False; None where MicroPython cannot tell."""
+    try:
+        text.decode()
+        return True
+    except (UnicodeError, ValueError):
+        pass
+    i = 0
+    while i < len(text):
+        byte = text[i]
+        n = 0 if byte < 0x80 else 1 if 0xC0 <= byte < 0xE0 else 2 if 0xE0 <= byte < 0xF0 else 3 if 0xF0 <= byte else -1
+        if n < 0 or len(text) - i <= n or [1 for one in text[i + 1 : i + 1 + n] if one & 0xC0 != 0x80]:
+            return False
+        i += n + 1
+    return None
+
+
+# What goes into the pot
+
+TOPICS = (b"t", b"a/b", b"\xc3\xa4/x", b"/", b"long/" + b"x" * 60)
+
+
+def valid_packet(rng):
+    kind = rng.below(10)
+    packet_id = rng.choice((1, 2, 3, 257, 65535))
+    if kind < 5:
+        qos = rng.below(3)
+        size = rng.choice((0, 1, 5, 30, 100, 127, 128, 300))
+        dup = qos > 0 and rng.chance(20)
+        return publish(rng.choice(TOPICS), rng.bytes(size), qos, packet_id, rng.chance(20), dup)
+    if kind < 8:
+        ack = rng.choice((4, 5, 6, 6, 7))
+        return encode(ack << 4 | (2 if ack == 6 else 0), uint16(packet_id))
+    if kind == 8:
+        return rng.choice((b"\xd0\x00", encode(0xB0, uint16(packet_id))))
+    return encode(0x90, uint16(packet_id) + bytes((rng.choice((0, 1, 2, 128)),)))
+
+
+def strange_packet(rng):
+    return rng.choice(
+        (
+            b"\x20\x02\x01\x00",
+            b"\x10\x00",
+            b"\x82\x05\x00\x01\x00\x01t",
+            b"\xc0\x00",
+            b"\xe0\x00",
+            b"\x00\x00",
+            b"\xf0\x00",
+            b"\x30\xff\xff\xff\xff\x7f",
+            b"\x30\xff\xff\xff\x7f",
+            b"\x40\xff\xff\xff\x7f",
+            b"\x62\x02\x00",
+            b"\x30\x80\x80\x80\x00",
+            encode(0x30, string(b"a/+")),
+            encode(0x30, string(b"a\0")),
+            encode(0x30, string(b"\xed\xa0\x80")),
+            encode(0x30, string(b"\xff\xfe")),
+            encode(0x30, string(b"")),
+            encode(0x32, string(b"t") + b"\0\0"),
+            encode(0x36, string(b"t") + b"\0\1"),
+            encode(0x38, string(b"t")),
+            encode(0x30, b"\xff\xfft"),
+            encode(0x32, string(b"t") + b"\0"),
+            encode(0x30, b""),
+            encode(0x32, string(b"large") + b"\0\0" + bytes(200)),
+            encode(0x34, string(b"la#ge") + b"\0\1" + bytes(200)),
+            encode(0x30, uint16(300) + bytes(200)),
+        )
+    )
+
+
+def make_stream(rng):
+    """A stream that begins after CONNACK."""
+    if rng.chance(10):
+        return rng.bytes(rng.between(1, 200))
+    data = b""
+    for _ in range(rng.between(1, 8)):
+        data += strange_packet(rng) if rng.chance(8) else valid_packet(rng)
+    if rng.chance(60):
+        return mutate(data, rng)
+    return data
+
+
+def mutate(data, rng):
+    for _ in range(rng.between(1, 3)):
+        at = rng.below(len(data) or 1)
+        how = rng.below(5)
+        if how == 0:
+            data = data[:at] + bytes((rng.below(256),)) + data[at + 1 :]
+        elif how == 1:
+            data = data[:at] + data[at + rng.between(1, 9) :]
+        elif how == 2:
+            data = data[:at] + rng.bytes(rng.between(1, 5)) + data[at:]
+        elif how == 3:
+            data = data[:at]
+        else:
+            data = data[:at] + bytes((data[at] ^ 1 << rng.below(8),)) + data[at + 1 :] if data else b""
+    return data

@@ -1,0 +1,140 @@
+"""Whatever the broker sends: an error or a valid event, never a hang, never another exception, bounded memory."""
+
+import gc
+
+from mqtt_bytes import split_packets
+from soup import BAD, CONNACK, ODD, OK, Eater, make_stream, valid_packet, verdict
+from umqtt_testkit.portable import Rng, equal
+from world import FULL
+
+HEAP = "1M"
+TIMEOUT_S = 100
+ROUNDS = 20000 if FULL else 2500
+
+
+def check(stream, pieces):
+    """The client makes of the stream what MQTT 3.1.1 says."""
+    eater = Eater()
+    up = eater.eat([CONNACK + pieces[0]] + pieces[1:] if pieces else [CONNACK])
+    messages, answers, state = verdict(stream)
+    if state == ODD:
+        return state
+    equal(eater.messages, messages)
+    packets, rest = split_packets(eater.peer.written)
+    equal(rest, b"")
+    sent = [(head >> 4, body[0] << 8 | body[1]) for head, body in packets[1:]]
+    # The link may be closed before the last acknowledgements leave; none may be wrong.
+    equal(sent, answers[: len(sent)] if state != OK else answers)
+    if state == OK:
+        assert up, eater.errors
+    elif state == BAD:
+        assert not up, "not closed"
+    return state
+
+
+def test_soup():
+    states = {}
+    for seed in range(ROUNDS):
+        rng = Rng(seed, quiet=True)
+        stream = make_stream(rng)
+        pieces = rng.pieces(stream) if rng.chance(50) else [stream] if stream else []
+        try:
+            state = check(stream, pieces)
+        except BaseException:
+            print("seed", seed, stream)
+            raise
+        states[state] = states.get(state, 0) + 1
+    print(states)
+    for state in (OK, BAD):
+        assert states[state] > ROUNDS // 20, states
+
+
+def test_truncated_at_every_byte_then_the_end():
+    for seed in range(20):
+        rng = Rng(seed, quiet=True)
+        stream = b"".join([valid_packet(rng) for _ in range(3)])
+        for at in range(len(stream)):
+            eater = Eater()
+            try:
+                assert not eater.eat([CONNACK + stream[:at]], fin=True)
+                messages, _, state = verdict(stream[:at])
+                if state != ODD:
+                    equal(eater.messages, messages)
+            except BaseException:
+                print("seed", seed, "at", at, stream[:at])
+                raise
+
+
+def test_anything_instead_of_connack():
+    for seed in range(ROUNDS // 5):
+        rng = Rng(seed, quiet=True)
+        stream = make_stream(rng) if rng.chance(60) else bytes((0x20, 2, rng.below(4), rng.below(8)))
+        if stream.startswith(CONNACK):
+            continue
+        accepted = stream[:4] in (b"\x20\x02\x00\x00", b"\x20\x02\x01\x00")
+        eater = Eater()
+        up = eater.eat([stream or CONNACK[:2]])
+        try:
+            if accepted:
+                continue
+            equal(eater.messages, [])
+            assert not eater.client.connected
+            assert not up or not split_packets(stream)[0], "the link is still open"
+        except BaseException:
+            print("seed", seed, stream)
+            raise
+
+
+def test_soup_with_work_in_progress_ends_in_order():
+    # Messages in flight and requests open: acknowledgements of anything must not break the client.
+    for seed in range(ROUNDS // 10):
+        rng = Rng(seed, quiet=True)
+        eater = Eater()
+        client = eater.client
+        client.subscribe(b"t", 2)
+        for i in range(6):
+            client.publish(b"t", b"%d" % i, i % 3)
+        pending = client.pending
+        stream = make_stream(rng)
+        try:
+            eater.eat([CONNACK, stream or b"\xd0"])
+            eater.eat([CONNACK[:2] + bytes((rng.below(2), 0)), make_stream(rng) or b"\xd0"])
+            assert client.pending <= pending
+            equal(sorted(client.outbox.slot_of), sorted(client.outbox.queue))
+            assert 0 <= client.in_flight <= client.window, client.in_flight
+            # And then it works with a good broker.
+            for _ in range(3):
+                eater.eat([CONNACK])
+                if client.connected:
+                    break
+            assert client.connected
+            packets, _ = split_packets(eater.peer.written)
+            again = [head & 0xF6 for head, _ in packets if head & 0xF0 == 0x30]
+            equal(len(again), client.pending)
+        except BaseException:
+            print("seed", seed, stream)
+            raise
+
+
+def test_memory_is_bounded():
+    if not hasattr(gc, "mem_alloc"):
+        return
+    eater = Eater()
+    used = []
+    for turn in range(2):
+        for seed in range(turn * 300, 300 + turn * 300):
+            rng = Rng(seed, quiet=True)
+            eater.eat([CONNACK + make_stream(rng)])
+        eater.eat([CONNACK])
+        eater.messages = eater.errors = rng = None
+        gc.collect()
+        used.append(gc.mem_alloc())
+    assert used[1] - used[0] < 2048, used
+
+
+def test_a_length_of_256_megabytes_takes_no_memory():
+    for head in (0x30, 0x32, 0x34, 0x40, 0x90):
+        eater = Eater()
+        up = eater.eat([CONNACK, bytes((head, 0xFF, 0xFF, 0xFF, 0x7F)), b"\0\1t\0\1" + bytes(5000)])
+        equal(up, head & 0xF0 == 0x30)
+        equal(eater.messages, [])
