@@ -24,151 +24,43 @@ A long scenario is swept many times faster with `flash.sweep(scenario, check, co
 import gc
 import os
 
+from umqtt_testkit.flash_device import BLOCK_SIZE, NorFlash, PowerCut, SectorDisk
 from umqtt_testkit.portable import Rng, skip
 
-BLOCK_SIZE = 4096
+__all__ = ("BLOCK_SIZE", "PROGRAM_SIZES", "ROOT", "NorFlash", "PowerCut", "PowerCutFlash", "SectorDisk")
+
 # Bytes of one program operation of the ports' littlefs.
 PROGRAM_SIZES = {"esp32": 32, "rp2": 256}
 ROOT = "/flash"
 
-_ERASED = b"\xff" * BLOCK_SIZE
-_ERASED_CELLS = memoryview(_ERASED)
-_EIO = 5
 _QUARTERS = (0, 1, 2, 3, 4)
 _NEVER = -1
-
-_IOCTL_BLOCK_COUNT = 4
-_IOCTL_BLOCK_SIZE = 5
-_IOCTL_BLOCK_ERASE = 6
-
-
-class PowerCut(BaseException):
-    """The power is gone. No Exception: code under test that catches those must not survive its own death."""
-
-
-_CUT = PowerCut()  # made beforehand: raised where nothing can be allocated, too
-
-
-def _unwatched(address, data):
-    pass
-
-
-class NorFlash:
-    """A block device in RAM that counts, and dies when told.
-
-    memory: bytearray, kept over lives. Counters: erases (list, one number a block), programs, programmed_bytes,
-    overwrites (programs of bytes that were not erased), operations (erases and programs together).
-    """
-
-    def __init__(self, memory):
-        self.memory = memory
-        self._cells = memoryview(memory)
-        self.block_count = len(memory) // BLOCK_SIZE
-        self.cut_at = _NEVER
-        self.quarters = 0
-        self.dead = False  # of a cut
-        self.off = False
-        self.watch = _unwatched  # called before each operation: watch(address, bytes to program, or None to erase)
-        self.clear_counters()
-
-    def clear_counters(self):
-        self.erases = [0] * self.block_count
-        self.programs = self.programmed_bytes = self.overwrites = self.operations = 0
-
-    def readblocks(self, block, buffer, offset=0):
-        if self.dead or self.off:
-            return -_EIO
-        start = block * BLOCK_SIZE + offset
-        try:
-            buffer[:] = self._cells[start : start + len(buffer)]
-        except MemoryError:
-            _copy_without_heap(buffer, 0, self.memory, start, len(buffer))
-        return 0
-
-    def writeblocks(self, block, buffer, offset=0):
-        if self.dead or self.off:
-            return -_EIO
-        self.watch(block * BLOCK_SIZE + offset, buffer)
-        length = len(buffer)
-        last = self._is_last()
-        self._program(block * BLOCK_SIZE + offset, buffer, length * self.quarters // 4 if last else length)
-        if last:
-            self._die()
-        self.programs += 1
-        self.programmed_bytes += length
-        return 0
-
-    def ioctl(self, operation, argument):
-        # A dead device answers with an error: littlefs's own finalisers come here too, where nothing may be raised.
-        if self.dead or self.off:
-            return -_EIO
-        if operation == _IOCTL_BLOCK_COUNT:
-            return self.block_count
-        if operation == _IOCTL_BLOCK_SIZE:
-            return BLOCK_SIZE
-        if operation == _IOCTL_BLOCK_ERASE:
-            if self.watch:
-                self.watch(argument * BLOCK_SIZE, None)
-            last = self._is_last()
-            length = BLOCK_SIZE * self.quarters // 4 if last else BLOCK_SIZE
-            start = argument * BLOCK_SIZE
-            try:
-                self._cells[start : start + length] = _ERASED_CELLS[:length]
-            except MemoryError:
-                _copy_without_heap(self.memory, start, _ERASED, 0, length)
-            if last:
-                self._die()
-            self.erases[argument] += 1
-        return 0
-
-    def _is_last(self):
-        self.operations += 1
-        return self.operations - 1 == self.cut_at
-
-    def _die(self):
-        self.dead = True
-        raise _CUT
-
-    def _program(self, start, data, length):
-        try:
-            cells = self._cells[start : start + length]
-            if cells == _ERASED_CELLS[:length]:
-                cells[:] = memoryview(data)[:length]
-                return
-            self.overwrites += 1
-        except MemoryError:
-            pass  # as in _copy_without_heap; what follows is right for erased cells as well
-        i = 0
-        while i < length:
-            self.memory[start + i] &= data[i]  # programming can only clear bits
-            i += 1
-
-
-def _copy_without_heap(target, target_start, source, source_start, length):
-    """The garbage collector closes a forgotten file while the heap is locked: then nothing can be allocated."""
-    i = 0
-    while i < length:
-        target[target_start + i] = source[source_start + i]
-        i += 1
 
 
 class PowerCutFlash:
     """A formatted flash for sweeps and for measuring wear.
 
-    geometry: "esp32" or "rp2" (program size 32 or 256). blocks: of 4096 bytes; few of them are copied faster.
+    geometry: "esp32" or "rp2": littlefs with program size 32 or 256; "fat": FAT on a SectorDisk, which has no erases.
+    blocks: of 4096 bytes; few of them are copied faster.
     """
 
     def __init__(self, geometry="esp32", blocks=24):
-        self.program_size = PROGRAM_SIZES[geometry]
-        self._memory = bytearray(_ERASED * blocks)
-        self.flash = NorFlash(self._memory)
+        self._geometry = geometry
+        self._memory = bytearray(b"\xff" * (BLOCK_SIZE * blocks))
+        self.flash = self._device(self._memory)
         self._mounted = False
 
     def __enter__(self):
         vfs = _vfs()
-        vfs.VfsLfs2.mkfs(NorFlash(self._memory), progsize=self.program_size)
+        if self._geometry == "fat":
+            vfs.VfsFat.mkfs(self.flash)
+        else:
+            vfs.VfsLfs2.mkfs(self.flash, progsize=PROGRAM_SIZES[self._geometry])
         self.mount()
         return self
+
+    def _device(self, memory):
+        return (SectorDisk if self._geometry == "fat" else NorFlash)(memory)
 
     def __exit__(self, kind, error, trace):
         self.unmount()
@@ -178,8 +70,11 @@ class PowerCutFlash:
     def mount(self):
         """Power on: the flash as it is, at ROOT. `flash` is its device, with counters at zero."""
         vfs = _vfs()
-        self.flash = NorFlash(self._memory)
-        vfs.mount(vfs.VfsLfs2(self.flash, progsize=self.program_size), ROOT)
+        self.flash = self._device(self._memory)
+        if self._geometry == "fat":
+            vfs.mount(vfs.VfsFat(self.flash), ROOT)
+        else:
+            vfs.mount(vfs.VfsLfs2(self.flash, progsize=PROGRAM_SIZES[self._geometry]), ROOT)
         self._mounted = True
 
     def unmount(self):
@@ -226,7 +121,8 @@ class PowerCutFlash:
         self._checked(check, copy(ledger), "no cut at all", _NEVER, 0)
         points = _sample(len(recorded), most, rng)
         now = bytearray(start)
-        cells = memoryview(now)
+        forward = self._device(now)
+        torn = self._device(self._memory)
         cuts = 0
         second_operations = 10
         for at in range(len(recorded)):
@@ -236,7 +132,7 @@ class PowerCutFlash:
                     continue
                 where = f"cut at operation {at} of {len(recorded)}, {quarters} quarters applied"
                 self._memory[:] = now
-                apply(self._memory, address, data, quarters)
+                torn.apply(address, data, quarters)
                 wanted = [rng.below(second_operations) for _ in range(second_cuts)]
                 again = self._checked_and_recorded(check, copy(then), where, wanted, copy)
                 second_operations = max(1, again[0])
@@ -244,7 +140,7 @@ class PowerCutFlash:
                     self._memory[:] = image
                     self._checked(check, later, where, _NEVER, 0)
                 cuts += 1 + len(again[1])
-            apply(cells, address, data, 4)
+            forward.apply(address, data, 4)
         return cuts, len(recorded)
 
     def _record(self, function, ledger, remember):
@@ -273,10 +169,11 @@ class PowerCutFlash:
         for number in wanted:
             if number < len(recorded):
                 image = bytearray(before)
+                device = self._device(image)
                 for address, data, _ in recorded[:number]:
-                    apply(image, address, data, 4)
+                    device.apply(address, data, 4)
                 quarters = (number + len(found)) % 5
-                apply(image, recorded[number][0], recorded[number][1], quarters)
+                device.apply(recorded[number][0], recorded[number][1], quarters)
                 text = f"{where}; then the check cut at operation {number}, {quarters} quarters"
                 found.append((image, copy(recorded[number][2]), text))
         return len(recorded), found
@@ -344,19 +241,6 @@ class PowerCutFlash:
         finally:
             self.unmount()
         return self.flash.operations, self.flash.dead
-
-
-def apply(memory, address, data, quarters):
-    """What the first `quarters` of an operation leave in `memory`: of programming `data`, or of an erase (None)."""
-    length = (BLOCK_SIZE if data is None else len(data)) * quarters // 4
-    cells = memoryview(memory)[address : address + length]
-    if data is None:
-        cells[:] = _ERASED_CELLS[:length]
-    elif cells == _ERASED_CELLS[:length]:
-        cells[:] = memoryview(data)[:length]
-    else:
-        for i in range(length):
-            cells[i] &= data[i]
 
 
 def _sample(operations, most, rng):
