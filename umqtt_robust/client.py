@@ -147,7 +147,7 @@ class Client(Session):
         self.connected = self.closed = False
         self._level = 4
         self.clean_session = clean_session
-        self.purge = self.again = self._busy = False
+        self.purge = self.again = self._busy = self._slept = False
         self._server = self._tried = self._brief = self._limit = 0
         self.reconnects = 0
         self.now = self.out.now = self.ticks() & 0x3FFFFFFF
@@ -213,16 +213,15 @@ class Client(Session):
         if self._busy:  # called by a handler
             return 0
         self._busy = True
-        now = self.ticks() & 0x3FFFFFFF
-        slept = ticks_diff(now, self.now) < 0
-        self.now = self.out.now = now
+        self.advance()
         if self.has_part("policy"):
             self.part("policy").tick()
         try:
-            if slept:
+            if self._slept:
+                self._slept = False
                 self._until = 0
                 if self._closing_at is not None:
-                    self._closing_at = now
+                    self._closing_at = self.now
                 if self.transport:
                     raise LinkLost("this device slept for days")
             self._wait = self._tick()
@@ -234,8 +233,16 @@ class Client(Session):
         finally:
             self._busy = False
         if self._closing_at is not None:
-            self._wait = min(self._wait, max(0, ticks_diff(self._closing_at, now)))
+            left = ticks_diff(self._closing_at, self.now) if self.outbox.queue else 0
+            self._wait = min(self._wait, max(0, left))
         return self._wait
+
+    def advance(self):
+        """Sets `now`."""
+        now = self.ticks() & 0x3FFFFFFF
+        if ticks_diff(now, self.now) < 0:  # at least 2**29 ms
+            self._slept = True
+        self.now = self.out.now = now
 
     def _tick(self):
         if self._closing_at is not None:
@@ -244,9 +251,9 @@ class Client(Session):
         if self._doing == _ENDED:
             return _NEVER
         if self._doing == _WAIT:
-            left = self._until - ticks_diff(self.now, self._since)
-            if left > 0:
-                return left
+            elapsed = ticks_diff(self.now, self._since)
+            if 0 <= elapsed < self._until:  # below 0: days ago
+                return self._until - elapsed
             factory, arguments, _, _ = self._servers[self._server]
             self._do(_CONNECT, self.connect_timeout)
             self.transport = factory(*arguments)
@@ -263,7 +270,7 @@ class Client(Session):
             self._limit = self._brief = 0
         if self._doing < _WORK:
             wait = self._until - ticks_diff(self.now, self._since)
-            if wait <= 0:
+            if not 0 < wait <= self._until:
                 raise LinkLost("no connection within connect_timeout")
         return wait
 

@@ -164,6 +164,7 @@ class Session:
             raise InvalidArgument("qos must be 0, 1 or 2, and the packet at most 268435455 bytes")
         if qos == 2:
             self.part("qos2")
+        self.advance()
         flags = qos << 1 | (1 if retain else 0)
         packet_id = self._new_id()
         outbox = self.outbox
@@ -196,6 +197,8 @@ class Session:
     def _send(self, head, topic, packet_id, payload):
         out = self.out
         try:
+            if self._ask:  # what the program asked for first goes first
+                self._send_requests()
             # When there is no room: what waits is perhaps taken by now.
             if not out.put_publish(head, topic, packet_id, payload):
                 if not out.flush() or not out.put_publish(head, topic, packet_id, payload):
@@ -448,6 +451,9 @@ class Session:
             else:
                 self.part("qos2").acknowledged(kind, packet_id)
         return True
+
+    def advance(self):
+        """The time may have moved on since the last tick: the owner of the clock sets `now`."""
 
     def connected_as(self, session_present, return_code):
         """CONNACK has come: the owner of the sockets decides."""
