@@ -371,10 +371,7 @@ class Client(Session):
         transport = self.transport
         self.transport = self.socket = None
         if transport:
-            try:
-                transport.close()
-            except OSError:
-                pass  # it is gone either way: lwIP says EBADF after an error
+            transport.close()
 
     def _end_now(self):
         self._closing_at = None

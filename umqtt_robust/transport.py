@@ -4,9 +4,9 @@ A transport is an object with
     ready()                   True when it can carry bytes, False while it is being made
     read(buf, offset)         how many bytes it put into buf[offset:], None when there are none now, 0 at the end
     write(buf, offset, size)  how many bytes it took, None or 0 when it takes none now
-    close()
+    close()                   raises nothing
     wait(ms, writing)         waits for something to read, or to write, for at most so long
-All of them raise OSError when the link is broken, and none but wait() waits.
+The others raise OSError when the link is broken, and none but wait() waits.
 """
 
 import errno
@@ -26,8 +26,10 @@ class TCP:
         self._open_next()
 
     def _open_next(self):
-        entry = self._addresses.pop(0)
         self.close()
+        if not self._addresses:
+            raise OSError(errno.ECONNABORTED)
+        entry = self._addresses.pop(0)
         self.socket = sock = Socket(entry[0], socket.SOCK_STREAM)
         sock.setblocking(False)
         try:
@@ -74,6 +76,10 @@ class TCP:
             pass
 
     def close(self):
-        if self.socket:
-            self.socket.close()
-            self.socket = None
+        sock = self.socket
+        self.socket = None
+        if sock:
+            try:
+                sock.close()
+            except OSError:
+                pass  # it is gone either way: lwIP says EBADF after an error
