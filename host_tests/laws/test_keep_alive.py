@@ -1,7 +1,7 @@
 """Keep-alive and every other deadline of a link, to the millisecond, also across the wrap of the clock at 2**30 ms."""
 
-from umqtt_testkit.portable import equal
 from timing import STARTS, elapsed, pings, run_until, up
+from umqtt_testkit.portable import equal
 from world import World, publish
 
 
