@@ -1,0 +1,352 @@
+"""One test for each failure of other clients, or of this one once, by its name."""
+
+from timing import run_until, up
+from umqtt_testkit.portable import equal, raises
+from world import Broker, Flash, World, publish
+
+from umqtt_robust.errors import InvalidArgument
+
+HEAP = "2M"
+
+
+def connected(broker=None, subscribe=True, **options):
+    world = World([broker or Broker()], **options)
+    if subscribe:
+        world.client.subscribe(b"down/#", 2)
+    assert world.run(lambda: world.client.connected and world.client.subscribed)
+    return world
+
+
+def comes_back(world):
+    assert world.run(lambda: world.client.connected and world.client.subscribed and not world.client.pending)
+    world.settle()
+    equal(world.faults(), [])
+
+
+def test_fin_instead_of_puback():
+    world = connected()
+    broker = world.brokers[0]
+    broker.acknowledge = False
+    world.client.publish(b"t", b"x", 1)
+    world.wire.fin = True
+    world.client.tick()
+    assert not world.client.connected
+    broker.acknowledge = True
+    comes_back(world)
+    equal(broker.taken, [(b"t", b"x")] * 2)
+
+
+def test_truncated_payload_then_fin_is_never_delivered():
+    for qos in (0, 1, 2):
+        whole = publish(b"down/x", b"whole payload", qos, 9 if qos else 0)
+        for at in range(1, len(whole)):
+            world = connected()
+            world.wire.send(whole[:at])
+            world.wire.fin = True
+            world.settle(1)
+            equal(world.messages, [], at)
+            assert world.of_kind("disconnect"), at
+            assert not [1 for head, _ in world.brokers[0].seen if head in (0x40, 0x50)], "acknowledged"
+
+
+def test_packet_id_0_at_the_wrap():
+    world = connected(window=2)
+    world.client._last_id = 65534
+    ids = []
+    for i in range(4):
+        ids.append(world.client.publish(b"t", b"%d" % i, 1))
+    world.client.subscribe(b"more")
+    comes_back(world)
+    equal(ids, [65535, 1, 2, 3])
+    world.client._last_id = 65535
+    world.client.subscribe(b"and more")
+    comes_back(world)
+    equal([body[:2] for head, body in world.brokers[0].seen if head == 0x82][-1], b"\0\1")
+
+
+def test_inbound_qos_2():
+    world = connected()
+    broker = world.brokers[0]
+    for i in range(3):
+        broker.send(b"c", b"down/x", b"%d" % i, 2)
+    world.settle()
+    equal(world.messages, [(b"down/x", b"%d" % i) for i in range(3)])
+    equal([head for head, _ in broker.seen if head in (0x50, 0x70)], [0x50] * 3 + [0x70] * 3)
+    equal(broker.session.queue, [])
+    # The same PUBLISH again, with DUP, before PUBREL: PUBREC again, one message.
+    world.messages = []
+    for dup in (False, True, True):
+        world.wire.send(publish(b"down/x", b"again", 2, 77, dup=dup))
+        world.client.tick()
+    equal(world.messages, [])
+    world.wire.send(b"\x62\x02\x00\x4d")
+    world.settle()
+    equal(world.messages, [(b"down/x", b"again")])
+    # PUBREL again, and of an id that nobody knows: PUBCOMP.
+    completed = len([1 for head, _ in broker.seen if head == 0x70])
+    world.wire.send(b"\x62\x02\x00\x4d\x62\x02\x12\x34")
+    world.settle()
+    equal([body for head, body in broker.seen if head == 0x70][completed:], [b"\x00\x4d", b"\x12\x34"])
+    equal(len(world.messages), 1)
+
+
+def test_a_dup_of_an_inbound_qos_2_message_is_stored_once():
+    world = connected(flash=Flash())
+    writes = world.flash.operations
+    for dup in (False, True, True, True):
+        world.wire.send(publish(b"down/x", b"once", 2, 77, dup=dup))
+        world.client.tick()
+    equal(world.flash.operations, writes + 1)
+    equal(list(world.flash.inbound), [77])
+
+
+def test_connack_with_session_present_1():
+    world = connected()
+    world.wire.break_now()
+    world.client.tick()
+    comes_back(world)
+    equal(world.of_kind("connect"), [0, True])
+    assert world.client.connected
+    subscribes = len([1 for head, _ in world.brokers[0].seen if head == 0x82])
+    equal(subscribes, 1, "a subscription that the broker has kept is not asked for again")
+
+
+def test_connack_5():
+    world = World([Broker(return_code=5)])
+    assert world.run(lambda: world.of_kind("error"))
+    equal(world.of_kind("error")[0].args, ("connect", 5))
+    world.client.publish(b"t", b"kept", 1)
+    world.brokers[0].return_code = 0
+    comes_back(world)
+    equal(world.brokers[0].taken, [(b"t", b"kept")])
+
+
+def test_non_ascii_str_payload():
+    world = connected()
+    for qos in (0, 1, 2):
+        world.client.publish("t\xf6pic", "\xb0C \u20ac \U0001f321", qos)
+    comes_back(world)
+    equal(world.brokers[0].taken, [("t\xf6pic".encode(), "\xb0C \u20ac \U0001f321".encode())] * 3)
+
+
+def test_blackhole_while_idle():
+    world = up(0)
+    world.wire.mute = True
+    equal(run_until(world, lambda: not world.client.connected, 20000), 10000)
+
+
+def test_blackhole_while_publishing():
+    for qos in (0, 1, 2):
+        for mute in (True, False):
+            world = up(0)
+            world.wire.mute = mute
+            world.wire.full = not mute
+            waited = 0
+            while world.client.connected:
+                if world.client.pending < 20:
+                    world.client.publish(b"t", b"x" * 100, qos)
+                world.client.tick()
+                world.clock.advance(100)
+                waited += 100
+                assert waited <= 10100, (qos, mute)
+            world.wire.full = False
+            comes_back(world)
+
+
+def test_lost_puback_on_a_live_link():
+    world = up(0)
+    world.brokers[0].acknowledge = False
+    world.client.publish(b"t", b"x", 1)
+    equal(run_until(world, lambda: not world.client.connected, 40000), 30000)
+    assert "ack_timeout" in str(world.of_kind("disconnect")[0])
+    equal(len(world.brokers[0].taken), 1)
+    world.brokers[0].acknowledge = True
+    comes_back(world)
+    equal(len(world.brokers[0].taken), 2)
+
+
+def test_taken_over_client_id():
+    world = connected()
+    for _ in range(3):
+        world.settle(100)
+        world.wire.break_now()
+        world.client.publish(b"t", b"x", 1)
+        comes_back(world)
+    assert [1 for error in world.of_kind("error") if "in use elsewhere" in str(error)]
+    assert world.clock.ticks_ms() >= 4000, "it came back without any wait"
+
+
+def test_failover_to_a_second_broker_with_qos_2_in_flight_both_ways():
+    for late in (False, True):
+        first, second = Broker("a", late=late), Broker("b", late=late)
+        world = World([first, second])
+        world.client.subscribe(b"down/#", 2)
+        world.run(lambda world=world: world.client.connected and world.client.subscribed)
+        first.hold_recs = 99
+        first.send(b"c", b"down/x", b"of the first", 2)
+        first.session.queue[0].released = False
+        for i in range(3):
+            world.client.publish(b"t", b"%d" % i, 2)
+        world.client.tick()
+        first.hold_recs = 0
+        first._held = [2, 3]
+        first.down = True
+        world.wire.break_now()
+        comes_back(world)
+        equal(second.taken, [(b"t", b"0"), (b"t", b"1"), (b"t", b"2")])
+        heard = len(world.messages)
+        assert second.send(b"c", b"down/x", b"of the second", 2)
+        world.settle()
+        equal(world.messages[heard:], [(b"down/x", b"of the second")])
+        equal(world.redelivered[-1], False)
+
+
+def test_erased_store_against_a_broker_that_remembers():
+    flash = Flash()
+    world = connected(flash=flash)
+    broker = world.brokers[0]
+    broker.hold_recs = 99
+    world.client.publish(b"t", b"before", 2)
+    world.client.tick()
+    flash.messages.clear()
+    flash.inbound.clear()
+    flash.state.clear()
+    broker.hold_recs = 0
+    world.program = lambda world: world.client.subscribe(b"down/#", 2)
+    world.restart()
+    world.client.publish(b"t", b"after", 2)
+    comes_back(world)
+    assert (b"t", b"after") in broker.taken, "swallowed by a stale packet id"
+    assert "SessionPurged" in repr(world.of_kind("error")[-2]), world.events
+    # An option keeps the broker's queue instead.
+    world = connected(keep_broker_queue=True)
+    world.wire.break_now()
+    world.brokers[0].send(b"c", b"down/x", b"queued", 1)
+    world.options["store"] = None
+    world.program = lambda world: world.client.subscribe(b"down/#", 2)
+    world.restart()
+    comes_back(world)
+    assert (b"down/x", b"queued") in world.messages
+
+
+def test_a_handler_that_raises():
+    for qos in (0, 1, 2):
+        world = connected()
+        calls = []
+        dead = []
+
+        def handler(topic, payload, world=world, calls=calls):
+            calls.append((payload, world.client.redelivered))
+            raise ValueError("planned")
+
+        world.client.on(b"down/bad", handler)
+        world.client.on_dead_letter = lambda topic, payload, error, dead=dead: dead.append((topic, payload, str(error)))
+        for topic in (b"down/bad", b"down/good"):
+            world.brokers[0].send(b"c", topic, b"x", qos)
+        world.settle()
+        equal(calls, [(b"x", False), (b"x", True), (b"x", True)])
+        equal(dead, [(b"down/bad", b"x", "planned")])
+        equal(world.client.dead_letters, 1)
+        equal(world.messages, [(b"down/good", b"x")])
+        equal(world.brokers[0].session.queue, [], "not acknowledged")
+        equal(world.faults(), [])
+        assert world.client.connected
+
+
+def test_session_lost_in_await_pubcomp():
+    for late in (False, True):
+        world = connected(Broker(late=late))
+        broker = world.brokers[0]
+        world.client.publish(b"t", b"x", 2)
+        world.wire.cut_down = world.wire.down_bytes + 4  # PUBREC comes, PUBCOMP does not
+        world.wire.split_down = world.wire.down_bytes + 4
+        world.client.tick()
+        equal(len(world.client.outbox.released), 1)
+        broker.lose_sessions = True
+        world.wire.break_now()
+        before = len(broker.taken)
+        comes_back(world)
+        equal(broker.taken[before:], [(b"t", b"x")], "it went again, whole and as new")
+
+
+def test_a_pubrec_that_comes_twice_counts_once():
+    world = connected(window=3)
+    broker = world.brokers[0]
+    broker.acknowledge = False
+    for i in range(2):
+        world.client.publish(b"t", b"%d" % i, 2)
+    first = world.client.outbox.queue[0]
+    for _ in range(3):
+        broker._held.append(first)
+        broker.release_held()
+        world.client.tick()
+    equal(world.client.outbox.released, [first])
+    equal(world.client.in_flight, 2)
+    world.client.publish(b"t", b"2", 1)
+    equal(world.client.in_flight, 3)
+    equal(world.faults(), [])
+    broker.acknowledge = True
+    world.wire.break_now()
+    comes_back(world)
+    equal(world.client.in_flight, 0)
+
+
+def test_an_acknowledgement_of_what_was_never_sent_is_counted_and_nothing_else():
+    world = connected()
+    world.brokers[0].acknowledge = False
+    world.wire.full = True
+    packet_id = world.client.publish(b"t" * 2000, b"x" * 2000, 1)
+    equal(world.client.unexpected, 0)
+    world = connected(window=1)
+    world.brokers[0].acknowledge = False
+    first = world.client.publish(b"t", b"sent", 1)
+    packet_id = world.client.publish(b"t", b"waits", 1)
+    world.wire.send(bytes((0x40, 2, 0, packet_id)))
+    world.client.tick()
+    equal(world.client.unexpected, 1)
+    assert world.client.is_pending(packet_id), "a message that was never sent cannot be acknowledged"
+    world.wire.send(bytes((0x40, 2, 0, first)))
+    world.brokers[0].acknowledge = True
+    comes_back(world)
+    assert (b"t", b"waits") in world.brokers[0].taken
+
+
+def test_an_acknowledgement_of_another_qos_closes_the_link():
+    for qos, head in ((1, 0x50), (1, 0x70), (2, 0x40), (2, 0x70)):
+        world = connected()
+        world.brokers[0].acknowledge = False
+        packet_id = world.client.publish(b"t", b"x", qos)
+        world.wire.send(bytes((head, 2, 0, packet_id)))
+        world.client.tick()
+        assert not world.client.connected, (qos, head)
+        assert world.client.is_pending(packet_id)
+
+
+def test_bad_arguments_while_connected_send_nothing():
+    world = connected()
+    up_before = world.wire.up
+    for arguments in ((b"a/+", b""), (b"", b""), (b"a\0", b""), (b"x" * 65536, b""), (b"a", 7), (b"a", b"", 3)):
+        raises(InvalidArgument, world.client.publish, *arguments)
+    raises(InvalidArgument, world.client.subscribe, b"a/#/b")
+    world.settle()
+    equal(world.wire.up, up_before)
+    assert world.client.connected
+
+
+def test_a_callback_that_raises_leaves_the_stream_whole():
+    world = connected()
+    broker = world.brokers[0]
+    client = world.client
+
+    def on_acknowledged(packet_id):
+        client.on_acknowledged = None
+        raise ValueError("planned")
+
+    client.on_acknowledged = on_acknowledged
+    client.publish(b"t", b"x", 1)
+    for i in range(5):
+        broker.send(b"c", b"down/x", b"%d" % i, 1 + i % 2)
+    raises(ValueError, client.tick)
+    comes_back(world)
+    equal(sorted(set(world.messages)), [(b"down/x", b"%d" % i) for i in range(5)])
+    equal(broker.session.queue, [])

