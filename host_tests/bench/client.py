@@ -1,0 +1,119 @@
+"""The bench of the client: every figure that it has to reach, next to those of the clients that people use.
+
+    python host_tests/bench/client.py [--quick] [--json] [--peers DIR]
+
+Ratios are what counts: contenders run in turn, and a figure is the median of its runs. In the receive rows the
+messages come from a buffer that was filled before; in all others the broker is mosquitto with set_tcp_nodelay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from client_lab import Lab, LabError
+from client_links import BLACKHOLES, Blackholes, severed_rows
+from client_memory import allocation_rows, size_rows, smallest_heap_rows
+from client_plan import SCENARIOS, WINDOW, Row, Scenario, has_goal, rate_rows
+from umqtt_kit.errors import KitError
+from umqtt_testkit.interpreter import MicroPythonMissing
+
+_EXIT_USAGE = 2
+_EXIT_MISSING = 6
+_SIZES, _ALLOCATION, _SEVERED = "sizes and heap", "bytes allocated", "FIN and RST noticed"
+_GROUPS = (_SIZES, _ALLOCATION, _SEVERED, BLACKHOLES, *(scenario.name for scenario in SCENARIOS))
+
+
+def rows(lab: Lab, *, quick: bool, only: str = "") -> Iterator[Row]:
+    """Every row of a group whose name contains `only`, as soon as it is known."""
+    with ThreadPoolExecutor() as pool, tempfile.TemporaryDirectory(prefix="umqtt-bench-") as name:
+        folder = Path(name)
+        # They take as long as the clients take to notice and hardly any CPU: the memory is measured meanwhile.
+        waiting = Blackholes(lab, pool, with_peers=not quick) if only in BLACKHOLES else None
+        if only in _SIZES:
+            yield from size_rows(lab, folder)
+            yield from smallest_heap_rows(lab, folder, quick=quick)
+        if only in _ALLOCATION:
+            yield from allocation_rows(lab)
+        if only in _SEVERED:
+            yield from severed_rows(lab)
+        if waiting:
+            yield from waiting.rows()
+        for scenario in SCENARIOS:
+            if only in scenario.name:
+                yield from _rates(lab, scenario, quick=quick)
+
+
+def _rates(lab: Lab, scenario: Scenario, *, quick: bool) -> Iterator[Row]:
+    repetitions, seconds = (1, 0.4) if quick else (5, 1.0)
+    if scenario.slow:
+        seconds *= 2  # the last window, which is seldom a full one, counts less
+    contenders = [each for each in scenario.contenders if not quick or has_goal(scenario, each)]
+    physics: list[float] = []
+    runs: dict[str, list[float]] = {each.name: [] for each in contenders if lab.has(each)}
+    for _ in range(repetitions):
+        if scenario.slow:
+            # A message at QoS 2 takes two round trips.
+            physics.append(WINDOW / (lab.round_trip_s() * scenario.qos))
+        for contender in contenders:
+            if lab.has(contender):
+                runs[contender.name].append(lab.rate(scenario, contender, seconds))
+    medians = {name: statistics.median(figures) for name, figures in runs.items()}
+    yield from rate_rows(scenario, contenders, medians, statistics.median(physics) if physics else None)
+
+
+def _show(row: Row) -> str:
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.2f}"
+
+    goal = ""
+    if row.goal is not None:
+        goal = f"{'<=' if row.at_most else '>='} {row.goal:,g}{'' if row.at_most else ' x'}"
+    verdict = {None: "", True: "met", False: "NOT MET"}[row.met]
+    ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
+    return (
+        f"{row.case:52} {number(row.ours):>10} {row.unit:10} {row.peer_name or '-':26} {number(row.peer):>10} "
+        f"{ratio:>8}  {goal:12} {verdict}"
+    ).rstrip()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="bench-client", description="Measure the client against its figures and its peers."
+    )
+    parser.add_argument("--quick", action="store_true", help="under 45 s: one short run each, only peers with a goal")
+    parser.add_argument("--json", action="store_true", help="a line of JSON a row instead of a table")
+    parser.add_argument(
+        "--peers",
+        type=Path,
+        metavar="DIR",
+        help="folder with umqtt/simple.py, umqtt/robust.py and mqtt_as.py; without it their rows have no peer",
+    )
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help=f"only groups whose name contains it: {', '.join(_GROUPS)}"
+    )
+    options = parser.parse_args(arguments)
+    if options.peers is not None and not options.peers.is_dir():
+        parser.error(f"--peers {options.peers} is no folder: install umqtt and mqtt_as there, or leave it out")
+    if not any(options.only in group for group in _GROUPS):
+        parser.error(f"--only {options.only} is in none of the groups: {', '.join(_GROUPS)}")
+    if not options.json:
+        print(f"{'case':52} {'ours':>10} {'':10} {'peer':26} {'its figure':>10} {'ratio':>8}  goal")
+    try:
+        with Lab(options.peers and options.peers.resolve()) as lab:
+            for row in rows(lab, quick=options.quick, only=options.only):
+                print(json.dumps(row.as_dict()) if options.json else _show(row), flush=True)
+    except (LabError, KitError, MicroPythonMissing) as error:
+        print(f"bench-client: {error}", file=sys.stderr)
+        return _EXIT_MISSING
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

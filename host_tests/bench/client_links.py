@@ -1,0 +1,64 @@
+"""How soon the client knows that its link is dead: when packets vanish, and when it was closed or reset."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from client_lab import Lab
+from client_plan import MQTT_AS, OURS, PAHO, Contender, Row
+
+_KEEP_ALIVE_S = 10
+BLACKHOLES = f"blackholed link noticed, keep_alive {_KEEP_ALIVE_S} s"
+# The longest that a tick lets pass in device/ours.py while it publishes.
+_TICK_S = 0.1
+
+
+class Blackholes:
+    """Runs that take as long as the clients take to notice, next to what else is measured: they use hardly any CPU."""
+
+    def __init__(self, lab: Lab, pool: ThreadPoolExecutor, *, with_peers: bool) -> None:
+        peers = [peer for peer in (PAHO[0], MQTT_AS[0]) if lab.has(peer)] if with_peers else []
+        self._runs: dict[tuple[str, bool], Future[float]] = {
+            (contender.name, publishing): pool.submit(_blackhole, lab, contender, publishing)
+            for contender in (OURS, *peers)
+            for publishing in (False, True)
+        }
+
+    def rows(self) -> Iterator[Row]:
+        """Waits for all of them."""
+        for publishing in (False, True):
+            ours = self._runs[OURS.name, publishing].result()
+            for peer in (PAHO[0].name, MQTT_AS[0].name):
+                run = self._runs.get((peer, publishing))
+                yield Row(
+                    f"{BLACKHOLES}, {'publishing' if publishing else 'idle'}",
+                    ours,
+                    run.result() if run else None,
+                    peer,
+                    "s",
+                    _KEEP_ALIVE_S + _TICK_S,
+                    at_most=True,
+                )
+
+
+def _blackhole(lab: Lab, contender: Contender, publishing: bool) -> float:
+    link = lab.link()
+    with lab.start(contender, "blackhole", port=link.port, keep_alive=_KEEP_ALIVE_S, publishing=publishing) as program:
+        program.next()
+        begin = time.perf_counter()
+        link.blackhole(True)
+        program.next()
+        return time.perf_counter() - begin
+
+
+def severed_rows(lab: Lab) -> Iterator[Row]:
+    """FIN and RST: in ticks after the one that had the chance to see it."""
+    for reset in (False, True):
+        link = lab.link()
+        with lab.start(OURS, "severed", port=link.port) as program:
+            program.next()
+            link.cut(reset=reset)
+            ticks = program.next()["ticks"]
+        yield Row(f"{'RST' if reset else 'FIN'} noticed", ticks, None, None, "ticks", 1.0, at_most=True)

@@ -1,0 +1,114 @@
+"""What the client costs a board in memory: flash, heap after import, the smallest heap, bytes allocated per operation.
+
+Everything runs in the unix port of MicroPython from .mpy files, as a board would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from client_lab import Lab, LabError
+from client_plan import MQTT_AS, OURS, SIMPLE, Contender, Row
+from umqtt_kit.sizes import BUDGETS, compile_file, heap_after_import, library_folder, measure
+
+# The smallest heap is looked for in this range, by steps of this many bytes.
+_SMALLEST_HEAP = 4 * 1024
+_LARGEST_HEAP = 128 * 1024
+_HEAP_STEP = 512
+_COARSE_STEP = 4096
+_EXCHANGES = 10
+_EXCHANGED_WITHIN_S = 4.0
+_STREAMED = 1000
+# Keys of the programs' `allocation`, what they are, and the most that ours may take.
+_OPERATIONS = (
+    ("idle_tick", "bytes allocated: idle tick", 0),
+    ("keep_alive", "bytes allocated: keep-alive round trip", 0),
+    ("publish_0", "bytes allocated: publish QoS 0", 0),
+    ("publish_1", "bytes allocated: publish QoS 1", 96),
+    ("receive_raw", "bytes allocated: receive QoS 0, raw handler", 0),
+    ("receive", "bytes allocated: receive QoS 0, handler of bytes", None),
+)
+_PEER_SOURCES = {"umqtt.simple": "umqtt/simple.py", "mqtt_as": "mqtt_as.py"}
+
+
+def size_rows(lab: Lab, folder: Path) -> Iterator[Row]:
+    """Flash, and heap after import. folder: an empty one, for .mpy files."""
+    totals = measure().totals
+    peers: dict[str, tuple[int, int]] = {}
+    for name, source in _PEER_SOURCES.items():
+        file = lab.peer_file(source)
+        if file is not None:
+            search = folder / name
+            mpy = compile_file(file, search / source.replace(".py", ".mpy"))
+            for stub in (Path(__file__).parent / "device" / "stubs").glob("*.py"):
+                compile_file(stub, search / f"{stub.stem}.mpy")
+            peers[name] = mpy, heap_after_import(search, [source.removesuffix(".py").replace("/", ".")])
+    for key, title, which in (
+        ("smallest_mpy_bytes", ".mpy bytes: smallest useful set", 0),
+        ("everything_mpy_bytes", ".mpy bytes: everything", 0),
+        ("smallest_heap_bytes", "heap after import: smallest useful set", 1),
+    ):
+        for name in _PEER_SOURCES:
+            peer = peers.get(name)
+            yield Row(title, totals[key], peer[which] if peer else None, name, "bytes", BUDGETS[key].goal, at_most=True)
+
+
+def smallest_heap_rows(lab: Lab, folder: Path, *, quick: bool) -> Iterator[Row]:
+    """The same folder as of size_rows, which compiles the peers. quick: coarser, and without mqtt_as."""
+    step = _COARSE_STEP if quick else _HEAP_STEP
+    library = folder / "ours"
+    for source in library_folder().glob("*.py"):
+        if source.stem != "_host":
+            compile_file(source, library / "umqtt_robust" / f"{source.stem}.mpy")
+    ours = smallest_heap(lab, OURS, library, step)
+    for contender in SIMPLE[:1] if quick else (SIMPLE[0], MQTT_AS[0]):
+        peer = smallest_heap(lab, contender, folder / contender.name, step) if lab.has(contender) else None
+        yield Row("smallest heap: 256 B at QoS 1 both ways", ours, peer, contender.name, "bytes", 24576, at_most=True)
+
+
+def smallest_heap(lab: Lab, contender: Contender, search: Path, step: int) -> int:
+    """Bytes of the smallest heap in which it connects and sends itself messages. Raises LabError when none will do.
+
+    The program that drives it is compiled too: a source file would need more heap than the client does.
+    """
+    program = Path(contender.program.replace(".py", "_exchange.py"))
+    compile_file(Path(__file__).parent / "device" / program, search / f"{program.stem}.mpy")
+
+    def runs(heap: int) -> bool:
+        arguments = (str(lab.broker_port), str(_EXCHANGES))
+        with lab.start_compiled(program.stem, *arguments, heap=heap, search=search) as started:
+            try:
+                return started.next(_EXCHANGED_WITHIN_S) == {"exchanged": _EXCHANGES}
+            except LabError:
+                return False
+
+    if not runs(_LARGEST_HEAP):
+        raise LabError(f"{contender.name} does not exchange messages even with a heap of {_LARGEST_HEAP} bytes")
+    return least(runs, _SMALLEST_HEAP, _LARGEST_HEAP, step)
+
+
+def least(runs: Callable[[int], bool], low: int, high: int, step: int) -> int:
+    """The least multiple of step, above low, for which it runs; it runs with high, a multiple of step."""
+    while high - low > step:
+        middle = (low + high) // 2 // step * step
+        if runs(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def allocation_rows(lab: Lab) -> Iterator[Row]:
+    """Per operation, and per message of a stream that does not pause."""
+    found: dict[str, dict[str, float]] = {}
+    for contender in (OURS, SIMPLE[0], MQTT_AS[0]):
+        if lab.has(contender):
+            with lab.start(contender, "allocation", port=lab.broker_port) as program:
+                found[contender.name] = program.next()
+    for key, title, goal in _OPERATIONS:
+        for peer in (SIMPLE[0].name, MQTT_AS[0].name):
+            theirs = found.get(peer, {}).get(key)
+            yield Row(title, found[OURS.name][key], theirs, peer, "bytes", goal, at_most=True)
+    with lab.start(OURS, "allocation_stream", port=lab.source_port, count=_STREAMED) as program:
+        yield Row("bytes allocated: receive QoS 0, raw, in a stream", program.next()["bytes"], None, None, "bytes")

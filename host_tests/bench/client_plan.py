@@ -1,0 +1,157 @@
+"""What the client's bench measures: scenarios, contenders, and the rows with the figure that each has to reach.
+
+A scenario is run by several contenders in turn, so that a ratio compares what ran in the same minutes on the same
+machine. A row is one contender of ours against one peer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Payload of every message of the rates, bytes; messages in flight at most; and the round trip of the slow link, ms.
+PAYLOAD_BYTES = 64
+WINDOW = 20
+ROUND_TRIP_MS = 20.0
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A client and how it is run. program: a file in device/. peer: what it needs from --peers, None: nothing."""
+
+    name: str
+    program: str
+    micropython: bool
+    options: tuple[tuple[str, object], ...] = ()
+    peer: str | None = None
+
+
+OURS = Contender("ours", "ours.py", micropython=True)
+OURS_CPYTHON = Contender("ours on CPython", "ours.py", micropython=False)
+
+
+def _pair(name: str, program: str, *, micropython: bool, peer: str | None, **options: object) -> list[Contender]:
+    # A peer as it comes, and with TCP_NODELAY.
+    return [
+        Contender(name + suffix, program, micropython, (*options.items(), ("nodelay", nodelay)), peer)
+        for suffix, nodelay in (("", False), (" + TCP_NODELAY", True))
+    ]
+
+
+PAHO = _pair("paho-mqtt", "paho_peer.py", micropython=False, peer=None)
+SIMPLE = _pair("umqtt.simple", "umqtt_peer.py", micropython=True, peer="umqtt/simple.py", module="umqtt.simple")
+ROBUST = _pair("umqtt.robust", "umqtt_peer.py", micropython=True, peer="umqtt/robust.py", module="umqtt.robust")
+MQTT_AS = _pair("mqtt_as", "mqtt_as_peer.py", micropython=True, peer="mqtt_as.py")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One way to use a link. kind: publish or receive. slow: with the round trip of ROUND_TRIP_MS."""
+
+    name: str
+    kind: str
+    qos: int
+    slow: bool
+    contenders: tuple[Contender, ...]
+
+
+def _scenario(kind: str, qos: int, *peers: Contender, slow: bool = False) -> Scenario:
+    name = f"{kind} QoS {qos}, {'20 ms round trip' if slow else 'loopback'}"
+    return Scenario(name, kind, qos, slow, (OURS, OURS_CPYTHON, *PAHO, *peers))
+
+
+SCENARIOS = (
+    _scenario("publish", 1, *MQTT_AS, *SIMPLE, slow=True),
+    _scenario("publish", 2, slow=True),
+    _scenario("publish", 0, *MQTT_AS, *SIMPLE, *ROBUST),
+    _scenario("publish", 1, *MQTT_AS, *SIMPLE, *ROBUST),
+    _scenario("publish", 2),
+    _scenario("receive", 0, *MQTT_AS, *SIMPLE, *ROBUST),
+    _scenario("receive", 1, *MQTT_AS, *SIMPLE, *ROBUST),
+)
+
+# (scenario, our contender, peer): the least ratio ours / peer. Peers without an entry are shown without a goal.
+GOALS = {
+    ("publish QoS 1, 20 ms round trip", "ours", "physics"): 0.9,
+    ("publish QoS 1, 20 ms round trip", "ours", "paho-mqtt"): 1.8,
+    ("publish QoS 1, 20 ms round trip", "ours", "mqtt_as"): 7.0,
+    ("publish QoS 1, 20 ms round trip", "ours", "umqtt.simple"): 55.0,
+    ("publish QoS 2, 20 ms round trip", "ours", "physics"): 0.9,
+    ("publish QoS 2, 20 ms round trip", "ours", "paho-mqtt"): 1.8,
+    ("publish QoS 1, loopback", "ours", "paho-mqtt"): 3.0,
+    ("publish QoS 2, loopback", "ours", "paho-mqtt"): 3.0,
+    ("publish QoS 0, loopback", "ours", "umqtt.simple"): 1.3,
+    ("receive QoS 0, loopback", "ours", "umqtt.simple"): 1.0,
+    ("receive QoS 1, loopback", "ours", "umqtt.simple"): 1.3,
+    **{(scenario.name, OURS_CPYTHON.name, "paho-mqtt"): 2.0 for scenario in SCENARIOS},
+}
+
+
+def has_goal(scenario: Scenario, contender: Contender) -> bool:
+    """True for our own, and for peers that a goal names."""
+    ours = (OURS, OURS_CPYTHON)
+    return contender in ours or any((scenario.name, each.name, contender.name) in GOALS for each in ours)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the result. unit: of `ours` and `peer`. goal: the least ratio when `at_most` is False, else the most
+    that `ours` may be; None: the row only informs.
+    """
+
+    case: str
+    ours: float | None
+    peer: float | None
+    peer_name: str | None
+    unit: str
+    goal: float | None = None
+    at_most: bool = False
+
+    @property
+    def ratio(self) -> float | None:
+        """ours / peer, or None when one is missing or the peer is 0."""
+        return self.ours / self.peer if self.ours is not None and self.peer else None
+
+    @property
+    def met(self) -> bool | None:
+        """None when there is no goal, or what it compares with is missing."""
+        value = self.ours if self.at_most else self.ratio
+        if self.goal is None or value is None:
+            return None
+        return value <= self.goal if self.at_most else value >= self.goal
+
+    def as_dict(self) -> dict[str, object]:
+        def rounded(value: float | None) -> float | None:
+            return None if value is None else float(f"{value:.4g}") if value < 1000 else round(value)
+
+        return {
+            "case": self.case,
+            "ours": rounded(self.ours),
+            "peer": rounded(self.peer),
+            "peer_name": self.peer_name,
+            "ratio": rounded(self.ratio),
+            "goal": self.goal,
+            "met": self.met,
+            "unit": self.unit,
+            "goal_is": None if self.goal is None else "most of ours" if self.at_most else "least ratio",
+        }
+
+
+def rate_rows(
+    scenario: Scenario, contenders: Sequence[Contender], medians: dict[str, float], physics: float | None
+) -> list[Row]:
+    """The rows of a scenario. contenders: of the scenario, those to show; medians: messages/s of those that ran, by
+    name; physics: the bound, if there is one.
+    """
+    rows = []
+    for ours in (OURS, OURS_CPYTHON):
+        opponents: dict[str, float | None] = {} if physics is None else {"physics": physics}
+        for peer in contenders:
+            # Our client on CPython is compared with what runs on CPython, on MicroPython with all.
+            if peer not in (OURS, OURS_CPYTHON) and (ours is OURS or not peer.micropython):
+                opponents[peer.name] = medians.get(peer.name)
+        case = scenario.name if ours is OURS else f"{scenario.name} (CPython)"
+        for name, figure in opponents.items():
+            goal = GOALS.get((scenario.name, ours.name, name))
+            rows.append(Row(case, medians.get(ours.name), figure, name, "messages/s", goal))
+    return rows

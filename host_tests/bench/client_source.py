@@ -1,0 +1,112 @@
+"""A broker's side of a connection that sends messages as fast as they are taken.
+
+What the receive rows measure is then the client, and neither a publisher nor a broker's forwarding.
+
+It answers CONNECT and SUBSCRIBE and whatever PINGREQ comes, and sends from a buffer that was filled before. The topic
+filter tells what: `bench/QOS/COUNT/SIZE`, COUNT messages of SIZE bytes at that QoS, 0 for no end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Self
+
+_MESSAGES_PER_WRITE = 512
+
+
+class Source:
+    """Listens on 127.0.0.1:port, one thread a connection; acknowledgements are read and thrown away."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._open: set[socket.socket] = set()
+        self._thread = threading.Thread(target=self._accept, name="source", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # shutdown wakes the threads, which close() alone would not.
+        for each in (self._listener, *self._open):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._open.add(connection)
+            threading.Thread(target=self._serve, args=(connection,), name="source", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        waiting = b""
+        try:
+            while True:
+                # Small packets only come here: none is longer than 127 bytes, so byte 1 is the remaining length.
+                while len(waiting) > 1 and len(waiting) >= 2 + waiting[1]:
+                    packet, waiting = waiting[: 2 + waiting[1]], waiting[2 + waiting[1] :]
+                    if packet[0] == 0x10:
+                        connection.sendall(b"\x20\x02\x00\x00")
+                    elif packet[0] == 0xC0:
+                        connection.sendall(b"\xd0\x00")
+                    elif packet[0] == 0x82:
+                        topic_filter = packet[6:-1]
+                        connection.sendall(bytes((0x90, 3, packet[2], packet[3], packet[-1])))
+                        threading.Thread(target=self._send, args=(connection, topic_filter), daemon=True).start()
+                received = connection.recv(65536)
+                if not received:
+                    return
+                waiting += received
+                if waiting[0] == 0x40:  # PUBACKs, and nothing else comes while messages flow
+                    waiting = waiting[len(waiting) & ~3 :]
+        except OSError:
+            return  # the client has what it wants
+        finally:
+            self._open.discard(connection)
+            connection.close()
+
+    @staticmethod
+    def _send(connection: socket.socket, topic_filter: bytes) -> None:
+        _, qos, count, size = topic_filter.split(b"/")
+        try:
+            for chunk in chunks(topic_filter, int(qos), int(count), int(size)):
+                connection.sendall(chunk)
+        except OSError:
+            return  # the client has closed
+
+
+def chunks(topic: bytes, qos: int, count: int, size: int) -> Iterator[bytes]:
+    """Bytes to write, many PUBLISHes each; made once and then repeated when count is 0."""
+    if count:
+        yield b"".join(publish(topic, qos, 1 + i % 65535, size) for i in range(count))
+        return
+    # All the packet ids, so that none comes twice while it is unacknowledged.
+    buffers = _all_ids(topic, qos, size)
+    while True:
+        yield from buffers
+
+
+@functools.cache
+def _all_ids(topic: bytes, qos: int, size: int) -> list[bytes]:
+    return [
+        b"".join(publish(topic, qos, first + i, size) for i in range(min(_MESSAGES_PER_WRITE, 65536 - first)))
+        for first in range(1, 65536, _MESSAGES_PER_WRITE)
+    ]
+
+
+def publish(topic: bytes, qos: int, packet_id: int, size: int) -> bytes:
+    """A PUBLISH of `size` bytes of payload; the whole packet must be shorter than 16 KB."""
+    body = len(topic).to_bytes(2, "big") + topic + (packet_id.to_bytes(2, "big") if qos else b"") + bytes(size)
+    length = bytes((len(body),)) if len(body) < 128 else bytes((len(body) & 127 | 128, len(body) >> 7))
+    return bytes((0x30 | qos << 1,)) + length + body

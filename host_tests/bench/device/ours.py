@@ -1,0 +1,209 @@
+"""The project's client under the bench; runs on MicroPython and on CPython. argv[1]: JSON, argv[2]: what to do.
+
+Prints lines of JSON.
+"""
+
+import gc
+import json
+import select
+import sys
+import time
+
+from umqtt_robust import Client
+
+try:
+    from time import ticks_diff, ticks_us
+except ImportError:
+
+    def ticks_us():
+        return time.perf_counter_ns() // 1000
+
+    def ticks_diff(later, earlier):
+        return later - earlier
+
+
+TOPIC = b"bench/%d" % (ticks_us() % 1000000)
+given = json.loads(sys.argv[1])
+
+
+def say(**values):
+    print(json.dumps(values))
+    if hasattr(sys.stdout, "flush"):
+        sys.stdout.flush()
+
+
+def fail(error):
+    raise SystemExit(str(error) or error.__class__.__name__)
+
+
+def connected(**options):
+    # random: the first attempt comes at once.
+    client_id = b"bench-ours-%d" % (ticks_us() % 1000000)
+    client = Client(client_id, "mqtt://127.0.0.1:" + str(given["port"]), random=lambda n: 0, **options)
+    client.on_error = fail
+    while not client.connected:
+        client.poll(1000)
+    return client
+
+
+def publish():
+    """Messages in a row for so many seconds, counted until the broker has acknowledged or, at QoS 0, got them all."""
+    qos = given["qos"]
+    payload = bytes(given["size"])
+    client = connected(window=given["window"])
+    slots = client.outbox.store.slots
+    sent = 0
+    begin = ticks_us()
+    limit = given["seconds"] * 1000000
+    while ticks_diff(ticks_us(), begin) < limit:
+        if qos:
+            while client.pending < slots:
+                client.publish(TOPIC, payload, qos)
+                sent += 1
+            client.poll(1000)
+        else:
+            for _ in range(64):
+                if client.publish(TOPIC, payload) is None:
+                    client.poll(1000)
+                else:
+                    sent += 1
+            client.tick()
+    if not qos:
+        # Acknowledged only after the broker has read all that came before it.
+        client.publish(TOPIC, payload, 1)
+        sent += 1
+    while client.pending:
+        client.poll(1000)
+    say(rate=sent * 1e6 / ticks_diff(ticks_us(), begin))
+
+
+def receive():
+    """Messages as fast as they come for so many seconds, each as bytes to a handler of its filter."""
+    got = 0
+
+    def handler(topic, payload):
+        nonlocal got
+        got += 1
+
+    topic_filter = b"bench/%d/0/%d" % (given["qos"], given["size"])
+    client = connected()
+    client.on(topic_filter, handler)
+    client.subscribe(topic_filter, given["qos"])
+    client.tick()
+    while got < given["first"]:
+        client.poll(1000)
+    got = 0
+    begin = ticks_us()
+    limit = given["seconds"] * 1000000
+    while ticks_diff(ticks_us(), begin) < limit:
+        client.poll(1000)
+    say(rate=got * 1e6 / ticks_diff(ticks_us(), begin))
+
+
+def blackhole():
+    """Says when the link is noticed to be dead. given["publishing"]: a message at QoS 0 every 100 ms all the while."""
+    ended = []
+    client = connected(keep_alive=given["keep_alive"])
+    client.on_disconnect = ended.append
+    say(ready=True)
+    while not ended:
+        if given["publishing"]:
+            client.publish(TOPIC, b"x")
+        client.poll(100 if given["publishing"] else 1000)
+    say(lost=str(ended[0]))
+
+
+def severed():
+    """How many ticks it takes from when a FIN or RST has come to when the client knows."""
+    client = connected()
+    poller = select.poll()
+    poller.register(client.socket, select.POLLIN)
+    say(ready=True)
+    poller.poll(10000)
+    ticks = 0
+    while client.connected:
+        client.tick()
+        ticks += 1
+    say(ticks=ticks)
+
+
+def allocation():
+    """Bytes of heap that each operation takes, the collector off; an average over many."""
+    client = connected(keep_alive=60)
+    payload = bytes(given["size"])
+    now = [client.now]
+    client.ticks = lambda: now[0]
+
+    def ping():
+        now[0] += 30000
+        client.tick()
+        client.transport.wait(1000, False)  # for PINGRESP
+        client.tick()
+
+    def qos_1():
+        client.publish(TOPIC, payload, 1)
+        while client.in_flight:
+            client.tick()
+
+    def to_itself():
+        # The publish takes nothing, as its own figure shows.
+        client.publish(TOPIC, payload)
+        while client.received == before[0]:
+            client.tick()
+        before[0] = client.received
+
+    result = {
+        "idle_tick": cost(client.tick),
+        "keep_alive": cost(ping),
+        "publish_0": cost(lambda: client.publish(TOPIC, payload)),
+        "publish_1": cost(qos_1),
+    }
+    client.subscribe(TOPIC)
+    while not client.subscribed:
+        client.tick()
+    before = [client.received]
+    client.on(TOPIC, take)
+    result["receive"] = cost(to_itself)
+    client.on_raw = take_raw
+    result["receive_raw"] = cost(to_itself)
+    say(**result)
+
+
+def cost(operation, times=100):
+    for _ in range(64):
+        operation()
+    gc.collect()
+    gc.disable()
+    begin = gc.mem_alloc()
+    for _ in range(times):
+        operation()
+    used = gc.mem_alloc() - begin
+    gc.enable()
+    return used / times
+
+
+def take_raw(buf, topic_start, topic_end, payload_start, payload_end):
+    pass
+
+
+def take(topic, payload):
+    pass
+
+
+def allocation_stream():
+    """The same for inbound messages at QoS 0 that come without a pause, to a raw handler."""
+    client = connected()
+    client.on_raw = take_raw
+    client.subscribe(b"bench/0/%d/%d" % (given["count"], given["size"]))
+    while client.received < 64:
+        client.tick()
+    gc.collect()
+    gc.disable()
+    first = client.received
+    begin = gc.mem_alloc()
+    while client.received < given["count"]:
+        client.tick()
+    say(bytes=(gc.mem_alloc() - begin) / (client.received - first))
+
+
+globals()[sys.argv[2]]()

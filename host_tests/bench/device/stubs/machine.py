@@ -1,0 +1,5 @@
+"""What mqtt_as asks of `machine`."""
+
+
+def unique_id():
+    return b"bench"

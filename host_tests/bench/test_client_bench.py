@@ -1,0 +1,121 @@
+"""The bench tells the truth about what it ran: goals are compared the right way, and its output is the promised one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_BENCH = Path(__file__).resolve().parent
+sys.path.insert(0, str(_BENCH))
+
+from client_memory import least  # noqa: E402 - its folder is no package
+from client_plan import GOALS, OURS, OURS_CPYTHON, SCENARIOS, Row, has_goal, rate_rows  # noqa: E402
+from client_source import Source  # noqa: E402
+from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command  # noqa: E402
+
+_KEYS = {"case", "ours", "peer", "peer_name", "ratio", "goal", "met"}
+
+
+def test_every_goal_names_a_contender_of_its_scenario():
+    contenders = {scenario.name: {each.name for each in scenario.contenders} for scenario in SCENARIOS}
+    for scenario, ours, peer in GOALS:
+        assert {ours} < contenders[scenario]
+        assert peer == "physics" or peer in contenders[scenario]
+
+
+@pytest.mark.parametrize(
+    ("ours", "peer", "goal", "at_most", "met"),
+    [
+        (200.0, 100.0, 2.0, False, True),
+        (199.0, 100.0, 2.0, False, False),
+        (96.0, 320.0, 96.0, True, True),
+        (97.0, 320.0, 96.0, True, False),
+        (0.0, None, 0.0, True, True),
+        (200.0, None, 2.0, False, None),
+        (None, 100.0, 2.0, False, None),
+        (200.0, 100.0, None, False, None),
+    ],
+)
+def test_a_goal_is_met_by_figures_and_never_by_their_absence(ours, peer, goal, at_most, met):
+    assert Row("a case", ours, peer, "a peer", "bytes", goal, at_most).met is met
+
+
+def test_a_peer_that_did_not_run_still_has_its_row():
+    scenario = SCENARIOS[0]
+    rows = rate_rows(scenario, scenario.contenders, {OURS.name: 900.0, OURS_CPYTHON.name: 901.0}, 1000.0)
+    of_ours = {row.peer_name: row for row in rows if row.case == scenario.name}
+    assert of_ours["physics"].ratio == 0.9
+    assert (
+        of_ours["umqtt.simple"].as_dict() | {"peer": None, "ratio": None, "met": None}
+        == of_ours["umqtt.simple"].as_dict()
+    )
+    assert all(row.ours == 901.0 for row in rows if row.case.endswith("(CPython)"))
+
+
+def test_a_quick_run_keeps_every_peer_that_has_a_goal():
+    for scenario, _, peer in GOALS:
+        of_it = next(each for each in SCENARIOS if each.name == scenario)
+        assert peer == "physics" or peer in [each.name for each in of_it.contenders if has_goal(of_it, each)]
+
+
+@pytest.mark.parametrize("threshold", [4097, 5000, 24576, 131071, 131072])
+def test_the_smallest_heap_is_found_to_one_step(threshold):
+    found = least(lambda heap: heap >= threshold, 4096, 131072, 512)
+    assert found % 512 == 0
+    assert threshold <= found < threshold + 512
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_the_source_sends_so_many_messages_of_that_size(qos):
+    topic = b"bench/%d/7/200" % qos
+    with Source() as source, socket.create_connection(("127.0.0.1", source.port), 10) as client:
+        client.sendall(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01c")
+        client.sendall(bytes((0x82, 5 + len(topic), 0, 1, 0, len(topic))) + topic + bytes((qos,)))
+        client.settimeout(10)
+        size = 3 + 2 + len(topic) + 2 * qos + 200
+        received = b""
+        while len(received) < 4 + 5 + 7 * size:
+            received += client.recv(65536)
+    assert received[:9] == b"\x20\x02\x00\x00\x90\x03\x00\x01" + bytes((qos,))
+    messages = received[9:]
+    assert len(messages) == 7 * size
+    for i in range(7):
+        message = messages[i * size :][:size]
+        assert message[0] == 0x30 | qos << 1
+        assert not qos or message[5 + len(topic) : 7 + len(topic)] == bytes((0, i + 1))
+
+
+def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(_BENCH / "client.py"), *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_each_row_is_a_line_of_json_with_the_promised_keys(tmp_path: Path):
+    try:
+        micropython_command()
+    except MicroPythonMissing as missing:
+        pytest.skip(str(missing))
+    if not shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/opt/homebrew/sbin"):
+        pytest.skip("needs the broker mosquitto")
+    ended = _bench("--quick", "--json", "--only", "publish QoS 2, loopback")
+    assert ended.returncode == 0, ended.stderr
+    rows = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert {row["case"] for row in rows} == {"publish QoS 2, loopback", "publish QoS 2, loopback (CPython)"}
+    for row in rows:
+        assert row.keys() >= _KEYS
+        assert row["ours"] > 0
+        assert row["peer"] > 0
+
+
+def test_what_is_asked_wrongly_is_answered_in_a_line_that_says_what_to_do():
+    for arguments, told in ((("--peers", "/nowhere"), "install umqtt"), (("--only", "nothing"), "the groups")):
+        ended = _bench(*arguments)
+        assert ended.returncode == 2
+        assert told in ended.stderr.splitlines()[-1]
