@@ -14,7 +14,7 @@ from app.settings import SettingsError, load
 from app.telemetry import Telemetry
 from app.wifi import Wifi
 from umqtt_robust import Client, Will
-from umqtt_robust.store import MemoryStore
+from umqtt_robust.flash import FlashStore
 
 # The loop looks after Wi-Fi and waiting replies at least this often, whatever the interval of the readings.
 _LONGEST_WAIT_MS = 1000
@@ -65,7 +65,7 @@ def build(folder="/"):
     # Durable before anything is read, sent or retried.
     identity = open_identity(settings["device_id"] or _hardware_id(), _state_folder(folder))
     status = Status(identity, VERSION)
-    client = _client(settings, secrets, identity, status)
+    client = _client(settings, secrets, identity, status, _state_folder(folder))
     log = Log(client, identity)
     if identity.counter_error:
         log.report("warning", identity.counter_error)
@@ -83,7 +83,7 @@ def build(folder="/"):
     )
 
 
-def _client(settings, secrets, identity, status):
+def _client(settings, secrets, identity, status, state_folder):
     options = {}
     if "username" in secrets["mqtt"]:
         options = secrets["mqtt"]
@@ -92,7 +92,7 @@ def _client(settings, secrets, identity, status):
         tuple(settings["brokers"]),
         keep_alive=settings["keep_alive"],
         clean_session=False,
-        store=MemoryStore(settings["outbox"]),
+        store=FlashStore(state_folder + "/mqtt", settings["outbox"]),
         will=Will(status.topic, status.payload(False, "connection lost"), qos=1, retain=True),
         **options
     )
