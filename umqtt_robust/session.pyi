@@ -1,0 +1,88 @@
+from collections.abc import Callable
+from typing import Any
+
+from .errors import MQTTError
+
+# handler(topic, payload)
+_Handler = Callable[[bytes, bytes], object]
+# on_raw(buf, topic_start, topic_end, payload_start, payload_end); buf belongs to the client
+_RawHandler = Callable[[bytearray | bytes, int, int, int, int], object]
+# on_large(topic, offset, size, chunk); chunk is valid until the handler returns
+_LargeHandler = Callable[[bytes, int, int, memoryview], object]
+
+class Session:
+    # Options that Client sets; times are ms, sizes bytes.
+    window: int
+    ack_timeout: int
+    ping_after: int
+    ping_timeout: int
+    rx_size: int
+    tx_size: int
+    policy: int
+    max_bytes: int | None
+    queue_qos0: bool
+    manual_ack: bool
+    on_message: _Handler | None
+    on_raw: _RawHandler | None
+    on_large: _LargeHandler | None
+    # on_acknowledged(packet_id)
+    on_acknowledged: Callable[[int], object] | None
+    # on_dropped(packet_id, topic, payload, reason): policy.FULL or policy.EXPIRED
+    on_dropped: Callable[[int, bytes, bytes, int], object] | None
+    on_error: Callable[[MQTTError | OSError | MemoryError], object] | None
+    # on_dead_letter(topic, payload, error); payload is None of a message that came in pieces
+    on_dead_letter: Callable[[bytes, bytes | None, Exception], object] | None
+
+    # Counters.
+    sent: int
+    received: int
+    discarded: int
+    unhandled: int
+    dead_letters: int
+    unexpected: int
+    too_large: int
+
+    # Of the message at hand, while a handler runs.
+    packet_id: int
+    flags: int
+    redelivered: bool
+
+    pending: int
+    in_flight: int
+    subscribed: bool
+
+    # What the parts of the library use among themselves; modules without a stub are nobody else's business.
+    state: int
+    outbox: Any
+    out: Any
+    now: int
+    large: Any
+
+    def __init__(self, outbox: Any, keep_alive: int) -> None: ...
+    def publish(
+        self,
+        topic: str | bytes,
+        payload: bytes | str | bytearray | memoryview,
+        qos: int = 0,
+        retain: bool = False,
+        expires_in: int | None = None,
+    ) -> int | None: ...
+    def on(self, topic_filter: str | bytes, handler: _Handler | None) -> None: ...
+    def subscribe(self, topic_filter: str | bytes, qos: int = 0) -> None: ...
+    def unsubscribe(self, topic_filter: str | bytes) -> None: ...
+    def part(self, name: str) -> Any: ...
+    def has_part(self, name: str) -> bool: ...
+    def open(self, write: Callable[[bytes | bytearray, int, int], int | None], connect_packet: bytes) -> None: ...
+    def close(self) -> None: ...
+    def resume(self, session_present: bool) -> None: ...
+    def begin_session(self) -> None: ...
+    def receive(self, buf: bytearray, n: int) -> int: ...
+    def work(self) -> int: ...
+    def keep_alive(self) -> int: ...
+    def advance(self) -> None: ...
+    def resumed(self, packet_id: int) -> None: ...
+    def remove(self, packet_id: int) -> None: ...
+    def acknowledged(self, packet_id: int, kind: int) -> bool: ...
+    def connected_as(self, session_present: int, return_code: int) -> None: ...
+    def check_inbound(self, topic: bytes) -> None: ...
+    def deliver_stored(self, flags: int, packet_id: int, topic: bytes, payload: bytes, redelivered: bool) -> None: ...
