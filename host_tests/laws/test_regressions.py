@@ -350,3 +350,14 @@ def test_a_callback_that_raises_leaves_the_stream_whole():
     comes_back(world)
     equal(sorted(set(world.messages)), [(b"down/x", b"%d" % i) for i in range(5)])
     equal(broker.session.queue, [])
+
+
+def test_a_purge_does_not_publish_the_will():
+    world = connected()
+    world.options["store"] = None
+    world.restart()
+    broker = world.brokers[0]
+    seen = len(broker.seen)
+    comes_back(world)
+    heads = [head for head, _ in broker.seen[seen:] if head in (0x10, 0xE0)]
+    equal(heads, [0x10, 0xE0, 0x10, 0xE0, 0x10], "each link that is given up ends with DISCONNECT")
