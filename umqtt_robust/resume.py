@@ -35,6 +35,7 @@ class Part:
             return True
         if not client.keep_broker_queue:
             client.purge = client.again = True
+            client.say_goodbye()  # without it the broker would publish the will
             raise SessionPurged(broker)
         return False
 
