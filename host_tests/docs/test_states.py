@@ -1,0 +1,29 @@
+"""The state diagrams in the docs are those of the code."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import draw_states
+
+from umqtt_robust import states
+
+
+def test_the_diagrams_are_up_to_date():
+    assert draw_states.TARGET.read_text() == draw_states.text(), "run host_tests/docs/draw_states.py"
+
+
+def test_every_transition_is_drawn():
+    drawn = sum(sum(state in diagram.names for state, _ in diagram.table) for diagram in draw_states.diagrams())
+    assert drawn == len(states.LINK) + len(states.OUTBOUND) + len(states.INBOUND)
+
+
+@pytest.mark.parametrize("table", ["LINK", "OUTBOUND", "INBOUND"])
+def test_a_transition_that_is_taken_away_changes_the_diagrams(monkeypatch, table):
+    shorter = dict(getattr(states, table))
+    shorter.popitem()
+    monkeypatch.setattr(states, table, shorter)
+    assert draw_states.TARGET.read_text() != draw_states.text()

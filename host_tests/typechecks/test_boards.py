@@ -1,0 +1,133 @@
+"""Device code uses what the boards really have: checked by a type checker against stubs of each board's own modules."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from get_stubs import BOARDS, stubs_of
+
+from umqtt_robust import client
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """A complaint that is not one. file, message: regular expressions; why: the reason it may stand."""
+
+    file: str
+    message: str
+    why: str
+
+    def matches(self, told: Complaint) -> bool:
+        return bool(re.match(self.file, told.file) and re.search(self.message, told.message))
+
+
+_EXCEPTIONS = (
+    Allowed(
+        r"umqtt_robust/(client|session)\.py",
+        rf'Cannot access attribute "({"|".join(vars(client)["_OPTIONS"])})" for class "(Client|Session)\*"',
+        "options become attributes by setattr()",
+    ),
+    Allowed(r"umqtt_robust/\w+\.py", r'Import "\._host" could not be resolved', "the computer's half, not on boards"),
+    Allowed(
+        r"umqtt_robust/\w+\.py",
+        r'Argument of type "[^"]*\| None" cannot be assigned',
+        "an attribute is None only while nothing uses it; without annotations the checker cannot know",
+    ),
+    Allowed(
+        r"umqtt_robust/transport\.py",
+        r"Expected 1 positional argument",
+        "a stream's write(buf, offset, size): in py/stream.c, not in the stubs",
+    ),
+    Allowed(
+        r"firmware/app/health\.py",
+        r"StringIO",
+        "print_exception() takes it and it has getvalue(): in py/modio.c, not in the stubs",
+    ),
+)
+
+
+# Device code has no annotations: of an attribute that is first None the checker knows nothing else.
+_OFF = ("OptionalMemberAccess", "OptionalIterable", "OptionalSubscript", "OptionalOperand", "OptionalCall")
+
+
+# Mistakes, each of which must be found: code for a computer, or for no board at all.
+_PLANTED = {
+    "machine.teleport()": "teleport",
+    "machine.Pin(2, machine.Pin.OUT).blink()": "blink",
+    "time.perf_counter()": "perf_counter",
+    "socket.socket().sendmsg([b''])": "sendmsg",
+}
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """file: as in the checkout; line: from 1."""
+
+    file: str
+    line: int
+    message: str
+
+    @property
+    def allowed(self) -> bool:
+        return any(each.matches(self) for each in _EXCEPTIONS)
+
+
+@pytest.fixture(scope="module", params=list(BOARDS))
+def complaints(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Complaint]:
+    """What the checker says of the device code on one board, and of a module full of mistakes, app/planted.py."""
+    stubs = stubs_of(request.param)
+    if not (stubs / "stdlib").is_dir():
+        pytest.skip("the boards' stubs are missing - try: .venv/bin/python host_tests/typechecks/get_stubs.py")
+    copy = tmp_path_factory.mktemp(request.param)
+    for name in ("umqtt_robust", "firmware"):
+        # Without the .pyi: what a module uses of another is to be seen in its source.
+        shutil.copytree(_ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.pyi", "_host.py", "__pycache__"))
+    (copy / "firmware" / "app" / "planted.py").write_text("\n".join(["import machine, socket, time", *_PLANTED]))
+    settings = {
+        "include": ["umqtt_robust", "firmware"],
+        "stubPath": str(stubs),
+        "typeshedPath": str(stubs),
+        "extraPaths": [str(copy), str(copy / "firmware")],
+        "typeCheckingMode": "basic",
+        "reportMissingModuleSource": "none",
+        **{f"report{name}": "none" for name in _OFF},
+    }
+    (copy / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = [str(Path(sys.executable).parent / "basedpyright"), "-p", str(copy), "--level", "error", "--outputjson"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    return [
+        Complaint(
+            str(Path(told["file"]).relative_to(copy)),
+            told["range"]["start"]["line"] + 1,
+            " ".join(told["message"].split()),
+        )
+        for told in json.loads(ended.stdout)["generalDiagnostics"]
+        if told["severity"] == "error"
+    ]
+
+
+def test_device_code_fits_the_boards_modules(complaints):
+    assert [each for each in complaints if not each.allowed and not each.file.endswith("planted.py")] == []
+
+
+def test_every_exception_is_still_needed(complaints):
+    assert [each.why for each in _EXCEPTIONS if not any(each.matches(told) for told in complaints)] == []
+
+
+def test_what_a_board_does_not_have_is_found(complaints):
+    told = {each.line: each.message for each in complaints if each.file.endswith("planted.py")}
+    assert sorted(told) == list(range(2, 2 + len(_PLANTED)))
+    for line, name in enumerate(_PLANTED.values(), 2):
+        assert name in told[line]
