@@ -181,3 +181,18 @@ def test_mqtt_3_1_is_a_fallback_when_allowed():
     world = World([Broker(mqtt31=True)])
     assert not world.run(lambda: world.client.connected, 10000)
     equal(world.of_kind("error")[0].args, ("connect", 1))
+
+
+def test_a_link_that_was_only_ticked_when_asked_was_a_good_one_too():
+    for lasted in (10000, 25000, 29000):
+        world = World(keep_alive=60)
+        world.unreachable = True
+        for _ in range(6):
+            world.clock.advance(world.client.tick())
+        world.unreachable = False
+        run_until(world, lambda world=world: world.client.connected, 128000)
+        assert world.client.tick() >= lasted
+        world.clock.advance(lasted)
+        world.wire.break_now()
+        world.client.tick()
+        equal(world.client.tick(), 1000, "%d ms" % lasted)

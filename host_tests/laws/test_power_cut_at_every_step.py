@@ -181,8 +181,11 @@ def test_a_write_that_fails_at_every_step_loses_nothing():
                 for topic, payload, qos in UP:
                     n = world.taken().count((topic, payload))
                     assert n == 0 if (topic, payload, qos) in refused else n == 1 or qos == 1 and n, (topic, payload, n)
-                for topic, payload, _ in DOWN:
-                    assert (topic, payload) in world.messages
+                for topic, payload, qos in DOWN:
+                    again = [
+                        world.redelivered[i] for i in range(len(world.messages)) if world.messages[i][1] == payload
+                    ]
+                    assert again and (qos == 1 or all(again[1:])), (payload, again, "handed over again, not flagged")
                 equal(world.flash.messages, {})
                 equal(world.flash.inbound, {})
             except BaseException:

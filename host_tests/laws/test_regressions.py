@@ -18,6 +18,7 @@ def connected(broker=None, subscribe=True, **options):
 
 
 def comes_back(world):
+    world.settle()  # a link that broke is noticed at the next tick
     assert world.run(lambda: world.client.connected and world.client.subscribed and not world.client.pending)
     world.settle()
     equal(world.faults(), [])
@@ -361,3 +362,26 @@ def test_a_purge_does_not_publish_the_will():
     comes_back(world)
     heads = [head for head, _ in broker.seen[seen:] if head in (0x10, 0xE0)]
     equal(heads, [0x10, 0xE0, 0x10, 0xE0, 0x10], "each link that is given up ends with DISCONNECT")
+
+
+def test_a_handler_that_needs_another_part_while_a_session_is_forgotten():
+    # Its message was stored and never released: it is handed over when the session is found to be lost.
+    world = connected()
+    broker = world.brokers[0]
+    client = world.client
+    handled = []
+
+    def handler(topic, payload):
+        client.acknowledge(1)
+        client.publish(b"t", b"reply", 1, expires_in=5000)
+        handled.append(payload)
+
+    client.on_message = handler
+    broker.send(b"c", b"down/x", b"stored", 2)
+    client.tick()
+    equal(handled, [])
+    broker.lose_sessions = True
+    world.wire.break_now()
+    comes_back(world)
+    equal(handled, [b"stored"])
+    equal(broker.taken, [(b"t", b"reply")])
