@@ -1,10 +1,10 @@
-"""CPython's side of _platform.py: not installed on boards."""
+"""CPython's side of _platform.py and tls.py, with MicroPython's ways: not installed on boards."""
 
-import io
 import os
 import select
 import socket
 import ssl
+import tempfile
 import time
 
 
@@ -22,54 +22,100 @@ class Socket(socket.socket):
     def readinto(self, buf):
         try:
             return self.recv_into(buf)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        except BlockingIOError:
             return None
 
     def write(self, buf, offset, size):
         try:
             return self.send(memoryview(buf)[offset : offset + size])
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        except BlockingIOError:
             return None
 
 
-def poll():
-    """select.poll with MicroPython's ipoll()."""
-    poller = _Poll()
-    return poller
+class _SecureSocket(ssl.SSLSocket):
+    """The same over TLS. wants: the only event that matters now, 0: whatever is asked for."""
+
+    wants = 0
+
+    def readinto(self, buf):
+        self.wants = 0
+        try:
+            return self.recv_into(buf)
+        except ssl.SSLWantReadError:
+            return None
+        except ssl.SSLWantWriteError:
+            self.wants = select.POLLOUT
+            return None
+
+    def write(self, buf, offset, size):  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.wants = 0
+        try:
+            return self.send(memoryview(buf)[offset : offset + size])
+        except ssl.SSLWantWriteError:
+            return None
+        except ssl.SSLWantReadError:
+            self.wants = select.POLLIN  # the handshake waits for the broker
+            return None
 
 
-class _Poll:
+class _Context(ssl.SSLContext):
+    """ssl.SSLContext with the arguments of MicroPython's: certificates and keys as DER."""
+
+    sslsocket_class = _SecureSocket
+
+    def load_verify_locations(self, certificate):  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().load_verify_locations(cadata=certificate)
+
+    def load_cert_chain(self, certificate, key):  # pyright: ignore[reportIncompatibleMethodOverride]
+        # ssl reads them from a file only: this one is its owner's alone and gone when the block ends.
+        pem = ssl.DER_cert_to_PEM_cert(certificate)
+        label = _key_label(key)
+        pem += ssl.DER_cert_to_PEM_cert(key).replace("CERTIFICATE", label)
+        handle, path = tempfile.mkstemp()
+        try:
+            with open(handle, "w") as file:
+                file.write(pem)
+            super().load_cert_chain(path)
+        finally:
+            os.unlink(path)
+
+
+def _key_label(der):
+    # After SEQUENCE and its length: version 1 is SEC 1; version 0 and then an INTEGER PKCS #1; else PKCS #8.
+    i = 2 + (der[1] & 0x7F if der[1] & 0x80 else 0)
+    if der[i + 2] == 1:
+        return "EC PRIVATE KEY"
+    return "RSA PRIVATE KEY" if der[i + 3] == 2 else "PRIVATE KEY"
+
+
+class tls:
+    """MicroPython's module of that name."""
+
+    PROTOCOL_TLS_CLIENT = ssl.PROTOCOL_TLS_CLIENT
+    SSLContext = _Context
+
+
+class poll:
+    """select.poll with MicroPython's ipoll(), which looks into a TLS socket too; of those it takes one."""
+
     def __init__(self):
         self._poll = select.poll()
-        self.register = self._poll.register
         self.modify = self._poll.modify
         self.ipoll = self._poll.poll
 
+    def register(self, sock, events):
+        self._poll.register(sock, events)
+        if isinstance(sock, _SecureSocket):
+            self._secure = sock
+            self._events = events
+            self.modify = self._modify_secure
+            self.ipoll = self._ipoll_secure
 
-def mkdir_durably(name):
-    """os.mkdir() that is on the disk when it returns."""
-    os.mkdir(name)
-    _sync_folder(os.path.dirname(name))
+    def _modify_secure(self, sock, events):
+        self._events = events
 
-
-def _sync_folder(name):
-    descriptor = os.open(name or ".", os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-class open_durably(io.FileIO):
-    """open(name, mode) of a file that is on the disk, with its name, once flush() has returned."""
-
-    def __init__(self, name, mode):
-        self._new = mode == "wb" and not os.path.exists(name)
-        io.FileIO.__init__(self, name, mode)
-
-    def flush(self):
-        if self.writable():
-            os.fsync(self.fileno())
-        if self._new:
-            _sync_folder(os.path.dirname(self.name))
-            self._new = False
+    def _ipoll_secure(self, ms):
+        if self._events & select.POLLIN and self._secure.pending():
+            return [(self._secure, select.POLLIN)]  # decrypted already: the kernel knows nothing of it
+        self._poll.modify(self._secure, self._secure.wants or self._events)
+        return self._poll.poll(ms)

@@ -1,0 +1,85 @@
+"""Programs that run on either interpreter, and how the tests start them."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from umqtt_testkit.interpreter import device_search_path, micropython_command
+
+FOLDER = Path(__file__).resolve().parent
+_TIMEOUT_S = 40.0
+
+
+def command_of(interpreter: str) -> list[str]:
+    """The command line for "cpython" or "micropython"; raises MicroPythonMissing."""
+    return [sys.executable, "-u"] if interpreter == "cpython" else micropython_command("1M")
+
+
+class Program:
+    """A program that prints one JSON object a line."""
+
+    def __init__(self, command: list[str], name: str, config: dict[str, Any]) -> None:
+        path = ":".join(device_search_path())
+        self._process = subprocess.Popen(
+            [*command, str(FOLDER / name), json.dumps(config)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={"PYTHONPATH": path, "MICROPYPATH": f"{path}:.frozen", "PATH": "/usr/bin:/bin"},
+            text=True,
+        )
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        self.printed: list[str] = []
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def next(self, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
+        """The next object that it prints. Fails when it prints something else or ends."""
+        line = self._lines.get(timeout=timeout_s)
+        if line is not None:
+            self.printed.append(line)
+            try:
+                return json.loads(line)
+            except ValueError:
+                pass
+        self._process.wait(10)
+        while (line := self._lines.get(timeout=10)) is not None:
+            self.printed.append(line)
+        raise AssertionError("the program failed:\n" + "".join(self.printed))
+
+    def until(self, event: str, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
+        """Reads on to that event and returns it."""
+        while True:
+            got = self.next(timeout_s)
+            if got["event"] == event:
+                return got
+            assert got["event"] not in ("done", "stopped"), self.printed
+
+    def finish(self) -> list[dict[str, Any]]:
+        """Every event until it ends."""
+        events = [self.next()]
+        while events[-1]["event"] not in ("done", "stopped"):
+            events.append(self.next())
+        assert self._process.wait(10) == 0, self.printed
+        return events
+
+    def cpu_s(self) -> float:
+        """CPU time that it has used."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / 100
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()

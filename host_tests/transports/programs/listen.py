@@ -1,0 +1,18 @@
+# Waits for so many messages, on either interpreter: JSON {"url", "tls", "count"}.
+import json
+import sys
+
+from umqtt_robust import Client
+from umqtt_robust._platform import ticks_diff, ticks_ms
+from umqtt_robust.tls import TLS
+
+config = json.loads(sys.argv[1])
+came = []
+client = Client("listener", config["url"], transports={"mqtts": TLS(**config["tls"])}, random=lambda n: 0)
+client.on_message = lambda topic, payload: came.append(payload)
+began = 0
+while len(came) < config["count"]:
+    client.poll(20000)
+    if came and not began:
+        began = ticks_ms()
+print(json.dumps({"event": "done", "ms": ticks_diff(ticks_ms(), began)}))

@@ -1,0 +1,107 @@
+"""TLS for mqtts://, and no connection whose certificate was not verified.
+
+    from umqtt_robust.tls import TLS
+
+    Client("pump-7", "mqtts://broker.example", transports={"mqtts": TLS("/ca.pem")})
+
+The handshake goes on in read() and write(), which take and give nothing until it is done.
+"""
+
+import select
+from binascii import a2b_base64
+from time import gmtime
+
+from ._platform import poll
+from .errors import InvalidArgument, LinkLost
+from .transport import TCP
+
+try:
+    import micropython  # noqa: F401 - on a host, a module called tls is another one
+    import tls
+except ImportError:
+    from ._host import tls
+
+
+class ClockNotSet(LinkLost):
+    """Nobody can tell whether a certificate has expired: set the clock first, for instance by ntptime.settime()."""
+
+
+class CertificateRefused(LinkLost):
+    """args[0]: why the broker's certificate is not trusted, in the words of the port."""
+
+
+def TLS(ca, cert=None, key=None, server_name=None):
+    """What Client(transports={"mqtts": ...}) takes.
+
+    ca: the certificates that are trusted to sign a broker's. cert, key: a client's certificate and its private key,
+    for a broker that asks for them. Each is the path of a file (str), or bytes; DER or PEM. server_name: whom the
+    broker's certificate must name, where that is not the host of the URL.
+
+    Raises InvalidArgument.
+    """
+    if not ca or bool(cert) != bool(key):
+        raise InvalidArgument("TLS needs ca; cert and key go together")
+    context = tls.SSLContext(tls.PROTOCOL_TLS_CLIENT)
+    try:
+        for one in _der(ca):
+            context.load_verify_locations(one)
+        if cert:
+            context.load_cert_chain(_der(cert)[0], _der(key)[-1])
+    except (OSError, ValueError, TypeError, IndexError) as error:
+        raise InvalidArgument("ca, cert or key: %s" % error)
+    return lambda host, port, path: _Secure(context, server_name or host, host, port)
+
+
+def _der(source):
+    # Not every port can read PEM: here it is taken apart. The private key is the last block of its file.
+    if isinstance(source, str):
+        with open(source, "rb") as file:
+            source = file.read()
+    return [a2b_base64(block) for block in source.split(b"-----")[2::4]] if b"-----BEGIN" in source else [source]
+
+
+class _Secure(TCP):
+    def __init__(self, context, server_name, host, port):
+        if gmtime()[0] < 2020:
+            raise ClockNotSet("set the clock before TLS")
+        self._tls = context, server_name
+        self._plain = None
+        self._owed = 0
+        self._ended = False
+        TCP.__init__(self, host, port)
+
+    def ready(self):
+        if not self._plain and TCP.ready(self):
+            self._plain = self.socket
+            context, server_name = self._tls
+            self.socket = context.wrap_socket(self._plain, do_handshake_on_connect=False, server_hostname=server_name)
+            self._poller = poll()
+            self._poller.register(self.socket, select.POLLIN)
+        return self._plain is not None
+
+    def read(self, buf, offset):
+        n = 0 if self._ended else self._verified(TCP.read, buf, offset)
+        self._ended = n == 0  # after close_notify the ports say None
+        return n
+
+    def write(self, buf, offset, size):
+        # What did not go is already encrypted, so the next write must be of the same bytes and no more: mbedTLS would
+        # take the rest for sent.
+        size = self._owed or size
+        n = self._verified(TCP.write, buf, offset, size)
+        self._owed = size - (n or 0)
+        return n
+
+    def _verified(self, do, *arguments):
+        try:
+            return do(self, *arguments)
+        except (OSError, ValueError) as error:
+            # -0x2700 is mbedTLS's code, where it has no room for the reason.
+            if error.args[0] != -0x2700 and not isinstance(error, ValueError):
+                raise
+            raise CertificateRefused(str(error).strip())
+
+    def close(self):
+        TCP.close(self)
+        if self._plain:
+            self._plain.close()  # after a failed handshake the wrapped socket does not
