@@ -91,6 +91,36 @@ def test_power_cut_at_every_write_while_the_session_is_lost():
             at_every_write(make_broker, finish, [{"cut_down": cut}])
 
 
+def test_power_cut_at_every_write_while_another_broker_takes_over():
+    for cut in every(150, 25):
+        for at in range(1, 45, 1 if len(every(9, 9)) > 2 else 2):
+            for after in (False, True):
+                world = World([Broker("a"), Broker("b")], flash=Flash())
+                first, second = world.brokers
+                world.cuts = [{"cut_down": cut}]
+                try:
+                    traffic = Traffic(world)
+                    world.run(lambda world=world: world.wires)
+                    first.down = True  # once the link is gone, it stays away
+                    world.flash.cut_at = at
+                    world.flash.after = after
+                    traffic.run()
+                    world.wire.break_now()
+                    assert traffic.arrives()
+                    world.flash.cut_at = 0
+                    traffic.check(exactly_once=False)
+                    wanted = [(topic, payload) for topic, payload, _ in NEW]
+                    for message in NEW:
+                        assert second.send(b"c", *message), "not subscribed"
+                    world.settle()
+                    fresh = [i for i in range(len(world.messages)) if world.messages[i] in wanted]
+                    equal([world.messages[i] for i in fresh], wanted)
+                    equal([world.redelivered[i] for i in fresh], [False] * len(NEW))
+                except BaseException:
+                    print("cut_down", cut, "write", at, "after" if after else "before")
+                    raise
+
+
 def test_many_power_cuts_exactly_once():
     for seed in range(200 if len(every(9, 9)) > 2 else 60):
         rng = Rng(seed, quiet=True)
