@@ -316,14 +316,15 @@ class Client(Session):
         if self.purge:
             self.part("resume").purged(name)
         store = self.outbox.store
+        known = False
         if session_present or self._level == 3 and not self.clean_session:
-            session_present = self.part("resume").check(name)
-        self.resume(session_present)
+            known = self.part("resume").check(name)
+        self.resume(known)
         if store.session != name:
             store.session = name
         self._do(_WORK)
         if self.on_connect:
-            self.on_connect(session_present)
+            self.on_connect(bool(session_present))
 
     def _lost(self, error):
         doing = self._doing

@@ -1,0 +1,251 @@
+"""Programs written for umqtt.simple and umqtt.robust, with only the import changed, on both interpreters."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from umqtt_testkit.interpreter import MicroPythonMissing, device_search_path, micropython_command
+from umqtt_testkit.peer import Link, ScriptedPeer
+from umqtt_testkit.wire import Type, publish
+
+HEAD = """
+from umqtt_robust.%s import MQTTClient
+c = MQTTClient("old", "127.0.0.1", %d, keepalive=30)
+c.set_callback(lambda topic, msg: print("got", topic, msg))
+"""
+
+
+@pytest.fixture(params=["cpython", "micropython"])
+def run(request: pytest.FixtureRequest, peer: ScriptedPeer) -> Callable[..., list[str]]:
+    """run(program, script, api): the lines that the program printed while the peer played the script."""
+    path = f"import sys; sys.path[:0] = {device_search_path()!r}\n"
+    if request.param == "cpython":
+        command = [sys.executable]
+    else:
+        try:
+            command = micropython_command("1M")
+        except MicroPythonMissing as missing:
+            pytest.skip(str(missing))
+
+    def play(program: str, script: Callable[[ScriptedPeer], None], api: str = "simple") -> list[str]:
+        port = int(peer.url.rpartition(":")[2])
+        peer.run(script)
+        done = subprocess.run(
+            [*command, "-c", path + HEAD % (api, port) + program],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        peer.join()
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.splitlines()
+
+    return play
+
+
+def session(peer: ScriptedPeer, **connack: object) -> Link:
+    link = peer.accept()
+    link.accept_session(**connack)
+    return link
+
+
+def test_publish_and_subscribe(run):
+    def script(peer):
+        link = session(peer)
+        link.answer(link.expect(Type.SUBSCRIBE))
+        for qos in (0, 1, 2):
+            packet = link.expect(Type.PUBLISH, topic_name=b"a/b", qos=qos, payload="stri\u00f1g".encode())
+            link.answer(packet)
+            if qos == 2:
+                link.answer(link.expect(Type.PUBREL))
+        link.send(publish(b"a/b", b"one", qos=1, packet_id=7))
+        link.expect(Type.PUBACK, packet_id=7)
+        link.expect(Type.PINGREQ)
+        link.expect(Type.DISCONNECT)
+
+    printed = run(
+        """
+print(c.connect())
+c.subscribe(b"a/#", qos=1)
+for qos in (0, 1, 2):
+    c.publish("a/b", "stri\\u00f1g", qos=qos)
+c.wait_msg()
+c.ping()
+c.disconnect()
+""",
+        script,
+    )
+    assert printed == ["False", "got b'a/b' b'one'"]
+
+
+def test_check_msg_returns_at_once(run):
+    def script(peer):
+        link = session(peer)
+        link.expect(Type.DISCONNECT)
+
+    assert run("c.connect(); c.check_msg(); print('back'); c.disconnect()", script) == ["back"]
+
+
+def test_fin_instead_of_puback_is_an_error_and_not_a_hang(run):
+    def script(peer):
+        link = session(peer)
+        link.expect(Type.PUBLISH, qos=1)
+        link.finish()
+
+    program = """
+c.connect()
+try:
+    c.publish(b"t", b"x", qos=1)
+except OSError as error:
+    print("OSError", len(error.args) > 0)
+"""
+    assert run(program, script) == ["OSError True"]
+
+
+def test_robust_publishes_again_after_fin_instead_of_puback(run):
+    def script(peer):
+        link = session(peer)
+        link.expect(Type.PUBLISH, qos=1)
+        link.finish()
+        link = session(peer)
+        link.answer(link.expect(Type.PUBLISH, qos=1, payload=b"x"))
+        link.expect(Type.DISCONNECT)
+
+    program = """
+c.DELAY = 0
+c.connect()
+c.publish(b"t", b"x", qos=1)
+print("delivered")
+c.disconnect()
+"""
+    assert run(program, script, "robust") == ["delivered"]
+
+
+def test_robust_calls_a_connect_that_the_program_overrides(run):
+    def script(peer):
+        link = session(peer)
+        link.answer(link.expect(Type.SUBSCRIBE))
+        link.reset()
+        link = session(peer)
+        link.answer(link.expect(Type.SUBSCRIBE))
+        link.send(publish(b"t", b"late"))
+        link.expect(Type.DISCONNECT)
+
+    program = """
+class Mine(MQTTClient):
+    DELAY = 0
+    def connect(self, clean_session=True):
+        present = super().connect(clean_session)
+        self.subscribe(b"t")
+        return present
+mine = Mine("old", "127.0.0.1", int(c._url.split(":")[-1]), keepalive=30)
+mine.set_callback(c.cb)
+mine.connect()
+mine.wait_msg()
+mine.disconnect()
+"""
+    assert run(program, script, "robust") == ["got b't' b'late'"]
+
+
+def test_refusals_are_mqtt_exceptions_with_their_code(run):
+    def script(peer):
+        peer.accept().accept_session(return_code=5)
+        link = session(peer)
+        packet = link.expect(Type.SUBSCRIBE)
+        link.send(b"\x90\x03" + packet.packet_id.to_bytes(2, "big") + b"\x80")
+
+    program = """
+from umqtt_robust.simple import MQTTException
+for call in (c.connect, c.connect, lambda: c.subscribe(b"t")):
+    try:
+        print(call())
+    except MQTTException as error:
+        print("refused", error.args[0])
+"""
+    assert run(program, script) == ["refused 5", "False", "refused 128"]
+
+
+def test_a_session_that_the_broker_kept_gives_its_messages_to_the_callback(run):
+    def script(peer):
+        link = peer.accept()
+        assert not link.accept_session(session_present=True).clean_session
+        link.send(publish(b"t", b"kept", qos=1, packet_id=3))
+        link.expect(Type.PUBACK, packet_id=3)
+        link.expect(Type.DISCONNECT)
+
+    program = "print(c.connect(clean_session=False)); c.wait_msg(); c.disconnect()"
+    assert run(program, script) == ["True", "got b't' b'kept'"]
+
+
+def test_what_the_callback_raises_reaches_the_program_and_the_message_is_not_acknowledged(run):
+    def script(peer):
+        link = session(peer)
+        link.answer(link.expect(Type.SUBSCRIBE))
+        link.send(publish(b"t", b"x", qos=1, packet_id=9))
+        link.expect(Type.DISCONNECT)
+
+    program = """
+def callback(topic, msg):
+    raise ValueError(msg)
+c.set_callback(callback)
+c.connect()
+c.subscribe(b"t", 1)
+try:
+    c.wait_msg()
+except ValueError as error:
+    print("raised", error.args[0])
+c.disconnect()
+"""
+    assert run(program, script) == ["raised b'x'"]
+
+
+def test_half_a_message_is_never_delivered(run):
+    def script(peer):
+        link = session(peer)
+        link.answer(link.expect(Type.SUBSCRIBE))
+        link.send(publish(b"t", b"the whole message")[:-4])
+        link.finish()
+
+    program = """
+c.connect()
+c.subscribe(b"t")
+try:
+    c.wait_msg()
+except OSError:
+    print("OSError")
+"""
+    assert run(program, script) == ["OSError"]
+
+
+def test_a_broker_that_is_not_there_is_an_oserror(run):
+    def script(peer):
+        pass
+
+    program = """
+try:
+    MQTTClient("x", "127.0.0.1", 1).connect(timeout=5)
+except OSError:
+    print("OSError")
+"""
+    assert run(program, script) == ["OSError"]
+
+
+@pytest.mark.skipif("UMQTT_PEERS" not in os.environ, reason="UMQTT_PEERS names no folder with the published examples")
+def test_the_published_examples_need_only_another_import():
+    """Each compiles, and calls nothing that the interface lacks: their own text is read where it lies."""
+    from umqtt_robust.robust import MQTTClient
+
+    examples = sorted(Path(os.environ["UMQTT_PEERS"], "examples").glob("example_*.py"))
+    assert examples
+    for example in examples:
+        text = re.sub(r"umqtt\.(simple|robust)", r"umqtt_robust.\1", example.read_text())
+        compile(text, str(example), "exec")
+        for name in re.findall(r"\b(?:c|m|client)\.(\w+)\(", text):
+            assert hasattr(MQTTClient, name), (example.name, name)
