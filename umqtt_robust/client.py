@@ -334,6 +334,8 @@ class Client(Session):
         if doing == _WORK:
             self.reconnects += 1
             self._tried = 0
+            if not 0 <= lasted < _STABLE:
+                self._limit = self._brief = 0
             self._brief = self._brief + 1 if 0 <= lasted < _BRIEF else 0
             if self._brief == 3:
                 self._brief = 0

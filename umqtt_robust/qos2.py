@@ -66,7 +66,7 @@ class Part:
 
     def _remove(self, packet_id):
         self._inbound.tombstone(packet_id)
-        if packet_id in self._old:
+        while packet_id in self._old:
             self._old.remove(packet_id)
 
     def _deliver(self, packet_id, message):
@@ -163,6 +163,7 @@ class Part:
     def _complete(self, packet_id):
         # Removed before PUBCOMP: after it, the broker may use the id for another message, which a stale id would
         # swallow. A power cut right here hands the message over again, flagged as redelivered.
+        self._old.append(packet_id)  # should the removal fail, it comes again
         self._remove(packet_id)
         if self._session.state == UP:
             self._done.append(packet_id)

@@ -45,6 +45,7 @@ class Session:
         self.redelivered = False
         self._keep_alive = keep_alive
         self._parts = {}
+        self._loaded = []  # the same, in a list: a handler may load another one while it is walked through
         self._wait = 0
         self._last_id = outbox.queue[-1] if outbox.queue else 0
         if outbox.lifetimes:
@@ -71,6 +72,7 @@ class Session:
             except ImportError:
                 raise InvalidArgument("umqtt_robust.%s is not installed" % name)
             part = self._parts[name] = module.Part(self)
+            self._loaded.append(part)
         return part
 
     def has_part(self, name):
@@ -111,8 +113,8 @@ class Session:
         for topic_filter in self._filters:
             if session or unsure or self._filters[topic_filter] & _GRANTED != _GRANTED:
                 self._filters[topic_filter] &= ~_GRANTED
-        for name in self._parts:
-            self._parts[name].forget(session)
+        for part in self._loaded:
+            part.forget(session)
 
     def resume(self, session_present):
         """CONNACK accepted the connection: goes on with the broker's session, or begins a new one."""
@@ -214,8 +216,8 @@ class Session:
         if self._ask:
             self._send_requests()
         outbox = self.outbox
-        for name in self._parts:
-            while not self._parts[name].pump():
+        for part in self._loaded:
+            while not part.pump():
                 if not self.out.flush():
                     return
         while self.in_flight < self.window:

@@ -8,7 +8,7 @@ within keepalive instead of never, half a message is never delivered, QoS 2 work
 """
 
 from .client import Client, Will
-from .errors import MQTTError, Refused
+from .errors import Refused
 
 
 class MQTTException(Exception):
