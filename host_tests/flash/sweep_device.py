@@ -12,12 +12,16 @@ from umqtt_robust.flash import FlashStore
 TOPIC = b"up"
 COMMANDS = b"down"
 FOLDER = "/mqtt"
+SLOTS = 8
+
+
+_LISTS = ("tried", "promised", "dropped", "acked", "sent", "handled", "twice")
 
 
 class Ledger:
     """tried, promised: payloads given to publish(), and those for which it returned. dropped: those that the client
     announced as dropped. handled: (payload, redelivered) of each call of the handler. sent: commands that the broker
-    was given.
+    was given. acked: payloads whose last acknowledgement was reported, and how often the broker had taken them then.
     """
 
     def __init__(self):
@@ -27,6 +31,7 @@ class Ledger:
         self.dropped = []
         self.handled = []
         self.sent = []
+        self.acked = []
         self.session_lost = False
         self.twice = []  # commands that lay between handler and removal at a cut
 
@@ -34,16 +39,20 @@ class Ledger:
         twin = Ledger()
         twin.broker = copy_broker(self.broker)
         twin.session_lost = self.session_lost
-        for name in ("tried", "promised", "dropped", "handled", "sent", "twice"):
+        for name in _LISTS:
             setattr(twin, name, list(getattr(self, name)))
         return twin
 
     def __repr__(self):
-        taken = [payload for _, payload in self.broker.taken]
-        return (
-            f"tried {self.tried}, promised {self.promised}, dropped {self.dropped}, taken {taken}, "
-            f"sent {self.sent}, handled {self.handled}, twice {self.twice}"
-        )
+        lists = [(name, getattr(self, name)) for name in _LISTS] + [("taken", taken(self))]
+        return ", ".join([f"{name} {[short(one) for one in content]}" for name, content in lists])
+
+
+def short(value):
+    """For a message: what begins like a long payload is that payload."""
+    if isinstance(value, tuple):
+        return tuple([short(part) for part in value])
+    return value[:24] if isinstance(value, bytes) else value
 
 
 def copy_broker(broker):
@@ -76,31 +85,39 @@ def copy_ledger(ledger):
 class Device:
     """One life of the device: a client called c on what the flash holds."""
 
-    def __init__(self, root, ledger, make_store=FlashStore, slots=8, **options):
+    def __init__(self, root, ledger, store=FlashStore, chunk=120):
         self.ledger = ledger
         ledger.broker.wire = ledger.broker.session = None
         # Between handler and removal at the cut: handed over, and not known to be done by the broker.
         for payload, _ in ledger.handled:
             if payload not in ledger.twice and payload in waiting(ledger.broker):
                 ledger.twice.append(payload)
-        self.store = make_store(root + FOLDER, slots)
-        self.world = World([ledger.broker], store=self.store, rx_size=256, tx_size=256, **options)
+        self.store = store(root + FOLDER, SLOTS, chunk)
+        self.world = World([ledger.broker], store=self.store, rx_size=256, tx_size=256)
         self.client = client = self.world.client
+        self._payload_of = {}
         client.on_message = self._handle
+        client.on_acknowledged = self._acknowledged
         client.on_dropped = lambda packet_id, topic, payload, reason: ledger.dropped.append(payload)
         client.subscribe(COMMANDS, qos=2)
 
     def _handle(self, topic, payload):
         self.ledger.handled.append((payload, self.client.redelivered))
 
+    def _acknowledged(self, packet_id):
+        payload = self._payload_of.get(packet_id)
+        if payload is not None:
+            self.ledger.acked.append((payload, taken(self.ledger).count(payload)))
+
     def publish(self, payload, qos):
         """False when the outbox refused it."""
         self.ledger.tried.append((payload, qos))
         try:
-            self.client.publish(TOPIC, payload, qos)
+            packet_id = self.client.publish(TOPIC, payload, qos)
         except OutboxFull:
             self.ledger.tried.pop()
             return False
+        self._payload_of[packet_id] = payload
         self.ledger.promised.append((payload, qos))
         return True
 
@@ -150,6 +167,10 @@ def waiting_at(device):
     return waiting(device.ledger.broker)
 
 
+def taken(ledger):
+    return [payload for _, payload in ledger.broker.taken]
+
+
 def check(ledger):
     """The laws, when everything has come to an end. Raises AssertionError."""
     broker = ledger.broker
@@ -158,22 +179,27 @@ def check(ledger):
     # looks like one that has kept it: then PUBREL goes out for ids that the broker does not know any more.
     faults = [one for one in broker.faults if exactly_once or "without PUBREC" not in one]
     assert not faults, faults
-    taken = [payload for _, payload in broker.taken]
+    arrived = taken(ledger)
     promised = [payload for payload, _ in ledger.promised]
+    known = [payload for payload, _ in ledger.tried]
+    strange = [payload for payload in arrived if payload not in known]
+    assert not strange, f"nobody published {strange}"
     for payload, qos in ledger.tried:
-        n = taken.count(payload)
-        assert n or payload not in promised or payload in ledger.dropped, f"lost {payload!r}"
-        assert n < 2 or qos == 1 or not exactly_once, f"{n} times {payload!r} at QoS 2"
+        n = arrived.count(payload)
+        assert n or payload not in promised or payload in ledger.dropped, f"lost {short(payload)}"
+        assert n < 2 or qos == 1 or not exactly_once, f"{n} times {short(payload)} at QoS 2"
     for qos in (1, 2):
         tried = [payload for payload, q in ledger.tried if q == qos]
         first = []
-        for payload in taken:
+        for payload in arrived:
             if payload in tried and payload not in first:
                 first.append(payload)
         assert first == [payload for payload in tried if payload in first], f"out of order: {first!r}"
+    for payload, times in ledger.acked:
+        assert arrived.count(payload) == times, f"{short(payload)} again after its acknowledgement"
     for payload in ledger.sent:
         flags = [redelivered for handled, redelivered in ledger.handled if handled == payload]
-        assert flags, f"command {payload!r} lost"
+        assert flags, f"command {short(payload)} lost"
         again = payload in ledger.twice or not exactly_once
-        assert len(flags) == 1 or again, f"command {payload!r} {len(flags)} times"
-        assert all(flags[1:]), f"command {payload!r} again, not flagged"
+        assert len(flags) == 1 or again, f"command {short(payload)} {len(flags)} times"
+        assert all(flags[1:]), f"command {short(payload)} again, not flagged"

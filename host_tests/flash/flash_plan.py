@@ -1,0 +1,92 @@
+"""What is swept, and how what was found is counted: for the tests and for `make prove-flash`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flash_workers import GEOMETRIES, Job, Result, run_jobs
+
+_HERE = Path(__file__).resolve().parent
+# Each control is caught by one of these; random scenarios find what only a mixture shows.
+_FOR_CONTROLS = ("both_ways", "large_again", "reboots", *map(str, range(1, 15)))
+_SAMPLE_FOR_CONTROLS = 300
+
+
+def _names_in(module: str, variable: str) -> list[str]:
+    # The names in a tuple of a module that only MicroPython can import.
+    for node in ast.parse((_HERE / f"{module}.py").read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == variable:
+            return [ast.unparse(element) for element in getattr(node.value, "elts", [])]
+    raise LookupError(f"{module}.py has no {variable}")
+
+
+FIXED = _names_in("sweep_scenarios", "FIXED")
+CONTROLS = _names_in("sweep_controls", "CONTROLS")
+
+
+@dataclass
+class Tally:
+    """cuts made, laws broken, by kind, and what was said about them."""
+
+    cuts: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    out_of_order: int = 0
+    other: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, result: Result) -> None:
+        self.cuts += result.cuts
+        if not result.failure:
+            return
+        job = result.job
+        self.failures.append(f"{job.geometry}, scenario {job.scenario}, seed {job.seed}: {result.failure}")
+        law = result.failure.partition("; ledger")[0]
+        if "lost" in law:
+            self.lost += 1
+        elif "times" in law or "again" in law:
+            self.duplicated += 1
+        elif "order" in law:
+            self.out_of_order += 1
+        else:
+            self.other += 1
+
+
+def sweep(cuts: int, seed: int) -> Tally:
+    """Every fixed scenario whole on every geometry, then random ones from the seed on, until so many cuts were made."""
+    tally = Tally()
+
+    def jobs() -> Iterator[Job]:
+        for name in FIXED:
+            for geometry in GEOMETRIES:
+                yield Job(geometry, name, seed=seed)
+        number = 0
+        while tally.cuts < cuts:
+            yield Job(GEOMETRIES[number % len(GEOMETRIES)], str(seed * 1_000_000 + number), seed=seed)
+            number += 1
+
+    for result in run_jobs(jobs()):
+        tally.add(result)
+    return tally
+
+
+def catch_controls(seed: int) -> dict[str, str]:
+    """Control and geometry ("SkipsFlush on rp2"): how it was caught; empty when it was not."""
+    caught: dict[str, str] = {}
+    open_ones = [(control, geometry) for control in CONTROLS for geometry in ("esp32", "rp2")]
+
+    def jobs() -> Iterator[Job]:
+        for control, geometry in open_ones:
+            caught[f"{control} on {geometry}"] = ""
+        for scenario in _FOR_CONTROLS:
+            for control, geometry in open_ones:
+                if not caught[f"{control} on {geometry}"]:
+                    yield Job(geometry, scenario, control, _SAMPLE_FOR_CONTROLS, seed)
+
+    for result in run_jobs(jobs()):
+        if result.failure:
+            caught[f"{result.job.store} on {result.job.geometry}"] = result.failure
+    return caught
