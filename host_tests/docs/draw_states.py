@@ -96,8 +96,9 @@ def diagrams() -> Iterable[Diagram]:
     )
     yield Diagram(
         "A message to the broker at QoS 2",
-        """The step to `AWAIT_PUBCOMP` is in the store before PUBREL leaves. In a new link of the same session the packet
-        of the state goes again: PUBLISH, or PUBREL. When the broker has lost the session the message begins anew.""",
+        """The step to `AWAIT_PUBCOMP` is in the store before PUBREL leaves. In a new link of the same session the
+        packet of the state goes again: PUBLISH, or PUBREL. When the broker has lost the session the message begins
+        anew.""",
         _split(states.OUTBOUND),
         _named("DONE", "AWAIT_PUBREC", "AWAIT_PUBCOMP"),
         {0x50: "PUBREL"},
@@ -109,8 +110,9 @@ def diagrams() -> Iterable[Diagram]:
     )
     yield Diagram(
         "A message from the broker at QoS 2",
-        """The message is in the store before PUBREC leaves. At PUBREL it goes to its handler, is removed from the store,
-        and then PUBCOMP leaves.""",
+        """The message is in the store before PUBREC leaves. At PUBREL it goes to its handler, is removed from the
+        store, and then PUBCOMP leaves. When the broker has lost the session it goes to its handler at once, for its
+        PUBREL will not come.""",
         _split(states.INBOUND),
         _named("UNKNOWN", "AWAIT_PUBREL"),
         {0x30: "PUBREC", 0x60: "PUBCOMP"},
@@ -118,9 +120,9 @@ def diagrams() -> Iterable[Diagram]:
     )
 
 
-_HEAD = """Drawn from the tables in [states.py](../umqtt_robust/states.py) by `host_tests/docs/draw_states.py`: change those,
-not this. An arrow is marked with what came, and after the stroke with what the client sends. Any other packet in a
-state is a protocol error and closes the link."""
+_HEAD = """Drawn from the tables in [states.py](../umqtt_robust/states.py) by `host_tests/docs/draw_states.py`: change
+those, not this. An arrow is marked with what came, and after the stroke with what the client sends. Any other packet
+in a state is a protocol error and closes the link."""
 
 
 def text() -> str:

@@ -1,0 +1,85 @@
+"""Finds the Python examples of a Markdown file and runs them, against a real broker.
+
+The blocks of a section make one program. A comment `# -> text` says that a line with that text is printed; a program
+whose lines were all seen has passed, so that it may go on for ever. Hosts that end in `.example` are the broker. A
+block marked `norun` needs what a computer does not have: it is only compiled.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from umqtt_testkit.interpreter import device_search_path, micropython_command
+
+_HERE = Path(__file__).resolve().parent
+_PASSES_WITHIN_S = 20.0
+
+
+@dataclass
+class Example:
+    """One section's program; line: where its first block begins. expected: what it prints, in any order."""
+
+    heading: str
+    line: int
+    run: bool = True
+    source: str = ""
+    expected: list[str] = field(default_factory=list)
+
+
+def examples(file: Path) -> list[Example]:
+    """Every section with Python in it. Lines are kept where they are, so that a traceback names the right one."""
+    found: dict[str, Example] = {}
+    heading, fence = "", None
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        if fence is None:
+            if re.match("#+ ", line):
+                heading = line.lstrip("# ")
+            elif line.startswith("```"):
+                fence = line
+        elif line == "```":
+            fence = None
+        elif fence.startswith("```python"):
+            norun = "norun" in fence
+            key = f"{heading} (norun)" if norun else heading
+            example = found.setdefault(key, Example(key, number, run=not norun))
+            example.source += "\n" * (number - 1 - example.source.count("\n")) + line + "\n"
+            example.expected += re.findall("# -> (.*)", line)
+    return list(found.values())
+
+
+def run(example: Example, *, micropython: bool, broker_port: int, folder: Path) -> str | None:
+    """Run it in that folder; returns what is wrong, or None."""
+    program = folder / "example.py"
+    program.write_text(example.source)
+    arguments = [str(_HERE / "run_example.py"), str(program), str(broker_port)]
+    command = [sys.executable, "-u"]
+    environment = os.environ
+    if micropython:
+        command = micropython_command()
+        environment = {**os.environ, "MICROPYPATH": ":".join([*device_search_path(), ".frozen"])}
+    process = subprocess.Popen(
+        [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder, env=environment
+    )
+    watchdog = threading.Timer(_PASSES_WITHIN_S, process.kill)
+    watchdog.start()
+    assert process.stdout is not None
+    waiting = list(example.expected)
+    printed = []
+    for line in process.stdout:
+        printed.append(line)
+        waiting = [text for text in waiting if text not in line]
+        if example.expected and not waiting:
+            break
+    ended_well = process.wait() == 0 if waiting or not example.expected else True
+    watchdog.cancel()
+    process.kill()
+    process.communicate()
+    if ended_well and not waiting:
+        return None
+    return f"missing: {waiting}; it printed:\n{''.join(printed)}"

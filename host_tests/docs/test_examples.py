@@ -1,0 +1,106 @@
+"""Every Python example of the README and of the client's guide runs and prints what it says, on both interpreters."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from examples import Example, examples, run
+
+_ROOT = Path(__file__).resolve().parents[2]
+_FILES = ("README.md", "docs/client.md")
+_ALL = [(name, example) for name in _FILES for example in examples(_ROOT / name)]
+_CLIENT_GUIDE = _ROOT / "docs" / "client.md"
+
+
+@pytest.fixture(scope="module")
+def broker_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    command = shutil.which("mosquitto") or shutil.which(
+        "mosquitto", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin"
+    )
+    if command is None:
+        pytest.skip("needs the broker mosquitto - try: apt install mosquitto")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    config = tmp_path_factory.mktemp("mosquitto") / "mosquitto.conf"
+    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\n")
+    with subprocess.Popen([command, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as broker:
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                assert broker.poll() is None and time.monotonic() < deadline
+                time.sleep(0.01)  # mosquitto tells nobody when it listens
+        yield port
+        broker.terminate()
+
+
+@pytest.mark.parametrize("interpreter", ["cpython", "micropython"])
+@pytest.mark.parametrize(
+    ("name", "example"), [pytest.param(name, each, id=f"{name}: {each.heading}") for name, each in _ALL if each.run]
+)
+def test_an_example_runs_and_prints_what_it_says(name, example, interpreter, broker_port, tmp_path):
+    if interpreter == "micropython":
+        try:
+            micropython_command()
+        except MicroPythonMissing as missing:
+            pytest.skip(str(missing))
+    wrong = run(example, micropython=interpreter == "micropython", broker_port=broker_port, folder=tmp_path)
+    assert wrong is None, f"{name}:{example.line}: {wrong}"
+
+
+@pytest.mark.parametrize(
+    ("name", "example"), [pytest.param(name, each, id=f"{name}: {each.heading}") for name, each in _ALL if not each.run]
+)
+def test_an_example_that_cannot_run_here_is_python_at_least(name, example):
+    compile(example.source, f"{name}:{example.line}", "exec")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected", "told"),
+    [
+        ("print('one')\n", ["two"], "missing: ['two']"),
+        ("print('one')\nraise ValueError('bad')\n", [], "ValueError"),
+        ("raise ValueError('bad')\nprint('one')\n", ["one"], "ValueError"),
+    ],
+)
+def test_an_example_that_is_wrong_is_found(source, expected, told, tmp_path):
+    wrong = run(Example("", 1, True, source, expected), micropython=False, broker_port=1, folder=tmp_path)
+    assert wrong is not None
+    assert told in wrong
+
+
+def test_the_guide_names_every_option_callback_and_counter_of_the_client():
+    from umqtt_robust import client
+
+    guide = _CLIENT_GUIDE.read_text()
+    for option in vars(client)["_OPTIONS"]:
+        assert f"`{option}" in guide, option
+
+
+def test_the_guide_links_to_its_own_sections_and_to_files_that_exist():
+    import re
+
+    guide = _CLIENT_GUIDE.read_text()
+    headings = {
+        re.sub("[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-")
+        for line in guide.splitlines()
+        if line.startswith("#")
+    }
+    for target in re.findall(r"\]\(([^)]+)\)", guide):
+        if target.startswith("#"):
+            assert target[1:] in headings, target
+        else:
+            assert (_CLIENT_GUIDE.parent / target).exists(), target
