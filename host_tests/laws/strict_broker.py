@@ -149,22 +149,26 @@ class Broker:
         self._recs = []
         self._held = []
         self._rels = {}
+        self._asked = []  # packet ids of requests whose answer the client has not read
         wire.send(bytes((0x20, 2, 1 if present and not self.mqtt31 else 0, 0)))
         for message in self.session.queue:
             self._send(message)
 
     def _subscribe(self, wire, kind, body):
         packet_id = body[0] << 8 | body[1]
-        if packet_id in self.session.in_use or not packet_id:
+        if packet_id in self.session.in_use or packet_id in self._asked or not packet_id:
             self.fault("packet id %d of a request is in use" % packet_id)
+        asked = self._asked
+        asked.append(packet_id)
         n = body[2] << 8 | body[3]
         topic_filter = body[4 : 4 + n]
         if kind == UNSUBSCRIBE:
             self.session.subscriptions.pop(topic_filter, None)
-            wire.send(acknowledgement(11, packet_id))
+            wire.send(acknowledgement(11, packet_id), lambda: asked.remove(packet_id))
         else:
             self.session.subscriptions[topic_filter] = body[4 + n]
-            wire.send(encode(0x90, body[:2] + bytes((body[4 + n],))))
+            suback = encode(0x90, body[:2] + bytes((body[4 + n],)))
+            wire.send(suback, lambda: asked.remove(packet_id))
 
     # From the client
 
@@ -196,8 +200,8 @@ class Broker:
     def _check_id(self, wire, head, packet_id, message):
         session = self.session
         known = session.in_use.get(packet_id)
-        if not packet_id:
-            self.fault("packet id 0")
+        if not packet_id or packet_id in self._asked:
+            self.fault("packet id %d is 0 or that of a request" % packet_id)
         if known is None:
             if head & 8 and session.born_on is wire:
                 self.fault("DUP on a message that is new to this session")

@@ -77,7 +77,11 @@ def test_a_long_sleep_while_connecting_and_while_closing():
         world = World()
         world.brokers[0].answer = False
         run_until(world, lambda world=world: world.wires, 2000)
+        for _ in range(5):
+            world.clock.advance(1000)
+            world.client.tick()
         world.clock.advance(sleep)
+        world.client.tick()
         world.brokers[0].answer = True
         assert run_until(world, lambda world=world: world.client.connected, 20000) <= 2000
         world.brokers[0].acknowledge = False

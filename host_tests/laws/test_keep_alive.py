@@ -25,6 +25,15 @@ def test_a_link_that_takes_no_bytes_is_found_within_keep_alive():
         equal(run_until(world, lambda: not world.client.connected, 20000), 10000)
 
 
+def test_a_blackhole_in_the_middle_of_a_packet_is_found_within_keep_alive():
+    for start in STARTS:
+        world = up(start)
+        world.wire.send(publish(b"t", b"half of it never comes")[:9])
+        world.client.tick()
+        world.wire.mute = True
+        equal(run_until(world, lambda world=world: not world.client.connected, 20000), 10000)
+
+
 def test_a_half_open_link_is_found_under_a_steady_flow_at_qos_0():
     for start in STARTS:
         world = up(start)

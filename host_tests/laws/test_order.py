@@ -1,7 +1,7 @@
 """The order of acknowledgements [MQTT-4.6.0-2 to 4.6.0-4] and the packet ids in use [MQTT-2.3.1-4]."""
 
 from umqtt_testkit.portable import Rng, equal
-from world import Broker, World
+from world import Broker, Flash, World
 
 HEAP = "4M"
 
@@ -86,8 +86,12 @@ def test_manual_acknowledgement_at_qos_1_comes_again_on_the_next_link_and_is_fla
     equal(world.messages, [(b"down/x", b"one")] * 2)
     equal(world.redelivered, [False, True])
     assert world.client.acknowledge(1)
+    world.brokers[0].send(b"c", b"down/x", b"two", 1)
+    world.settle()
+    assert world.client.acknowledge(2)
     world.settle()
     equal(world.brokers[0].session.queue, [])
+    equal(world.brokers[0].faults, [])
 
 
 def test_pubrels_in_the_order_of_the_pubrecs_of_a_broker_that_answers_out_of_order():
@@ -143,6 +147,92 @@ def test_acknowledgements_before_publishes_and_pubrels_before_publishes_on_a_new
     kinds = [head & 0xF0 for head, _ in broker.seen[mark[0] :] if head & 0xF0 in (0x30, 0x60)]
     equal(kinds[:4], [0x60, 0x60, 0x30, 0x30])
     equal(broker.faults, [])
+
+
+def test_acknowledgements_by_the_program_wait_for_room_and_go_before_publishes():
+    for qos in (1, 2):
+        world = connected(manual_ack=True, tx_size=32, rx_size=256)
+        client = world.client
+        broker = world.brokers[0]
+        for i in range(20):
+            broker.send(b"c", b"down/x", b"%d" % i, qos)
+        world.settle()
+        equal(len(world.messages), 20)
+        world.wire.full = True
+        before = len(broker.seen)
+        for packet_id in range(20, 0, -1):
+            assert client.acknowledge(packet_id)
+            client.tick()
+        client.publish(b"t", b"x", 1)
+        client.tick()
+        world.wire.full = False
+        world.settle()
+        equal(broker.session.queue, [])
+        equal([head for head, _ in broker.seen[before:]], [0x40 if qos == 1 else 0x70] * 20 + [0x32])
+        equal(broker.faults, [])
+
+
+def test_pubrels_that_waited_for_room_are_forgotten_with_the_session():
+    for lost in (False, True):
+        world = connected(tx_size=64, window=20, broker=Broker(hold_recs=20))
+        client = world.client
+        broker = world.brokers[0]
+        for i in range(20):
+            client.publish(b"t", b"%d" % i, 2)
+        world.wire.split_down = world.wire.down_bytes + 80  # all PUBRECs, and no PUBCOMP
+        world.run(lambda client=client: len(client.outbox.released) == 20)
+        world.wire.break_now()
+        make = world._make
+
+        def full(host, port, path, make=make):
+            wire = make(host, port, path)
+            wire.split_up = 15  # CONNECT goes, and then nothing
+            write = wire.write
+            wire.write = lambda buf, offset, size: write(buf, offset, size) if wire.up < 15 else None
+            return wire
+
+        servers = client._servers
+        client._servers = [(full,) + servers[0][1:]]
+        world.run(lambda client=client, world=world: len(world.wires) == 2 and client.connected)
+        client.tick()
+        broker.lose_sessions = lost
+        client._servers = servers
+        world.wire.break_now()
+        world.settle()
+        assert world.run(lambda client=client: client.connected and not client.pending)
+        equal(broker.faults, [])
+        equal(sorted(set(broker.taken)), sorted([(b"t", b"%d" % i) for i in range(20)]))
+
+
+def test_the_packet_id_of_an_unanswered_request_is_in_use():
+    for publish_first in (True, False):
+        world = connected()
+        client = world.client
+        world.brokers[0].answer = False
+        if publish_first:
+            in_use = client.publish(b"t", b"x", 1)
+        else:
+            client.subscribe(b"more")
+            client.tick()
+            in_use = client._last_id
+        client._last_id = in_use - 1
+        if publish_first:
+            client.subscribe(b"more")
+            client.tick()
+            assert client._last_id != in_use
+        else:
+            assert client.publish(b"t", b"x", 1) != in_use
+
+
+def test_packet_ids_follow_those_in_the_store_after_a_restart():
+    flash = Flash()
+    world = World(flash=flash)
+    world.unreachable = True
+    world.client._last_id = 499
+    for _ in range(3):
+        world.client.publish(b"t", b"x", 1)
+    world.restart()
+    equal(world.client.publish(b"t", b"x", 1), 503)
 
 
 def test_packet_ids_through_the_wrap_skip_those_in_use():

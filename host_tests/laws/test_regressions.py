@@ -122,6 +122,17 @@ def test_connack_5():
     equal(world.brokers[0].taken, [(b"t", b"kept")])
 
 
+def test_connack_with_reserved_values():
+    for flags, code in ((2, 0), (3, 0), (255, 0), (1, 1), (1, 5), (0, 6), (0, 255)):
+        world = World()
+        world.brokers[0].answer = False
+        run_until(world, lambda world=world: world.wires, 2000)
+        world.wire.send(bytes((0x20, 2, flags, code)))
+        world.client.tick()
+        equal(type(world.of_kind("error")[0]).__name__, "ProtocolError")
+        assert not world.client.connected
+
+
 def test_non_ascii_str_payload():
     world = connected()
     for qos in (0, 1, 2):

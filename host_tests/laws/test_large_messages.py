@@ -1,0 +1,98 @@
+"""Messages larger than the receive buffer: streamed once at QoS 2, at least once at QoS 1, wherever the link is cut."""
+
+from umqtt_testkit.portable import equal
+from world import Broker, World, every
+
+HEAP = "4M"
+TIMEOUT_S = 100
+BODY = bytes([i * 7 & 255 for i in range(300)])
+
+
+def receiver(cut, handler=True, **options):
+    world = World([Broker()], rx_size=64, **options)
+    world.client.subscribe(b"down/#", 2)
+    world.whole = []
+    parts = []
+
+    def on_large(topic, offset, size, chunk):
+        equal((topic, size), (b"down/large", len(BODY)))
+        if offset == 0:
+            del parts[:]
+        equal(sum([len(part) for part in parts]), offset)
+        parts.append(bytes(chunk))
+        if offset + len(chunk) == size:
+            equal(b"".join(parts), BODY)
+            world.whole.append(world.client.redelivered)
+
+    if handler:
+        world.client.on_large = on_large
+    assert world.run(lambda: world.client.connected and world.client.subscribed)
+    for name in cut:
+        before = world.wire.up if name == "cut_up" else world.wire.down_bytes
+        setattr(world.wire, name, before + cut[name])
+    return world
+
+
+def exchange(world, qos):
+    broker = world.brokers[0]
+    broker.send(b"c", b"down/large", BODY, qos)
+    broker.send(b"c", b"down/small", b"next", 2)
+    world.run(lambda: not broker.sessions[b"c"].queue)
+    world.settle()
+    equal(broker.faults, [])
+    equal(broker.sessions[b"c"].queue, [])
+    equal(world.messages, [(b"down/small", b"next")])
+
+
+def cuts():
+    sizes = every(360, 5)
+    return [{"cut_down": at} for at in sizes] + [{"cut_up": at} for at in range(20)]
+
+
+def test_streamed_to_a_handler_exactly_once_at_qos_2():
+    for cut in cuts():
+        for qos in (1, 2):
+            world = receiver(cut)
+            try:
+                exchange(world, qos)
+                assert len(world.whole) == 1 or qos == 1 and world.whole == [False, True], world.whole
+            except BaseException:
+                print("cut", cut, "qos", qos)
+                raise
+
+
+def test_skipped_and_acknowledged_without_a_handler():
+    for cut in cuts()[::3]:
+        for qos in (1, 2):
+            world = receiver(cut, handler=False)
+            exchange(world, qos)
+            assert world.client.too_large >= 1
+            equal(type(world.of_kind("error")[0]).__name__, "MessageTooLarge")
+
+
+def test_acknowledged_with_manual_acknowledgement_too():
+    for qos in (1, 2):
+        world = receiver({}, manual_ack=True)
+        broker = world.brokers[0]
+        broker.send(b"c", b"down/large", BODY, qos)
+        world.settle()
+        equal(world.whole, [False])
+        equal(broker.session.queue, [])
+        equal(broker.faults, [])
+
+
+def test_sent_in_pieces_that_a_busy_link_takes():
+    for piece in (1, 7, 50, 1000):
+        world = World([Broker()], tx_size=64)
+        assert world.run(lambda world=world: world.client.connected)
+        world.wire.piece = piece
+        buffer = bytearray(BODY)
+        for qos in (0, 1, 2):
+            world.client.publish(b"up/large", buffer, qos)
+            buffer[:] = bytes(len(buffer))
+            world.client.publish(b"up/small", b"x", qos)
+            buffer[:] = BODY
+            world.settle()
+        equal(world.taken().count((b"up/large", BODY)), 3)
+        equal(world.taken().count((b"up/small", b"x")), 3)
+        equal(world.faults(), [])
