@@ -157,12 +157,14 @@ class Box:
                 i += calcsize(_MORE)
             data = data[i:]
             part = 0
-            while left > 0 and data is not None:
+            while left > 0:
                 part += 1
                 chunk = self._read("%s.%d" % (name, part))
-                left -= len(chunk or b"")
-                data = chunk and data + chunk
-            if data is not None and not left:
+                if not chunk:
+                    break
+                left -= len(chunk)
+                data += chunk
+            if not left:
                 return flags, packet_id, order, lifetime, data[:k], data[k:]
         if data != b"":
             self.torn += 1
@@ -177,45 +179,36 @@ class Box:
     def tombstone(self, slot):
         self._write_raw(self._name(slot), b"\0")
 
-    def restore(self):
+    def restore(self, names):
+        """names: of the files in all folders."""
         found = []
         changes = {}
-        for folder in range(_FOLDERS):
-            folder = "%d/" % folder
-            for name in self._list(folder):
-                i = len(self._prefix)
-                if name[:i] != self._prefix:
-                    continue
-                if name[-1] == "r":
-                    data = self._read(folder + name)
-                    if data:
-                        order, rank, flags = unpack(_CHANGE, data)
-                        changes[order] = rank, flags
-                        self._order = max(self._order, order)
-                elif name[i:].isdigit():
-                    slot = int(name[i:])
-                    message = self.message(slot)
-                    if message:
-                        if slot >= self.slots:
-                            raise StoreError("%s has messages in slots above %d" % (self._path, self.slots))
-                        flags, packet_id, order, lifetime = message[:4]
-                        self._orders[slot] = order
-                        self._order = max(self._order, order)
-                        found.append((order, slot, packet_id, flags, lifetime))
+        i = 2 + len(self._prefix)
+        for name in names:
+            if name[2:i] != self._prefix:
+                continue
+            if name[-1] == "r":
+                data = self._read(name)
+                if data:
+                    order, rank, flags = unpack(_CHANGE, data)
+                    changes[order] = rank, flags
+                    self._order = max(self._order, order)
+            elif name[i:].isdigit():
+                slot = int(name[i:])
+                message = self.message(slot)
+                if message:
+                    if slot >= self.slots:
+                        raise StoreError("%s has messages in slots above %d" % (self._path, self.slots))
+                    flags, packet_id, order, lifetime = message[:4]
+                    self._orders[slot] = order
+                    self._order = max(self._order, order)
+                    found.append((order, slot, packet_id, flags, lifetime))
         found.sort()
         result = []
         for order, slot, packet_id, flags, lifetime in found:
             rank, flags = changes.get(order, (0, flags))
             result.append((slot, packet_id, flags, rank, lifetime))
         return result
-
-    def _list(self, folder):
-        try:
-            return os.listdir(self._path + folder[:-1])
-        except OSError as error:
-            if error.errno == _ENOENT:
-                return ()
-            raise StoreError("cannot list %s%s: %s" % (self._path, folder, error))
 
 
 class FlashStore(Box):
@@ -231,8 +224,15 @@ class FlashStore(Box):
 
     def restore(self):
         self._session = (self._read("session") or b"").decode() or None
-        self.inbound = Inbound(Box(self._path[:-1], "i", self.slots, self._chunk))
-        return Box.restore(self)
+        names = []
+        for folder in range(_FOLDERS):
+            try:
+                names += ["%d/%s" % (folder, name) for name in os.listdir("%s%d" % (self._path, folder))]
+            except OSError as error:
+                if error.errno != _ENOENT:
+                    raise StoreError("cannot list %s: %s" % (self._path, error))
+        self.inbound = Inbound(Box(self._path[:-1], "i", self.slots, self._chunk), names)
+        return Box.restore(self, names)
 
     def change(self, slot, flags, rank):
         self._write(self._name(slot) + "r", pack(_CHANGE, self._orders[slot], rank, flags))
@@ -250,9 +250,9 @@ class FlashStore(Box):
 class Inbound:
     """See qos2.MemoryInbound: inbound messages in a Box."""
 
-    def __init__(self, box):
+    def __init__(self, box, names=()):
         self._box = box
-        self._slot_of = {entry[1]: entry[0] for entry in box.restore()}
+        self._slot_of = {entry[1]: entry[0] for entry in box.restore(names)}
 
     def ids(self):
         return list(self._slot_of)

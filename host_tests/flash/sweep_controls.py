@@ -95,8 +95,10 @@ class ForgetsBeforeTheHandler(FlashStore):
 
     def restore(self):
         result = FlashStore.restore(self)
-        self.inbound = RemovesOnGet(self.inbound._box)
-        self.inbound._taken = {}
+        inbound = RemovesOnGet(self.inbound._box)
+        inbound._slot_of = self.inbound._slot_of
+        inbound._taken = {}
+        self.inbound = inbound
         return result
 
 

@@ -1,10 +1,21 @@
 """Flash memory in RAM that counts what is written to it and dies where a test says: block devices for `vfs`."""
 
+try:
+    from umqtt_testkit.flash_copy import copy
+except (ImportError, SyntaxError):  # CPython; a port that makes no machine code
+
+    def copy(target, target_start, source, source_start, length):
+        # Without the heap: the garbage collector closes a forgotten file while it is locked.
+        i = 0
+        while i < length:
+            target[target_start + i] = source[source_start + i]
+            i += 1
+
+
 BLOCK_SIZE = 4096
 SECTOR_SIZE = 512
 
 _ERASED = b"\xff" * BLOCK_SIZE
-_ERASED_CELLS = memoryview(_ERASED)
 _EIO = 5
 _NEVER = -1
 
@@ -38,7 +49,6 @@ class NorFlash:
 
     def __init__(self, memory):
         self.memory = memory
-        self._cells = memoryview(memory)
         self.block_count = len(memory) // self.block_size
         self.cut_at = _NEVER
         self.quarters = 0
@@ -53,11 +63,7 @@ class NorFlash:
     def readblocks(self, block, buffer, offset=0):
         if self.dead or self.off:
             return -_EIO
-        start = block * self.block_size + offset
-        try:
-            buffer[:] = self._cells[start : start + len(buffer)]
-        except MemoryError:
-            _copy_without_heap(buffer, 0, self.memory, start, len(buffer))
+        copy(buffer, 0, self.memory, block * self.block_size + offset, len(buffer))
         return 0
 
     def writeblocks(self, block, buffer, offset=0):
@@ -108,24 +114,21 @@ class NorFlash:
 
     def erase(self, start, length):
         """Erases the first `length` bytes of the block at that address."""
-        try:
-            self._cells[start : start + length] = _ERASED_CELLS[:length]
-        except MemoryError:
-            _copy_without_heap(self.memory, start, _ERASED, 0, length)
+        copy(self.memory, start, _ERASED, 0, length)
 
     def program(self, start, data, length):
         """Programs data[:length]."""
+        memory = self.memory
         try:
-            cells = self._cells[start : start + length]
-            if cells == _ERASED_CELLS[:length]:
-                cells[:] = memoryview(data)[:length]
+            if memory[start : start + length] == _ERASED[:length]:
+                copy(memory, start, data, 0, length)
                 return
             self.overwrites += 1
         except MemoryError:
-            pass  # as in _copy_without_heap; what follows is right for erased cells as well
+            pass  # the heap is locked; what follows is right for erased cells as well
         i = 0
         while i < length:
-            self.memory[start + i] &= data[i]  # programming can only clear bits
+            memory[start + i] &= data[i]  # programming can only clear bits
             i += 1
 
 
@@ -135,18 +138,8 @@ class SectorDisk(NorFlash):
     block_size = SECTOR_SIZE
 
     def program(self, start, data, length):
-        try:
-            self._cells[start : start + length] = memoryview(data)[:length]
-        except MemoryError:
-            _copy_without_heap(self.memory, start, data, 0, length)
+        copy(self.memory, start, data, 0, length)
 
     def ioctl(self, operation, argument):
         return 0 if operation == _IOCTL_BLOCK_ERASE else NorFlash.ioctl(self, operation, argument)
 
-
-def _copy_without_heap(target, target_start, source, source_start, length):
-    """The garbage collector closes a forgotten file while the heap is locked: then nothing can be allocated."""
-    i = 0
-    while i < length:
-        target[target_start + i] = source[source_start + i]
-        i += 1

@@ -1,0 +1,26 @@
+"""Copies bytes without the heap, fast: machine code, which not every port of MicroPython has an emitter for.
+
+Where it has none, importing this is a SyntaxError. See flash_device.py.
+"""
+
+# pyright: reportUndefinedVariable=false, reportMissingImports=false
+# ruff: noqa: F821
+import micropython
+
+
+@micropython.viper
+def copy(target, target_start: int, source, source_start: int, length: int):
+    """target[target_start:][:length] = source[source_start:][:length], of bytearrays or bytes."""
+    words = length >> 2
+    to_words = ptr32(int(ptr8(target)) + target_start)
+    from_words = ptr32(int(ptr8(source)) + source_start)
+    i = 0
+    while i < words:
+        to_words[i] = from_words[i]
+        i += 1
+    to_bytes = ptr8(target)
+    from_bytes = ptr8(source)
+    i = words << 2
+    while i < length:
+        to_bytes[target_start + i] = from_bytes[source_start + i]
+        i += 1
