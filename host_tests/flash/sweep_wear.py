@@ -1,0 +1,125 @@
+"""What the store costs the flash, counted inside MicroPython: one line of JSON for each case.
+
+A case is (geometry, payload, occupied): so many bytes of payload, under a topic name of 24, in 64 slots of which so many
+are occupied all the time; 1000 messages are stored and acknowledged in order.
+"""
+
+import gc
+import json
+import time
+
+from mqtt_bytes import PUBACK  # noqa: F401 - the folder of the laws is there
+from sweep_device import Device, Ledger
+from umqtt_testkit.flash import ROOT, PowerCutFlash
+
+from umqtt_robust.flash import FlashStore
+from umqtt_robust.outbox import Outbox
+from umqtt_robust.store import MemoryStore
+
+SLOTS = 64
+MESSAGES = 1000
+BLOCKS = 64
+CHUNKS = {"esp32": 120, "rp2": 504}
+TOPIC = b"fleet/pump-007/telemetry"
+
+
+def cycle(outbox, packet_id, payload, count):
+    """Stores and acknowledges so many messages; the oldest goes first. Returns the last packet id."""
+    for _ in range(count):
+        packet_id += 1
+        outbox.put(packet_id, 2, TOPIC, payload)
+        outbox.remove(outbox.queue[0])
+    return packet_id
+
+
+def wear(geometry, size, occupied):
+    """One case, after enough messages that the folders are there and their logs are turning over."""
+    payload = b"p" * size
+    with PowerCutFlash(geometry, BLOCKS) as flash:
+        outbox = Outbox(FlashStore(ROOT + "/mqtt", SLOTS, CHUNKS[geometry]), 8)
+        packet_id = 0
+        for packet_id in range(1, occupied):
+            outbox.put(packet_id, 2, TOPIC, payload)
+        packet_id = cycle(outbox, packet_id, payload, 200)
+        report(flash, "wear", geometry, size, occupied, lambda: cycle(outbox, packet_id, payload, MESSAGES))
+
+
+def late(geometry):
+    """Late storing over a link that stays up."""
+    with PowerCutFlash(geometry, BLOCKS) as flash:
+        device = Device(ROOT, Ledger(), FlashStore, CHUNKS[geometry])
+        device.client.part("late")
+        device.connect()
+
+        def run():
+            for number in range(MESSAGES // 8):
+                for part in range(8):
+                    device.publish(b"%04d %d" % (number, part) + b"p" * 58, 1)
+                device.settle()
+
+        report(flash, "late", geometry, 64, 8, run)
+
+
+def report(flash, case, geometry, size, occupied, run):
+    flash.flash.clear_counters()
+    start = time.ticks_us()
+    run()
+    us = time.ticks_diff(time.ticks_us(), start)
+    device = flash.flash
+    print(
+        json.dumps(
+            {
+                "case": case, "geometry": geometry, "payload": size, "occupied": occupied,
+                "erases": sum(device.erases), "most_erased": max(device.erases), "programs": device.programs,
+                "bytes": device.programmed_bytes, "us_per_message": us // MESSAGES,
+            }
+        )
+    )  # fmt: skip
+
+
+def restore(geometry):
+    """How long a start takes with all slots full, and how much heap the store takes beside a MemoryStore's."""
+    with PowerCutFlash(geometry, BLOCKS) as flash:
+        store = FlashStore(ROOT + "/mqtt", SLOTS, CHUNKS[geometry])
+        outbox = Outbox(store, 8)
+        for packet_id in range(1, SLOTS + 1):
+            outbox.put(packet_id, 2, TOPIC, b"p" * 64)
+        flash.unmount()
+        flash.mount()
+        del store, outbox
+        gc.collect()
+        before = gc.mem_alloc()
+        start = time.ticks_ms()
+        store = FlashStore(ROOT + "/mqtt", SLOTS, CHUNKS[geometry])
+        found = store.restore()
+        ms = time.ticks_diff(time.ticks_ms(), start)
+        count = len(found)
+        del found
+        gc.collect()
+        heap = gc.mem_alloc() - before
+        print(json.dumps({"case": "restore", "geometry": geometry, "messages": count, "ms": ms, "heap": heap}))
+
+
+def rate():
+    """Messages a second through the outbox, stored and acknowledged, beside the memory store."""
+    for name in ("memory", "esp32", "rp2"):
+        with PowerCutFlash("rp2" if name == "rp2" else "esp32", BLOCKS):
+            store = FlashStore(ROOT + "/mqtt", SLOTS, CHUNKS[name]) if name != "memory" else MemoryStore(SLOTS)
+            outbox = Outbox(store, 8)
+            start = time.ticks_us()
+            cycle(outbox, cycle(outbox, 0, b"", 0), b"p" * 64, MESSAGES)
+            us = time.ticks_diff(time.ticks_us(), start)
+            print(json.dumps({"case": "rate", "store": name, "per_second": MESSAGES * 1000000 // us}))
+
+
+def main():
+    for geometry in ("esp32", "rp2"):
+        for size, occupied in ((64, 1), (64, 8), (64, 56), (300, 8)):
+            wear(geometry, size, occupied)
+        late(geometry)
+        restore(geometry)
+    rate()
+
+
+if __name__ == "__main__":
+    main()
