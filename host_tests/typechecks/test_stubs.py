@@ -58,6 +58,12 @@ def test_a_stub_that_is_wrong_is_found(stubs, file, old, new, complaint):
     assert complaint in ended.stdout
 
 
+def test_a_module_has_a_stub_or_is_the_librarys_own_business():
+    allowed = [line for line in (_HERE / "stubtest_allowlist.txt").read_text().splitlines() if not line.startswith("#")]
+    bare = [file.stem for file in _LIBRARY.glob("*.py") if not file.with_suffix(".pyi").exists()]
+    assert [name for name in bare if not any(re.fullmatch(each, f"umqtt_robust.{name}") for each in allowed)] == []
+
+
 def test_every_option_of_the_client_is_in_its_stub_with_its_default_and_as_an_attribute():
     # The client takes them as **options, where stubtest cannot see them.
     classes = {
