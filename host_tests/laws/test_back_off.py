@@ -200,3 +200,30 @@ def test_a_link_that_was_only_ticked_when_asked_was_a_good_one_too():
         world.wire.break_now()
         world.client.tick()
         equal(world.client.tick(), 1000, "%d ms" % lasted)
+
+
+def test_mqtt_3_1_failover_forgets_what_belongs_to_the_other_broker():
+    # CONNACK of MQTT 3.1 has no session_present: what the client knows of the first broker must not reach the second.
+    first, second = Broker("a", mqtt31=True), Broker("b", mqtt31=True)
+    world = World([first, second], allow_mqtt31=True)
+    client = world.client
+    client.subscribe(b"down/#", 2)
+    for broker, other in ((first, second), (second, first), (first, second)):
+        broker.down = False
+        other.down = True
+        if world.wires:
+            world.wire.break_now()
+        world.settle()
+        assert world.run(lambda: client.connected and client.subscribed and not client.pending)
+        equal(world.wire.broker.name, broker.name)
+        for i in range(3):
+            client.publish(b"t", b"%d" % i, 2)
+        broker.send(b"c", b"down/x", b"to " + broker.name.encode(), 2)
+        world.wire.split_down = world.wire.down_bytes + 12  # PUBRECs come, PUBCOMPs do not
+        client.tick()
+        equal(len(client.outbox.released), 3)
+    first.down = False
+    assert world.run(lambda: not client.pending)
+    world.settle()
+    equal(world.faults(), [])
+    equal(len(world.taken()), 15)

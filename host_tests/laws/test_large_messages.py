@@ -1,7 +1,7 @@
 """Messages larger than the receive buffer: streamed once at QoS 2, at least once at QoS 1, wherever the link is cut."""
 
 from umqtt_testkit.portable import equal
-from world import Broker, World, every
+from world import Broker, World, every, publish
 
 HEAP = "4M"
 TIMEOUT_S = 100
@@ -96,3 +96,40 @@ def test_sent_in_pieces_that_a_busy_link_takes():
         equal(world.taken().count((b"up/large", BODY)), 3)
         equal(world.taken().count((b"up/small", b"x")), 3)
         equal(world.faults(), [])
+
+
+def test_a_new_large_message_under_a_stale_id_is_not_swallowed():
+    # The session was lost, and the CONNACK that said so: the broker begins again with the same packet ids.
+    world = receiver({})
+    world.wire.send(publish(b"down/old", b"stored", 2, 1))
+    world.client.tick()
+    world.wire.send(publish(b"down/large", BODY, 2, 1))
+    world.settle()
+    equal(world.whole, [False])
+    world.wire.send(publish(b"down/large", BODY, 2, 1, dup=True))
+    world.settle()
+    equal(world.whole, [False], "the same message again")
+    world.wire.send(b"\x62\x02\x00\x01")
+    world.settle()
+    equal(world.messages, [(b"down/old", b"stored")])
+    equal(world.brokers[0].seen[-1], (0x70, b"\x00\x01"))
+
+
+def test_many_large_messages_wait_for_a_busy_link_each_as_it_is():
+    for qos in (1, 2):
+        for piece in (1, 40, 5000):
+            world = World([Broker()], tx_size=64)
+            assert world.run(lambda world=world: world.client.connected)
+            world.wire.piece = piece
+            sent = []
+            for i in range(8):
+                world.wire.full = i % 3 > 0
+                sent.append((b"up/large", bytes([i]) * (30 + 40 * i)))
+                world.client.publish(sent[-1][0], sent[-1][1], qos)
+                sent.append((b"up/small", b"%d" % i))
+                world.client.publish(sent[-1][0], sent[-1][1], qos)
+                world.client.tick()
+            world.wire.full = False
+            assert world.run(lambda world=world: not world.client.pending)
+            equal(world.taken(), sent)
+            equal(world.faults(), [])
