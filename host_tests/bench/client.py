@@ -20,7 +20,7 @@ from pathlib import Path
 from client_lab import Lab, LabError
 from client_links import BLACKHOLES, Blackholes, severed_rows
 from client_memory import allocation_rows, size_rows, smallest_heap_rows
-from client_plan import SCENARIOS, WINDOW, Row, Scenario, has_goal, rate_rows
+from client_plan import OURS, OURS_CPYTHON, SCENARIOS, WINDOW, Row, Scenario, has_goal, rate_rows
 from umqtt_kit.errors import KitError
 from umqtt_testkit.interpreter import MicroPythonMissing
 
@@ -62,8 +62,15 @@ def _rates(lab: Lab, scenario: Scenario, *, quick: bool) -> Iterator[Row]:
             # A message at QoS 2 takes two round trips.
             physics.append(WINDOW / (lab.round_trip_s() * scenario.qos))
         for contender in contenders:
-            if lab.has(contender):
-                runs[contender.name].append(lab.rate(scenario, contender, seconds))
+            if contender.name in runs:
+                try:
+                    runs[contender.name].append(lab.rate(scenario, contender, seconds))
+                except LabError as error:
+                    if contender in (OURS, OURS_CPYTHON):
+                        raise
+                    # A peer is somebody else's program: its row says that there is no figure, and why.
+                    print(f"bench-client: {scenario.name}: {error}", file=sys.stderr)
+                    del runs[contender.name]
     medians = {name: statistics.median(figures) for name, figures in runs.items()}
     yield from rate_rows(scenario, contenders, medians, statistics.median(physics) if physics else None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ _DEVICE = Path(__file__).resolve().parent / "device"
 _STUBS = _DEVICE / "stubs"
 _START_WITHIN_S = 10.0
 _ANSWERS_WITHIN_S = 60.0
+_SAYS_WHY_WITHIN_S = 1.0
 _PINGS = 21
 # Messages that the receive rows let pass before they count: those that the kernel had gathered meanwhile.
 _NOT_COUNTED = 10_000
@@ -49,6 +51,8 @@ class Program:
         line = self._process.stdout.readline()
         watchdog.cancel()
         if not line.startswith("{"):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_SAYS_WHY_WITHIN_S)
             self._process.kill()
             rest = self._process.stdout.read()  # by the same reader: it has read ahead
             _, errors = self._process.communicate()

@@ -119,3 +119,21 @@ def test_what_is_asked_wrongly_is_answered_in_a_line_that_says_what_to_do():
         ended = _bench(*arguments)
         assert ended.returncode == 2
         assert told in ended.stderr.splitlines()[-1]
+
+
+def test_a_peer_that_fails_is_named_and_the_rest_is_measured(tmp_path: Path):
+    try:
+        micropython_command()
+    except MicroPythonMissing as missing:
+        pytest.skip(str(missing))
+    if not shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/opt/homebrew/sbin"):
+        pytest.skip("needs the broker mosquitto")
+    (tmp_path / "umqtt").mkdir()
+    (tmp_path / "umqtt" / "simple.py").write_text("raise ValueError('no good')\n")
+    ended = _bench("--quick", "--json", "--only", "publish QoS 0", "--peers", str(tmp_path))
+    assert ended.returncode == 0
+    assert "umqtt.simple" in ended.stderr and "no good" in ended.stderr
+    peers = {(row["case"], row["peer_name"]): row for row in map(json.loads, ended.stdout.splitlines())}
+    failed = peers["publish QoS 0, loopback", "umqtt.simple"]
+    assert failed["ours"] > 0 and failed["peer"] is None and failed["met"] is None
+    assert peers["publish QoS 0, loopback (CPython)", "paho-mqtt"]["peer"] > 0
