@@ -91,19 +91,25 @@ def test_the_source_sends_so_many_messages_of_that_size(qos):
         assert not qos or message[5 + len(topic) : 7 + len(topic)] == bytes((0, i + 1))
 
 
-def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(_BENCH / "client.py"), *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
-
-
-def test_each_row_is_a_line_of_json_with_the_promised_keys(tmp_path: Path):
+@pytest.fixture
+def tools() -> None:
+    """Skips the test where the bench cannot run."""
     try:
         micropython_command()
     except MicroPythonMissing as missing:
         pytest.skip(str(missing))
     if not shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/opt/homebrew/sbin"):
         pytest.skip("needs the broker mosquitto")
+
+
+def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(_BENCH / "client.py"), *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.usefixtures("tools")
+def test_each_row_is_a_line_of_json_with_the_promised_keys():
     ended = _bench("--quick", "--json", "--only", "publish QoS 2, loopback")
     assert ended.returncode == 0, ended.stderr
     rows = [json.loads(line) for line in ended.stdout.splitlines()]
@@ -121,13 +127,8 @@ def test_what_is_asked_wrongly_is_answered_in_a_line_that_says_what_to_do():
         assert told in ended.stderr.splitlines()[-1]
 
 
+@pytest.mark.usefixtures("tools")
 def test_a_peer_that_fails_is_named_and_the_rest_is_measured(tmp_path: Path):
-    try:
-        micropython_command()
-    except MicroPythonMissing as missing:
-        pytest.skip(str(missing))
-    if not shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/opt/homebrew/sbin"):
-        pytest.skip("needs the broker mosquitto")
     (tmp_path / "umqtt").mkdir()
     (tmp_path / "umqtt" / "simple.py").write_text("raise ValueError('no good')\n")
     ended = _bench("--quick", "--json", "--only", "publish QoS 0", "--peers", str(tmp_path))

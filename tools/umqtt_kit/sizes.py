@@ -41,7 +41,7 @@ class Budget:
 # The one table of the budgets. A change that passes a limit has to save elsewhere, or to raise it here and say why.
 BUDGETS = {
     "smallest_mpy_bytes": Budget(limit=17_408, goal=8_192),
-    "everything_mpy_bytes": Budget(limit=40_960, goal=20_480),
+    "everything_mpy_bytes": Budget(limit=37_888, goal=20_480),
     "smallest_heap_bytes": Budget(limit=38_912, goal=14_336),
 }
 
