@@ -1,14 +1,13 @@
 """What the store costs the flash, counted inside MicroPython: one line of JSON for each case.
 
-A case is (geometry, payload, occupied): so many bytes of payload, under a topic name of 24, in 64 slots of which so many
-are occupied all the time; 1000 messages are stored and acknowledged in order.
+A case is (geometry, payload, occupied): so many bytes of payload, under a topic name of 24, in 64 slots of which so
+many are occupied all the time; 1000 messages are stored and acknowledged in order.
 """
 
 import gc
 import json
 import time
 
-from mqtt_bytes import PUBACK  # noqa: F401 - the folder of the laws is there
 from sweep_device import Device, Ledger
 from umqtt_testkit.flash import ROOT, PowerCutFlash
 
@@ -20,6 +19,7 @@ SLOTS = 64
 MESSAGES = 1000
 BLOCKS = 64
 CHUNKS = {"esp32": 120, "rp2": 504}
+PARTITIONS = {"esp32": 512, "rp2": 212}  # blocks of the boards' file systems
 TOPIC = b"fleet/pump-007/telemetry"
 
 
@@ -100,6 +100,22 @@ def restore(geometry):
         print(json.dumps({"case": "restore", "geometry": geometry, "messages": count, "ms": ms, "heap": heap}))
 
 
+def life(geometry):
+    """How evenly the wear spreads over the partition of a board, one message at a time: littlefs moves what is worn."""
+    messages = 30 * MESSAGES
+    with PowerCutFlash(geometry, PARTITIONS[geometry]) as flash:
+        outbox = Outbox(FlashStore(ROOT + "/mqtt", SLOTS, CHUNKS[geometry]), 8)
+        flash.flash.clear_counters()
+        packet_id = 0
+        for _ in range(messages // MESSAGES):
+            packet_id = cycle(outbox, packet_id, b"p" * 64, MESSAGES) % 60000
+        erases = flash.flash.erases
+        entry = {"case": "life", "geometry": geometry, "messages": messages, "blocks": len(erases)}
+        entry["erases"] = sum(erases)
+        entry["most_erased"] = max(erases)
+        print(json.dumps(entry))
+
+
 def rate():
     """Messages a second through the outbox, stored and acknowledged, beside the memory store."""
     for name in ("memory", "esp32", "rp2"):
@@ -107,7 +123,7 @@ def rate():
             store = FlashStore(ROOT + "/mqtt", SLOTS, CHUNKS[name]) if name != "memory" else MemoryStore(SLOTS)
             outbox = Outbox(store, 8)
             start = time.ticks_us()
-            cycle(outbox, cycle(outbox, 0, b"", 0), b"p" * 64, MESSAGES)
+            cycle(outbox, 0, b"p" * 64, MESSAGES)
             us = time.ticks_diff(time.ticks_us(), start)
             print(json.dumps({"case": "rate", "store": name, "per_second": MESSAGES * 1000000 // us}))
 
@@ -118,6 +134,7 @@ def main():
             wear(geometry, size, occupied)
         late(geometry)
         restore(geometry)
+        life(geometry)
     rate()
 
 

