@@ -1,0 +1,130 @@
+"""What the program subscribed to is what the broker knows, wherever the link is cut and whatever the broker forgets."""
+
+from umqtt_testkit.portable import Rng, equal
+from world import Broker, World, every
+
+HEAP = "4M"
+TIMEOUT_S = 100
+
+
+class Refusing(Broker):
+    """Grants no filter that begins with `secret`, and at most QoS 1."""
+
+    def _subscribe(self, wire, kind, body):
+        n = body[2] << 8 | body[3]
+        if kind == 8 and body[4:].startswith(b"secret"):
+            wire.send(b"\x90\x03" + body[:2] + b"\x80")
+        else:
+            Broker._subscribe(self, wire, kind, body[: 4 + n] + bytes((min(body[4 + n], 1),)) if kind == 8 else body)
+
+
+def steps(client):
+    """What the program asks for, one step at a time; and what it wants in the end."""
+    yield client.subscribe(b"a", 1)
+    yield client.subscribe(b"b/#", 2)
+    yield client.unsubscribe(b"a")
+    yield client.subscribe(b"c")
+    yield client.subscribe(b"b/#", 1)
+    yield client.subscribe(b"a", 2)
+    yield client.unsubscribe(b"c")
+    yield client.unsubscribe(b"never asked for")
+
+
+WANTED = {b"a": 2, b"b/#": 1}
+
+
+def comes_back(world):
+    world.settle()
+    assert world.run(lambda: world.client.connected and world.client.subscribed)
+    world.settle()
+
+
+def test_cut_at_every_byte_the_broker_has_what_the_program_wants():
+    for lost in (False, True):
+        for together in (False, True):
+            for cut in [{"cut_up": at} for at in every(125, 1)] + [{"cut_down": at} for at in every(50, 1)]:
+                world = World()
+                world.cuts = [cut]
+                world.brokers[0].lose_sessions = lost
+                if not together:
+                    world.run(lambda world=world: world.wires)
+                for _ in steps(world.client):
+                    if not together:
+                        world.client.tick()
+                comes_back(world)
+                equal(world.brokers[0].sessions[b"c"].subscriptions, WANTED, repr((cut, lost, together)))
+                equal(world.faults(), [])
+
+
+def test_random_wishes_and_cuts():
+    for seed in range(300):
+        rng = Rng(seed, quiet=True)
+        world = World(tx_size=rng.choice((32, 64, 1024)))
+        broker = world.brokers[0]
+        wanted = {}
+        for _ in range(40):
+            topic_filter = rng.choice((b"a", b"b/#", b"c" * 40, b"d/+/e"))
+            action = rng.below(10)
+            if action < 4:
+                wanted[topic_filter] = rng.below(3)
+                world.client.subscribe(topic_filter, wanted[topic_filter])
+            elif action < 7:
+                wanted.pop(topic_filter, None)
+                world.client.unsubscribe(topic_filter)
+            elif action == 7 and world.wires:
+                broker.lose_sessions = rng.chance(50)
+                world.wire.break_now()
+                broker.lose_sessions = False
+            elif world.wires:
+                world.wire.piece = rng.choice((1, 5, 1000))
+            if world.wires and rng.chance(60):  # answers come late
+                world.wire.split_down = world.wire.down_bytes + rng.below(6)
+            world.client.tick()
+            world.clock.advance(rng.below(1500))
+        comes_back(world)
+        equal(broker.sessions[b"c"].subscriptions, wanted, "seed %d" % seed)
+        equal(world.faults(), [])
+
+
+def test_a_refusal_is_reported_once_and_the_others_stand():
+    world = World([Refusing()])
+    client = world.client
+    client.subscribe(b"a", 2)
+    client.subscribe(b"secret/plans", 1)
+    client.subscribe(b"b", 1)
+    comes_back(world)
+    equal([error.args for error in world.of_kind("error")], [("subscribe", b"secret/plans")])
+    equal(world.brokers[0].session.subscriptions, {b"a": 1, b"b": 1})
+    world.brokers[0].lose_sessions = True
+    world.wire.break_now()
+    comes_back(world)
+    equal(len(world.of_kind("error")), 1, "not asked for again")
+    equal(world.brokers[0].session.subscriptions, {b"a": 1, b"b": 1})
+
+
+def test_requests_of_a_handler_leave_room_for_the_acknowledgement():
+    for qos in (1, 2):
+        for length in range(1, 70):
+            world = World(tx_size=64, rx_size=256)
+            client = world.client
+            client.subscribe(b"down/#", 2)
+            assert world.run(lambda client=client: client.connected and client.subscribed)
+
+            def handler(topic, payload, client=client, length=length, world=world):
+                world.messages.append((topic, payload))
+                client.subscribe(b"f" * length, 1)
+                client.publish(b"up", b"y")
+
+            client.on_message = handler
+            for i in range(4):
+                world.brokers[0].send(b"c", b"down/x", b"%d" % i, qos)
+            world.wire.piece = 3
+            for i in range(12):
+                world.wire.full = i % 2 == 0
+                client.tick()
+            world.wire.full = False
+            comes_back(world)
+            equal(world.messages, [(b"down/x", b"%d" % i) for i in range(4)], length)
+            equal(world.brokers[0].session.queue, [])
+            equal(world.faults(), [])
+            assert world.brokers[0].session.subscriptions[b"f" * length] == 1
