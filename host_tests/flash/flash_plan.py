@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from flash_workers import GEOMETRIES, Job, Result, run_jobs
 _HERE = Path(__file__).resolve().parent
 # Each control is caught by one of these; random scenarios find what only a mixture shows.
 _FOR_CONTROLS = ("both_ways", "large_again", "reboots", *map(str, range(1, 15)))
+_PROGRESS = 50_000
 _SAMPLE_FOR_CONTROLS = 300
 
 
@@ -55,9 +56,13 @@ class Tally:
             self.other += 1
 
 
-def sweep(cuts: int, seed: int) -> Tally:
-    """Every fixed scenario whole on every geometry, then random ones from the seed on, until so many cuts were made."""
+def sweep(cuts: int, seed: int, progress: Callable[[int], None] | None = None) -> Tally:
+    """Every fixed scenario whole on every geometry, then random ones from the seed on, until so many cuts were made.
+
+    progress: called with the number of cuts, every 50,000 of them.
+    """
     tally = Tally()
+    reported = 0
 
     def jobs() -> Iterator[Job]:
         for name in FIXED:
@@ -70,6 +75,9 @@ def sweep(cuts: int, seed: int) -> Tally:
 
     for result in run_jobs(jobs()):
         tally.add(result)
+        if progress and tally.cuts >= reported + _PROGRESS:
+            reported = tally.cuts
+            progress(reported)
     return tally
 
 
