@@ -1,5 +1,6 @@
 """CPython's side of _platform.py and tls.py, with MicroPython's ways: not installed on boards."""
 
+import asyncio
 import os
 import select
 import socket
@@ -119,3 +120,25 @@ class poll:
             return [(self._secure, select.POLLIN)]  # decrypted already: the kernel knows nothing of it
         self._poll.modify(self._secure, self._secure.wants or self._events)
         return self._poll.poll(ms)
+
+
+class watch:
+    """For aio.py: sets `wake` when the socket can be read, or with `writing` written, until cancel()."""
+
+    def __init__(self, sock, writing, wake):
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        wants = getattr(sock, "wants", 0)
+        if wants != select.POLLOUT:
+            self._loop.add_reader(sock, wake.set)
+        if writing and wants != select.POLLIN:
+            self._loop.add_writer(sock, wake.set)
+        if isinstance(sock, _SecureSocket) and sock.pending():
+            wake.set()
+
+    def __iter__(self):
+        return iter((self,))
+
+    def cancel(self):
+        self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)

@@ -1,0 +1,226 @@
+# What aio.Client promises, on either interpreter, against a broker: JSON {"url", "closed_url", "tls"}.
+# With "refuses" only the case of a broker that refuses the first subscription.
+# Prints {"event": case, ...} after each case, then done.
+import asyncio
+import json
+import sys
+
+from umqtt_robust import aio
+from umqtt_robust._platform import ticks_diff, ticks_ms
+from umqtt_robust.errors import InvalidArgument, LinkLost, Refused
+from umqtt_robust.store import MemoryStore
+
+config = json.loads(sys.argv[1])
+made = {}
+if config.get("tls"):
+    from umqtt_robust.tls import TLS
+
+    made["mqtts"] = TLS(**config["tls"])
+if config["url"][:2] == "ws":
+    from umqtt_robust.websocket import WebSocket
+
+    made["ws"] = WebSocket()
+
+
+def client(name="", url=None, **options):
+    options.setdefault("random", lambda n: 0)
+    return aio.Client("aio" + name, url or config["url"], transports=made, **options)
+
+
+def say(case, **more):
+    more["event"] = case
+    print(json.dumps(more))
+
+
+async def fails(error, awaited, seconds=10):
+    try:
+        await asyncio.wait_for(awaited, seconds)
+    except error as caught:
+        return caught
+    raise AssertionError("no error")
+
+
+async def talk():
+    came = []
+    async with client() as one:
+        await one.subscribe("ok/talk", 1)
+
+        async def publisher(k):
+            for i in range(20):
+                await one.publish("ok/talk", f"{k}-{i}", qos=i % 3)
+
+        publishers = [asyncio.create_task(publisher(k)) for k in range(5)]
+        async for topic, payload in one:
+            assert topic == b"ok/talk"
+            came.append(payload)
+            if len(came) == 100:
+                break
+        for task in publishers:
+            await task
+        assert one.pending == 0 and not one._awaited
+    for k in range(5):
+        mine = [payload for payload in came if payload.startswith(b"%d-" % k)]
+        assert mine == [b"%d-%d" % (k, i) for i in range(20)], mine
+    assert one.closed and not one.transport
+    return {}
+
+
+async def reply_in_the_loop():
+    """Each message is answered from within the loop, with many waiting: nothing locks up."""
+    async with client("r") as one, client("s") as other:
+        await one.subscribe("ok/ask", 1)
+        await other.subscribe("ok/reply", 1)
+        for i in range(60):
+            await other.publish("ok/ask", b"%d" % i, qos=1)
+        n = 0
+        async for _topic, payload in one:
+            await one.publish("ok/reply", payload, qos=1)
+            n += 1
+            if n == 60:
+                break
+        for i in range(60):
+            assert await other.__anext__() == (b"ok/reply", b"%d" % i)
+    return {}
+
+
+async def refused():
+    async with client() as one:
+        error = await fails(Refused, one.subscribe("secret/#"))
+        assert error.args == ("subscribe", b"secret/#"), error.args
+        await one.subscribe("ok/#")
+        await one.unsubscribe("ok/#")
+        assert not one._filters
+        await fails(InvalidArgument, one.subscribe("a#"))
+        await fails(InvalidArgument, one.publish("a/+", b""))
+    return {}
+
+
+async def qos_0_waits_for_the_link():
+    async with client(random=lambda n: n - 1) as one, client("x") as other:
+        await other.subscribe("ok/0")
+        assert not one.connected
+        await one.publish("ok/0", b"first")
+        assert one.connected and one.discarded == 0
+        assert await other.__anext__() == (b"ok/0", b"first")
+    return {}
+
+
+async def cancelled_publish_is_delivered():
+    async with client(random=lambda n: n - 1) as one, client("x") as other:
+        await other.subscribe("ok/c", 1)
+        await fails(asyncio.TimeoutError, one.publish("ok/c", b"still", qos=1), 0.1)
+        assert one.pending == 1 and not one._awaited
+        assert await asyncio.wait_for(other.__anext__(), 5) == (b"ok/c", b"still")
+    return {}
+
+
+async def cancelled_wait_loses_no_message():
+    async with client() as one:
+        await one.subscribe("ok/w", 1)
+        await fails(asyncio.TimeoutError, one.__anext__(), 0.05)
+        await one.publish("ok/w", b"after", qos=1)
+        assert await one.__anext__() == (b"ok/w", b"after")
+    return {}
+
+
+async def full_outbox_waits():
+    async with client(store=MemoryStore(2)) as one:
+        tasks = [asyncio.create_task(one.publish("ok/f", b"x", qos=1)) for _ in range(20)]
+        for task in tasks:
+            await task
+        assert one.discarded == 0 and one.pending == 0
+    return {}
+
+
+async def expired_is_an_error():
+    async with client(url=config["closed_url"], random=lambda n: n - 1, quiesce_ms=0) as one:
+        error = await fails(aio.Dropped, one.publish("ok/e", b"x", qos=1, expires_in=1))
+        assert error.args == (1,)
+    return {}
+
+
+async def outside_is_an_error():
+    one = client()
+    await fails(LinkLost, one.publish("a", b"", qos=1))
+    await fails(LinkLost, one.subscribe("a"))
+    await fails(LinkLost, one.__anext__())
+    return {}
+
+
+async def leaving_ends_what_waits():
+    one = client(url=config["closed_url"], quiesce_ms=0)
+    async with one:
+        waiting = asyncio.create_task(fails(LinkLost, one.publish("a", b"", qos=1)))
+        await asyncio.sleep(0.05)
+    await waiting
+    began = ticks_ms()
+    try:
+        async with client() as one:
+            await one.subscribe("ok/#")
+            raise ValueError("mine")
+    except ValueError as error:
+        assert error.args == ("mine",)
+    assert one.closed and ticks_diff(ticks_ms(), began) < 1500
+    return {}
+
+
+async def what_a_callback_raises_comes_out():
+    def broken(session_present):
+        raise RuntimeError("of the callback")
+
+    one = client(on_connect=broken)
+    try:
+        async with one:
+            await fails(LinkLost, one.publish("ok/a", b"", qos=1))
+    except RuntimeError as error:
+        assert error.args == ("of the callback",)
+    else:
+        raise AssertionError("swallowed")
+    return {}
+
+
+async def overflow_is_counted():
+    async with client(inbox_size=3) as one, client("x") as other:
+        await one.subscribe("ok/o")
+        for i in range(10):
+            await other.publish("ok/o", b"%d" % i)
+        await other.publish("ok/o", b"end", qos=1)
+        while one.received < 11:
+            await asyncio.sleep(0.01)
+        assert len(one.inbox) == 3 and one.discarded == 8, (len(one.inbox), one.discarded)
+    return {}
+
+
+async def large_messages_are_whole():
+    async with client() as one:
+        await one.subscribe("ok/l", 1)
+        body = b"0123456789" * 2000
+        await one.publish("ok/l", body, qos=1)
+        assert await one.__anext__() == (b"ok/l", body)
+    return {}
+
+
+async def idle_ticks():
+    ticks = []
+    async with client() as one:
+        await one.subscribe("ok/i")
+        tick = one.tick
+        one.tick = lambda: ticks.append(1) or tick()
+        await asyncio.sleep(1)
+        quiet = len(ticks)
+        await one.publish("ok/i", b"x", qos=1)
+        del one.tick
+    return {"ticks": quiet}
+
+
+async def main():
+    for case in (talk, reply_in_the_loop, refused, qos_0_waits_for_the_link, cancelled_publish_is_delivered,
+                 cancelled_wait_loses_no_message, full_outbox_waits, expired_is_an_error, outside_is_an_error,
+                 leaving_ends_what_waits, what_a_callback_raises_comes_out, overflow_is_counted,
+                 large_messages_are_whole, idle_ticks):  # fmt: skip
+        if case.__name__ == "refused" if config.get("refuses") else case.__name__ != "refused":
+            say(case.__name__, **await case())
+    say("done")
+
+
+asyncio.run(main())

@@ -1,0 +1,67 @@
+"""The asyncio client on both interpreters, over TCP, TLS and WebSocket."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from umqtt_testkit.peer import ScriptedPeer
+from umqtt_testkit.wire import Type, acknowledgement, connack, suback
+from web_relay import WebRelay
+
+
+@pytest.fixture
+def closed_url():
+    with socket.socket() as reserved:  # bound, but nobody listens
+        reserved.bind(("127.0.0.1", 0))
+        yield f"mqtt://127.0.0.1:{reserved.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("scheme", ["mqtt", "mqtts", "ws"])
+def test_what_the_client_promises(program, mosquitto, certificates: Path, closed_url: str, scheme: str) -> None:
+    lines = ["max_inflight_messages 10"]
+    tls = None
+    if scheme == "mqtts":
+        lines += [f"certfile {certificates / 'broker.pem'}", f"keyfile {certificates / 'broker.key'}"]
+        tls = {"ca": str(certificates / "ca.pem")}
+        closed_url = closed_url.replace("mqtt:", "mqtts:")
+    port = mosquitto(*lines)
+    if scheme == "ws":
+        with WebRelay(port) as relay:
+            events = program("aio_cases.py", url=f"ws://127.0.0.1:{relay.port}/mqtt", closed_url=closed_url).finish()
+    else:
+        url = f"{scheme}://localhost:{port}"
+        events = program("aio_cases.py", url=url, closed_url=closed_url, tls=tls).finish()
+    assert len(events) == 14
+    idle = next(event for event in events if event["event"] == "idle_ticks")
+    assert idle["ticks"] <= 2, "it must wait, not poll"
+
+
+def test_a_refused_subscription_is_raised_where_it_was_asked_for(program) -> None:
+    def script(peer: ScriptedPeer) -> None:
+        link = peer.accept()
+        link.expect(Type.CONNECT)
+        link.send(connack())
+        for return_code in (0x80, 0):
+            packet = link.expect(Type.SUBSCRIBE)
+            link.send(suback(packet.packet_id, return_code))
+        packet = link.expect(Type.UNSUBSCRIBE)
+        link.send(acknowledgement(Type.UNSUBACK, packet.packet_id))
+        link.expect(Type.DISCONNECT)
+
+    with ScriptedPeer() as peer:
+        peer.run(script)
+        events = program("aio_cases.py", url=peer.url, refuses=True).finish()
+    assert [event["event"] for event in events] == ["refused", "done"]
+
+
+def test_a_handshake_without_answer_is_waited_for_and_not_polled(program, certificates: Path) -> None:
+    tls = {"ca": str(certificates / "ca.pem")}
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        for url in (f"mqtts://localhost:{port}", f"ws://localhost:{port}/"):
+            running = program("aio_silent.py", url=url, tls=tls)
+            event = running.finish()[-1]
+            assert event["ticks"] < 60, (url, event)
+            assert event["error"] == "LinkLost"

@@ -1,0 +1,161 @@
+"""The client for asyncio.
+
+    from umqtt_robust import aio
+
+    async with aio.Client("pump-7", "mqtt://broker.example", clean_session=False) as client:
+        await client.subscribe("fleet/pump-7/cmd", qos=1)
+        await client.publish("fleet/pump-7/telemetry", b"21.4", qos=1)  # the broker has it
+        async for topic, payload in client:
+            ...
+
+It waits for the socket, for the next deadline and for the program, and for nothing else. To cancel any of its calls is
+safe: a message that was given to publish() is delivered all the same, and none that has arrived is lost.
+"""
+
+import asyncio
+
+from .errors import LinkLost, MQTTError, OutboxFull, Refused
+from .inbox import Inbox
+from .topics import check_topic_filter
+
+try:
+    from asyncio import core  # MicroPython's
+
+    async def _ready(sock, writing, wake):
+        yield (core._io_queue.queue_write if writing else core._io_queue.queue_read)(sock)
+        wake.set()
+
+    def watch(sock, writing, wake):
+        return [asyncio.create_task(_ready(sock, way, wake)) for way in ((False, True) if writing else (False,))]
+
+except ImportError:
+    from ._host import watch
+
+
+class Dropped(MQTTError):
+    """A message left the outbox unsent; args[0]: why, as in policy.py."""
+
+
+class Client(Inbox):
+    """umqtt_robust.Client, driven by a task of its own inside `async with`; leaving it says DISCONNECT.
+
+    Arguments, counters and callbacks are the Client's, and inbox_size is inbox.py's; on_message, on_large and
+    on_dropped are taken. quiesce_ms: how long leaving without an exception waits for what is in the outbox. A message
+    from `async for` is acknowledged when the loop asks for the next one; a handler set with on() acknowledges by
+    itself. What a callback raises ends the client and comes out of `async with`; LinkLost out of what waits.
+    """
+
+    def __init__(self, *arguments, **options):
+        self._quiesce = options.pop("quiesce_ms", 2000)
+        self._awaited = {}  # packet id: why it was dropped, or None
+        self._wake = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._driver = self._failure = None
+        self._running = False
+        Inbox.__init__(self, *arguments, on_dropped=self._dropped, **options)
+
+    async def __aenter__(self):
+        self._running = True
+        self._driver = asyncio.create_task(self._drive())
+        return self
+
+    async def __aexit__(self, kind, error, trace):
+        self.disconnect(0 if kind else self._quiesce)
+        self._wake.set()
+        await self._driver
+        if self._failure:
+            raise self._failure
+
+    async def _drive(self):
+        try:
+            while True:
+                self._wake.clear()
+                ms = self.tick()
+                if self.has_part("policy"):  # messages expire by the second, also while there is no link
+                    self.part("policy").pump()
+                    ms = min(ms, 1000)
+                self._changed.set()  # whoever waits looks again
+                self._changed.clear()
+                if self.closed:
+                    return
+                await self._rest(ms)
+        except Exception as error:  # noqa: BLE001 - of a callback: it comes out of `async with`
+            self._failure = error
+        finally:
+            self._running = False
+            self._drop()
+            self._changed.set()
+
+    async def _rest(self, ms):
+        if ms <= 0:
+            return await asyncio.sleep(0)
+        writing = self.waits()
+        if hasattr(self.transport, "waits"):
+            writing = self.transport.waits(writing)
+        watches = watch(self.socket, writing, self._wake) if self.socket else ()
+        try:
+            await asyncio.wait_for(self._wake.wait(), ms / 1000)
+        except asyncio.TimeoutError:
+            pass
+        finally:
+            for one in watches:
+                one.cancel()
+
+    async def _satisfied(self, done):
+        self._wake.set()
+        while not done():
+            await self._change()
+
+    async def _change(self):
+        if not self._running:
+            raise LinkLost("this client is not inside async with")
+        await self._changed.wait()
+
+    def _dropped(self, packet_id, topic, payload, reason):
+        if packet_id in self._awaited:
+            self._awaited[packet_id] = reason
+
+    async def publish(self, topic, payload, qos=0, retain=False, expires_in=None):
+        """Publishes; returns when the message is acknowledged, at QoS 0 when the link has taken it.
+
+        Waits while there is no link or no room. Raises Dropped when it expired, InvalidArgument and LinkLost.
+        """
+        while True:
+            try:
+                packet_id = Inbox.publish(self, topic, payload, qos, retain, expires_in)
+                if packet_id is not None:
+                    break
+            except OutboxFull:
+                if not self.pending:
+                    raise
+            self.discarded -= 1  # not yet
+            await self._change()
+        if packet_id:
+            self._awaited[packet_id] = None
+            try:
+                await self._satisfied(lambda: not self.is_pending(packet_id))
+            finally:
+                reason = self._awaited.pop(packet_id)
+            if reason is not None:
+                raise Dropped(reason)
+
+    async def subscribe(self, topic_filter, qos=0):
+        """Returns when the broker has agreed. Raises Refused, InvalidArgument and LinkLost."""
+        topic_filter = check_topic_filter(topic_filter)
+        Inbox.subscribe(self, topic_filter, qos)
+        await self._satisfied(lambda: self.subscribed)
+        if topic_filter not in self._filters:
+            raise Refused("subscribe", topic_filter)
+
+    async def unsubscribe(self, topic_filter):
+        """Returns when the broker has confirmed. Raises InvalidArgument and LinkLost."""
+        Inbox.unsubscribe(self, topic_filter)
+        await self._satisfied(lambda: self.subscribed)
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        self.release()
+        await self._satisfied(lambda: self.inbox)
+        return self.take()
