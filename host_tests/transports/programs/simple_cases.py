@@ -1,0 +1,128 @@
+# What programs written for umqtt.simple and umqtt.robust do, on either interpreter: JSON {"server", "port", "case"}.
+import json
+import sys
+
+from umqtt_robust import robust, simple
+from umqtt_robust.errors import InvalidArgument
+from umqtt_robust.simple import MQTTException
+
+config = json.loads(sys.argv[1])
+server = config["server"]
+port = config["port"]
+got = []
+
+
+def say(event, **more):
+    more["event"] = event
+    print(json.dumps(more))
+
+
+def fails(error, call, *arguments):
+    try:
+        call(*arguments)
+    except error as caught:
+        return caught
+    raise AssertionError("no error")
+
+
+def client(kind=simple, name=b"compat", **options):
+    made = kind.MQTTClient(name, server, port, **options)
+    made.set_callback(lambda topic, payload: got.append((topic, payload)))
+    return made
+
+
+def broker():
+    """Everything the API has, against a broker."""
+    one = client(keepalive=10, user="u", password="p")
+    one.set_last_will("compat/will", b"gone", qos=1)
+    assert not one.connect()
+    assert one.sock is not None
+    assert one.check_msg() is None
+    one.subscribe("compat/#", 1)
+    one.publish(b"compat/a", "str", True, 1)
+    one.publish("compat/b", b"bytes", qos=2)
+    one.publish("compat/c", bytearray(b"0"))
+    # One message a call, never two: a program counts on it.
+    for i in range(3):
+        assert one.wait_msg() & 0xF0 == 0x30
+        assert len(got) == i + 1
+    assert sorted(got) == [(b"compat/a", b"str"), (b"compat/b", b"bytes"), (b"compat/c", b"0")], got
+    one.ping()
+    assert one.wait_msg() is None
+    one.publish("compat/large", b"l" * 9000, qos=1)
+    one.wait_msg()
+    assert got[-1] == (b"compat/large", b"l" * 9000)
+    one.unsubscribe("compat/#")
+    one.publish("compat/a", b"", True, 1)
+    assert one.check_msg() is None and len(got) == 4
+    one.disconnect()
+    fails(OSError, one.publish, "a", "b")
+    fails(OSError, one.check_msg)
+    fails(OSError, one.wait_msg)
+    fails(InvalidArgument, simple.MQTTClient("c", server, port, ssl=True).connect)
+    # A session that the broker keeps: what was queued meanwhile arrives, and the program learns that it is there.
+    one = client(name=b"keeper")
+    assert not one.connect(clean_session=False)
+    one.subscribe("kept", 1)
+    one.disconnect()
+    other = client(name=b"other")
+    other.connect()
+    other.publish("kept", b"while away", qos=1)
+    assert one.connect(clean_session=False)
+    one.wait_msg()
+    assert got[-1] == (b"kept", b"while away")
+    one.connect(clean_session=True)
+    one.disconnect()
+    other.disconnect()
+
+
+def refused():
+    assert fails(MQTTException, client().connect).args == (5,)
+    one = client()
+    one.connect()
+    assert fails(MQTTException, one.subscribe, "a").args == (0x80,)
+    one.publish("still", b"here", qos=1)
+    one.disconnect()
+
+
+def fin_instead_of_puback():
+    one = client()
+    one.connect()
+    fails(OSError, one.publish, "a", b"b", False, 1)
+    one.connect()
+    one.publish("a", b"again", qos=1)
+    one.disconnect()
+
+
+def nobody_listens():
+    fails(OSError, client().connect)
+
+
+def robust_goes_on():
+    class Robust(robust.MQTTClient):
+        DELAY = 0
+        DEBUG = True
+        connects = 0
+
+        def connect(self, clean_session=True):
+            self.connects += 1
+            return super().connect(clean_session)
+
+        def log(self, in_reconnect, e):
+            assert isinstance(e, OSError) and in_reconnect in (True, False)
+
+    class Here:
+        MQTTClient = Robust
+
+    one = client(Here)
+    one.connect()
+    one.publish("a", b"1", qos=1)
+    one.wait_msg()
+    one.check_msg()
+    assert got == [(b"m", b"n")], got
+    assert one.connects == 4, one.connects
+    one.disconnect()
+
+
+globals()[config["case"]]()
+say("done")
