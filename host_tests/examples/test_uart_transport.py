@@ -1,0 +1,70 @@
+"""The serial transport of the examples, over a pty pair with a relay to a real broker."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import socket
+import termios
+import threading
+import tty
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.fixture
+def line() -> Iterator[Callable[[int], str]]:
+    """`line(port)` is the path of a terminal whose other end is a broker."""
+    descriptors: list[int] = []
+    threads: list[threading.Thread] = []
+    stopped, stop = socket.socketpair()
+
+    def open_line(port: int) -> str:
+        outer, inner = pty.openpty()
+        descriptors.extend((outer, inner))
+        tty.setraw(inner)
+        settings = termios.tcgetattr(inner)
+        settings[6][termios.VMIN] = 0  # a read without data returns at once
+        termios.tcsetattr(inner, termios.TCSANOW, settings)
+        threads.append(threading.Thread(target=relay, args=(outer, port)))
+        threads[-1].start()
+        return os.ttyname(inner)
+
+    def relay(outer: int, port: int) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as broker:
+            while True:
+                ready = select.select([outer, broker, stopped], [], [])[0]
+                if stopped in ready:
+                    return
+                if outer in ready:
+                    broker.sendall(os.read(outer, 4096))
+                if broker in ready:
+                    data = broker.recv(4096)
+                    if not data:
+                        return
+                    while data:
+                        data = data[os.write(outer, data) :]
+
+    yield open_line
+    stop.close()
+    for thread in threads:
+        thread.join(10)
+    stopped.close()
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def test_messages_pass_over_a_serial_line(program, mosquitto, line) -> None:
+    running = program("serial_line.py", tty=line(mosquitto()), examples=str(EXAMPLES), count=50)
+    assert running.finish()[-1]["polls"] < 2000
+
+
+def test_the_transport_is_about_a_dozen_lines() -> None:
+    source = (EXAMPLES / "uart_transport.py").read_text()
+    code = source.split('"""', 2)[2].splitlines()
+    assert sum(1 for one in code if one.strip() and not one.strip().startswith(('"""', "#"))) <= 18

@@ -1,0 +1,110 @@
+"""Fixtures of the transports' tests: certificates, brokers with TLS, and programs on both interpreters."""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from programs import Program, command_of
+from umqtt_testkit.interpreter import MicroPythonMissing
+
+_SUBJECTS = {"broker": "localhost", "expired": "localhost", "stranger": "localhost", "client": "pump-7"}
+
+
+@pytest.fixture(params=["cpython", "micropython"])
+def interpreter(request: pytest.FixtureRequest) -> list[str]:
+    """The command line of an interpreter that finds the library."""
+    try:
+        return command_of(request.param)
+    except MicroPythonMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def program(interpreter: list[str]) -> Iterator[Callable[..., Program]]:
+    """`program("talk.py", url=..., ...)` starts a program of the folder `programs`; ended with the test."""
+    started: list[Program] = []
+
+    def start(name: str, **config: object) -> Program:
+        started.append(Program(interpreter, name, config))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.kill()
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ca.pem, and a .pem and .key for each: broker, expired, stranger (of another CA), client."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed, which makes the certificates: apt install openssl")
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=30)
+
+    def new_key(option: str, name: str, subject: str, *more: str) -> None:
+        curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+        openssl("req", option, *curve, "-keyout", f"{name}.key", "-subj", f"/CN={subject}", *more)
+
+    for authority in ("ca", "other"):
+        new_key("-x509", authority, f"test {authority}", "-out", f"{authority}.pem", "-days", "30")
+    (folder / "names").write_text("subjectAltName=DNS:localhost\n")
+    for name, subject in _SUBJECTS.items():
+        new_key("-new", name, subject, "-out", f"{name}.csr")
+        authority = "other" if name == "stranger" else "ca"
+        signed_by = ("-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial")
+        days = "-1" if name == "expired" else "10"
+        openssl(
+            "x509", "-req", "-in", f"{name}.csr", *signed_by, "-days", days, "-extfile", "names", "-out", f"{name}.pem"
+        )
+    openssl("x509", "-in", "ca.pem", "-outform", "der", "-out", "ca.der")
+    return folder
+
+
+@pytest.fixture
+def mosquitto(tmp_path: Path) -> Iterator[Callable[..., int]]:
+    """`mosquitto("cafile ...", ...)` starts a broker on loopback with those lines; returns its port."""
+    found = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+    if found is None:
+        pytest.skip("mosquitto is not installed: apt install mosquitto")
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start(*lines: str) -> int:
+        for _ in range(5):
+            port = launch(*lines)
+            if port:
+                return port
+        pytest.fail("mosquitto found every port taken")
+
+    def launch(*lines: str) -> int | None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        config = tmp_path / f"mosquitto-{port}.conf"
+        user = f"user {getpass.getuser()}"  # started as root it would become one who may not read our files
+        config.write_text("\n".join((user, f"listener {port} 127.0.0.1", "allow_anonymous true", *lines, "")))
+        process = subprocess.Popen([found, "-c", str(config)], stderr=subprocess.PIPE)
+        running.append(process)
+        assert process.stderr is not None
+        for line in process.stderr:
+            if b"running" in line:
+                return port
+            if b"Error: Address already in use" in line:
+                return None
+            if b"Error" in line:
+                pytest.fail(f"mosquitto: {line.decode()}")
+        pytest.fail("mosquitto ended")
+
+    yield start
+    for process in running:
+        process.terminate()
+        process.wait(10)
+        assert process.stderr is not None
+        process.stderr.close()
