@@ -1,0 +1,12 @@
+from typing import Any
+
+from .client import Client
+
+class Inbox(Client):
+    # (topic, payload, packet id, link)
+    inbox: list[tuple[bytes, bytes, int, int]]
+    inbox_size: int
+    # arguments, options: those of Client; on_message, on_large and manual_ack are taken
+    def __init__(self, *arguments: Any, inbox_size: int = 32, **options: Any) -> None: ...
+    def take(self) -> tuple[bytes, bytes]: ...
+    def release(self) -> None: ...
