@@ -67,14 +67,15 @@ class PowerCutFlash:
 
     # Mounted by hand: to prepare a sweep, or to count what an operation costs
 
-    def mount(self):
+    def mount(self, readonly=False):
         """Power on: the flash as it is, at ROOT. `flash` is its device, with counters at zero."""
         vfs = _vfs()
         self.flash = self._device(self._memory)
         if self._geometry == "fat":
-            vfs.mount(vfs.VfsFat(self.flash), ROOT)
+            vfs.mount(vfs.VfsFat(self.flash), ROOT, readonly=readonly)
         else:
-            vfs.mount(vfs.VfsLfs2(self.flash, progsize=PROGRAM_SIZES[self._geometry]), ROOT)
+            littlefs = vfs.VfsLfs2(self.flash, progsize=PROGRAM_SIZES[self._geometry])
+            vfs.mount(littlefs, ROOT, readonly=readonly)
         self._mounted = True
 
     def unmount(self):
