@@ -78,7 +78,7 @@ class Part:
             raise ProtocolError("malformed PUBLISH")
         if len(self._topic) == self._topic_length:
             session.check_inbound(self._topic)
-        if head & 6 == 4 and session.part("qos2").knows(self._packet_id):
+        if head & 14 == 12 and session.part("qos2").knows(self._packet_id):
             return  # the same message again
         session.received += 1
         session.flags = head

@@ -29,7 +29,7 @@ class Part:
         return True
 
     def pump(self):
-        """Sends the PUBACKs that may go."""
+        """Sends the PUBACKs that may go; False while there is no room for all of them."""
         while self._held and self._held[0] < 0 and self._session.out.has_room():
             self._session.out.put_ack(_PUBACK, -self._held.pop(0))
-        return True
+        return not (self._held and self._held[0] < 0)

@@ -31,12 +31,14 @@ class Part:
         """A new link changes nothing here."""
 
     def tick(self):
-        """Counts the seconds; a single gap of 2**29 ms (6.2 days) or more counts as that."""
+        """Counts the seconds, with or without a link; a single gap of 2**29 ms (6.2 days) or more counts as that."""
         elapsed = ticks_diff(self._session.now, self._then)
         self._then = self._session.now
         self._ms += elapsed if elapsed >= 0 else 0x1FFFFFFF
-        self._uptime += self._ms // 1000
-        self._ms %= 1000
+        if self._ms >= 1000:
+            self._uptime += self._ms // 1000
+            self._ms %= 1000
+            self.pump()
 
     def make_room(self, packet_id, topic, payload, expires_in):
         """Called before a message is stored; returns its lifetime in seconds, 0: for ever. Raises OutboxFull."""

@@ -125,17 +125,18 @@ class Part:
     def received(self, head, packet_id, topic, payload):
         """PUBLISH: message and id are durable before PUBREC; with DUP under a known id it is the same message again."""
         known = self._inbound.get(packet_id)
-        if known and not (head & _DUP and (known[0] & _HANDED_OVER or known[1:] == (topic, payload))):
-            # The broker uses the id for another message: it has lost the session, and we the CONNACK that said so.
-            self._give_up(packet_id)
-            known = None
-        if not known:
+        if not (known and head & _DUP and (known[0] & _HANDED_OVER or known[1:] == (topic, payload))):
             self._session.check_inbound(topic)
+            if known:
+                # The broker uses the id for another message: it has lost the session, and we the CONNACK that said so.
+                self._give_up(packet_id)
             self._inbound.put(packet_id, head & 15, topic, payload)
         self._session.out.put_ack(_PUBREC, packet_id)
 
     def received_large(self, head, packet_id):
         """A message that was handed over, or skipped, while it arrived: only its id is kept."""
+        if self.knows(packet_id) and not head & _DUP:
+            self._give_up(packet_id)
         if not self.knows(packet_id):
             self._inbound.put(packet_id, head & 15 | _HANDED_OVER, b"", b"")
         self._session.out.put_ack(_PUBREC, packet_id)
