@@ -1,6 +1,7 @@
 """CPython's side of _platform.py and tls.py, with MicroPython's ways: not installed on boards."""
 
 import asyncio
+import io
 import os
 import select
 import socket
@@ -142,3 +143,36 @@ class watch:
     def cancel(self):
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
+
+
+# For flash.py
+
+
+def mkdir_durably(name):
+    """os.mkdir() that is on the disk when it returns."""
+    os.mkdir(name)
+    _sync_folder(os.path.dirname(name))
+
+
+def _sync_folder(name):
+    descriptor = os.open(name or ".", os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class open_durably(io.FileIO):
+    """open(name, mode) of a file that is on the disk, with its name, once flush() has returned."""
+
+    def __init__(self, name, mode):
+        self._unsynced = mode == "wb"
+        self._new = self._unsynced and not os.path.exists(name)
+        io.FileIO.__init__(self, name, mode)
+
+    def flush(self):  # close() calls it again
+        if self._unsynced:
+            os.fsync(self.fileno())
+            if self._new:
+                _sync_folder(os.path.dirname(self.name))
+            self._unsynced = False

@@ -26,14 +26,13 @@ from struct import calcsize, pack, unpack, unpack_from
 from ._platform import const
 from .errors import StoreError
 
-mkdir = os.mkdir
 try:
-    from os import fsync  # noqa: F401 - MicroPython has none: there flush() and close() are enough
-
+    from os import fsync  # noqa: F401
+except ImportError:  # MicroPython: there flush() and close() are enough
+    from os import mkdir
+else:
     from ._host import mkdir_durably as mkdir
     from ._host import open_durably as open
-except ImportError:
-    pass
 
 _ENOENT = const(2)
 _ENOSPC = const(28)
