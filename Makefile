@@ -4,7 +4,7 @@ PY := $(VENV)/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types clean
+.PHONY: help setup demo test lint types bench-client prove-flash clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ lint: setup ## ruff
 
 types: setup ## basedpyright
 	@$(VENV)/bin/basedpyright --level error
+
+bench-client: setup ## The client against its figures and its peers (ARGS="--quick --json --peers DIR")
+	@$(PY) host_tests/bench/client.py $(ARGS)
 
 clean: ## Remove what setup and the demo made
 	rm -rf $(VENV) umqtt-demo build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

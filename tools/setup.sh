@@ -43,6 +43,11 @@ if ! "$venv/bin/python" -m pip install --disable-pip-version-check --quiet --edi
     exit 6
 fi
 
+# The boards' own API for the type checks: the two packages hold files of the same names, so each has a folder.
+if ! "$venv/bin/python" host_tests/typechecks/get_stubs.py >>"$log" 2>&1; then
+    say "the boards' type stubs could not be installed; their check will be skipped (details in $log)"
+fi
+
 # Spark needs Java 17 or newer. Where it is missing, install it if that can be done without asking.
 java_version() {
     "${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1
