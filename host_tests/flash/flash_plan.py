@@ -12,6 +12,7 @@ from flash_workers import GEOMETRIES, Job, Result, run_jobs
 _HERE = Path(__file__).resolve().parent
 # Each control is caught by one of these; random scenarios find what only a mixture shows.
 _FOR_CONTROLS = ("both_ways", "large_again", "reboots", *map(str, range(1, 15)))
+_EVERY_LATE = 10
 _PROGRESS = 50_000
 _SAMPLE_FOR_CONTROLS = 300
 
@@ -44,7 +45,8 @@ class Tally:
         if not result.failure:
             return
         job = result.job
-        self.failures.append(f"{job.geometry}, scenario {job.scenario}, seed {job.seed}: {result.failure}")
+        where = f"{job.store} on {job.geometry}, scenario {job.scenario}, seed {job.seed}"
+        self.failures.append(f"{where}: {result.failure}")
         law = result.failure.partition("; ledger")[0]
         if "lost" in law:
             self.lost += 1
@@ -68,9 +70,11 @@ def sweep(cuts: int, seed: int, progress: Callable[[int], None] | None = None) -
         for name in FIXED:
             for geometry in GEOMETRIES:
                 yield Job(geometry, name, seed=seed)
+            yield Job("esp32", name, "LateStore", seed=seed)
         number = 0
         while tally.cuts < cuts:
-            yield Job(GEOMETRIES[number % len(GEOMETRIES)], str(seed * 1_000_000 + number), seed=seed)
+            store = "LateStore" if number % _EVERY_LATE == 0 else "FlashStore"
+            yield Job(GEOMETRIES[number % len(GEOMETRIES)], str(seed * 1_000_000 + number), store, seed=seed)
             number += 1
 
     for result in run_jobs(jobs()):

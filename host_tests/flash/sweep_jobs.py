@@ -1,21 +1,22 @@
 """Sweeps a scenario over every flash operation; the check lets the device come to an end and applies the laws.
 
 As a program, inside MicroPython, it takes jobs from stdin, one a line: `GEOMETRY SCENARIO STORE MOST SEED`. SCENARIO is
-the name of a fixed one or the seed of a random one; STORE is FlashStore or one of sweep_controls; MOST is the size of
-the sample, 0: everything. For each job one line goes out: `@ cuts N` or `@ failed TEXT`.
+the name of a fixed one or the seed of a random one; STORE is FlashStore, LateStore or one of sweep_controls; MOST is
+the size of the sample, 0: everything. For each job one line goes out: `@ cuts N` or `@ failed TEXT`.
 """
 
 import sys
 
 import sweep_controls
 import sweep_scenarios
-from sweep_device import Device, Ledger, check, copy_ledger
+from sweep_device import Device, LateStore, Ledger, check, copy_ledger
 from umqtt_testkit.flash import PowerCutFlash
 
 from umqtt_robust.flash import FlashStore
 
 # Just enough for all folders of the store, since the flash is copied for every cut.
 BLOCKS = 24
+STORES = {"FlashStore": FlashStore, "LateStore": LateStore}
 CHUNKS = {"esp32": 120, "rp2": 504, "fat": 120}
 
 
@@ -35,6 +36,7 @@ def sweep(geometry, scenario, store=FlashStore, most=None, second_cuts=1, seed=1
         if "of" not in ledger:
             ledger["of"] = Ledger()
         device = Device(root, ledger["of"], store, chunk)
+        device.ledger.broker.acknowledge = True
         device.online()
         life = len(device.ledger.tried)
         if device.ledger.session_lost:
@@ -53,7 +55,7 @@ def main():
     for line in sys.stdin:
         geometry, name, store, most, seed = line.split()
         scenario = sweep_scenarios.random_scenario(int(name)) if name.isdigit() else getattr(sweep_scenarios, name)
-        store = FlashStore if store == "FlashStore" else getattr(sweep_controls, store)
+        store = STORES.get(store) or getattr(sweep_controls, store)
         try:
             n = sweep(geometry, scenario, store, int(most) or None, seed=int(seed))
             print("@ cuts", n)

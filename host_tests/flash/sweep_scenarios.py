@@ -98,6 +98,16 @@ def large_again(device, reboot):
         device.settle()
 
 
+def stalled(device, reboot):
+    """The broker acknowledges nothing for a while, then the link is given up and all goes again."""
+    device.connect()
+    device.publish(b"before", 1)
+    device.stall()
+    device.publish(b"after", 2)
+    device.stall()
+    device.settle()
+
+
 def broker_forgets(device, reboot):
     """The broker loses the session while messages are under way both ways."""
     device.connect()
@@ -115,7 +125,7 @@ def broker_forgets(device, reboot):
 
 FIXED = (
     both_ways, in_flight, offline_then_reboot, reboots, fill_and_drop_oldest, fill_and_refuse, wrap_packet_ids, large,
-    large_again, broker_forgets,
+    large_again, stalled, broker_forgets,
 )  # fmt: skip
 
 
@@ -148,6 +158,8 @@ def random_scenario(seed, steps=14):
             elif chance < 88:
                 device.offline()
                 online = False
+            elif chance < 90 and online:
+                device.stall()
             elif chance < 95:
                 device = reboot()
                 online = False
