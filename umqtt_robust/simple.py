@@ -77,7 +77,7 @@ class MQTTClient:
         )
         self._until(lambda: client.connected)
         self.sock = client.socket
-        return client.session_present
+        return bool(client.session_present)
 
     def _failed(self, error):
         self._error = error
