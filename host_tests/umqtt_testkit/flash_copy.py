@@ -1,12 +1,11 @@
 """Copies bytes without the heap, fast: machine code, which not every port of MicroPython has an emitter for.
 
-Where it has none, importing this is a SyntaxError. See flash_device.py.
+Where it has none, importing this is a SyntaxError, and a NameError on CPython: the compiler of MicroPython knows the
+decorator and the types by name. See flash_device.py.
 """
 
-# pyright: reportUndefinedVariable=false, reportMissingImports=false
+# pyright: reportUndefinedVariable=false
 # ruff: noqa: F821
-import micropython
-
 
 @micropython.viper
 def copy(target, target_start: int, source, source_start: int, length: int):

@@ -2,7 +2,7 @@
 
 try:
     from umqtt_testkit.flash_copy import copy
-except (ImportError, SyntaxError):  # CPython; a port that makes no machine code
+except (NameError, SyntaxError):  # CPython; a port that makes no machine code
 
     def copy(target, target_start, source, source_start, length):
         # Without the heap: the garbage collector closes a forgotten file while it is locked.
