@@ -4,7 +4,7 @@ PY := $(VENV)/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types bench-client prove-flash clean
+.PHONY: help setup demo test lint types bench-client prove-client prove-flash clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ types: setup ## basedpyright
 
 bench-client: setup ## The client against its figures and its peers (ARGS="--quick --json --peers DIR")
 	@$(PY) host_tests/bench/client.py $(ARGS)
+
+prove-client: setup ## Every law of the client in full: every cut, split and order
+	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest -q host_tests/laws host_tests/fuzz $(ARGS)
 
 clean: ## Remove what setup and the demo made
 	rm -rf $(VENV) umqtt-demo build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -203,7 +203,10 @@ class Client(Session):
 
     def waits(self):
         """True while the client waits for `socket` to take bytes, or to connect: what a selector has to know."""
-        return self._doing == _CONNECT or self.out.waits()
+        writing = self._doing == _CONNECT or self.out.waits()
+        transport = self.transport
+        # WebSocket may have to read before it can write.
+        return transport.waits(writing) if hasattr(transport, "waits") else writing
 
     def tick(self):
         """Does what is to be done now and never waits. Returns ms after which it must be called again at the latest.
@@ -219,7 +222,6 @@ class Client(Session):
         try:
             if self._slept:
                 self._slept = False
-                self._until = 0
                 if self._closing_at is not None:
                     self._closing_at = self.now
                 if self.transport:
@@ -336,7 +338,7 @@ class Client(Session):
             self._tried = 0
             if not 0 <= lasted < _STABLE:
                 self._limit = self._brief = 0
-            self._brief = self._brief + 1 if 0 <= lasted < _BRIEF else 0
+            self._brief = self._brief + 1 if lasted < _BRIEF else 0
             if self._brief == 3:
                 self._brief = 0
                 self._report(LinkLost("thrown off again and again: is this client id in use elsewhere?"))

@@ -1,6 +1,7 @@
 """QoS 2, both ways: MQTT 3.1.1, 4.3.3. The steps are those of states.OUTBOUND and states.INBOUND."""
 
 from ._platform import const
+from .errors import StoreError
 from .states import AWAIT_PUBCOMP, AWAIT_PUBREC, UP
 
 _PUBREC = const(0x50)
@@ -11,9 +12,10 @@ _HANDED_OVER = const(0x80)  # of a stored message: only its packet id still coun
 
 
 class MemoryInbound:
-    """Where inbound messages wait for PUBREL: in RAM. A store that keeps them in flash has the same methods."""
+    """Where inbound messages wait for PUBREL: in RAM, `slots` of them. A store that keeps them in flash is like it."""
 
-    def __init__(self):
+    def __init__(self, slots=64):
+        self._slots = slots
         self._messages = {}
 
     def ids(self):
@@ -21,6 +23,9 @@ class MemoryInbound:
         return list(self._messages)
 
     def put(self, packet_id, flags, topic, payload):
+        """Raises StoreError when it is full: on a new link the broker releases some, and sends this one again."""
+        if len(self._messages) >= self._slots:
+            raise StoreError("no room for an inbound message")
         self._messages[packet_id] = flags, topic, payload
 
     def get(self, packet_id):

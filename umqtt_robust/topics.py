@@ -12,11 +12,29 @@ def check_utf8(text, what):
         text = text.encode()
     try:
         str(text, "utf-8")
+        ill_formed = _ill_formed(text)
     except (TypeError, UnicodeError):
+        ill_formed = True
+    if ill_formed:
         raise InvalidArgument(what + " must be UTF-8, as str or bytes")
     if len(text) > 65535 or b"\0" in text:
         raise InvalidArgument(what + " is too long or holds NUL")
     return bytes(text)
+
+
+def _ill_formed(text):
+    # What MicroPython's decoder lets through: overlong forms, surrogates and what lies above U+10FFFF.
+    last = 0
+    for byte in text:
+        if (
+            byte in (0xC0, 0xC1)
+            or byte > 0xF4
+            or byte < (0xA0 if last == 0xE0 else 0x90 if last == 0xF0 else 0)
+            or byte > (0x9F if last == 0xED else 0x8F if last == 0xF4 else 0xFF)
+        ):
+            return True
+        last = byte
+    return False
 
 
 def check_topic_name(topic):

@@ -60,3 +60,18 @@ def test_what_may_not_be_a_topic_filter():
         raises(InvalidArgument, check_topic_filter, topic_filter)
     for topic_filter in (b"#", b"+", b"/", b"a/+/#", b"+/+", b"a//b"):
         equal(check_topic_filter(topic_filter), topic_filter)
+
+
+def test_ill_formed_utf8_is_refused_on_every_interpreter():
+    for text in (
+        b"\xc0\xaf",
+        b"\xe0\x80\x80",
+        b"\xed\xa0\x80",
+        b"\xf0\x80\x80\x80",
+        b"\xf4\x90\x80\x80",
+        b"\xf5\x80\x80\x80",
+        b"\xc3",
+    ):
+        raises(InvalidArgument, check_topic_name, b"a" + text)
+    for text in ("\u00e9\u0800\ud7ff\ue000\uffff\U00010000\U0010ffff", "\u0001\u007f\u0080\u07ff"):
+        equal(check_topic_name(text), text.encode())

@@ -4,50 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from umqtt_testkit.interpreter import MicroPythonMissing, device_search_path, micropython_command
 from umqtt_testkit.peer import Link, ScriptedPeer
 from umqtt_testkit.wire import Type, publish
 
 HEAD = """
 from umqtt_robust.%s import MQTTClient
-c = MQTTClient("old", "127.0.0.1", %d, keepalive=30)
+c = MQTTClient("old", "127.0.0.1", PORT, keepalive=30)
 c.set_callback(lambda topic, msg: print("got", topic, msg))
 """
 
 
-@pytest.fixture(params=["cpython", "micropython"])
-def run(request: pytest.FixtureRequest, peer: ScriptedPeer) -> Callable[..., list[str]]:
-    """run(program, script, api): the lines that the program printed while the peer played the script."""
-    path = f"import sys; sys.path[:0] = {device_search_path()!r}\n"
-    if request.param == "cpython":
-        command = [sys.executable]
-    else:
-        try:
-            command = micropython_command("1M")
-        except MicroPythonMissing as missing:
-            pytest.skip(str(missing))
-
-    def play(program: str, script: Callable[[ScriptedPeer], None], api: str = "simple") -> list[str]:
-        port = int(peer.url.rpartition(":")[2])
-        peer.run(script)
-        done = subprocess.run(
-            [*command, "-c", path + HEAD % (api, port) + program],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-        peer.join()
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout.splitlines()
-
-    return play
+@pytest.fixture
+def run(run_program):
+    """run(program, script, api): what the program printed while the peer played the script."""
+    return lambda program, script, api="simple": run_program(HEAD % api + program, script)
 
 
 def session(peer: ScriptedPeer, **connack: object) -> Link:
@@ -145,7 +118,7 @@ class Mine(MQTTClient):
         present = super().connect(clean_session)
         self.subscribe(b"t")
         return present
-mine = Mine("old", "127.0.0.1", int(c._url.split(":")[-1]), keepalive=30)
+mine = Mine("old", "127.0.0.1", PORT, keepalive=30)
 mine.set_callback(c.cb)
 mine.connect()
 mine.wait_msg()
