@@ -204,9 +204,8 @@ class Client(Session):
     def waits(self):
         """True while the client waits for `socket` to take bytes, or to connect: what a selector has to know."""
         writing = self._doing == _CONNECT or self.out.waits()
-        transport = self.transport
-        # WebSocket may have to read before it can write.
-        return transport.waits(writing) if hasattr(transport, "waits") else writing
+        transport_waits = getattr(self.transport, "waits", None)  # WebSocket may have to read before it can write
+        return transport_waits(writing) if transport_waits else writing
 
     def tick(self):
         """Does what is to be done now and never waits. Returns ms after which it must be called again at the latest.

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-from pathlib import Path
-
 import pytest
 from umqtt_testkit.peer import Link, ScriptedPeer
 from umqtt_testkit.wire import Type, publish
@@ -208,17 +204,3 @@ except OSError:
     print("OSError")
 """
     assert run(program, script) == ["OSError"]
-
-
-@pytest.mark.skipif("UMQTT_PEERS" not in os.environ, reason="UMQTT_PEERS names no folder with the published examples")
-def test_the_published_examples_need_only_another_import():
-    """Each compiles, and calls nothing that the interface lacks: their own text is read where it lies."""
-    from umqtt_robust.robust import MQTTClient
-
-    examples = sorted(Path(os.environ["UMQTT_PEERS"], "examples").glob("example_*.py"))
-    assert examples
-    for example in examples:
-        text = re.sub(r"umqtt\.(simple|robust)", r"umqtt_robust.\1", example.read_text())
-        compile(text, str(example), "exec")
-        for name in re.findall(r"\b(?:c|m|client)\.(\w+)\(", text):
-            assert hasattr(MQTTClient, name), (example.name, name)
