@@ -230,7 +230,9 @@ class FlashStore(Box):
             except OSError as error:
                 if error.errno != _ENOENT:
                     raise StoreError("cannot list %s: %s" % (self._path, error))
-        self.inbound = Inbound(Box(self._path[:-1], "i", self.slots, self._chunk), names)
+        inbound = Box(self._path[:-1], "i", self.slots, self._chunk)
+        self.inbound = Inbound(inbound, names)
+        self.torn += inbound.torn
         return Box.restore(self, names)
 
     def change(self, slot, flags, rank):

@@ -21,6 +21,14 @@ def test_a_board_killed_at_random_loses_nothing_and_sends_nothing_twice_at_qos_2
     assert (count.lost, count.duplicated, count.out_of_order) == (0, 0, 0)
 
 
+def test_the_same_kills_without_the_flash_store_lose_readings(tmp_path: Path):
+    try:
+        count = flash_kills.count_kills(tmp_path, KILLS, SEED, "MemoryStore")
+    except MicroPythonMissing as missing:
+        pytest.skip(str(missing))
+    assert count.lost > 0
+
+
 def test_the_count_finds_what_is_lost_twice_or_out_of_order():
     good = ["a-0-1", "a-1-2", "a-2-1", "a-3-2"]
     count = flash_kills._count(1, good, good)

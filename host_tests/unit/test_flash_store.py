@@ -169,6 +169,18 @@ def test_every_damaged_byte_is_noticed_and_counted_and_the_others_survive():
     in_folder(test)
 
 
+def test_a_damaged_inbound_message_is_left_out_and_counted():
+    def test(path):
+        store, _ = opened(path)
+        store.inbound.put(1, 4, b"cmd", b"one")
+        store.inbound.put(2, 4, b"cmd", b"two")
+        write(path + "/0/i0", read(path + "/0/i0")[:-1])
+        store, _ = opened(path)
+        equal((store.inbound.ids(), store.torn), ([2], 1))
+
+    in_folder(test)
+
+
 def test_an_unknown_format_is_refused_and_left_as_it_is():
     def test(path):
         store, _ = opened(path)
