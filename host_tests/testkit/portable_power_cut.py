@@ -119,6 +119,53 @@ def test_a_sample_is_as_large_as_asked_for_and_the_flash_is_as_before():
         equal(read(ROOT + "/value"), b"old")
 
 
+def copied_sweep(save, geometry, **options):
+    def scenario(root, ledger):
+        for number in range(8):
+            ledger["tried"] = value(number)
+            save(root + "/value", value(number))
+            ledger["saved"] = value(number)
+
+    with PowerCutFlash(geometry) as flash:
+        write(ROOT + "/value", b"old")
+        return flash.sweep(scenario, restore, copy=dict, **options)
+
+
+def test_a_sweep_over_copies_makes_the_same_cuts_as_one_that_replays():
+    for geometry in GEOMETRIES:
+        equal(copied_sweep(write, geometry), sweep(write, geometry, 8))
+        equal(copied_sweep(write, geometry, most=7), 7)
+        assert copied_sweep(write, geometry, second_cuts=1) > 1.5 * copied_sweep(write, geometry)
+
+
+def test_a_sweep_over_copies_catches_what_one_that_replays_catches():
+    def save(path, data):
+        write(path + ".new", data)
+        os.remove(path)
+        os.rename(path + ".new", path)
+
+    for geometry in GEOMETRIES:
+        message = str(raises(AssertionError, copied_sweep, save, geometry))
+        assert message.startswith("cut at operation "), message
+
+
+def test_on_fat_a_file_that_is_written_over_does_not_survive_and_two_in_turn_do():
+    def in_turn(path, data):
+        write(path if data[5:6] in b"02468" else path + "2", data)
+
+    def either(root, ledger):
+        found = [read(root + "/value"), read(root + "/value2")]
+        assert ledger.get("saved", b"old") in found, f"found {found!r}"
+
+    with PowerCutFlash("fat") as flash:
+        write(ROOT + "/value", b"old")
+        message = str(raises(AssertionError, flash.sweep, scenario_of(write, 6), check))
+        assert message.startswith("cut at operation "), message
+    with PowerCutFlash("fat") as flash:
+        write(ROOT + "/value2", b"old")
+        assert flash.sweep(scenario_of(in_turn, 6), either) > 100
+
+
 def test_a_scenario_that_fails_by_itself_is_not_taken_for_a_cut():
     def scenario(root, ledger):
         write(root + "/value", b"x")
