@@ -59,7 +59,7 @@ def _make(folder):
     try:
         mkdir(folder)
     except OSError as error:
-        if error.errno != _ENOENT:
+        if error.errno != _ENOENT or "/" not in folder[1:]:
             raise
         _make(folder[: folder.rfind("/")])
         mkdir(folder)

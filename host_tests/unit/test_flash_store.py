@@ -207,6 +207,28 @@ def test_fewer_slots_than_messages_are_refused_and_nothing_is_lost():
     in_folder(test)
 
 
+def test_folders_are_made_when_they_are_needed_and_where_that_is_impossible_it_raises():
+    real = flash.mkdir
+
+    def refused(name):
+        raise OSError(2)
+
+    def test(path):
+        store, _ = opened(path + "/a/b/mqtt")
+        equal(os.listdir(path), [])
+        store.put(7, 1, 2, b"topic", b"payload", 0)
+        equal(os.listdir(path + "/a/b/mqtt"), ["7"])
+        write(path + "/file", b"")
+        raises(StoreError, opened, path + "/file/mqtt")
+        flash.mkdir = refused
+        try:
+            raises(StoreError, opened(path + "/x/y")[0].put, 0, 1, 2, b"topic", b"", 0)
+        finally:
+            flash.mkdir = real
+
+    in_folder(test)
+
+
 class Failing:
     """Stands for open(): the file system is full after so many bytes, or read-only."""
 
