@@ -6,14 +6,16 @@
 While the link is up a message at QoS 1 stays in RAM for after_ms, or until `window` others came after it; it is stored
 after that, and when the link goes down. A live link wears out nothing.
 
-What is lost when the power fails: messages that were published in the last after_ms (and the time until the next
-tick()) and not acknowledged. Without this module: none. At QoS 2 publish() raises InvalidArgument, since a packet id
-that is forgotten could not promise exactly once.
+What is lost when the power fails: messages that were published in the last after_ms (and the time by which tick()
+is called late) and not acknowledged. Without this module: none. At QoS 2 publish() raises InvalidArgument, since a
+packet id that is forgotten could not promise exactly once.
 """
 
-from ._platform import ticks_diff
+from ._platform import const, ticks_diff
 from .errors import InvalidArgument, StoreError
 from .states import AWAIT_PUBREC, UP
+
+_NEVER = const(0x1FFFFFFF)
 
 
 class Part:
@@ -89,6 +91,12 @@ class Part:
     def pump(self):
         self._store_older(self.after_ms)
         return True
+
+    def due(self):
+        """ms until pump() has something to store."""
+        if not self._order:
+            return _NEVER
+        return max(1, self.after_ms - ticks_diff(self._session.now, self._waiting[self._order[0]][0]))
 
     def _store_older(self, age):
         now = self._session.now

@@ -11,6 +11,7 @@ DROP_NEWEST = 2  # the new message is dropped
 # Why a message was dropped: the last argument of Client.on_dropped.
 FULL = 0
 EXPIRED = 1
+UNREADABLE = 2  # the store found it damaged; topic and payload are empty
 
 _MAYBE_SENT = const(0x10)
 

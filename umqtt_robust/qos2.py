@@ -1,4 +1,4 @@
-"""QoS 2, both ways: MQTT 3.1.1, 4.3.3. The steps are those of states.OUTBOUND and states.INBOUND."""
+"""QoS 2, both ways: MQTT 3.1.1, 4.3.3. The steps are those of states.OUTBOUND and of INBOUND."""
 
 from ._platform import const
 from .errors import StoreError
@@ -9,6 +9,17 @@ _PUBREL = const(0x62)  # with the flags that it must have [MQTT-3.6.1-1]
 _PUBCOMP = const(0x70)
 _DUP = const(0x08)
 _HANDED_OVER = const(0x80)  # of a stored message: only its packet id still counts
+
+# An inbound message at QoS 2: stored at its PUBLISH, handed over at its PUBREL; packet << 8 | state: next state.
+UNKNOWN = 0
+AWAIT_PUBREL = 1
+
+INBOUND = {
+    0x3000 | UNKNOWN: AWAIT_PUBREL,
+    0x3000 | AWAIT_PUBREL: AWAIT_PUBREL,  # the same message again: PUBREC again
+    0x6000 | AWAIT_PUBREL: UNKNOWN,
+    0x6000 | UNKNOWN: UNKNOWN,  # PUBCOMP was lost: PUBCOMP again
+}
 
 
 class MemoryInbound:

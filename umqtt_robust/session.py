@@ -21,6 +21,7 @@ _UNSUBSCRIBE = const(0xA2)
 _UNSUBACK = const(0xB0)
 _PINGRESP = const(0xD0)
 _DUP = const(0x08)
+_UNREADABLE = const(2)  # policy.UNREADABLE
 _NEVER = const(0x1FFFFFFF)
 _TRIES = const(3)
 
@@ -129,7 +130,7 @@ class Session:
         store = self.outbox.store
         if store.session is not None:
             store.session = None  # a power cut from here on must not leave half of it to be taken for whole
-        if self.outbox.released or store.inbound:
+        if self.outbox.released or store.inbound and store.inbound.ids():
             self.part("qos2")
         self._forget(True)
 
@@ -226,6 +227,12 @@ class Session:
                 break
             slot = outbox.slot_of[packet_id]
             topic, payload = outbox.store.load(slot)
+            if not topic:  # the store cannot read it any more: it must not hold up the others
+                self.discarded += 1
+                if self.on_dropped:
+                    self.on_dropped(packet_id, topic, payload, _UNREADABLE)
+                self.remove(packet_id)
+                continue
             flags = outbox.flags[slot]
             if self.out.put_publish(_PUBLISH | flags & 15, topic, packet_id if flags & 6 else 0, payload):
                 self.sent += 1
@@ -520,6 +527,8 @@ class Session:
             raise self._broken
         self._pump()
         wait = self.keep_alive()
+        if self.has_part("late"):
+            wait = min(wait, self.part("late").due())
         if self.in_flight:
             # No message can be due before the one that was due next when they were last looked at.
             left = ticks_diff(self._look_at, self.now)

@@ -1,4 +1,5 @@
-"""Every transition of the protocol, as literal tables; the docs' state diagrams are drawn from them.
+"""Every transition of the protocol, as literal tables; the docs' state diagrams are drawn from them. That of an
+inbound message at QoS 2 lies in qos2.py, so that only boards that need it carry it.
 
 States are named after what they wait for, so the name says who moves next. A pair that is not in a table breaks the
 protocol.
@@ -32,15 +33,4 @@ OUTBOUND = {
     0x5000 | AWAIT_PUBREC: AWAIT_PUBCOMP,
     0x5000 | AWAIT_PUBCOMP: AWAIT_PUBCOMP,  # PUBREC again: PUBREL again
     0x7000 | AWAIT_PUBCOMP: DONE,
-}
-
-# An inbound message at QoS 2: stored at its PUBLISH, handed over at its PUBREL; packet << 8 | state: next state.
-UNKNOWN = 0
-AWAIT_PUBREL = 1
-
-INBOUND = {
-    0x3000 | UNKNOWN: AWAIT_PUBREL,
-    0x3000 | AWAIT_PUBREL: AWAIT_PUBREL,  # the same message again: PUBREC again
-    0x6000 | AWAIT_PUBREL: UNKNOWN,
-    0x6000 | UNKNOWN: UNKNOWN,  # PUBCOMP was lost: PUBCOMP again
 }

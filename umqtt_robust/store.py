@@ -4,7 +4,7 @@ A store is a box of numbered slots with
     slots, session            how many; the name of the broker that the stored packet ids belong to, None: to nobody
     put(slot, packet_id, flags, topic, payload, lifetime)
                               stores a message; lifetime: seconds, 0 for ever
-    load(slot)                (topic, payload)
+    load(slot)                (topic, payload), or (b"", b"") when it is damaged
     change(slot, flags, rank) stores new flags; rank: the place of its PUBREC among all
     tombstone(slot)           forgets it
     restore()                 what is stored, in the order of its put(): (slot, packet_id, flags, rank, lifetime) each

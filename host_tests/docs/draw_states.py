@@ -1,4 +1,4 @@
-"""Draws docs/states.md from the transition tables of umqtt_robust/states.py.
+"""Draws docs/states.md from the transition tables of umqtt_robust/states.py and qos2.py.
 
 .venv/bin/python host_tests/docs/draw_states.py
 """
@@ -10,8 +10,9 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
-from umqtt_robust import states
+from umqtt_robust import qos2, states
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "states.md"
 
@@ -62,8 +63,8 @@ class Diagram:
         return "[*]" if state is None else self.names[state]
 
 
-def _named(*names: str) -> dict[int, str]:
-    return {getattr(states, name): name for name in names}
+def _named(*names: str, module: ModuleType = states) -> dict[int, str]:
+    return {getattr(module, name): name for name in names}
 
 
 def _split(table: dict[int, int]) -> dict[tuple[int, int], int]:
@@ -113,14 +114,15 @@ def diagrams() -> Iterable[Diagram]:
         """The message is in the store before PUBREC leaves. At PUBREL it goes to its handler, is removed from the
         store, and then PUBCOMP leaves. When the broker has lost the session it goes to its handler at once, for its
         PUBREL will not come.""",
-        _split(states.INBOUND),
-        _named("UNKNOWN", "AWAIT_PUBREL"),
+        _split(qos2.INBOUND),
+        _named("UNKNOWN", "AWAIT_PUBREL", module=qos2),
         {0x30: "PUBREC", 0x60: "PUBCOMP"},
-        ((None, states.UNKNOWN, "a packet id"), (states.AWAIT_PUBREL, states.UNKNOWN, "session lost")),
+        ((None, qos2.UNKNOWN, "a packet id"), (qos2.AWAIT_PUBREL, qos2.UNKNOWN, "session lost")),
     )
 
 
-_HEAD = """Drawn from the tables in [states.py](../umqtt_robust/states.py) by `host_tests/docs/draw_states.py`: change
+_HEAD = """Drawn from the tables in [states.py](../umqtt_robust/states.py) and [qos2.py](../umqtt_robust/qos2.py) by
+`host_tests/docs/draw_states.py`: change
 those, not this. An arrow is marked with what came, and after the stroke with what the client sends. Any other packet
 in a state is a protocol error and closes the link."""
 
