@@ -33,5 +33,8 @@ bench-client: setup ## The client against its figures and its peers (ARGS="--qui
 prove-client: setup ## Every law of the client in full: every cut, split and order
 	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest -q host_tests/laws host_tests/fuzz $(ARGS)
 
+prove-flash: setup ## The flash store: a million power cuts, 200 kills, wear (ARGS="--quick --json --seed N")
+	@$(PY) host_tests/flash/prove.py $(ARGS)
+
 clean: ## Remove what setup and the demo made
 	rm -rf $(VENV) umqtt-demo build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
