@@ -14,7 +14,9 @@ from app.settings import SettingsError, load
 from app.telemetry import Telemetry
 from app.wifi import Wifi
 from umqtt_robust import Client, Will
+from umqtt_robust.errors import StoreError
 from umqtt_robust.flash import FlashStore
+from umqtt_robust.store import MemoryStore
 
 # The loop looks after Wi-Fi and waiting replies at least this often, whatever the interval of the readings.
 _LONGEST_WAIT_MS = 1000
@@ -65,37 +67,38 @@ def build(folder="/"):
     # Durable before anything is read, sent or retried.
     identity = open_identity(settings["device_id"] or _hardware_id(), _state_folder(folder))
     status = Status(identity, VERSION)
-    client = _client(settings, secrets, identity, status, _state_folder(folder))
+    client, store_error = _client(settings, secrets, identity, status, _state_folder(folder))
     log = Log(client, identity)
     if identity.counter_error:
         log.report("warning", identity.counter_error)
+    if store_error:
+        log.report("error", store_error)
     loop_timer = LoopTimer(clock)
-    telemetry = Telemetry(
-        client, identity, clock, (System(clock, loop_timer),), settings["interval_ms"], log.report
-    )
+    telemetry = Telemetry(client, identity, clock, (System(clock, loop_timer),), settings["interval_ms"], log.report)
     commands = Commands(client, identity, clock, telemetry)
     command_topic = identity.topic("cmd")
     client.on(command_topic, commands.handle)
     client.subscribe(command_topic, qos=1)
     wifi = Wifi(_station() if settings["wifi"] else None, settings["wifi"], secrets["wifi"])
-    return Application(
-        client, clock, loop_timer, wifi, telemetry, commands, status, CrashReport(log), time.sleep_ms
-    )
+    return Application(client, clock, loop_timer, wifi, telemetry, commands, status, CrashReport(log), time.sleep_ms)
 
 
 def _client(settings, secrets, identity, status, state_folder):
-    options = {}
+    # (client, None), or with a store in RAM and why: a board whose flash cannot be read must still be reachable.
+    options = {
+        "keep_alive": settings["keep_alive"],
+        "clean_session": False,
+        "will": Will(status.topic, status.payload(False, "connection lost"), qos=1, retain=True),
+    }
     if "username" in secrets["mqtt"]:
-        options = secrets["mqtt"]
-    return Client(
-        identity.device_id.encode(),
-        tuple(settings["brokers"]),
-        keep_alive=settings["keep_alive"],
-        clean_session=False,
-        store=FlashStore(state_folder + "/mqtt", settings["outbox"]),
-        will=Will(status.topic, status.payload(False, "connection lost"), qos=1, retain=True),
-        **options
-    )
+        options.update(secrets["mqtt"])
+    name, brokers, slots = identity.device_id.encode(), tuple(settings["brokers"]), settings["outbox"]
+    # A small file needs no block of its own up to this size, by the program size of the flash.
+    store = FlashStore(state_folder + "/mqtt", slots, chunk=504 if sys.platform == "rp2" else 120)
+    try:
+        return Client(name, brokers, store=store, **options), None
+    except StoreError as error:
+        return Client(name, brokers, store=MemoryStore(slots), **options), "readings are not kept in flash: %s" % error
 
 
 def _hardware_id():

@@ -1,6 +1,7 @@
 """The firmware on a virtual board, against a scripted peer: what a broker sees of a board's first minutes."""
 
 import json
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import umqtt_robust
 FIRMWARE = Path(__file__).resolve().parents[2] / "firmware"
 LIBRARY = Path(umqtt_robust.__file__).parent
 INTERVAL_MS = 50
+STORE = "state/mqtt"
 
 
 def prepare(board: VirtualBoard, peer: ScriptedPeer) -> None:
@@ -122,3 +124,27 @@ def test_every_witnessed_reading_arrives_also_over_a_reset_connection(
     assert [[reading["boot"], str(reading["seq"])] for reading in arrived[:3]] == promised[:3]
     seen = {(reading["boot"], str(reading["seq"])) for reading in arrived}
     assert {(boot, seq) for boot, seq in promised} <= seen
+
+
+def test_a_board_whose_store_cannot_be_read_says_so_and_works_on(
+    virtual_board: Callable[..., VirtualBoard], peer: ScriptedPeer
+):
+    board = virtual_board()
+    prepare(board, peer)
+    board.start()
+    link, _ = connect(peer)
+    board.kill()
+    link.close()
+    # A slot of a format that is yet to be invented, with the CRC that it must have.
+    later = b"\x63" + bytes(20)
+    board.install({STORE + "/0/0": zlib.crc32(later).to_bytes(4, "little") + later})
+    board.start()
+    link, _ = connect(peer)
+    logged = ""
+    while "format 99" not in logged:
+        packet = link.receive()
+        assert packet is not None
+        link.answer(packet)
+        if packet.type is Type.PUBLISH and packet.topic_name == b"fleet/b1/log":
+            logged += packet.payload.decode()
+    assert records(link, 2)
