@@ -4,7 +4,7 @@ A store is a box of numbered slots with
     slots, session            how many; the name of the broker that the stored packet ids belong to, None: to nobody
     put(slot, packet_id, flags, topic, payload, lifetime)
                               stores a message; lifetime: seconds, 0 for ever
-    load(slot)                (topic, payload), or (b"", b"") when it is damaged
+    load(slot)                topic and payload, a pair, valid until its tombstone(); b"" and b"" when it is damaged
     change(slot, flags, rank) stores new flags; rank: the place of its PUBREC among all
     tombstone(slot)           forgets it
     restore()                 what is stored, in the order of its put(): (slot, packet_id, flags, rank, lifetime) each
@@ -21,13 +21,19 @@ class MemoryStore:
 
     def __init__(self, slots=32):
         self.slots = slots
+        # [topic, payload] of each slot that was ever used. The lists are used again: garbage, were it a tuple a
+        # message, would make every allocation of the interpreter search longer.
         self._bodies = [None] * slots
 
     def restore(self):
         return ()
 
     def put(self, slot, packet_id, flags, topic, payload, lifetime):
-        self._bodies[slot] = (topic, payload)
+        body = self._bodies[slot]
+        if body is None:
+            body = self._bodies[slot] = [None, None]
+        body[0] = topic
+        body[1] = payload
 
     def load(self, slot):
         return self._bodies[slot]
@@ -36,4 +42,5 @@ class MemoryStore:
         pass
 
     def tombstone(self, slot):
-        self._bodies[slot] = None
+        body = self._bodies[slot]
+        body[0] = body[1] = None
