@@ -1,4 +1,4 @@
-"""What must not allocate on a board, proved with the heap locked, and what a message at QoS 1 costs."""
+"""What must not allocate on a board, proved with the heap locked."""
 
 from umqtt_testkit.portable import FakeClock, equal, skip
 
@@ -113,7 +113,7 @@ def test_an_inbound_message_to_a_raw_handler_allocates_nothing():
     equal(got, [128])
 
 
-def test_a_publish_at_qos_1_allocates_at_most_96_bytes():
+def test_a_publish_at_qos_1_allocates_nothing():
     client, _ = connected(window=20)
     topic = b"fleet/pump-7/telemetry"
     payload = bytes(64)
@@ -139,4 +139,4 @@ def test_a_publish_at_qos_1_allocates_at_most_96_bytes():
     gc.enable()
     print("bytes per publish at QoS 1:", allocated)
     equal(client.pending, 0)
-    assert allocated <= 96, allocated
+    equal(allocated, 0.0)

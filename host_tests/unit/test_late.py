@@ -49,7 +49,7 @@ class Session:
         return [entry[0] for entry in self.store.log if entry != "tombstone"]
 
     def body(self, packet_id):
-        return self.outbox.store.load(self.outbox.slot_of[packet_id])
+        return tuple(self.outbox.store.load(self.outbox.slot_of[packet_id]))
 
 
 def test_an_acknowledged_message_never_reaches_the_store():
