@@ -71,9 +71,9 @@ def test_an_example_that_cannot_run_here_is_python_at_least(name, example):
 @pytest.mark.parametrize(
     ("source", "expected", "told"),
     [
-        ("print('one')\n", ["two"], "missing: ['two']"),
-        ("print('one')\nraise ValueError('bad')\n", [], "ValueError"),
-        ("raise ValueError('bad')\nprint('one')\n", ["one"], "ValueError"),
+        ("print('first word')\n", ["last word"], "missing: ['last word']"),
+        ("print('first word')\nraise ValueError('bad')\n", [], "ValueError"),
+        ("raise ValueError('bad')\nprint('first word')\n", ["first word"], "ValueError"),
     ],
 )
 def test_an_example_that_is_wrong_is_found(source, expected, told, tmp_path):
