@@ -196,7 +196,7 @@ def test_a_takeover_closes_the_old_connection_and_its_end_never_removes_the_new_
             publisher.publish(b"a", b"%d" % number, 1)
             assert int(new.receive_message().payload) == number
             old = new
-        assert broker.call(lambda: len(broker.broker._sessions)) == 2
+        assert broker.call(lambda: len(broker.broker.sessions)) == 2
         old.disconnect()
     assert broker.call(lambda: broker.broker.stats.takeovers) == 40
 
@@ -237,7 +237,7 @@ def test_a_long_queue_stays_on_disk_and_drains_in_order_while_more_is_published(
             publisher.send(publish_packet(b"a", b"%d" % number, 1, number))
             if number % 500 == 0:
                 publisher.flush()
-        session = broker.broker._sessions[b"client"]
+        session = broker.broker.sessions._by_client_id[b"client"]
         assert broker.call(lambda: (len(session.queue), session.queued)) == (20, 4000)
         with Peer(broker.port) as client:
             assert client.connect(b"client", clean_session=False)

@@ -67,7 +67,7 @@ async def replay(cuts: list[int]) -> tuple[bytes, dict[str, object]]:
     broker = Broker(BrokerConfig(port=0))
     async with broker:
         transport = Transport()
-        connection = Connection(broker)
+        connection = Connection(broker, broker.config.all_listeners()[0])
         connection.connection_made(transport)
         for start, end in zip([0, *cuts], [*cuts, len(SESSION)], strict=True):
             connection.data_received(SESSION[start:end])
@@ -111,7 +111,7 @@ def test_a_peer_that_becomes_slow_between_an_acknowledgement_and_a_message_still
     async def become_slow() -> bytes:
         async with Broker(BrokerConfig(port=0)) as broker:
             transport = Transport()
-            connection = Connection(broker)
+            connection = Connection(broker, broker.config.all_listeners()[0])
             connection.connection_made(transport)
             connection.data_received(connect_packet(b"client") + subscribe_packet(1, (b"a", 1)))
             transport.full_for = connection

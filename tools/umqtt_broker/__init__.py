@@ -3,7 +3,9 @@
 What lives here, outermost first (each module imports only those below it and nothing else of the project):
 
     __main__    the process: `python -m umqtt_broker -p PORT`
-    broker      Broker: listeners, sessions by client identifier, CONNECT, takeover, shutdown
+    broker      Broker: start, network connections, shutdown
+    listeners   where clients reach it
+    sessions    sessions by client identifier: CONNECT, takeover, recovery
     connection  one network connection: reads bytes, runs the packet loop, writes acknowledgements
     handlers    what the packets outside the loop do
     session     one session: its ordered queue, in-flight window and subscriptions
@@ -19,7 +21,7 @@ Use it inside a program:
 """
 
 from .broker import Broker
-from .config import BrokerConfig
+from .config import BrokerConfig, Listener, Tls
 from .errors import BrokerError, ConfigError, MalformedPacket, PortInUse, StoreError
 from .permission import Permission
 from .stats import Stats
@@ -29,9 +31,11 @@ __all__ = [
     "BrokerConfig",
     "BrokerError",
     "ConfigError",
+    "Listener",
     "MalformedPacket",
     "Permission",
     "PortInUse",
     "Stats",
     "StoreError",
+    "Tls",
 ]

@@ -1,21 +1,16 @@
-"""The broker: listeners, sessions by client identifier, CONNECT, takeover, shutdown."""
+"""The broker: start, the network connections it has, shutdown."""
 
 import asyncio
-import errno
-import secrets
 import socket
 from types import TracebackType
 
-from .config import BrokerConfig
+from .config import BrokerConfig, Listener
 from .connection import Connection
-from .errors import BrokerError, ConfigError, PortInUse
-from .packets import ACCEPTED, IDENTIFIER_REJECTED, Connect
+from .listeners import BACKLOG, open_socket
 from .router import Router
-from .session import Session
+from .sessions import Sessions
 from .stats import Stats
 from .store import open_store
-
-_BACKLOG = 4096
 
 # Seconds the last packets have to leave when the broker stops.
 _STOP_TIMEOUT = 2.0
@@ -24,22 +19,22 @@ _STOP_TIMEOUT = 2.0
 class Broker:
     """A broker in the running asyncio event loop: an asynchronous context manager, or start() and stop().
 
-    stats: its counters. host, port: where it listens once started.
+    stats: its counters. host, port: where its first listener listens once started.
     """
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
         self.config = config or BrokerConfig()
         self.stats = Stats()
-        self.stats.count_queued_with(lambda: sum(session.queued for session in self._sessions.values()))
         self.store = open_store(self.config.store)
         self.router = Router(self.store, self.stats)
+        self.sessions = Sessions(self)
+        self.stats.count_queued_with(lambda: self.sessions.queued)
         permission = self.config.permission
         self.may_publish = permission.may_publish if permission.checks_publish else None
         self.host = self.config.host
         self.port = self.config.port
-        self._sessions: dict[bytes, Session] = {}
         self._connections: set[Connection] = set()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._all_gone = asyncio.Event()
 
     async def __aenter__(self) -> "Broker":
@@ -55,32 +50,31 @@ class Broker:
         """Open the store and listen. Raises ConfigError, StoreError, PortInUse or BrokerError."""
         self.config.validate()
         self.loop = asyncio.get_running_loop()
-        # The port first: a store is not touched by a broker that cannot serve it.
-        listener = _listen(self.config.host, self.config.port)
+        sockets: list[socket.socket] = []
         try:
-            self._recover()
-            self._server = await self.loop.create_server(lambda: Connection(self), sock=listener, backlog=_BACKLOG)
+            # The ports first: a store is not touched by a broker that cannot serve it.
+            for listener in self.config.all_listeners():
+                sockets.append(open_socket(listener))
+            recovered = self.store.open(self.loop, self.stats, self.router.flush)
+            self.sessions.recover(recovered)
+            self.router.recover(recovered.retained)
+            for listener, listening in zip(self.config.all_listeners(), sockets, strict=True):
+                self._servers.append(await self._serve(listener, listening))
         except BaseException:
-            listener.close()
+            for listening in sockets:
+                listening.close()
             raise
-        self.host, self.port = listener.getsockname()[:2]
+        self.host, self.port = sockets[0].getsockname()[:2]
 
-    def _recover(self) -> None:
-        recovered = self.store.open(self.loop, self.stats, self.router.flush)
-        for found in recovered.sessions:
-            session = self._new_session(found.client_id, clean=False)
-            session.restore(found)
-            for topic_filter, qos in found.subscriptions:
-                self.router.add_subscription(session, topic_filter, qos)
-        for message in recovered.retained:
-            self.router.retained.put(message)
-        self.stats.retained = len(self.router.retained)
+    async def _serve(self, listener: Listener, listening: socket.socket) -> asyncio.Server:
+        return await self.loop.create_server(lambda: Connection(self, listener), sock=listening, backlog=BACKLOG)
 
     async def stop(self) -> None:
         """Stop listening, publish the wills of those still connected, commit, close. Raises StoreError."""
-        if self._server is None:
+        if not self._servers:
             return
-        self._server.close()
+        for server in self._servers:
+            server.close()
         connections = list(self._connections)
         # All wills first, so that those who are still connected see them.
         for connection in connections:
@@ -90,7 +84,7 @@ class Broker:
         self.router.flush()
         for connection in connections:
             connection.close()
-        self._server = None
+        self._servers = []
         try:
             await self.store.close()
         finally:
@@ -123,91 +117,6 @@ class Broker:
         """A network connection is gone."""
         self._connections.discard(connection)
         self.stats.connections = len(self._connections)
-        self.detach(connection)
+        self.sessions.detach(connection)
         if not self._connections:
             self._all_gone.set()
-
-    def connect(self, connection: Connection, packet: Connect) -> tuple[int, bool]:
-        """Give a connection its session. Returns the CONNACK return code and session_present."""
-        client_id = packet.client_id
-        if not client_id:
-            # [MQTT-3.1.3-8] without an identifier there is nothing a session could be kept under.
-            may_name = packet.clean_session and packet.protocol_level == 4
-            if not may_name or not self.config.allow_zero_length_client_id:
-                return IDENTIFIER_REJECTED, False
-            client_id = b"auto-" + secrets.token_hex(8).encode()
-        return_code = self.config.permission.connect(packet, connection.peer)
-        if return_code != ACCEPTED:
-            return return_code, False
-        session = self._sessions.get(client_id)
-        if session is not None and session.connection is not None:
-            # [MQTT-3.1.4-2] Its session is taken from the old connection before the new one gets it, so
-            # whatever the old one still does, it does to no session.
-            self.stats.takeovers += 1
-            session.connection.abort()
-            session = self._sessions.get(client_id)
-        session_present = session is not None and not packet.clean_session
-        if session is not None and packet.clean_session:
-            self._discard(session)
-            session = None
-        if session is None:
-            session = self._new_session(client_id, packet.clean_session)
-            if session.store is not None:
-                session.number = session.store.new_session(client_id)
-        session.attach(connection)
-        connection.session = session
-        # [MQTT-3.2.2-2] MQTT 3.1 has no session_present: the byte is reserved there.
-        return ACCEPTED, session_present and packet.protocol_level == 4
-
-    def detach(self, connection: Connection) -> None:
-        """Take the session from a connection that ends, and publish its will. Safe to call again."""
-        session, connection.session = connection.session, None
-        if session is None:
-            return
-        session.detach()
-        if session.clean:
-            self._discard(session)
-        will, connection.will = connection.will, None
-        if will is not None:
-            self.router.publish_will(will)
-            self.router.flush()
-
-    # Sessions
-
-    def _new_session(self, client_id: bytes, clean: bool) -> Session:
-        store = self.store if self.store.durable and not clean else None
-        session = Session(client_id, clean, store, self.config, self.stats, self.router.dirty)
-        self._sessions[client_id] = session
-        self.stats.sessions = len(self._sessions)
-        return session
-
-    def _discard(self, session: Session) -> None:
-        self.router.remove_session(session)
-        del self._sessions[session.client_id]
-        self.stats.sessions = len(self._sessions)
-        if session.store is not None:
-            session.store.discard_session(session.number)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Return a listening TCP socket. Raises PortInUse, ConfigError or BrokerError."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except OSError as error:
-        raise ConfigError(f"cannot find an address for host {host!r} ({error}) — use an IP address") from error
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise PortInUse(host, port) from error
-        raise BrokerError(
-            f"cannot listen on {host} port {port} ({error.strerror}) — choose another with --host or -p"
-        ) from error
-    return listener

@@ -8,6 +8,7 @@ by `packets`.
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+from .config import Listener
 from .errors import MalformedPacket
 from .handlers import count_unknown, process_other, process_publish_qos2
 from .packets import (
@@ -62,14 +63,16 @@ class Connection(asyncio.Protocol):
         "established",
         "held_in",
         "keep_alive",
+        "listener",
         "peer",
         "session",
         "transport",
         "will",
     )
 
-    def __init__(self, broker: "Broker") -> None:
+    def __init__(self, broker: "Broker", listener: Listener) -> None:
         self.broker = broker
+        self.listener = listener
         self._router = broker.router
         self._stats = broker.stats
         self._store = broker.store
@@ -274,7 +277,7 @@ class Connection(asyncio.Protocol):
         except UnacceptableProtocol:
             self._refuse(UNACCEPTABLE_PROTOCOL_VERSION)
             return None
-        return_code, session_present = self.broker.connect(self, connect)
+        return_code, session_present = self.broker.sessions.connect(self, connect)
         if return_code != ACCEPTED:
             self._refuse(return_code)
             return None
@@ -347,7 +350,7 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(_CLOSE_TIMEOUT, self.transport.abort)
-        self.broker.detach(self)
+        self.broker.sessions.detach(self)
         if self.held_in <= self._store.committed:
             self.transport.close()
 
@@ -355,7 +358,7 @@ class Connection(asyncio.Protocol):
         """Close at once."""
         self.closing = self._gone = True
         self.transport.abort()
-        self.broker.detach(self)
+        self.broker.sessions.detach(self)
 
     def _connect_timed_out(self) -> None:
         self._stats.connect_timeouts += 1

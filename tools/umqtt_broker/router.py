@@ -136,6 +136,12 @@ class Router:
 
     # Retained messages
 
+    def recover(self, retained: list[RetainedMessage]) -> None:
+        """Take over the retained messages that the store had kept."""
+        for message in retained:
+            self.retained.put(message)
+        self._stats.retained = len(self.retained)
+
     def _retain(self, topic_name: bytes, payload: bytes, qos: int) -> None:
         if payload:
             message = RetainedMessage(topic_name, payload, qos)
