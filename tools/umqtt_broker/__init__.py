@@ -23,7 +23,7 @@ Use it inside a program:
 from .broker import Broker
 from .config import BrokerConfig, Listener, Tls
 from .errors import BrokerError, ConfigError, MalformedPacket, PortInUse, StoreError
-from .permission import Permission
+from .permission import Peer, Permission, Rights
 from .stats import Stats
 
 __all__ = [
@@ -33,8 +33,10 @@ __all__ = [
     "ConfigError",
     "Listener",
     "MalformedPacket",
+    "Peer",
     "Permission",
     "PortInUse",
+    "Rights",
     "Stats",
     "StoreError",
     "Tls",

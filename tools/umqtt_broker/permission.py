@@ -1,28 +1,92 @@
 """Who may connect, publish and subscribe. The broker asks; a program or a configuration answers."""
 
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from .packets import ACCEPTED, Connect
+
+if TYPE_CHECKING:
+    from .config import Listener
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end of a network connection.
+
+    address: IP address, or the path of the Unix socket. identity: the common name of the client's certificate, which
+    the listener has verified; None without one. listener: where the connection came in.
+    """
+
+    address: str
+    identity: str | None
+    listener: "Listener"
+
+    def username(self, packet: Connect) -> bytes | None:
+        """Return the user name that rights are looked up by: the certificate's, where the listener says so."""
+        if self.listener.use_identity_as_username:
+            return None if self.identity is None else self.identity.encode()
+        return packet.user_name
+
+
+class Rights:
+    """What one client may do. Allows everything: derive from it and override what must be decided.
+
+    One object for each client identifier and user name; its answers may not change while it lives. A reload makes new
+    objects. Each method runs in the event loop, may_publish for every message, and must return at once.
+    """
+
+    def may_publish(self, topic_name: bytes) -> bool:
+        """Say whether the client may publish to `topic_name`. If not: acknowledged and counted, not routed."""
+        del topic_name
+        return True
+
+    def may_read(self, topic_name: bytes) -> bool:
+        """Say whether the client may receive messages of `topic_name`. Asked once a route, not once a message."""
+        del topic_name
+        return True
+
+    def grant(self, topic_filter: bytes, qos: int) -> int:
+        """Return the QoS granted to a subscription, or 0x80 to deny it [MQTT-3.9.3-2]."""
+        del topic_filter
+        return qos
 
 
 class Permission:
     """Allows everything. Derive from it and override what must be decided.
 
-    Each method runs in the event loop and must return at once.
+    Each method runs in the event loop and must return at once; connect() may return a future instead.
     """
 
-    # False spares the packet loop a call for every message; set it in a class that overrides may_publish.
-    checks_publish = False
+    def connect(self, packet: Connect, peer: Peer) -> int | asyncio.Future[int]:
+        """Return the CONNACK return code for a CONNECT: 0 lets the client in, 4 or 5 does not.
 
-    def connect(self, packet: Connect, peer: str) -> int:
-        """Return the CONNACK return code for a CONNECT from the address `peer`: 0 lets it in, 4 or 5 not."""
+        A future of the code makes this client wait, and nobody else.
+        """
         del packet, peer
         return ACCEPTED
 
+    def rights(self, client_id: bytes, username: bytes | None) -> Rights | None:
+        """Return what a client may do; None for everything, which then costs nothing for each message."""
+        del client_id, username
+        return None
+
+    def reload(self) -> None:
+        """Read again what the rules come from. Raises ConfigError, and the old rules stay, if they are unusable."""
+
+    def close(self) -> None:
+        """Let go of threads and files; the broker has stopped."""
+
+    # Until the packet loop asks rights() only.
+
+    checks_publish = False
+
     def may_publish(self, client_id: bytes, topic_name: bytes) -> bool:
-        """Say whether a client may publish to `topic_name`. If not: acknowledged and counted, not routed."""
+        """Deprecated: Rights.may_publish."""
         del client_id, topic_name
         return True
 
     def grant(self, client_id: bytes, topic_filter: bytes, qos: int) -> int:
-        """Return the QoS granted to a subscription, or 0x80 to deny it [MQTT-3.9.3-2]."""
+        """Deprecated: Rights.grant."""
         del client_id, topic_filter
         return qos
