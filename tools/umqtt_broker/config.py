@@ -20,6 +20,7 @@ class Tls:
     cafile, capath: who signs the certificates of clients. crlfile: certificates that were revoked.
     require_certificate: a client without a certificate is turned away.
     tls_version: the lowest version spoken, "tlsv1.2" or "tlsv1.3".
+    ciphers: OpenSSL's list of what TLS 1.2 may use; empty for the default of the library.
     """
 
     certfile: str = ""
@@ -29,17 +30,24 @@ class Tls:
     crlfile: str = ""
     require_certificate: bool = False
     tls_version: Literal["tlsv1.2", "tlsv1.3"] = "tlsv1.2"
+    ciphers: str = ""
 
 
 @dataclass(slots=True)
 class Listener:
     """One place where clients reach the broker.
 
-    host, port: TCP address; port 0 picks a free one. path: of a Unix socket instead.
+    host, port: TCP address, host empty for every address of this machine; port 0 picks a free one.
+    socket_domain: "ipv4" or "ipv6": only such addresses of the host.
+    path: of a Unix socket instead, whose file gets the permission bits `mode`.
     protocol: "mqtt", or "websockets" for MQTT in binary WebSocket frames.
+    origins: whose web pages may connect by WebSocket, as browsers name them ("https://example.org"). Empty: on a
+        loopback address pages that this machine serves, elsewhere every page.
     tls: how it encrypts; None for not at all.
     allow_anonymous: let clients in that show no credentials, whatever address this listens on.
-    use_identity_as_username: the common name of the client's certificate is its user name.
+    use_identity_as_username: the common name of the client's certificate is its user name; with
+        use_subject_as_username too, its whole subject ("CN=pump-7,OU=fleet").
+    allow_zero_length_client_id, auto_id_prefix: as in BrokerConfig; None for what is said there.
     permission: who may do what here; None for the broker's.
     max_connections: of this listener at once; None for no limit of its own.
     mount_point: put before every topic of this listener's clients, and taken away before they see it.
@@ -50,8 +58,14 @@ class Listener:
     path: str = ""
     protocol: Literal["mqtt", "websockets"] = "mqtt"
     tls: Tls | None = None
+    socket_domain: Literal["", "ipv4", "ipv6"] = ""
+    mode: int = 0o600
+    origins: tuple[str, ...] = ()
     allow_anonymous: bool = False
     use_identity_as_username: bool = False
+    use_subject_as_username: bool = False
+    allow_zero_length_client_id: bool | None = None
+    auto_id_prefix: bytes | None = None
     permission: Permission | None = None
     max_connections: int | None = None
     mount_point: bytes = b""
@@ -93,6 +107,8 @@ class BrokerConfig:
     retain_available: False: the retain flag is ignored.
     set_tcp_nodelay: small packets leave at once.
     sys_interval: seconds between two publications of $SYS; 0: none.
+    http_host, http_port: where metrics, the admin API and the web page are served; port 0: nowhere.
+    http_token_file: holds the secret that a request must show.
     """
 
     host: str = "127.0.0.1"
@@ -124,6 +140,9 @@ class BrokerConfig:
     retain_available: bool = True
     set_tcp_nodelay: bool = True
     sys_interval: int = 10
+    http_host: str = "127.0.0.1"
+    http_port: int = 0
+    http_token_file: str = ""
 
     def all_listeners(self) -> tuple[Listener, ...]:
         """The listeners, or the one that `host` and `port` stand for."""
@@ -148,10 +167,12 @@ class BrokerConfig:
     def _validate_listener(self, listener: Listener) -> None:
         if not 0 <= listener.port <= 65535:
             raise ConfigError(f"port {listener.port} is not between 0 and 65535")
+        if listener.path and listener.tls is not None:
+            raise ConfigError(f"TLS on the Unix socket {listener.path} protects nothing — leave certfile away")
         permission = listener.permission or self.permission
-        if type(permission) is Permission and not listener.allow_anonymous and not _is_loopback(listener):
+        if type(permission) is Permission and not listener.allow_anonymous and not is_loopback(listener):
             raise ConfigError(
-                f"refusing to listen on {listener.host} without authentication — keep --host 127.0.0.1, "
+                f"refusing to listen on {listener.host or 'every address'} without authentication — keep --host 127.0.0.1, "
                 "or say --allow-anonymous to let anyone who reaches it in"
             )
 
@@ -170,14 +191,14 @@ _NO_LIMIT_AT_0 = (
 )
 
 
-def _is_loopback(listener: Listener) -> bool:
+def is_loopback(listener: Listener) -> bool:
     """Tell whether everyone who reaches the listener is on this machine."""
     return bool(listener.path) or all(address.is_loopback for address in _addresses(listener.host))
 
 
 def _addresses(host: str) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
     try:
-        yield ipaddress.ip_address(host)
+        yield ipaddress.ip_address(host or "0.0.0.0")
         return
     except ValueError:
         pass  # a name: ask what it stands for
