@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
         "closing",
         "congested",
         "established",
-        "held_in",
+        "held",
         "keep_alive",
         "listener",
         "peer",
@@ -80,8 +80,8 @@ class Connection(asyncio.Protocol):
         self._pending: list[bytes] = []
         self._pending_size = 0
         self._needed = 0
-        # The batch that acknowledgements wait for, and what the store had recorded when this read began.
-        self.held_in = 0
+        # What the store holds back for this connection (it counts), and what it had recorded when this read began.
+        self.held = 0
         self._recorded = 0
         self._last_packet = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -290,18 +290,18 @@ class Connection(asyncio.Protocol):
         if self.keep_alive:
             self._timer = self._loop.call_later(1.5 * self.keep_alive, self._check_keep_alive)
         # A session made or discarded is safe before the client hears of it.
-        self.held_in = self._store.hold(self, [encode_connack(ACCEPTED, session_present)])
+        self._store.hold(self, [encode_connack(ACCEPTED, session_present)])
         return self.session
 
     # Output
 
     def must_wait(self) -> bool:
         """Tell whether acknowledgements must wait: this read recorded something, or earlier ones wait."""
-        return self._store.recorded != self._recorded or self.held_in > self._store.committed
+        return self._store.recorded != self._recorded or self.held > 0
 
     def _acknowledge(self, packets: list[bytes]) -> None:
         if self.must_wait():
-            self.held_in = self._store.hold(self, packets)
+            self._store.hold(self, packets)
         else:
             self.write(packets)
 
@@ -311,7 +311,8 @@ class Connection(asyncio.Protocol):
             return
         self.write(packets)
         if self.closing:
-            self.transport.close()
+            if not self.held:
+                self.transport.close()
             return
         if not self.established:
             self.established = True
@@ -351,7 +352,7 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
         self._timer = self._loop.call_later(_CLOSE_TIMEOUT, self.transport.abort)
         self.broker.sessions.detach(self)
-        if self.held_in <= self._store.committed:
+        if not self.held:
             self.transport.close()
 
     def abort(self) -> None:

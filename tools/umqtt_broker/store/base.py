@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from ..packets import Will
 from ..retained import RetainedMessage
 from ..stats import Stats
 
@@ -19,7 +20,7 @@ class DeliveryRow(NamedTuple):
 
     session: number of the session. position: its place in the queue, rising, never used twice in a session.
     sent: it may have been sent already, so the next time needs DUP. released: 0, or the rank of its PUBREC:
-    from then on PUBREL is resent, not PUBLISH.
+    from then on PUBREL is resent, not PUBLISH. expires_at: seconds since 1970; 0: never.
     """
 
     session: int
@@ -31,10 +32,21 @@ class DeliveryRow(NamedTuple):
     released: int
     topic_name: bytes
     payload: bytes
+    expires_at: int = 0
+
+
+# What a DeliveryRow is made of, in its order. The packet loop records plain tuples: a NamedTuple takes several times
+# as long to make.
+Delivery = tuple[int, int, int, int, int, int, int, bytes, bytes, int]
 
 
 class Holder(Protocol):
-    """A connection that waits for a commit."""
+    """A connection that waits for a commit.
+
+    held: how many times the store holds packets for it. The store counts; the holder only reads, and starts it at 0.
+    """
+
+    held: int
 
     def release(self, packets: list[bytes]) -> None:
         """Write `packets`: what they promise is safe now."""
@@ -51,7 +63,11 @@ class Wakeable(Protocol):
 
 
 class RecoveredSession(NamedTuple):
-    """A persistent session as found. `released`: (position, packet_id) in the order of their PUBRECs."""
+    """A persistent session as found.
+
+    queued: messages not acknowledged to the end. released: (position, packet_id) of those whose PUBREC came, in the
+    order of the PUBRECs. queued_bytes: payload bytes of the others. away_since: see Store.set_away.
+    """
 
     number: int
     client_id: bytes
@@ -62,13 +78,20 @@ class RecoveredSession(NamedTuple):
     subscriptions: list[tuple[bytes, int]]
     inbound: set[int]
     released: list[tuple[int, int]]
+    username: bytes | None
+    away_since: int
+    queued_bytes: int
 
 
 class Recovered(NamedTuple):
-    """Everything a store held when it was opened, but for the queues, which are paged in when needed."""
+    """Everything a store held when it was opened, but for the queues, which are paged in when needed.
+
+    wills: by client identifier, of the clients that were connected when the broker was last killed.
+    """
 
     sessions: list[RecoveredSession]
     retained: list[RetainedMessage]
+    wills: dict[bytes, Will]
 
 
 class Store:
@@ -95,19 +118,34 @@ class Store:
     async def close(self) -> None:
         """Commit what is recorded and close. Raises StoreError if that failed."""
 
-    def hold(self, holder: Holder, packets: list[bytes]) -> int:
-        """Release `packets` of `holder`, in order, once everything recorded so far is safe.
+    def hold(self, holder: Holder, packets: list[bytes]) -> None:
+        """Release `packets` of `holder`, in order, once everything recorded so far is safe; perhaps at once.
 
-        Returns the number of the batch waited for: they are still held while it is above `committed`.
+        The packets are still held while `holder.held` is above 0; it is lowered before `release` is called.
         """
         raise NotImplementedError
 
     def wake(self, session: Wakeable) -> None:
         """Call `session.on_commit()` once everything recorded so far is safe and held packets are released."""
 
-    def new_session(self, client_id: bytes) -> int:
-        """Record a session and return its number."""
+    def new_session(self, client_id: bytes, username: bytes | None = None) -> int:
+        """Record a session of a user and return its number."""
         raise NotImplementedError
+
+    def set_username(self, session: int, username: bytes | None) -> None:
+        """Record that a session is used under another name than before."""
+
+    def set_away(self, session: int, since: int) -> None:
+        """Record since when a session has no connection, in seconds since 1970; 0: it has one.
+
+        A session recovered with 0 was connected when the broker ended without a word.
+        """
+
+    def set_will(self, client_id: bytes, will: Will | None) -> None:
+        """Record the will of a connected client, or that there is none (any more).
+
+        After a crash it is in Recovered.wills: the client went without a DISCONNECT.
+        """
 
     def discard_session(self, session: int) -> None:
         """Record the end of a session: everything of it goes."""
@@ -118,7 +156,7 @@ class Store:
     def set_subscription(self, session: int, topic_filter: bytes, qos: int | None) -> None:
         """Record a subscription, or its end when `qos` is None."""
 
-    def add_delivery(self, row: DeliveryRow) -> None:
+    def add_delivery(self, row: Delivery) -> None:
         """Record a message at the end of a session's queue."""
 
     def set_packet_id(self, session: int, position: int, packet_id: int) -> None:
@@ -128,7 +166,7 @@ class Store:
         """Record that a QoS 2 message got its PUBREC."""
 
     def remove_delivery(self, session: int, position: int) -> None:
-        """Record that a message is acknowledged to the end."""
+        """Record that a message is acknowledged to the end. Nobody waits for this: `recorded` stays as it is."""
 
     def set_inbound(self, session: int, packet_id: int, present: bool) -> None:
         """Record that the packet identifier of an incoming QoS 2 message is taken or released."""

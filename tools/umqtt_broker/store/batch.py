@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ..packets import Will
 from ..retained import RetainedMessage
-from .base import DeliveryRow, Holder, Wakeable
+from .base import Delivery, DeliveryRow, Holder, Wakeable
 
 
 class Page(NamedTuple):
@@ -25,6 +26,7 @@ class Batch:
 
     __slots__ = (
         "acknowledged",
+        "away",
         "deliveries",
         "held",
         "inbound",
@@ -37,14 +39,19 @@ class Batch:
         "sessions",
         "sleepers",
         "subscriptions",
+        "usernames",
+        "wills",
     )
 
     def __init__(self) -> None:
         self.number = 0
-        self.sessions: dict[int, bytes | None] = {}
+        self.sessions: dict[int, tuple[bytes, bytes | None] | None] = {}
+        self.usernames: dict[int, bytes | None] = {}
+        self.away: dict[int, int] = {}
+        self.wills: dict[bytes, Will | None] = {}
         self.sent_limits: dict[int, int] = {}
         self.subscriptions: dict[tuple[int, bytes], int | None] = {}
-        self.deliveries: list[DeliveryRow] = []
+        self.deliveries: list[Delivery] = []
         self.packet_ids: list[tuple[int, int, int]] = []
         self.released: list[tuple[int, int, int]] = []
         self.acknowledged: dict[int, list[int]] = {}
@@ -65,12 +72,18 @@ class Batch:
             or self.released
             or self.sent_limits
             or self.packet_ids
+            or self.away
+            or self.wills
+            or self.usernames
             or self.pages
         )
 
     def absorb(self, later: "Batch") -> None:
         """Add what was recorded after this batch, so that both go in one transaction."""
         self.sessions.update(later.sessions)
+        self.usernames.update(later.usernames)
+        self.away.update(later.away)
+        self.wills.update(later.wills)
         self.sent_limits.update(later.sent_limits)
         self.subscriptions.update(later.subscriptions)
         self.deliveries += later.deliveries

@@ -19,15 +19,14 @@ class MemoryStore(Store):
     def open(self, loop: asyncio.AbstractEventLoop, stats: Stats, after_commit: Callable[[], None]) -> Recovered:
         """Return nothing: every broker with this store starts empty."""
         del loop, stats, after_commit
-        return Recovered([], [])
+        return Recovered([], [], {})
 
     async def close(self) -> None:
         """There is nothing to commit."""
 
-    def hold(self, holder: Holder, packets: list[bytes]) -> int:
+    def hold(self, holder: Holder, packets: list[bytes]) -> None:
         """Release at once."""
         holder.release(packets)
-        return self.committed
 
     def wake(self, session: Wakeable) -> None:
         """Wake at once."""

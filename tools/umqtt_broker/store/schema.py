@@ -48,6 +48,31 @@ _MIGRATIONS = (
         qos INTEGER NOT NULL
     ) WITHOUT ROWID;
     """,
+    """
+    ALTER TABLE session ADD COLUMN username BLOB;
+    ALTER TABLE session ADD COLUMN away_since INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE delivery ADD COLUMN expires_at INTEGER NOT NULL DEFAULT 0;
+    -- What more than one session waits for stands here once; such a delivery has an empty topic name and payload.
+    ALTER TABLE delivery ADD COLUMN message INTEGER;
+    CREATE TABLE message (
+        number INTEGER PRIMARY KEY,
+        copies INTEGER NOT NULL,
+        topic_name BLOB NOT NULL,
+        payload BLOB NOT NULL
+    );
+    -- Whatever deletes a delivery, for whatever reason, cannot leave the message behind.
+    CREATE TRIGGER delivery_message AFTER DELETE ON delivery WHEN OLD.message IS NOT NULL BEGIN
+        UPDATE message SET copies = copies - 1 WHERE number = OLD.message;
+        DELETE FROM message WHERE number = OLD.message AND copies = 0;
+    END;
+    CREATE TABLE will (
+        client_id BLOB PRIMARY KEY,
+        topic_name BLOB NOT NULL,
+        payload BLOB NOT NULL,
+        qos INTEGER NOT NULL,
+        retain INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    """,
 )
 
 

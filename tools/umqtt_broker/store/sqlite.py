@@ -13,10 +13,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from ..errors import StoreError
+from ..packets import Will
 from ..retained import RetainedMessage
 from ..stats import Stats
 from . import schema, writer
-from .base import DeliveryRow, Holder, Recovered, RecoveredSession, Store, Wakeable
+from .base import Delivery, DeliveryRow, Holder, Recovered, RecoveredSession, Store, Wakeable
 from .batch import Batch, Page
 
 _log = logging.getLogger("umqtt_broker.store")
@@ -67,9 +68,16 @@ class SqliteStore(Store):
     def _recover(self) -> Recovered:
         execute = self._database.execute
         sessions = []
-        rows = execute("SELECT number, client_id, sent_limit FROM session ORDER BY number").fetchall()
-        queued = dict(execute("SELECT session, count(*) FROM delivery GROUP BY session"))
-        for number, client_id, sent_limit in rows:
+        rows = execute("SELECT number, client_id, sent_limit, username, away_since FROM session ORDER BY number")
+        queued = {
+            session: (count, size)
+            for session, count, size in execute(
+                "SELECT session, count(*), sum((released = 0) * coalesce(length(message.payload),"
+                " length(delivery.payload))) FROM delivery LEFT JOIN message ON message.number = delivery.message"
+                " GROUP BY session"
+            )
+        }
+        for number, client_id, sent_limit, username, away_since in rows.fetchall():
             last = execute(
                 "SELECT position, packet_id FROM delivery WHERE session = ? ORDER BY position DESC LIMIT 1",
                 (number,),
@@ -88,15 +96,22 @@ class SqliteStore(Store):
                     # A position at or below sent_limit would be taken for one that was sent already.
                     max(last[0], sent_limit),
                     last[1],
-                    queued.get(number, 0),
+                    queued.get(number, (0, 0))[0],
                     execute("SELECT topic_filter, qos FROM subscription WHERE session = ?", (number,)).fetchall(),
                     {row[0] for row in execute("SELECT packet_id FROM inbound WHERE session = ?", (number,))},
                     [(row[0], row[1]) for row in released],
+                    username,
+                    away_since,
+                    queued.get(number, (0, 0))[1],
                 )
             )
             self._next_session = number + 1
         retained = [RetainedMessage(*row) for row in execute("SELECT topic_name, payload, qos FROM retained")]
-        return Recovered(sessions, retained)
+        wills = {
+            client_id: Will(topic_name, payload, qos, bool(retain))
+            for client_id, topic_name, payload, qos, retain in execute("SELECT * FROM will")
+        }
+        return Recovered(sessions, retained, wills)
 
     async def close(self) -> None:
         """Commit what is recorded and close. Raises StoreError if that failed."""
@@ -119,17 +134,16 @@ class SqliteStore(Store):
 
     # Waiting for a commit
 
-    def hold(self, holder: Holder, packets: list[bytes]) -> int:
+    def hold(self, holder: Holder, packets: list[bytes]) -> None:
         """Release `packets` of `holder`, in order, once everything recorded so far is safe."""
         batch = self._newest()
         if batch is None:
             holder.release(packets)
-            return self.committed
-        if (held := batch.held.get(holder)) is not None:
+        elif (held := batch.held.get(holder)) is not None:
             held.extend(packets)
         else:
             batch.held[holder] = packets
-        return self.batch if batch is self._open_batch else self.batch - 1
+            holder.held += 1
 
     def wake(self, session: Wakeable) -> None:
         """Call `session.on_commit()` once everything recorded so far is safe and held packets are released."""
@@ -144,13 +158,28 @@ class SqliteStore(Store):
 
     # Recording
 
-    def new_session(self, client_id: bytes) -> int:
-        """Record a session and return its number."""
+    def new_session(self, client_id: bytes, username: bytes | None = None) -> int:
+        """Record a session of a user and return its number."""
         number = self._next_session
         self._next_session += 1
-        self._open_batch.sessions[number] = client_id
+        self._open_batch.sessions[number] = (client_id, username)
         self._record()
         return number
+
+    def set_username(self, session: int, username: bytes | None) -> None:
+        """Record that a session is used under another name than before."""
+        self._open_batch.usernames[session] = username
+        self._record()
+
+    def set_away(self, session: int, since: int) -> None:
+        """Record since when a session has no connection; 0: it has one."""
+        self._open_batch.away[session] = since
+        self._record()
+
+    def set_will(self, client_id: bytes, will: Will | None) -> None:
+        """Record the will of a connected client, or that there is none (any more)."""
+        self._open_batch.wills[client_id] = will
+        self._record()
 
     def discard_session(self, session: int) -> None:
         """Record the end of a session: everything of it goes."""
@@ -167,7 +196,7 @@ class SqliteStore(Store):
         self._open_batch.subscriptions[session, topic_filter] = qos
         self._record()
 
-    def add_delivery(self, row: DeliveryRow) -> None:
+    def add_delivery(self, row: Delivery) -> None:
         """Record a message at the end of a session's queue."""
         self._open_batch.deliveries.append(row)
         self.recorded += 1
@@ -193,7 +222,6 @@ class SqliteStore(Store):
             acknowledged[session] = [position]
         else:
             positions.append(position)
-        self.recorded += 1
         if not self._scheduled:
             self._schedule()
 
@@ -259,6 +287,7 @@ class SqliteStore(Store):
         self._stats.commits += 1
         self._commit()
         for holder, packets in batch.held.items():
+            holder.held -= 1
             holder.release(packets)
         for page, rows in zip(batch.pages, pages, strict=True):
             page.deliver(rows)
@@ -279,6 +308,7 @@ class SqliteStore(Store):
         self._scheduled = True
         self._retry = self._loop.call_later(_RETRY_DELAY, self._commit)
         for holder in held:
+            holder.held -= 1
             holder.commit_failed()
         self._transaction_ended.set()
 

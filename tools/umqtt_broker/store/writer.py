@@ -7,24 +7,43 @@ the cost is counted in statements: messages go many rows to a statement, acknowl
 import sqlite3
 from collections.abc import Iterator
 
-from .base import DeliveryRow
+from .base import Delivery, DeliveryRow
 from .batch import Batch
 
-_ROW = "(" + ",".join("?" * len(DeliveryRow._fields)) + ")"
+_COLUMNS = "session, position, packet_id, qos, retain, sent, released, topic_name, payload, expires_at, message"
+_ROW = "(?,?,?,?,?,?,?,?,?,?,?)"
 # Sizes of multi-row inserts, largest first; few different texts, so that SQLite's statement cache keeps them
 # all.
-_INSERTS = [(rows, "INSERT INTO delivery VALUES " + ",".join([_ROW] * rows)) for rows in (512, 64, 8, 1)]
+_INSERTS = [
+    (rows, f"INSERT INTO delivery ({_COLUMNS}) VALUES " + ",".join([_ROW] * rows)) for rows in (512, 64, 8, 1)
+]
+_PAGE = """
+    SELECT session, position, packet_id, qos, retain, sent, released,
+        coalesce(message.topic_name, delivery.topic_name), coalesce(message.payload, delivery.payload), expires_at
+    FROM delivery LEFT JOIN message ON message.number = delivery.message
+    WHERE session = ? AND position > ? ORDER BY position LIMIT ?
+"""
+# Bytes from which a payload that several sessions wait for is stored once: a row of its own costs about as many.
+_SHARED_SIZE = 128
 
 
 def write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]:
     """Write `batch`, commit, and return the rows of each page. Raises sqlite3.Error: roll back then."""
     execute, executemany = database.execute, database.executemany
     execute("BEGIN IMMEDIATE")
-    created = [(number, client_id) for number, client_id in batch.sessions.items() if client_id is not None]
-    discarded = [(number,) for number, client_id in batch.sessions.items() if client_id is None]
+    created = [(number, *made) for number, made in batch.sessions.items() if made is not None]
+    discarded = [(number,) for number, made in batch.sessions.items() if made is None]
     # First the discarded: a client may have a new session under the same identifier in this very batch.
     executemany("DELETE FROM session WHERE number = ?", discarded)
-    executemany("INSERT INTO session (number, client_id) VALUES (?, ?)", created)
+    executemany("INSERT INTO session (number, client_id, username) VALUES (?, ?, ?)", created)
+    executemany(
+        "UPDATE session SET username = ? WHERE number = ?",
+        [(username, session) for session, username in batch.usernames.items()],
+    )
+    executemany(
+        "UPDATE session SET away_since = ? WHERE number = ?",
+        [(since, session) for session, since in batch.away.items()],
+    )
     executemany(
         "UPDATE session SET sent_limit = ? WHERE number = ?",
         [(position, session) for session, position in batch.sent_limits.items()],
@@ -50,16 +69,18 @@ def write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]
             execute("DELETE FROM retained WHERE topic_name = ?", (topic_name,))
         else:
             execute("INSERT OR REPLACE INTO retained VALUES (?, ?, ?)", message)
+    for client_id, will in batch.wills.items():
+        if will is None:
+            execute("DELETE FROM will WHERE client_id = ?", (client_id,))
+        else:
+            execute("INSERT OR REPLACE INTO will VALUES (?, ?, ?, ?, ?)", (client_id, *will))
     # Last: what this batch itself recorded for a discarded session goes too.
     for table in ("subscription", "delivery", "inbound"):
         executemany(f"DELETE FROM {table} WHERE session = ?", discarded)
     pages = [
         [
             DeliveryRow(*row)
-            for row in execute(
-                "SELECT * FROM delivery WHERE session = ? AND position > ? ORDER BY position LIMIT ?",
-                (page.session, page.after, page.limit),
-            )
+            for row in execute(_PAGE, (page.session, page.after, page.limit))
         ]
         for page in batch.pages
     ]
@@ -67,12 +88,48 @@ def write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]
     return pages
 
 
-def _insert(database: sqlite3.Connection, rows: list[DeliveryRow]) -> None:
+def _insert(database: sqlite3.Connection, rows: list[Delivery]) -> None:
+    shared = _share(database, rows)
     at = 0
     for size, statement in _INSERTS:
         while len(rows) - at >= size:
-            database.execute(statement, [value for row in rows[at : at + size] for value in row])
+            values: list[int | bytes | None] = []
+            for row in rows[at : at + size]:
+                message = shared.get((id(row[8]), row[7])) if shared else None
+                if message is None:
+                    values += row
+                    values.append(None)
+                else:
+                    values += (*row[:7], b"", b"", row[9], message)
+            database.execute(statement, values)
             at += size
+
+
+def _share(database: sqlite3.Connection, rows: list[Delivery]) -> dict[tuple[int, bytes], int]:
+    """Write each message that several deliveries have in common once.
+
+    Returns the number of each by the identity of its payload and its topic name. The broker hands the same payload
+    to every session, so its bytes need not be compared.
+    """
+    if len({id(row[8]) for row in rows}) == len(rows):
+        return {}
+    copies: dict[tuple[int, bytes], int] = {}
+    payloads: dict[tuple[int, bytes], bytes] = {}
+    for row in rows:
+        payload = row[8]
+        if len(payload) >= _SHARED_SIZE:
+            key = (id(payload), row[7])
+            copies[key] = copies.get(key, 0) + 1
+            payloads[key] = payload
+    shared: dict[tuple[int, bytes], int] = {}
+    for key, count in copies.items():
+        if count > 1:
+            number = database.execute(
+                "INSERT INTO message (copies, topic_name, payload) VALUES (?, ?, ?)", (count, key[1], payloads[key])
+            ).lastrowid
+            assert number is not None  # an INSERT into a table with row numbers
+            shared[key] = number
+    return shared
 
 
 def ranges(positions: list[int]) -> Iterator[tuple[int, int]]:
