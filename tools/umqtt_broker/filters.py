@@ -1,0 +1,119 @@
+"""The algebra of topic filters: what one matches, what two have in common, whether some cover another.
+
+A filter or topic name is a tuple of its levels, as split() makes them. Filters must be valid. A filter that begins
+with a wildcard matches no topic name that begins with $ [MQTT-4.7.2-1].
+"""
+
+from collections.abc import Iterator, Sequence
+
+Levels = tuple[bytes, ...]
+
+class TooHard(Exception):
+    """The question was given up: covering by filters full of `+` takes exponential time in the worst case."""
+
+
+def split(topic: bytes) -> Levels:
+    """Return the levels of a topic name or filter."""
+    return tuple(topic.split(b"/"))
+
+
+def matches(topic_filter: Levels, topic_name: Levels) -> bool:
+    """Tell whether a filter matches a topic name (4.7)."""
+    count = len(topic_filter)
+    if topic_filter[-1] == b"#":
+        # `#` also stands for the parent level: a/# matches a (4.7.1.2).
+        count -= 1
+        if len(topic_name) < count:
+            return False
+    elif len(topic_name) != count:
+        return False
+    if topic_name[0][:1] == b"$" and topic_filter[0][:1] != b"$":
+        return False
+    for index in range(count):
+        level = topic_filter[index]
+        if level != topic_name[index] and level != b"+":
+            return False
+    return True
+
+
+def intersection(one: Levels, other: Levels) -> Levels | None:
+    """Return the filter that matches what both match, None if there is no such topic name.
+
+    Two filters always have a single filter in common.
+    """
+    if one[0][:1] in (b"+", b"#"):
+        one, other = other, one
+    if one[0][:1] == b"$" and other[0][:1] != b"$":
+        return None
+    common: list[bytes] = []
+    for index in range(max(len(one), len(other))):
+        left, right = _level(one, index), _level(other, index)
+        if left == b"#" or right == b"#":
+            # From here on the filter without `#` decides; its end is matched by the `#` of the other.
+            rest = other if left == b"#" else one
+            common += rest[index:]
+            break
+        if left is None or right is None:
+            return None
+        if left == b"+":
+            common.append(right)
+        elif right in (b"+", left):
+            common.append(left)
+        else:
+            return None
+    # /# would match a name of one empty level, but there is no such topic name [MQTT-4.7.3-1].
+    return None if common == [b""] else tuple(common)
+
+
+def _level(levels: Levels, index: int) -> bytes | None:
+    """Return a level; None behind the end."""
+    return levels[index] if index < len(levels) else None
+
+
+def is_covered(topic_filter: Levels, others: Sequence[Levels], effort: int = 100_000) -> bool:
+    """Tell whether every topic name that `topic_filter` matches is matched by one of `others`.
+
+    Searches, level by level, for a topic name that escapes them. Raises TooHard after `effort` looks at a filter.
+    """
+    # What a wildcard first reaches and what begins with $ are worlds apart.
+    is_dollar = topic_filter[0][:1] == b"$"
+    pending = [(0, tuple(other for other in others if (other[0][:1] == b"$") == is_dollar))]
+    seen: set[tuple[int, tuple[Levels, ...]]] = set()
+    while pending:
+        state = depth, alive = pending.pop()
+        if state in seen:
+            continue
+        seen.add(state)
+        effort -= len(alive) + 1
+        if effort < 0:
+            raise TooHard("too many ways to combine the filters")
+        if any(other[-1] == b"#" and len(other) == depth + 1 for other in alive):
+            continue  # this `#` matches whatever follows, and nothing more as well
+        open_end = topic_filter[-1] == b"#" and depth >= len(topic_filter) - 1
+        # No topic name is one empty level [MQTT-4.7.3-1].
+        may_end = depth > (topic_filter[0] == b"") and (open_end or depth == len(topic_filter))
+        if may_end and not any(len(other) == depth for other in alive):
+            return False
+        if open_end or depth < len(topic_filter):
+            level = b"+" if open_end else topic_filter[depth]
+            pending += [(depth + 1, rest) for rest in _branches(level, depth, alive)]
+    return True
+
+
+def _branches(level: bytes, depth: int, alive: Sequence[Levels]) -> Iterator[tuple[Levels, ...]]:
+    """Yield those of `alive` that may still match, for each choice of a name where the filter has `level`."""
+    named: dict[bytes, list[Levels]] = {}
+    any_name: list[Levels] = []
+    for other in alive:
+        if len(other) > depth:
+            if other[depth] == b"+":
+                any_name.append(other)
+            else:
+                named.setdefault(other[depth], []).append(other)
+    if level != b"+":
+        yield (*any_name, *named.get(level, ()))
+        return
+    for others in named.values():
+        yield (*any_name, *others)
+    # A name that none of them asks for. Last, so that it is looked at first: most often it escapes.
+    yield tuple(any_name)
