@@ -1,12 +1,14 @@
 """The broker: start, the network connections it has, shutdown."""
 
 import asyncio
-import socket
+from collections.abc import Callable
 from types import TracebackType
+from typing import Protocol
 
-from .config import BrokerConfig, Listener
+from .config import BrokerConfig
 from .connection import Connection
-from .listeners import BACKLOG, open_socket
+from .listeners import Place, open_places
+from .reload import apply
 from .router import Router
 from .sessions import Sessions
 from .stats import Stats
@@ -14,6 +16,16 @@ from .store import open_store
 
 # Seconds the last packets have to leave when the broker stops.
 _STOP_TIMEOUT = 2.0
+
+
+class Service(Protocol):
+    """Something that runs beside the broker, as long as it runs: the observation, the bridges."""
+
+    async def start(self) -> None:
+        """Begin; the broker serves in a moment. Raises BrokerError."""
+
+    async def stop(self) -> None:
+        """End."""
 
 
 class Broker:
@@ -34,7 +46,8 @@ class Broker:
         self.host = self.config.host
         self.port = self.config.port
         self._connections: set[Connection] = set()
-        self._servers: list[asyncio.Server] = []
+        self._places: list[Place] = []
+        self._services: list[Service] = []
         self._all_gone = asyncio.Event()
 
     async def __aenter__(self) -> "Broker":
@@ -46,35 +59,59 @@ class Broker:
     ) -> None:
         await self.stop()
 
-    async def start(self) -> None:
-        """Open the store and listen. Raises ConfigError, StoreError, PortInUse or BrokerError."""
+    async def start(self, bound: Callable[[], None] | None = None) -> None:
+        """Open the store and listen. Raises ConfigError, StoreError, PortInUse or BrokerError.
+
+        bound: called when the ports are bound and nothing else is done yet: the moment to give up root.
+        """
         self.config.validate()
         self.loop = asyncio.get_running_loop()
-        sockets: list[socket.socket] = []
+        # The ports first: a store is not touched by a broker that cannot serve it.
+        self._places = open_places(self, bound)
+        first = self._places[0]
+        self.host, self.port = (first.listener.path, 0) if first.listener.path else first.sockets[0].getsockname()[:2]
+        started: list[Service] = []
+        store_is_open = False
         try:
-            # The ports first: a store is not touched by a broker that cannot serve it.
-            for listener in self.config.all_listeners():
-                sockets.append(open_socket(listener))
             recovered = self.store.open(self.loop, self.stats, self.router.flush)
+            store_is_open = True
             self.sessions.recover(recovered)
             self.router.recover(recovered.retained)
-            for listener, listening in zip(self.config.all_listeners(), sockets, strict=True):
-                self._servers.append(await self._serve(listener, listening))
+            for service in self._services:
+                await service.start()
+                started.append(service)
+            for place in self._places:
+                await place.serve()
         except BaseException:
-            for listening in sockets:
-                listening.close()
+            for place in self._places:
+                place.close()
+            self._places = []
+            for service in reversed(started):
+                await service.stop()
+            if store_is_open:
+                await self.store.close()
             raise
-        self.host, self.port = sockets[0].getsockname()[:2]
 
-    async def _serve(self, listener: Listener, listening: socket.socket) -> asyncio.Server:
-        return await self.loop.create_server(lambda: Connection(self, listener), sock=listening, backlog=BACKLOG)
+    def addresses(self) -> list[str]:
+        """Return where it listens, one text for each address: `127.0.0.1:1883`, `127.0.0.1:8883 (tls)`."""
+        return [address for place in self._places for address in place.addresses()]
+
+    def reload(self, config: BrokerConfig | None = None) -> list[str]:
+        """Read permissions and certificates again, and take over what differs in `config`; drop no connection.
+
+        Returns the names of settings that differ and need a restart. Raises ConfigError, and changes nothing, if
+        anything is wrong with the new settings.
+        """
+        return apply(self, self._places, config)
 
     async def stop(self) -> None:
         """Stop listening, publish the wills of those still connected, commit, close. Raises StoreError."""
-        if not self._servers:
+        if not self._places:
             return
-        for server in self._servers:
-            server.close()
+        for place in self._places:
+            place.close()
+        for service in reversed(self._services):
+            await service.stop()
         connections = list(self._connections)
         # All wills first, so that those who are still connected see them.
         for connection in connections:
@@ -84,7 +121,7 @@ class Broker:
         self.router.flush()
         for connection in connections:
             connection.close()
-        self._servers = []
+        self._places = []
         try:
             await self.store.close()
         finally:

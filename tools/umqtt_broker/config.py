@@ -51,6 +51,7 @@ class Listener:
     permission: who may do what here; None for the broker's.
     max_connections: of this listener at once; None for no limit of its own.
     mount_point: put before every topic of this listener's clients, and taken away before they see it.
+    where: "FILE:LINE" that asked for it, for messages about it.
     """
 
     host: str = "127.0.0.1"
@@ -69,6 +70,7 @@ class Listener:
     permission: Permission | None = None
     max_connections: int | None = None
     mount_point: bytes = b""
+    where: str = field(default="", compare=False)
 
 
 @dataclass(slots=True)
@@ -172,8 +174,8 @@ class BrokerConfig:
         permission = listener.permission or self.permission
         if type(permission) is Permission and not listener.allow_anonymous and not is_loopback(listener):
             raise ConfigError(
-                f"refusing to listen on {listener.host or 'every address'} without authentication — keep --host 127.0.0.1, "
-                "or say --allow-anonymous to let anyone who reaches it in"
+                f"refusing to listen on {listener.host or 'every address'} without authentication — "
+                "keep --host 127.0.0.1, or say --allow-anonymous to let anyone who reaches it in"
             )
 
 

@@ -19,11 +19,15 @@ class ConfigError(BrokerError):
 class PortInUse(BrokerError):
     """Another program listens on the address.
 
-    Attributes: host (str), port (int).
+    Attributes: host (str), port (int). where: the line of a file that asks for it.
     """
 
-    def __init__(self, host: str, port: int) -> None:
-        super().__init__(f"port {port} on {host} is in use — choose another with -p, or stop the program that holds it")
+    def __init__(self, host: str, port: int, where: str = "") -> None:
+        begin, remedy = (f"{where}: ", "") if where else ("", " with -p")
+        super().__init__(
+            f"{begin}port {port} on {host or 'every address'} is in use — "
+            f"choose another{remedy}, or stop the program that holds it"
+        )
         self.host = host
         self.port = port
 

@@ -1,34 +1,187 @@
-"""Where clients reach the broker."""
+"""Where clients reach the broker: sockets, and the protocol that each accepted connection begins with."""
 
+import asyncio
+import contextlib
 import errno
+import logging
+import os
 import socket
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
-from .config import Listener
-from .errors import BrokerError, ConfigError, PortInUse
+from .config import Listener, is_loopback
+from .connection import Connection
+from .sockets import BACKLOG, identity_of, open_tcp, open_unix
+from .tls import make_context
+from .websocket import Upgrade
 
-BACKLOG = 4096
+if TYPE_CHECKING:
+    from .broker import Broker
+
+# TLS handshakes at once on one listener. Each costs a millisecond of CPU; beyond this the kernel's queue waits.
+_MAX_HANDSHAKES = 256
+# Seconds until accepting is tried again when the process has no file descriptors left.
+_ACCEPT_AGAIN = 1.0
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_log = logging.getLogger(__name__)
 
 
-def open_socket(listener: Listener) -> socket.socket:
-    """Return a listening TCP socket. Raises PortInUse, ConfigError or BrokerError."""
-    host, port = listener.host, listener.port
+class Place:
+    """One listener that listens: open(), then serve(), then close(). context: its TLS, read again at a reload."""
+
+    def __init__(self, broker: "Broker", listener: Listener) -> None:
+        self.listener = listener
+        self.context = None if listener.tls is None else make_context(listener.tls)
+        self.sockets: list[socket.socket] = []
+        self._broker = broker
+        self._servers: list[asyncio.Server | _TlsServer] = []
+        self._file: tuple[int, int] | None = None  # of the Unix socket: device and inode
+        self._is_local = is_loopback(listener)
+
+    def open(self) -> None:
+        """Bind and listen. Raises PortInUse, ConfigError or BrokerError."""
+        self.sockets = [open_unix(self.listener)] if self.listener.path else open_tcp(self.listener)
+        if self.listener.path:
+            self._file = identity_of(self.listener.path)
+
+    async def serve(self) -> None:
+        """Accept clients from now on."""
+        loop = self._broker.loop
+        for listening in self.sockets:
+            if self.context is not None:
+                self._servers.append(_TlsServer(self._broker, self, listening))
+            elif self.listener.path:
+                self._servers.append(await loop.create_unix_server(self.new_protocol, sock=listening, backlog=BACKLOG))
+            else:
+                self._servers.append(await loop.create_server(self.new_protocol, sock=listening, backlog=BACKLOG))
+
+    def close(self) -> None:
+        """Stop listening. Connections stay."""
+        for server in self._servers:
+            server.close()
+        for listening in self.sockets:
+            listening.close()
+        # The file may be another broker's by now.
+        if self._file is not None and identity_of(self.listener.path) == self._file:
+            with contextlib.suppress(OSError):
+                os.unlink(self.listener.path)
+        self._file = None
+
+    def new_protocol(self) -> asyncio.Protocol:
+        """Return what an accepted connection begins with."""
+        if self.listener.protocol == "websockets":
+            protocol = Upgrade(self._broker, self.listener, self._is_local)
+        else:
+            protocol = Connection(self._broker, self.listener)
+        if self._broker.config.set_tcp_nodelay or self.listener.path:
+            return protocol
+        return _DelaySmallPackets(protocol)
+
+    def addresses(self) -> list[str]:
+        """Return where it listens, in words: `127.0.0.1:8883 (tls)`."""
+        kinds = [
+            *(["unix"] if self.listener.path else []),
+            *(["websockets"] if self.listener.protocol == "websockets" else []),
+            *(["tls"] if self.listener.tls is not None else []),
+        ]
+        suffix = f" ({', '.join(kinds)})" if kinds else ""
+        if self.listener.path:
+            return [f"{self.listener.path}{suffix}"]
+        names = [listening.getsockname() for listening in self.sockets]
+        return [
+            f"[{name[0]}]:{name[1]}{suffix}" if ":" in name[0] else f"{name[0]}:{name[1]}{suffix}" for name in names
+        ]
+
+
+class _TlsServer:
+    """Accepts and shakes hands. The event loop's own server could not change its certificate while it listens."""
+
+    def __init__(self, broker: "Broker", place: Place, listening: socket.socket) -> None:
+        self._broker = broker
+        self._place = place
+        self._socket = listening
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._may_accept = asyncio.Event()
+        self._may_accept.set()
+        self._accepting = broker.loop.create_task(self._accept())
+
+    def close(self) -> None:
+        """Stop accepting; handshakes that are not done are given up."""
+        self._accepting.cancel()
+        for handshake in self._handshakes:
+            handshake.cancel()
+
+    async def _accept(self) -> None:
+        while True:
+            await self._may_accept.wait()
+            try:
+                client, _ = await self._broker.loop.sock_accept(self._socket)
+            except ConnectionError:
+                continue  # the client has gone before it was accepted
+            except OSError as error:
+                if error.errno not in _OUT_OF_RESOURCES:
+                    raise
+                _log.error("cannot accept clients for now (%s) — raise the limit of open files", error.strerror)
+                await asyncio.sleep(_ACCEPT_AGAIN)
+                continue
+            handshake = self._broker.loop.create_task(self._shake_hands(client))
+            self._handshakes.add(handshake)
+            handshake.add_done_callback(self._done)
+            if len(self._handshakes) >= _MAX_HANDSHAKES:
+                self._may_accept.clear()
+
+    def _done(self, handshake: asyncio.Task[None]) -> None:
+        self._handshakes.discard(handshake)
+        self._may_accept.set()
+
+    async def _shake_hands(self, client: socket.socket) -> None:
+        timeout = self._broker.config.connect_timeout
+        try:
+            await self._broker.loop.connect_accepted_socket(
+                self._place.new_protocol, client, ssl=self._place.context, ssl_handshake_timeout=timeout
+            )
+        except ssl.SSLError as error:
+            reason = error.reason or "broken off"
+            self._broker.stats.malformed[f"TLS {reason}"] += 1
+            _log.info("TLS handshake failed: %s", reason)
+        except ConnectionError as error:
+            # A handshake that takes too long ends as ConnectionAbortedError.
+            if isinstance(error, ConnectionAbortedError):
+                self._broker.stats.connect_timeouts += 1
+            else:
+                self._broker.stats.malformed["TLS broken off"] += 1
+        except OSError as error:
+            self._broker.stats.malformed["TLS broken off"] += 1
+            _log.info("TLS handshake failed: %s", error)
+
+
+class _DelaySmallPackets(asyncio.Protocol):
+    """Switches Nagle's algorithm on, which asyncio switches off, and steps aside."""
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        self._protocol = protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+        cast(asyncio.Transport, transport).set_protocol(self._protocol)
+        self._protocol.connection_made(transport)
+
+
+def open_places(broker: "Broker", bound: Callable[[], None] | None) -> list[Place]:
+    """Listen everywhere that the configuration says; then `bound` may give up the rights that took.
+
+    Raises PortInUse, ConfigError or BrokerError, and then listens nowhere.
+    """
+    # Certificates first: nothing is bound for a listener that could not serve.
+    places = [Place(broker, listener) for listener in broker.config.all_listeners()]
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except OSError as error:
-        raise ConfigError(f"cannot find an address for host {host!r} ({error}) — use an IP address") from error
-    listening = socket.socket(family, kind, protocol)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(BACKLOG)
-        listening.setblocking(False)
-    except OSError as error:
-        listening.close()
-        if error.errno == errno.EADDRINUSE:
-            raise PortInUse(host, port) from error
-        raise BrokerError(
-            f"cannot listen on {host} port {port} ({error.strerror}) — choose another with --host or -p"
-        ) from error
-    return listening
+        for place in places:
+            place.open()
+        if bound is not None:
+            bound()
+    except BaseException:
+        for place in places:
+            place.close()
+        raise
+    return places

@@ -1,0 +1,108 @@
+"""New settings for a broker that runs: what can change at once does, what cannot is named."""
+
+import ssl
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from .config import BrokerConfig, Listener
+from .permission import Permission
+from .tls import make_context
+
+if TYPE_CHECKING:
+    from .broker import Broker
+    from .listeners import Place
+
+# Read only while the broker starts. Every other setting is asked for when it is needed.
+_AT_START = frozenset({"host", "port", "store", "http_host", "http_port", "http_token_file", "bridges"})
+_LISTENER_AT_START = ("host", "port", "path", "protocol", "socket_domain", "mode", "mount_point")
+
+
+def apply(broker: "Broker", places: Sequence["Place"], config: BrokerConfig | None) -> list[str]:
+    """Let a broker take over `config`; None: the same settings, with their files read again.
+
+    Returns the names of settings that differ and need a restart. Raises ConfigError, and changes nothing, if the
+    new settings are impossible.
+    """
+    if config is None:
+        contexts = _contexts(broker.config.all_listeners())
+        for permission in permissions(broker.config):
+            permission.reload()
+        needs_restart: list[str] = []
+    else:
+        config.validate()
+        new, needs_restart = _match(places, config.all_listeners())
+        contexts = _contexts(new)
+        retired = [one for one in permissions(broker.config) if one not in set(permissions(config))]
+        needs_restart += _take_over(broker.config, config)
+        for place, listener in zip(places, new, strict=True):
+            needs_restart += _take_over_listener(place.listener, listener)
+        for permission in retired:
+            permission.close()
+    for place, context in zip(places, contexts, strict=True):
+        if place.context is not None and context is not None:
+            place.context = context
+    broker.sessions.rights_changed()
+    return sorted(needs_restart)
+
+
+def permissions(config: BrokerConfig) -> Iterator[Permission]:
+    """Yield each permission of a configuration once."""
+    seen: set[Permission] = set()
+    for permission in (config.permission, *(listener.permission for listener in config.all_listeners())):
+        if permission is not None and permission not in seen:
+            seen.add(permission)
+            yield permission
+
+
+def _contexts(listeners: Sequence[Listener]) -> list[ssl.SSLContext | None]:
+    return [None if listener.tls is None else make_context(listener.tls) for listener in listeners]
+
+
+def _match(places: Sequence["Place"], listeners: Sequence[Listener]) -> tuple[list[Listener], list[str]]:
+    """Find the new settings of each place, and what cannot be done with them while the broker runs."""
+    left = list(listeners)
+    found: list[Listener] = []
+    needs_restart: list[str] = []
+    for place in places:
+        old = place.listener
+        same = next((one for one in left if (one.host, one.port, one.path) == (old.host, old.port, old.path)), None)
+        if same is None:
+            needs_restart.append(f"{_name(old)} (removed)")
+            found.append(old)
+        else:
+            left.remove(same)
+            found.append(same)
+    needs_restart += [f"{_name(one)} (new)" for one in left]
+    return found, needs_restart
+
+
+def _take_over(old: BrokerConfig, new: BrokerConfig) -> list[str]:
+    needs_restart = []
+    for one in fields(BrokerConfig):
+        value = getattr(new, one.name)
+        if one.name == "listeners" or getattr(old, one.name) == value:
+            continue
+        if one.name in _AT_START:
+            needs_restart.append(one.name)
+        else:
+            setattr(old, one.name, value)
+    return needs_restart
+
+
+def _take_over_listener(old: Listener, new: Listener) -> list[str]:
+    """In place: the connections of the listener know this very object."""
+    if old is new:
+        return []
+    needs_restart = [f"{_name(old)}: {name}" for name in _LISTENER_AT_START if getattr(old, name) != getattr(new, name)]
+    if (old.tls is None) != (new.tls is None):
+        needs_restart.append(f"{_name(old)}: tls")
+    for one in fields(Listener):
+        if one.name in _LISTENER_AT_START or (one.name == "tls" and (old.tls is None) != (new.tls is None)):
+            continue
+        setattr(old, one.name, getattr(new, one.name))
+    return needs_restart
+
+
+def _name(listener: Listener) -> str:
+    return f"listener {listener.path or listener.port}" + (f" {listener.host}" if listener.host else "")
