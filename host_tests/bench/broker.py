@@ -1,0 +1,147 @@
+"""The bench of the broker: its figures next to those of mosquitto, aedes and amqtt, driven in turn in one run.
+
+    python host_tests/bench/broker.py [--quick] [--json] [--peers DIR] [--case NAME] [--profile]
+
+Ratios are what counts: contenders run in turn (A B A B …) and a figure is the median of its runs. CPU time is what
+the kernel accounts to the broker's process, all threads, per delivered message; the load generator (load/, C, one
+thread) checks every delivery, and a run with a message lost, repeated or out of order gives no figure. mosquitto runs
+with set_tcp_nodelay true and false, and each row shows the better; queues and windows are without limit everywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pstats
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from broker_lab import Lab, LabError
+from broker_plan import CASES, FDATASYNC, PEERS, QUICK_PEERS, RATE, Case, Row, faults, figures, rows
+
+_EXIT_USAGE, _EXIT_MISSING = 2, 6
+_PROFILE_LINES = 30
+
+
+def measure(lab: Lab, case: Case, peers: tuple[str, ...], *, quick: bool) -> list[Row]:
+    """Run a case and return its rows. Raises LabError when ours fails or loses something."""
+    repetitions, seconds, warm = (3, 0.15, 0.05) if quick else (5, 1.0, 0.2)
+    if "rate" in case.options:
+        seconds *= 2  # the 99th percentile of too few would be one outlier
+    if case.fresh and quick:
+        repetitions = 1  # starting the brokers takes longer than the measurement
+    wanted = tuple(peer for peer in case.peers if peer in peers)
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in (case.ours, *wanted) if not lab.missing(name)}
+    for name in runs if not case.fresh else ():
+        lab.broker(name)  # all are there before any is measured
+    syncs: list[float] = []
+    for _ in range(repetitions):
+        if (FDATASYNC, RATE) in case.goals:
+            syncs.append(lab.fdatasyncs_per_second(seconds / 2))
+        for name in list(runs):
+            options = {**case.options, "seconds": seconds, "warm": warm}
+            try:
+                broker = lab.broker(name, fresh=case.fresh)
+                result = lab.run(broker, case.mode, options, anonymous=case.anonymous)
+                if found := faults(result):
+                    raise LabError(f"{name}: {found} of {result['published']:,.0f} messages")
+            except LabError as error:
+                if name == case.ours:
+                    raise LabError(f"{case.name}: {error}") from error
+                # A peer is somebody else's program: its row says that there is no figure, and this why.
+                print(f"bench-broker: {case.name}: {error}", file=sys.stderr)
+                del runs[name]
+                continue
+            runs[name].append(figures(case, result))
+    medians = {
+        name: {measure: statistics.median(run[measure] for run in each) for measure in case.measures}
+        for name, each in runs.items()
+    }
+    if syncs:
+        medians[FDATASYNC] = {RATE: case.options["window"] * statistics.median(syncs)}
+        wanted = (*wanted, FDATASYNC)
+    return rows(case, medians, wanted)
+
+
+def all_rows(lab: Lab, cases: list[Case], *, quick: bool) -> Iterator[Row]:
+    """The rows of all cases, each as soon as it is known; what is missing is said once."""
+    peers = QUICK_PEERS if quick else PEERS
+    for peer in peers:
+        if reason := lab.missing(peer):
+            print(f"bench-broker: {peer} is not measured: {reason}", file=sys.stderr)
+    for case in cases:
+        yield from measure(lab, case, peers, quick=quick)
+
+
+def profile(case: Case, *, quick: bool) -> None:
+    """Run our broker alone, under cProfile, and print where the time goes."""
+    with tempfile.TemporaryDirectory(prefix="umqtt-bench-") as folder:
+        path = Path(folder) / "profile"
+        with Lab(None, path) as lab:
+            measure(lab, case, (), quick=quick)
+            lab.stop_all()
+            pstats.Stats(str(path)).strip_dirs().sort_stats("tottime").print_stats(_PROFILE_LINES)
+
+
+def _show(row: Row) -> str:
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.2f}"
+
+    goal = ""
+    if row.goal is not None:
+        goal = f"{row.goal.bound:,g}{' x' if 'ratio' in row.goal.kind else ''}"
+        goal = ("<= " if "most" in row.goal.kind else ">= ") + goal
+    verdict = {None: "", True: "met", False: "NOT MET"}[row.met]
+    ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
+    return (
+        f"{row.case:52} {number(row.ours):>10}  {row.peer_name or '-':34} {number(row.peer):>10} {ratio:>8}  "
+        f"{goal:12} {verdict}"
+    ).rstrip()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print a row a line. Returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="bench-broker", description="Measure the broker against its figures and its peers."
+    )
+    parser.add_argument("--quick", action="store_true", help="under 45 s: three short runs each, and no amqtt")
+    parser.add_argument("--json", action="store_true", help="a line of JSON a row instead of a table")
+    parser.add_argument(
+        "--peers",
+        type=Path,
+        metavar="DIR",
+        help="folder with aedes in DIR/node/node_modules and amqtt in the environment DIR/venv",
+    )
+    parser.add_argument("--case", default="", metavar="NAME", help="only cases whose name contains it")
+    parser.add_argument("--profile", action="store_true", help="instead: where our broker spends its time in --case")
+    options = parser.parse_args(arguments)
+    if options.peers is not None and not options.peers.is_dir():
+        parser.error(f"--peers {options.peers} is no folder: install aedes and amqtt there, or leave it out")
+    # The whole name means that case alone: "QoS 1 window 100" is part of the name of a durable case.
+    cases = [case for case in CASES if case.name == options.case] or [
+        case for case in CASES if options.case in case.name
+    ]
+    if not cases:
+        parser.error(f"--case {options.case} is none of: {'; '.join(case.name for case in CASES)}")
+    if options.profile and len(cases) > 1:
+        parser.error(f"--profile takes one --case of: {'; '.join(case.name for case in cases)}")
+    try:
+        if options.profile:
+            profile(cases[0], quick=options.quick)
+            return 0
+        if not options.json:
+            print(f"{'case':52} {'ours':>10}  {'peer':34} {'its figure':>10} {'ratio':>8}  goal")
+        with Lab(options.peers and options.peers.resolve()) as lab:
+            for row in all_rows(lab, cases, quick=options.quick):
+                print(json.dumps(row.as_dict()) if options.json else _show(row), flush=True)
+    except LabError as error:
+        print(f"bench-broker: {error}", file=sys.stderr)
+        return _EXIT_MISSING
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""Where the broker's bench runs: the load generator, and the brokers it drives, each a process on a port of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+from broker_ours import configuration, password
+from broker_plan import AEDES, AMQTT, MOSQUITTO, MOSQUITTO_DELAY, OURS, OURS_DURABLE
+
+_HERE = Path(__file__).resolve().parent
+_START_WITHIN_S = 15.0
+_RUN_WITHIN_S = 120.0
+_SYNC_BYTES = 4096
+_USER = "bench"
+
+
+class LabError(Exception):
+    """The bench cannot go on; str() is one line that says what to do."""
+
+
+class Running:
+    """A broker at work on 127.0.0.1:port."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], port: int) -> None:
+        self.name = name
+        self.process = process
+        self.port = port
+
+    def stop(self) -> None:
+        """End it in its own way, or by force when that takes too long."""
+        self.process.terminate()
+        try:
+            self.process.wait(_START_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Lab:
+    """peers: the folder where the user installed aedes (DIR/node or DIR itself) and amqtt (DIR/venv), or None.
+
+    Raises LabError when something is missing.
+    """
+
+    def __init__(self, peers: Path | None, profile: Path | None = None) -> None:
+        self._peers = peers
+        self._profile = profile
+        self._stack = ExitStack()
+        self._brokers: dict[str, Running] = {}
+        with self._stack:
+            self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="umqtt-bench-")))
+            self._generator = self._compile()
+            self._stack.callback(self.stop_all)
+            self._stack = self._stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def missing(self, name: str) -> str | None:
+        """Why a contender cannot run, or None."""
+        if name in (MOSQUITTO, MOSQUITTO_DELAY):
+            return None if _mosquitto() else "try: apt install mosquitto"
+        if name == AEDES:
+            if shutil.which("node") is None:
+                return "it needs node"
+            return None if self._node_modules() else "give its folder with --peers DIR: npm install aedes in DIR/node"
+        if name == AMQTT:
+            return (
+                None if self._amqtt_python() else "give its folder with --peers DIR: amqtt in the environment DIR/venv"
+            )
+        return None
+
+    def broker(self, name: str, *, fresh: bool = False) -> Running:
+        """The broker of that name, started if need be; a new process when it has to be fresh."""
+        if fresh and name in self._brokers:
+            self._brokers.pop(name).stop()
+        if name not in self._brokers:
+            self._brokers[name] = self._start(name)
+        return self._brokers[name]
+
+    def stop_all(self) -> None:
+        """Stop every broker."""
+        while self._brokers:
+            self._brokers.popitem()[1].stop()
+
+    def run(
+        self, broker: Running, mode: str, options: Mapping[str, float], *, anonymous: bool = False
+    ) -> dict[str, float]:
+        """One run of the load generator. Raises LabError for a broker that refuses, hangs or ends."""
+        environment = {**os.environ, "LOAD_USER": _USER, "LOAD_PASSWORD": password()}
+        if anonymous:
+            del environment["LOAD_USER"], environment["LOAD_PASSWORD"]
+        command = [str(self._generator), mode, str(broker.port), str(broker.process.pid)]
+        command += [f"{name}={value}" for name, value in options.items()]
+        try:
+            ended = subprocess.run(
+                command, capture_output=True, text=True, timeout=_RUN_WITHIN_S, check=False, env=environment
+            )
+        except subprocess.TimeoutExpired as error:
+            raise LabError(f"{broker.name}: no result within {_RUN_WITHIN_S:g} s") from error
+        if ended.returncode:
+            raise LabError(f"{broker.name}: {ended.stderr.strip() or f'exit code {ended.returncode}'}")
+        return json.loads(ended.stdout)
+
+    def fdatasyncs_per_second(self, seconds: float) -> float:
+        """How often the disk of the durable store takes a page for good, one after the other."""
+        block, count = bytes(_SYNC_BYTES), 0
+        path = self._folder / "sync"
+        descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        try:
+            begin = time.perf_counter()
+            while (passed := time.perf_counter() - begin) < seconds:
+                os.write(descriptor, block)
+                _sync(descriptor)
+                count += 1
+        finally:
+            os.close(descriptor)
+            path.unlink()
+        return count / passed
+
+    def _compile(self) -> Path:
+        compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+        if compiler is None:
+            raise LabError(
+                "the load generator is written in C and there is no compiler — try: apt install gcc libc6-dev"
+            )
+        if sys.platform != "linux":
+            raise LabError("the load generator needs Linux (epoll and the CPU clock of another process)")
+        program = self._folder / "load"
+        sources = sorted(str(source) for source in (_HERE / "load").glob("*.c"))
+        ended = subprocess.run(
+            [compiler, "-O2", "-o", str(program), *sources], capture_output=True, text=True, check=False
+        )
+        if ended.returncode:
+            raise LabError(f"{compiler} cannot compile {_HERE / 'load'}: {ended.stderr.strip().splitlines()[0]}")
+        return program
+
+    def _start(self, name: str) -> Running:
+        starters: dict[str, Callable[[int], tuple[Sequence[str], Mapping[str, str]]]] = {
+            OURS: lambda port: (self._our_command(port, durable=False), {}),
+            OURS_DURABLE: lambda port: (self._our_command(port, durable=True), {}),
+            MOSQUITTO: lambda port: (self._mosquitto_command(port, "true"), {}),
+            MOSQUITTO_DELAY: lambda port: (self._mosquitto_command(port, "false"), {}),
+            AEDES: lambda port: (
+                ["node", str(_HERE / "broker_peers" / "aedes.js"), str(port)],
+                {"NODE_PATH": str(self._node_modules())},
+            ),
+            AMQTT: lambda port: (
+                [str(self._amqtt_python()), str(_HERE / "broker_peers" / "amqtt_broker.py"), str(port)],
+                {},
+            ),
+        }
+        port = _free_port()
+        command, environment = starters[name](port)
+        log = self._folder / f"{name}-{port}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **environment})
+        running = Running(name, process, port)
+        deadline = time.monotonic() + _START_WITHIN_S
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                return running
+            except OSError:
+                time.sleep(0.01)  # not every peer tells when it listens
+        running.stop()
+        told = log.read_text(errors="replace").strip().splitlines() or ["nothing"]
+        raise LabError(f"{name} does not listen on 127.0.0.1:{port} and said: {told[-1]}")
+
+    def _our_command(self, port: int, *, durable: bool) -> list[str]:
+        folder = Path(tempfile.mkdtemp(prefix="ours-", dir=self._folder))
+        command = [sys.executable]
+        if self._profile is not None:
+            command += ["-m", "cProfile", "-o", str(self._profile)]
+        return [*command, "-m", "umqtt_broker", *configuration(folder, port, user=_USER, durable=durable)]
+
+    def _mosquitto_command(self, port: int, nodelay: str) -> list[str]:
+        path = self._folder / f"mosquitto-{port}.conf"
+        path.write_text(
+            f"listener {port} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay {nodelay}\npersistence false\n"
+            "max_queued_messages 0\nmax_inflight_messages 0\nlog_dest none\nsys_interval 0\n"
+        )
+        command = _mosquitto()
+        assert command is not None
+        return [command, "-c", str(path)]
+
+    def _node_modules(self) -> Path | None:
+        folders = [self._peers / "node" / "node_modules", self._peers / "node_modules"] if self._peers else []
+        return next((folder for folder in folders if (folder / "aedes").is_dir()), None)
+
+    def _amqtt_python(self) -> Path | None:
+        if self._peers and (self._peers / "venv" / "bin" / "python").exists():
+            return self._peers / "venv" / "bin" / "python"
+        return Path(sys.executable) if importlib.util.find_spec("amqtt") else None
+
+
+# macOS has no fdatasync; the bench is Linux's, its type checks are not.
+_sync = getattr(os, "fdatasync", os.fsync)
+
+
+def _mosquitto() -> str | None:
+    return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]

@@ -1,0 +1,223 @@
+"""What the broker's bench compares: cases, contenders, goals, and the row that a comparison gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+OURS, OURS_DURABLE = "umqtt_broker", "umqtt_broker, store on disk"
+MOSQUITTO, MOSQUITTO_DELAY = "mosquitto", "mosquitto, set_tcp_nodelay false"
+AEDES, AMQTT = "aedes", "amqtt"
+# A quick run leaves amqtt out: it takes longer than all the others together.
+QUICK_PEERS = (MOSQUITTO, MOSQUITTO_DELAY, AEDES)
+PEERS = (*QUICK_PEERS, AMQTT)
+FDATASYNC = "window x fdatasync/s of this disk"
+
+RATE, CPU = "msg/s", "CPU us/msg"
+CONNECT_RATE, CONNECT_CPU, CONNECT_BYTES = "connects/s", "CPU us each", "bytes each"
+QUEUED, DRAINED = "queued/s", "drained/s"
+P50, P99 = "p50 us", "p99 us"
+_LESS_IS_BETTER = {CPU, CONNECT_CPU, CONNECT_BYTES, P50, P99}
+
+# How a goal is meant; each compares either ours / peer, or ours alone.
+LEAST_RATIO, MOST_RATIO, LEAST_OF_OURS, MOST_OF_OURS = "least ratio", "most ratio", "least of ours", "most of ours"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A bound and how it is meant."""
+
+    bound: float
+    kind: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """One load. mode, options: as the load generator takes them; its `seconds` comes from the bench.
+
+    ours: which of our brokers runs. measures: what is told of it. goals: by peer name and measure; the peer ""
+    stands for a figure of ours that is compared with none. fresh: every run has a broker just started.
+    """
+
+    name: str
+    mode: str
+    options: Mapping[str, int]
+    measures: tuple[str, ...] = (RATE, CPU)
+    goals: Mapping[tuple[str, str], Goal] = field(default_factory=dict)
+    ours: str = OURS
+    peers: tuple[str, ...] = PEERS
+    fresh: bool = False
+    anonymous: bool = False
+
+
+def _throughput(name: str, most_cpu: float, least_rate: float, **options: int) -> Case:
+    """A row of the table of throughputs, all of which have the same goals against aedes and amqtt."""
+    goals = {}
+    for peer, cpu, rate in ((MOSQUITTO, most_cpu, least_rate), (AEDES, 0.5, 1.5), (AMQTT, 0.05, 30.0)):
+        goals[peer, CPU] = Goal(cpu, MOST_RATIO)
+        goals[peer, RATE] = Goal(rate, LEAST_RATIO)
+    return Case(name, "flow", options, goals=goals)
+
+
+_FAN_OUT = {"subscribers": 100, "flight": 40}
+
+CASES = (
+    _throughput("QoS 0 64 B 1 to 1", 0.5, 2.0, qos=0),
+    _throughput("QoS 1 window 20", 0.7, 1.3, qos=1, window=20),
+    _throughput("QoS 1 window 100", 0.4, 3.0, qos=1, window=100),
+    _throughput("QoS 2 window 100", 0.35, 3.5, qos=2, window=100),
+    _throughput("1 to 100 QoS 0", 0.15, 7.0, qos=0, **_FAN_OUT),
+    _throughput("1 to 100 QoS 1", 0.4, 3.0, qos=1, **_FAN_OUT),
+    _throughput("100 to 1 QoS 1 wildcard", 0.7, 1.7, qos=1, publishers=100, wildcard=1, window=20),
+    # Fifty pairs that each wait for their PUBACK: every read of the broker brings one packet, and it is never idle.
+    _throughput("one message per read QoS 1", 1.5, 0.6, qos=1, publishers=50, subscribers=50, pairs=1, window=1),
+    Case(
+        "2,000 connections",
+        "connect",
+        {"connections": 2000},
+        (CONNECT_CPU, CONNECT_BYTES, CONNECT_RATE),
+        {
+            ("", CONNECT_CPU): Goal(80, MOST_OF_OURS),
+            ("", CONNECT_BYTES): Goal(8192, MOST_OF_OURS),
+            ("", CONNECT_RATE): Goal(15_000, LEAST_OF_OURS),
+        },
+        fresh=True,
+        # A password is hashed slowly on purpose; what is measured here is a connection.
+        anonymous=True,
+    ),
+    Case(
+        "durable QoS 1 window 100",
+        "flow",
+        {"qos": 1, "window": 100, "persistent": 1},
+        (RATE, CPU),
+        {(FDATASYNC, RATE): Goal(0.7, LEAST_RATIO)},
+        ours=OURS_DURABLE,
+        peers=(),
+    ),
+    Case(
+        "durable QoS 1, 100 publishers window 10",
+        "flow",
+        {"qos": 1, "window": 10, "publishers": 100, "persistent": 1},
+        (RATE, CPU),
+        {("", RATE): Goal(40_000, LEAST_OF_OURS)},
+        ours=OURS_DURABLE,
+        peers=(),
+    ),
+    Case(
+        "10,000 offline messages",
+        "offline",
+        {"qos": 1, "messages": 10_000, "window": 1000, "patience": 3},
+        (QUEUED, DRAINED),
+        {(MOSQUITTO, QUEUED): Goal(2.0, LEAST_RATIO), (MOSQUITTO, DRAINED): Goal(1.5, LEAST_RATIO)},
+    ),
+    Case(
+        "10,000 offline messages, ours durable",
+        "offline",
+        {"qos": 1, "messages": 10_000, "window": 1000, "patience": 3},
+        (QUEUED, DRAINED),
+        {(MOSQUITTO, DRAINED): Goal(0.5, LEAST_RATIO)},
+        ours=OURS_DURABLE,
+        peers=(MOSQUITTO, MOSQUITTO_DELAY),
+    ),
+    Case(
+        "1,000 msg/s QoS 1",
+        "flow",
+        {"qos": 1, "rate": 1000},
+        (P50, P99, CPU),
+        {(MOSQUITTO, P50): Goal(2.0, MOST_RATIO), (MOSQUITTO, P99): Goal(4.0, MOST_RATIO)},
+    ),
+)
+
+
+def figures(case: Case, result: Mapping[str, float]) -> dict[str, float]:
+    """The measures of a case from what the load generator told of one run."""
+    counted, seconds = result["counted"], result["seconds"]
+    each = {
+        RATE: counted / seconds,
+        CPU: result["cpu_us"] / max(counted, 1),
+        P50: result.get("p50_us", 0),
+        P99: result.get("p99_us", 0),
+        CONNECT_CPU: result["cpu_us"] / max(counted, 1),
+        CONNECT_BYTES: result.get("resident_bytes", 0) / max(counted, 1),
+        CONNECT_RATE: counted / seconds,
+        DRAINED: counted / seconds,
+        QUEUED: counted / result.get("queue_seconds", seconds),
+    }
+    return {measure: each[measure] for measure in case.measures}
+
+
+def faults(result: Mapping[str, float]) -> str:
+    """What was wrong with the deliveries of a run; empty if nothing was."""
+    found = [f"{result[name]:,.0f} {name}" for name in ("missing", "repeated", "wrong") if result[name]]
+    return ", ".join(found)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the result: one measure of ours beside one peer's; peer_name "" when ours stands alone."""
+
+    case: str
+    ours: float
+    peer: float | None
+    peer_name: str
+    goal: Goal | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """ours / peer, or None when the peer has no figure or it is 0."""
+        return self.ours / self.peer if self.peer else None
+
+    @property
+    def met(self) -> bool | None:
+        """None when there is no goal, or no figure to compare with."""
+        if self.goal is None:
+            return None
+        value = self.ours if self.goal.kind in (LEAST_OF_OURS, MOST_OF_OURS) else self.ratio
+        if value is None:
+            return None
+        return value >= self.goal.bound if self.goal.kind in (LEAST_OF_OURS, LEAST_RATIO) else value <= self.goal.bound
+
+    def as_dict(self) -> dict[str, object]:
+        """The row as its line of JSON."""
+
+        def rounded(value: float | None) -> float | None:
+            return None if value is None else float(f"{value:.4g}") if abs(value) < 1000 else round(value)
+
+        return {
+            "case": self.case,
+            "ours": rounded(self.ours),
+            "peer": rounded(self.peer),
+            "peer_name": self.peer_name or None,
+            "ratio": rounded(self.ratio),
+            "goal": self.goal.bound if self.goal else None,
+            "met": self.met,
+            "goal_is": self.goal.kind if self.goal else None,
+        }
+
+
+def rows(case: Case, medians: Mapping[str, Mapping[str, float]], peers: tuple[str, ...]) -> list[Row]:
+    """The rows of a case. medians: by contender and measure. peers: those to show, there or not."""
+    found = []
+    for measure in case.measures:
+        ours = medians[case.ours][measure]
+        name = f"{case.name}: {measure}"
+        if ("", measure) in case.goals:
+            found.append(Row(name, ours, None, "", case.goals["", measure]))
+        for peer in peers:
+            if peer == MOSQUITTO_DELAY:
+                continue  # shown as mosquitto where it is the better of the two
+            figure, peer_name = _figure_of(peer, measure, medians)
+            if figure is not None or peer != FDATASYNC:
+                found.append(Row(name, ours, figure, peer_name, case.goals.get((peer, measure))))
+        if not any(row.case == name for row in found):
+            found.append(Row(name, ours, None, ""))
+    return found
+
+
+def _figure_of(peer: str, measure: str, medians: Mapping[str, Mapping[str, float]]) -> tuple[float | None, str]:
+    if peer != MOSQUITTO:
+        return medians.get(peer, {}).get(measure), peer
+    both = [(medians[name][measure], name) for name in (MOSQUITTO, MOSQUITTO_DELAY) if name in medians]
+    if not both:
+        return None, MOSQUITTO
+    return min(both) if measure in _LESS_IS_BETTER else max(both)

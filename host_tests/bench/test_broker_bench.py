@@ -1,0 +1,244 @@
+"""The broker's bench tells the truth: its generator notices every fault, goals are compared the right way."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+_BENCH = Path(__file__).resolve().parent
+sys.path.insert(0, str(_BENCH))
+
+from broker_lab import Lab, LabError, Running  # noqa: E402 - its folder is no package
+from broker_plan import (  # noqa: E402
+    AEDES,
+    AMQTT,
+    CASES,
+    CPU,
+    FDATASYNC,
+    LEAST_OF_OURS,
+    LEAST_RATIO,
+    MOSQUITTO,
+    MOSQUITTO_DELAY,
+    MOST_OF_OURS,
+    MOST_RATIO,
+    OURS,
+    RATE,
+    Case,
+    Goal,
+    Row,
+    faults,
+    rows,
+)
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or not shutil.which("cc"), reason="the load generator needs Linux and a C compiler (cc)"
+)
+
+_KEYS = {"case", "ours", "peer", "peer_name", "ratio", "goal", "met"}
+_TINY = {"seconds": 0.02, "warm": 0.01}
+# What makes a load small enough for a test, and leaves its kind as it is.
+_SMALLER = {"connections": 200, "messages": 200}
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with Lab(None) as lab:
+        yield lab
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_tiny_run_of_each_case_delivers_everything_in_order(lab: Lab, case: Case):
+    options = {name: min(value, _SMALLER.get(name, value)) for name, value in case.options.items()} | _TINY
+    result = lab.run(lab.broker(case.ours), case.mode, options, anonymous=case.anonymous)
+    assert not faults(result)
+    assert result["counted"] > 0 and result["seconds"] > 0 and result["cpu_us"] > 0
+
+
+class _LyingBroker:
+    """Echoes QoS 0 messages to the one subscriber as `lie` has them; speaks as much MQTT as the generator needs."""
+
+    def __init__(self, lie: Callable[[int, bytes], list[bytes]]) -> None:
+        self._lie = lie
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._subscriber: socket.socket | None = None
+        self._sent = 0
+        self._open = [self._listener]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> _LyingBroker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._open:
+            each.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection = self._listener.accept()[0]
+            except OSError:
+                return
+            self._open.append(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        stream = connection.makefile("rb")
+        try:
+            while head := stream.read(2):
+                body = stream.read(head[1])  # no packet here is longer than 127 bytes
+                if head[0] == 0x10:
+                    connection.sendall(b"\x20\x02\0\0")
+                elif head[0] == 0x82:
+                    self._subscriber = connection
+                    connection.sendall(b"\x90\x03" + body[:2] + body[-1:])
+                elif head[0] == 0x30:
+                    assert self._subscriber is not None
+                    for packet in self._lie(self._sent, head + body):
+                        self._subscriber.sendall(packet)
+                    self._sent += 1
+                elif head[0] == 0xC0:
+                    connection.sendall(b"\xd0\0")
+                elif head[0] == 0xE0:
+                    break
+        except OSError:
+            return  # the generator has what it wants
+        stream.close()
+        connection.shutdown(socket.SHUT_RDWR)
+        connection.close()
+
+
+def _swap() -> Callable[[int, bytes], list[bytes]]:
+    kept: list[bytes] = []
+
+    def swap(number: int, packet: bytes) -> list[bytes]:
+        if number == 2:
+            kept.append(packet)
+            return []
+        return [packet, *kept] if number == 3 else [packet]
+
+    return swap
+
+
+_LIES = {
+    "nothing": (lambda: lambda number, packet: [packet], ""),
+    "one lost": (lambda: lambda number, packet: [packet] if number != 3 else [], "1 missing"),
+    "one repeated": (lambda: lambda number, packet: [packet] * (2 if number == 3 else 1), "1 repeated"),
+    "two swapped": (_swap, "1 missing, 1 repeated"),
+    "one cut": (lambda: lambda number, packet: [packet if number != 3 else b"\x30\x02\0\0"], "1 missing, 1 wrong"),
+    "one at QoS 1": (
+        lambda: lambda number, packet: [packet if number != 3 else b"\x32" + packet[1:]],
+        "1 missing, 1 wrong",
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", _LIES)
+def test_the_generator_counts_what_a_broker_does_wrong(lab: Lab, lie: str):
+    make, found = _LIES[lie]
+    with _LyingBroker(make()) as liar, subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as it:
+        options = {"rate": 500, "seconds": 0.02, "warm": 0.02, "patience": 1, "window": 1}
+        assert faults(lab.run(Running("liar", it, liar.port), "flow", options)) == found  # type: ignore[arg-type]
+
+
+def test_a_broker_that_ends_is_an_error_and_no_figure(lab: Lab):
+    broker = lab.broker(OURS, fresh=True)
+    os.kill(broker.process.pid, 9)
+    broker.process.wait()
+    with pytest.raises(LabError, match=OURS):
+        lab.run(broker, "flow", _TINY)
+    lab.broker(OURS, fresh=True)
+
+
+@pytest.mark.parametrize(
+    ("ours", "peer", "goal", "met"),
+    [
+        (200.0, 100.0, Goal(2.0, LEAST_RATIO), True),
+        (199.0, 100.0, Goal(2.0, LEAST_RATIO), False),
+        (50.0, 100.0, Goal(0.5, MOST_RATIO), True),
+        (51.0, 100.0, Goal(0.5, MOST_RATIO), False),
+        (80.0, None, Goal(80, MOST_OF_OURS), True),
+        (81.0, None, Goal(80, MOST_OF_OURS), False),
+        (15000.0, None, Goal(15000, LEAST_OF_OURS), True),
+        (14999.0, None, Goal(15000, LEAST_OF_OURS), False),
+        (200.0, None, Goal(2.0, LEAST_RATIO), None),
+        (200.0, 100.0, None, None),
+    ],
+)
+def test_a_goal_is_met_by_figures_and_never_by_their_absence(
+    ours: float, peer: float | None, goal: Goal | None, met: bool | None
+):
+    assert Row("a case", ours, peer, "a peer", goal).met is met
+
+
+def test_ours_is_compared_with_the_better_mosquitto_measure_by_measure():
+    medians = {
+        OURS: {RATE: 300.0, CPU: 2.0},
+        MOSQUITTO: {RATE: 100.0, CPU: 8.0},
+        MOSQUITTO_DELAY: {RATE: 120.0, CPU: 9.0},
+    }
+    found = {row.case: row for row in rows(CASES[1], medians, (MOSQUITTO, MOSQUITTO_DELAY))}
+    assert len(found) == 2
+    rate, cpu = found[f"{CASES[1].name}: {RATE}"], found[f"{CASES[1].name}: {CPU}"]
+    assert (rate.peer, rate.peer_name) == (120.0, MOSQUITTO_DELAY)
+    assert (cpu.peer, cpu.peer_name) == (8.0, MOSQUITTO)
+
+
+def test_every_goal_names_a_peer_and_a_measure_of_its_case():
+    for case in CASES:
+        for peer, measure in case.goals:
+            assert measure in case.measures
+            assert peer in (*case.peers, FDATASYNC, "")
+
+
+def test_a_peer_that_is_missing_still_has_its_row_with_the_goal():
+    found = rows(CASES[0], {OURS: {RATE: 300.0, CPU: 2.0}}, (MOSQUITTO, MOSQUITTO_DELAY, AEDES, AMQTT))
+    assert [row.peer_name for row in found if row.case.endswith(RATE)] == [MOSQUITTO, AEDES, AMQTT]
+    assert all(row.goal and row.peer is None and row.met is None for row in found)
+
+
+def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(_BENCH / "broker.py"), *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_each_row_is_a_line_of_json_with_the_promised_keys_and_what_is_missing_is_said():
+    ended = _bench("--quick", "--json", "--case", "2,000 connections")
+    assert ended.returncode == 0, ended.stderr
+    found = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert {row["case"] for row in found} >= {"2,000 connections: CPU us each", "2,000 connections: connects/s"}
+    assert all(row.keys() >= _KEYS and row["ours"] > 0 for row in found)
+    assert f"{AEDES} is not measured" in ended.stderr
+
+
+def test_a_profile_names_the_brokers_functions():
+    ended = _bench("--quick", "--profile", "--case", "QoS 1 window 100")
+    assert ended.returncode == 0, ended.stderr
+    assert "data_received" in ended.stdout
+
+
+def test_what_is_asked_wrongly_is_answered_in_a_line_that_says_what_to_do():
+    for arguments, told in (
+        (("--peers", "/nowhere"), "install aedes"),
+        (("--case", "nothing"), "is none of"),
+        (("--profile",), "takes one --case"),
+    ):
+        ended = _bench(*arguments)
+        assert ended.returncode == 2
+        assert told in ended.stderr.splitlines()[-1]
+
+
+def test_without_a_compiler_the_bench_says_which_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LabError, match="apt install gcc"):
+        Lab(None)
