@@ -111,6 +111,56 @@ def test_puback_does_not_wait_when_nothing_needs_to_be_kept(broker: BrokerThread
         assert subscriber.receive_message().payload == b"x"
 
 
+def test_puback_needs_no_commit_once_every_persistent_subscriber_has_acknowledged(
+    broker: BrokerThread, disk: Disk
+) -> None:
+    with Peer(broker.port) as one, Peer(broker.port) as other, Peer(broker.port) as publisher:
+        for client, name in ((one, b"one"), (other, b"other")):
+            client.connect(name, clean_session=False)
+            client.subscribe(b"a", 1)
+        publisher.connect(b"publisher")
+        disk.stop()
+        publisher.send(b"".join(publish_packet(b"a", b"%d" % number, 1, number) for number in (1, 2, 3)))
+        for client in (one, other):
+            identifiers = [client.expect(PUBLISH).packet_id for _ in "123"]
+            client.send(b"".join(ack_packet(PUBACK, packet_id) for packet_id in identifiers if client is one))
+        assert_silent(publisher)
+        # Message 2 and the order of acknowledgements: 3 is needless now, but 2 is not.
+        other.send(ack_packet(PUBACK, identifiers[0]) + ack_packet(PUBACK, identifiers[2]))
+        assert_silent(publisher)
+        other.send(ack_packet(PUBACK, identifiers[1]))
+        assert [publisher.expect(PUBACK).packet_id for _ in "123"] == [1, 2, 3]
+        # Nothing of it was written, and nothing of it is written later.
+        disk.go()
+    broker.wait_until(lambda: not broker.broker.store._newest())
+    assert broker.call(lambda: broker.broker.stats.queued) == 0
+
+
+def test_puback_waits_for_one_absent_session_among_quick_ones(broker: BrokerThread, disk: Disk) -> None:
+    keep(broker, 1)
+    with Peer(broker.port) as client, Peer(broker.port) as publisher:
+        client.connect(b"client", clean_session=False)
+        client.subscribe(b"kept/1", 1)
+        publisher.connect(b"publisher")
+        disk.stop()
+        publisher.send(publish_packet(b"kept/1", b"x", 1, 1))
+        client.receive_message()
+        assert_silent(publisher)
+        disk.go()
+        publisher.expect(PUBACK, 1)
+
+
+def test_a_subscriber_that_is_slow_to_acknowledge_does_not_hold_up_the_commit(broker: BrokerThread) -> None:
+    with Peer(broker.port) as client, Peer(broker.port) as publisher:
+        client.connect(b"client", clean_session=False)
+        client.subscribe(b"a", 1)
+        publisher.connect(b"publisher")
+        for _ in "12":
+            publisher.publish(b"a", b"x", 1)
+            client.receive_message(acknowledge=False)
+        assert broker.call(lambda: broker.broker.store._lingers) is False
+
+
 def test_puback_waits_for_a_retained_message(broker: BrokerThread, disk: Disk) -> None:
     with Peer(broker.port) as publisher:
         publisher.connect(b"publisher")
@@ -154,6 +204,7 @@ def test_outgoing_qos_2_waits_at_every_step_and_qos_1_does_not(broker: BrokerThr
         disk.stop()
         publisher.send(publish_packet(b"one", b"x", 1, 1))
         client.send(ack_packet(PUBACK, client.expect(PUBLISH).packet_id))
+        publisher.expect(PUBACK, 1)
         publisher.send(publish_packet(b"two", b"x", 2, 2) + publish_packet(b"one", b"behind", 1, 3))
         assert_silent(client)
         assert_silent(publisher)

@@ -1,7 +1,8 @@
 """Sessions and retained messages in SQLite: WAL, synchronous=FULL, one transaction at a time off the loop.
 
-Durable before visible: `hold` releases packets only after the COMMIT, which returns only after the log is on
-disk.
+Durable before visible: what `hold` was given leaves only after the COMMIT, which returns only after the log is on
+disk, or when nothing it promises needs the disk any more: a QoS 1 message that every subscriber acknowledged before
+its transaction began is never written.
 """
 
 import asyncio
@@ -17,13 +18,24 @@ from ..packets import Will
 from ..retained import RetainedMessage
 from ..stats import Stats
 from . import schema, writer
-from .base import Delivery, DeliveryRow, Holder, Recovered, RecoveredSession, Store, Wakeable
-from .batch import Batch, Page
+from .base import Delivery, DeliveryRow, Holder, Recovered, Store, Wakeable
+from .batch import MARK_KEY, Batch, Held, Mark, Page
+from .recovery import recover
 
 _log = logging.getLogger("umqtt_broker.store")
 
 # Seconds until a failed transaction is tried again: a full disk does not heal faster.
 _RETRY_DELAY = 1.0
+
+# Seconds a message that is on its way to its subscriber waits for the acknowledgement that makes writing it needless,
+# while subscribers are that quick. About what a transaction takes, so waiting in vain costs at most twice the time.
+_LINGER = 0.001
+
+# Seconds until acknowledgements are written for which nobody waits. What a crash takes of them is sent again with DUP.
+_LAZY = 0.05
+
+# Positions of a session end below 2 to the power of this.
+_POSITION_BITS = 48
 
 
 class SqliteStore(Store):
@@ -37,10 +49,16 @@ class SqliteStore(Store):
         self._path = path
         self._open_batch = Batch()
         self._committing: Batch | None = None
+        # The open batch will be committed as soon as may be: something in it cannot become needless.
         self._scheduled = False
+        self._release_scheduled = False
+        self._lingers = True
+        self._linger_timer: asyncio.TimerHandle | None = None
+        self._lazy_timer: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._next_key = MARK_KEY - 1
         self._next_session = 1
         self._releases = 1
-        self._retry: asyncio.TimerHandle | None = None
         # Set by close(), which waits for the transaction under way.
         self._transaction_ended = asyncio.Event()
 
@@ -51,10 +69,10 @@ class SqliteStore(Store):
         self._loop = loop
         self._stats = stats
         self._after_commit = after_commit
-        self._lock = _lock(self._path)
+        self._lock = lock(self._path)
         try:
             self._database = schema.connect(self._path)
-            recovered = self._recover()
+            recovered, self._next_session, self._releases = recover(self._database)
         except (sqlite3.Error, StoreError) as error:
             os.close(self._lock)
             if isinstance(error, StoreError):
@@ -65,57 +83,9 @@ class SqliteStore(Store):
         self._thread = ThreadPoolExecutor(1, "umqtt-broker-store")
         return recovered
 
-    def _recover(self) -> Recovered:
-        execute = self._database.execute
-        sessions = []
-        rows = execute("SELECT number, client_id, sent_limit, username, away_since FROM session ORDER BY number")
-        queued = {
-            session: (count, size)
-            for session, count, size in execute(
-                "SELECT session, count(*), sum((released = 0) * coalesce(length(message.payload),"
-                " length(delivery.payload))) FROM delivery LEFT JOIN message ON message.number = delivery.message"
-                " GROUP BY session"
-            )
-        }
-        for number, client_id, sent_limit, username, away_since in rows.fetchall():
-            last = execute(
-                "SELECT position, packet_id FROM delivery WHERE session = ? ORDER BY position DESC LIMIT 1",
-                (number,),
-            ).fetchone() or (sent_limit, 0)
-            released = execute(
-                "SELECT position, packet_id, released FROM delivery WHERE session = ? AND released > 0"
-                " ORDER BY released",
-                (number,),
-            ).fetchall()
-            self._releases = max([self._releases, *(row[2] + 1 for row in released)])
-            sessions.append(
-                RecoveredSession(
-                    number,
-                    client_id,
-                    sent_limit,
-                    # A position at or below sent_limit would be taken for one that was sent already.
-                    max(last[0], sent_limit),
-                    last[1],
-                    queued.get(number, (0, 0))[0],
-                    execute("SELECT topic_filter, qos FROM subscription WHERE session = ?", (number,)).fetchall(),
-                    {row[0] for row in execute("SELECT packet_id FROM inbound WHERE session = ?", (number,))},
-                    [(row[0], row[1]) for row in released],
-                    username,
-                    away_since,
-                    queued.get(number, (0, 0))[1],
-                )
-            )
-            self._next_session = number + 1
-        retained = [RetainedMessage(*row) for row in execute("SELECT topic_name, payload, qos FROM retained")]
-        wills = {
-            client_id: Will(topic_name, payload, qos, bool(retain))
-            for client_id, topic_name, payload, qos, retain in execute("SELECT * FROM will")
-        }
-        return Recovered(sessions, retained, wills)
-
     async def close(self) -> None:
         """Commit what is recorded and close. Raises StoreError if that failed."""
-        while self._committing is not None or self._open_batch:
+        while self._committing is not None or self._open_batch.is_worth_a_transaction():
             before = self._stats.commit_failures
             if self._committing is None:
                 self._commit()
@@ -123,9 +93,10 @@ class SqliteStore(Store):
             await self._transaction_ended.wait()
             if self._stats.commit_failures != before:
                 break
-        lost = bool(self._open_batch)
-        if self._retry is not None:
-            self._retry.cancel()
+        lost = self._open_batch.is_worth_a_transaction()
+        for timer in (self._retry, self._linger_timer, self._lazy_timer):
+            if timer is not None:
+                timer.cancel()
         self._thread.shutdown()
         self._database.close()
         os.close(self._lock)
@@ -137,13 +108,12 @@ class SqliteStore(Store):
     def hold(self, holder: Holder, packets: list[bytes]) -> None:
         """Release `packets` of `holder`, in order, once everything recorded so far is safe."""
         batch = self._newest()
-        if batch is None:
+        if batch is None and not holder.held:
             holder.release(packets)
-        elif (held := batch.held.get(holder)) is not None:
-            held.extend(packets)
-        else:
-            batch.held[holder] = packets
-            holder.held += 1
+            return
+        holder.held += 1
+        (batch or self._open_batch).entries[self._next_key] = Held(holder, packets)
+        self._next_key -= 1
 
     def wake(self, session: Wakeable) -> None:
         """Call `session.on_commit()` once everything recorded so far is safe and held packets are released."""
@@ -154,7 +124,28 @@ class SqliteStore(Store):
             batch.sleepers[session] = None
 
     def _newest(self) -> Batch | None:
-        return self._open_batch if self._open_batch else self._committing
+        """The last batch that somebody may have to wait for."""
+        if self._open_batch.entries:
+            return self._open_batch
+        if self._committing is not None and self._committing.entries:
+            return self._committing
+        return None
+
+    def _release_safe(self) -> None:
+        """Release what was held for messages that need not be kept any more."""
+        self._release_scheduled = False
+        for batch in (self._committing, self._open_batch):
+            if batch is None:
+                continue
+            for held in batch.pop_held():
+                held.holder.held -= 1
+                held.holder.release(held.packets)
+            if batch.entries:
+                return
+            sleepers, batch.sleepers = batch.sleepers, {}
+            for session in sleepers:
+                session.on_commit()
+        self._after_commit()
 
     # Recording
 
@@ -198,9 +189,15 @@ class SqliteStore(Store):
 
     def add_delivery(self, row: Delivery) -> None:
         """Record a message at the end of a session's queue."""
-        self._open_batch.deliveries.append(row)
+        self._open_batch.entries[row[0] << _POSITION_BITS | row[1]] = row
         self.recorded += 1
-        if not self._scheduled:
+        if self._scheduled:
+            return
+        if self._lingers and row[5] and row[3] == 1:
+            # It is on its way to a client: perhaps it never needs to be written.
+            if self._linger_timer is None:
+                self._linger_timer = self._loop.call_later(_LINGER, self._on_linger)
+        else:
             self._schedule()
 
     def set_packet_id(self, session: int, position: int, packet_id: int) -> None:
@@ -216,14 +213,24 @@ class SqliteStore(Store):
 
     def remove_delivery(self, session: int, position: int) -> None:
         """Record that a message is acknowledged to the end."""
-        acknowledged = self._open_batch.acknowledged
-        positions = acknowledged.get(session)
-        if positions is None:
-            acknowledged[session] = [position]
-        else:
-            positions.append(position)
-        if not self._scheduled:
-            self._schedule()
+        key = session << _POSITION_BITS | position
+        batch = self._open_batch
+        if batch.entries.pop(key, None) is None:
+            positions = batch.acknowledged.get(session)
+            if positions is None:
+                batch.acknowledged[session] = [position]
+                if self._lazy_timer is None:
+                    self._lazy_timer = self._loop.call_later(_LAZY, self._on_lazy)
+            else:
+                positions.append(position)
+            batch = self._committing
+            if batch is None or batch.entries.pop(key, None) is None:
+                return
+            batch.early += 1
+        if not self._release_scheduled:
+            # Not at once: the rest of the read brings more acknowledgements.
+            self._release_scheduled = True
+            self._loop.call_soon(self._release_safe)
 
     def set_inbound(self, session: int, packet_id: int, present: bool) -> None:
         """Record that the packet identifier of an incoming QoS 2 message is taken or released."""
@@ -241,9 +248,12 @@ class SqliteStore(Store):
         self._record()
 
     def _record(self) -> None:
+        self._open_batch.add_barrier()
         self.recorded += 1
         if not self._scheduled:
             self._schedule()
+
+    # When to commit
 
     def _schedule(self) -> None:
         # Not at once: what the same reads record joins the same transaction.
@@ -251,13 +261,35 @@ class SqliteStore(Store):
         if self._committing is None:
             self._loop.call_soon(self._commit)
 
+    def _on_linger(self) -> None:
+        """Commit if a message has waited for its acknowledgement since the last look."""
+        self._linger_timer = None
+        entries = self._open_batch.entries
+        if self._scheduled or self._committing is not None:
+            return
+        self._release_safe()
+        if MARK_KEY in entries:
+            self._schedule()
+        elif entries:
+            entries[MARK_KEY] = Mark()
+            self._linger_timer = self._loop.call_later(_LINGER, self._on_linger)
+
+    def _on_lazy(self) -> None:
+        self._lazy_timer = None
+        if not self._scheduled and self._open_batch.acknowledged:
+            self._schedule()
+
     # Committing
 
     def _commit(self) -> None:
-        if self._committing is not None or not self._open_batch:
+        batch = self._open_batch
+        if self._committing is not None or not batch.is_worth_a_transaction():
             return
-        batch = self._committing = self._open_batch
+        self._committing = batch
         batch.number = self.batch
+        # A copy: acknowledgements go on taking entries away while the store's thread writes.
+        batch.deliveries = batch.undelivered()
+        batch.early = 0
         self._open_batch = Batch()
         self.batch += 1
         self._scheduled = False
@@ -285,36 +317,48 @@ class SqliteStore(Store):
         self._committing = None
         self.committed = batch.number
         self._stats.commits += 1
-        self._commit()
-        for holder, packets in batch.held.items():
-            holder.held -= 1
-            holder.release(packets)
+        if sent := sum(row[5] for row in batch.deliveries):
+            self._lingers = 2 * batch.early >= sent
+        self._commit_next()
+        for held in batch.pop_all_held():
+            held.holder.held -= 1
+            held.holder.release(held.packets)
         for page, rows in zip(batch.pages, pages, strict=True):
             page.deliver(rows)
         for session in batch.sleepers:
             session.on_commit()
+        self._release_safe()
         self._after_commit()
         self._transaction_ended.set()
+
+    def _commit_next(self) -> None:
+        """Go on with what came meanwhile, unless it may become needless."""
+        if self._scheduled or not self._lingers:
+            self._commit()
+        elif self._open_batch.entries and self._linger_timer is None:
+            self._linger_timer = self._loop.call_later(_LINGER, self._on_linger)
 
     def _failed(self, batch: Batch, error: BaseException) -> None:
         """Nothing of the batch is safe: acknowledge none of it, and try again with what came meanwhile."""
         self._stats.commit_failures += 1
         _log.error("store %s: transaction failed, will be tried again: %s", self._path, error)
-        held = batch.held
-        batch.held = {}
+        held = batch.pop_all_held()
         batch.absorb(self._open_batch)
         self._open_batch = batch
         self._committing = None
         self._scheduled = True
         self._retry = self._loop.call_later(_RETRY_DELAY, self._commit)
-        for holder in held:
-            holder.held -= 1
-            holder.commit_failed()
+        for waiting in held:
+            waiting.holder.held -= 1
+            waiting.holder.commit_failed()
         self._transaction_ended.set()
 
 
-def _lock(path: str) -> int:
-    """Take the lock beside the store: two brokers with one store would each lose what the other knows."""
+def lock(path: str) -> int:
+    """Take the lock beside the store: two brokers with one store would each lose what the other knows.
+
+    Returns its descriptor; closing it gives the lock back. Raises StoreError.
+    """
     try:
         descriptor = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

@@ -14,9 +14,7 @@ _COLUMNS = "session, position, packet_id, qos, retain, sent, released, topic_nam
 _ROW = "(?,?,?,?,?,?,?,?,?,?,?)"
 # Sizes of multi-row inserts, largest first; few different texts, so that SQLite's statement cache keeps them
 # all.
-_INSERTS = [
-    (rows, f"INSERT INTO delivery ({_COLUMNS}) VALUES " + ",".join([_ROW] * rows)) for rows in (512, 64, 8, 1)
-]
+_INSERTS = [(rows, f"INSERT INTO delivery ({_COLUMNS}) VALUES " + ",".join([_ROW] * rows)) for rows in (512, 64, 8, 1)]
 _PAGE = """
     SELECT session, position, packet_id, qos, retain, sent, released,
         coalesce(message.topic_name, delivery.topic_name), coalesce(message.payload, delivery.payload), expires_at
@@ -78,11 +76,7 @@ def write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]
     for table in ("subscription", "delivery", "inbound"):
         executemany(f"DELETE FROM {table} WHERE session = ?", discarded)
     pages = [
-        [
-            DeliveryRow(*row)
-            for row in execute(_PAGE, (page.session, page.after, page.limit))
-        ]
-        for page in batch.pages
+        [DeliveryRow(*row) for row in execute(_PAGE, (page.session, page.after, page.limit))] for page in batch.pages
     ]
     execute("COMMIT")
     return pages

@@ -1,0 +1,55 @@
+"""Reads what a store held when it was opened. The queues stay on disk: sessions page them in when they need them."""
+
+import sqlite3
+
+from ..packets import Will
+from ..retained import RetainedMessage
+from .base import Recovered, RecoveredSession
+
+# Sessions that have a queue: number of messages, and the payload bytes of those that are not released.
+_QUEUED = """
+    SELECT session, count(*),
+        sum((released = 0) * coalesce(length(message.payload), length(delivery.payload)))
+    FROM delivery LEFT JOIN message ON message.number = delivery.message GROUP BY session
+"""
+_LAST = "SELECT position, packet_id FROM delivery WHERE session = ? ORDER BY position DESC LIMIT 1"
+_RELEASED = "SELECT position, packet_id FROM delivery WHERE session = ? AND released > 0 ORDER BY released"
+
+
+def recover(database: sqlite3.Connection) -> tuple[Recovered, int, int]:
+    """Return what `database` holds, the next free session number and the next rank of a PUBREC.
+
+    Raises sqlite3.Error.
+    """
+    execute = database.execute
+    queued = {session: (count, size) for session, count, size in execute(_QUEUED)}
+    sessions: list[RecoveredSession] = []
+    rows = execute("SELECT number, client_id, sent_limit, username, away_since FROM session ORDER BY number")
+    for number, client_id, sent_limit, username, away_since in rows.fetchall():
+        count, size = queued.get(number, (0, 0))
+        position, packet_id = execute(_LAST, (number,)).fetchone() or (sent_limit, 0)
+        sessions.append(
+            RecoveredSession(
+                number,
+                client_id,
+                sent_limit,
+                # A position at or below sent_limit would be taken for one that was sent already.
+                max(position, sent_limit),
+                packet_id,
+                count,
+                execute("SELECT topic_filter, qos FROM subscription WHERE session = ?", (number,)).fetchall(),
+                {row[0] for row in execute("SELECT packet_id FROM inbound WHERE session = ?", (number,))},
+                execute(_RELEASED, (number,)).fetchall(),
+                username,
+                away_since,
+                size,
+            )
+        )
+    retained = [RetainedMessage(*row) for row in execute("SELECT topic_name, payload, qos FROM retained")]
+    wills = {
+        client_id: Will(topic_name, payload, qos, bool(retain))
+        for client_id, topic_name, payload, qos, retain in execute("SELECT * FROM will")
+    }
+    last_rank = execute("SELECT coalesce(max(released), 0) FROM delivery WHERE released > 0").fetchone()[0]
+    next_session = sessions[-1].number + 1 if sessions else 1
+    return Recovered(sessions, retained, wills), next_session, last_rank + 1
