@@ -8,8 +8,22 @@ from collections.abc import Iterator, Sequence
 
 Levels = tuple[bytes, ...]
 
+
 class TooHard(Exception):
     """The question was given up: covering by filters full of `+` takes exponential time in the worst case."""
+
+
+class Effort:
+    """How many times filters may be looked at before a question is given up."""
+
+    def __init__(self, looks: int) -> None:
+        self._left = looks
+
+    def spend(self, looks: int) -> None:
+        """Take from what is left. Raises TooHard when nothing is."""
+        self._left -= looks
+        if self._left < 0:
+            raise TooHard("too many ways to combine the filters")
 
 
 def split(topic: bytes) -> Levels:
@@ -70,10 +84,10 @@ def _level(levels: Levels, index: int) -> bytes | None:
     return levels[index] if index < len(levels) else None
 
 
-def is_covered(topic_filter: Levels, others: Sequence[Levels], effort: int = 100_000) -> bool:
+def is_covered(topic_filter: Levels, others: Sequence[Levels], effort: Effort) -> bool:
     """Tell whether every topic name that `topic_filter` matches is matched by one of `others`.
 
-    Searches, level by level, for a topic name that escapes them. Raises TooHard after `effort` looks at a filter.
+    Searches, level by level, for a topic name that escapes them. Raises TooHard when that takes more than `effort`.
     """
     # What a wildcard first reaches and what begins with $ are worlds apart.
     is_dollar = topic_filter[0][:1] == b"$"
@@ -84,9 +98,9 @@ def is_covered(topic_filter: Levels, others: Sequence[Levels], effort: int = 100
         if state in seen:
             continue
         seen.add(state)
-        effort -= len(alive) + 1
-        if effort < 0:
-            raise TooHard("too many ways to combine the filters")
+        if not alive:
+            return False
+        effort.spend(len(alive))
         if any(other[-1] == b"#" and len(other) == depth + 1 for other in alive):
             continue  # this `#` matches whatever follows, and nothing more as well
         open_end = topic_filter[-1] == b"#" and depth >= len(topic_filter) - 1

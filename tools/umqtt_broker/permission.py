@@ -36,6 +36,8 @@ class Rights:
     objects. Each method runs in the event loop, may_publish for every message, and must return at once.
     """
 
+    __slots__ = ()
+
     def may_publish(self, topic_name: bytes) -> bool:
         """Say whether the client may publish to `topic_name`. If not: acknowledged and counted, not routed."""
         del topic_name
