@@ -1,0 +1,39 @@
+"""Waiting, in a coroutine, for what was recorded to be safe."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+
+class StoreFailed(Exception):
+    """The transaction that held the change failed; the store tries it again."""
+
+
+class _Waiter:
+    """What the store takes for a connection that waits for a commit. held: commits it waits for, kept by the store."""
+
+    def __init__(self, done: asyncio.Future[None]) -> None:
+        self.held = 0
+        self._done = done
+
+    def release(self, packets: list[bytes]) -> None:
+        """The commit has come."""
+        del packets
+        if not self._done.done():
+            self._done.set_result(None)
+
+    def commit_failed(self) -> None:
+        """The commit has failed."""
+        if not self._done.done():
+            self._done.set_exception(
+                StoreFailed("the store could not write it and tries again — see the broker's log for the cause")
+            )
+
+
+async def committed(broker: "Broker") -> None:
+    """Return when everything recorded so far is safe. Raises StoreFailed."""
+    done: asyncio.Future[None] = broker.loop.create_future()
+    broker.store.hold(_Waiter(done), [])
+    await done

@@ -1,0 +1,107 @@
+"""Who may talk to the HTTP listener: checked before any handler runs.
+
+Host: a page of a foreign site that has had its own name resolved to 127.0.0.1 (DNS rebinding) still names
+itself there. Origin and Sec-Fetch-Site: a page of a foreign site cannot use a browser that has the token; that
+the token is no cookie is the first wall, this the second. Token: everything but the page's files and the health
+checks.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from .token_file import is_token
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+# Reasons counted, all there are.
+REASONS = ("host", "origin", "token")
+
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+    "Cache-Control": "no-store",
+    # Everything comes from here, nothing is inline, nothing can frame it, and no string becomes markup.
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+        "trusted-types 'none'"
+    ),
+}
+
+
+def error_response(status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
+    """Return the one shape all errors have."""
+    return web.json_response({"error": {"status": status, "message": message}}, status=status, headers=headers)
+
+
+class Guard:
+    """Turns away what has no business here. `refused` counts by reason.
+
+    hosts: names this listener is reached by, as in a Host header. open_paths: what needs no token.
+    """
+
+    def __init__(self, token: str, hosts: frozenset[str], open_paths: frozenset[str]) -> None:
+        self._token = token
+        self._hosts = hosts
+        self._origins = frozenset("http://" + host for host in hosts)
+        self._open_paths = open_paths
+        self.refused: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
+
+    def middleware(self) -> Middleware:
+        """Return the middleware: guards, and gives every answer the same headers and every error one shape."""
+
+        @web.middleware
+        async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+            response = self._refusal(request)
+            if response is None:
+                try:
+                    response = await handler(request)
+                except web.HTTPException as error:
+                    response = _as_json(request, error)
+            for name, value in _HEADERS.items():
+                response.headers.setdefault(name, value)
+            return response
+
+        return guarded
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        headers = request.headers
+        if headers.getall("Host", []) != [request.host] or request.host.lower() not in self._hosts:
+            return self._refuse("host", 421, "this Host is not served here — use http://127.0.0.1 and the port")
+        needs_token = request.path not in self._open_paths
+        origin = headers.get("Origin")
+        foreign = origin is not None and origin not in self._origins
+        # A link from another site to the page itself is harmless: the page then asks with its own origin.
+        foreign = foreign or (needs_token and headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"))
+        if foreign:
+            return self._refuse("origin", 403, "requests from pages of other origins are refused")
+        if needs_token:
+            scheme, _, given = headers.get("Authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not is_token(given.strip(), self._token):
+                return self._refuse(
+                    "token",
+                    401,
+                    "wrong or missing token — send `Authorization: Bearer` with the line in http_token_file",
+                    {"WWW-Authenticate": 'Bearer realm="umqtt broker"'},
+                )
+        return None
+
+    def _refuse(self, reason: str, status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:
+        self.refused[reason] += 1
+        return error_response(status, message, headers)
+
+
+def _as_json(request: web.Request, error: web.HTTPException) -> web.Response:
+    messages = {
+        404: f"there is no {request.path} here — /api/openapi.json lists what there is",
+        405: f"{request.path} does not take {request.method}",
+        413: "the body is too large",
+    }
+    headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+    return error_response(error.status, messages.get(error.status, error.text or error.reason), headers)

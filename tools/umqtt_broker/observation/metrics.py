@@ -1,0 +1,154 @@
+"""The broker's figures for Prometheus, read when it asks. Labels have few values: never a client identifier."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ..stats import Stats
+from .readings import broker_version, dropped_by_reason, listeners
+from .survey import Totals
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+_PREFIX = "umqtt_broker_"
+
+
+class View(NamedTuple):
+    """What the values of one scrape are taken from. refused: HTTP requests turned away, by reason."""
+
+    broker: "Broker"
+    stats: Stats
+    totals: Totals
+    started_at: float
+    refused: Mapping[str, int]
+
+
+Value = float | Mapping[str, float]
+
+
+class Family(NamedTuple):
+    """One metric: its name without prefix, and without `_total` for a counter; a value for each value of `label`."""
+
+    name: str
+    kind: str
+    meaning: str
+    value: Callable[[View], Value]
+    label: str = ""
+
+
+def _by_listener(view: View) -> Mapping[str, float]:
+    return {name: view.totals.by_listener[name] for name, _ in listeners(view.broker)}
+
+
+def _sessions(view: View) -> Mapping[str, float]:
+    return {"connected": view.totals.connected, "away": view.totals.away}
+
+
+def _timeouts(view: View) -> Mapping[str, float]:
+    return {"connect": view.stats.connect_timeouts, "keep_alive": view.stats.keep_alive_timeouts}
+
+
+_GAUGE, _COUNTER = "gauge", "counter"
+
+FAMILIES = (
+    Family("info", _GAUGE, "Always 1; the version is the label.", lambda _: {broker_version(): 1}, "version"),
+    Family("start_time_seconds", _GAUGE, "When the broker started, in seconds since 1970.", lambda v: v.started_at),
+    Family("connections", _GAUGE, "Network connections open.", lambda v: v.stats.connections),
+    Family("connections_maximum", _GAUGE, "Most network connections at once.", lambda v: v.stats.connections_max),
+    Family("clients", _GAUGE, "Clients connected, by listener.", _by_listener, "listener"),
+    Family("sessions", _GAUGE, "Sessions, by whether their client is connected.", _sessions, "state"),
+    Family("slow_consumers", _GAUGE, "Clients that take messages more slowly than they come.", lambda v: v.totals.slow),
+    Family("subscriptions", _GAUGE, "Subscriptions of all sessions.", lambda v: v.stats.subscriptions),
+    Family("retained_messages", _GAUGE, "Retained messages, $SYS included.", lambda v: v.stats.retained),
+    Family("queued_messages", _GAUGE, "QoS 1 and 2 messages waiting in sessions.", lambda v: v.totals.queued),
+    Family("queued_bytes", _GAUGE, "Payload bytes waiting in sessions.", lambda v: v.totals.queued_bytes),
+    Family("in_flight_messages", _GAUGE, "Messages sent and not acknowledged.", lambda v: v.totals.in_flight),
+    Family("connections_accepted", _COUNTER, "Network connections opened.", lambda v: v.stats.connections_accepted),
+    Family(
+        "connections_refused", _COUNTER, "Connections turned away or refused.", lambda v: v.stats.connections_refused
+    ),
+    Family(
+        "connections_timed_out", _COUNTER, "Connections closed for silence, by what was due.", _timeouts, "waited_for"
+    ),
+    Family(
+        "connections_malformed",
+        _COUNTER,
+        "Connections closed for a packet against the protocol, by reason.",
+        lambda v: dict(v.stats.malformed),
+        "reason",
+    ),
+    Family("takeovers", _COUNTER, "Connections closed by a newer one of the same client.", lambda v: v.stats.takeovers),
+    Family(
+        "sessions_expired", _COUNTER, "Sessions forgotten after session_expiry.", lambda v: v.stats.sessions_expired
+    ),
+    Family("packets_received", _COUNTER, "MQTT packets of every type received.", lambda v: v.stats.packets_in),
+    Family("packets_sent", _COUNTER, "MQTT packets of every type sent.", lambda v: v.stats.packets_out),
+    Family("messages_received", _COUNTER, "PUBLISH packets received.", lambda v: v.stats.messages_in),
+    Family("messages_sent", _COUNTER, "PUBLISH packets sent, resent ones included.", lambda v: v.stats.messages_out),
+    Family("messages_resent", _COUNTER, "PUBLISH packets sent again with DUP.", lambda v: v.stats.resent),
+    Family(
+        "messages_dropped",
+        _COUNTER,
+        "Messages dropped for one session, by reason.",
+        lambda v: dropped_by_reason(v.stats),
+        "reason",
+    ),
+    Family("messages_denied", _COUNTER, "Messages their client may not publish.", lambda v: v.stats.denied),
+    Family("received_bytes", _COUNTER, "Bytes received from clients.", lambda v: v.stats.bytes_in),
+    Family("sent_bytes", _COUNTER, "Bytes sent to clients.", lambda v: v.stats.bytes_out),
+    Family("wills_published", _COUNTER, "Wills published.", lambda v: v.stats.wills),
+    Family(
+        "unknown_acknowledgements",
+        _COUNTER,
+        "Acknowledgements of packet identifiers not in use.",
+        lambda v: v.stats.unknown_acknowledgements,
+    ),
+    Family("store_commits", _COUNTER, "Transactions of the store.", lambda v: v.stats.commits),
+    Family(
+        "store_commit_failures",
+        _COUNTER,
+        "Transactions that failed and are tried again.",
+        lambda v: v.stats.commit_failures,
+    ),
+    Family(
+        "http_requests_refused",
+        _COUNTER,
+        "Requests to this HTTP listener turned away, by reason.",
+        lambda v: v.refused,
+        "reason",
+    ),
+)
+
+
+class BrokerCollector(Collector):
+    """Yields every family from what `view` returns at that moment."""
+
+    def __init__(self, view: Callable[[], View]) -> None:
+        self._view = view
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families with their values."""
+        view = self._view()
+        for family in FAMILIES:
+            kind = CounterMetricFamily if family.kind == _COUNTER else GaugeMetricFamily
+            metric = kind(_PREFIX + family.name, family.meaning, labels=[family.label] if family.label else [])
+            value = family.value(view)
+            if isinstance(value, Mapping):
+                for label, number in value.items():
+                    metric.add_metric([label], number)
+            else:
+                metric.add_metric([], value)
+            yield metric
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: the names are known without asking for values."""
+        return []
+
+
+def metric_names() -> Iterator[tuple[str, str, str]]:
+    """Yield name as scraped, label and meaning: the documentation's table is compared with this."""
+    for family in FAMILIES:
+        yield _PREFIX + family.name + ("_total" if family.kind == _COUNTER else ""), family.label, family.meaning

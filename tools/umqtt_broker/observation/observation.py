@@ -1,0 +1,79 @@
+"""Observation: everything an operator watches a broker with, as one service the broker starts and stops."""
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from .readings import all_sessions
+from .survey import Survey
+from .sys_topics import SysTopics
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+    from .server import Server
+
+_log = logging.getLogger("umqtt_broker.observation")
+
+
+class Observation:
+    """`$SYS` topics every sys_interval seconds, and the HTTP listener if http_port is set.
+
+    server: the HTTP listener, or None.
+    """
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._task: asyncio.Task[None] | None = None
+        self.server: Server | None = None
+
+    async def start(self) -> None:
+        """Start what the configuration asks for. Raises ConfigError or BrokerError."""
+        broker, config = self._broker, self._broker.config
+        survey = Survey(lambda: all_sessions(broker), config.max_inflight_messages)
+        if config.http_port:
+            # Imported here: a broker that serves no HTTP spends neither the time nor the memory on aiohttp.
+            from .server import Server
+
+            server = Server(broker, survey, time.time())
+            await server.start()
+            self.server = server
+        if config.sys_interval:
+            self._task = asyncio.create_task(self._publish(survey, config.sys_interval), name="umqtt-broker-sys")
+            self._task.add_done_callback(_report)
+
+    async def stop(self) -> None:
+        """Stop; safe to call again."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        if self.server is not None:
+            await self.server.stop()
+            self.server = None
+
+    @property
+    def link(self) -> str | None:
+        """The page's address with the token in its fragment, for a terminal and nothing else; None without a page.
+
+        A browser keeps the fragment to itself, and the page takes it out of the address bar at once.
+        """
+        server = self.server
+        return None if server is None else f"http://{server.name}/#token={server.token}"
+
+    async def _publish(self, survey: Survey, interval: int) -> None:
+        """Publish the topics now and every `interval` seconds."""
+        now = self._broker.loop.time
+        started = last = now()
+        topics = SysTopics(self._broker)
+        while True:
+            totals = await survey.take()
+            moment = now()
+            topics.publish(totals, int(moment - started), moment - last)
+            last = moment
+            await asyncio.sleep(max(0.0, started + (int((moment - started) / interval) + 1) * interval - now()))
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    """Say so if the topics stopped for an error: without them a monitor would show the last figures for ever."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("$SYS topics are no longer published: %r", error, exc_info=error)

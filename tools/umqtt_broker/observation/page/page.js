@@ -1,0 +1,176 @@
+// The page: holds the token, asks the broker once a second, shows the figures.
+import { Chart } from "./chart.js";
+import { byId, bytes, count, duration, rate, setText } from "./dom.js";
+import { Sessions } from "./sessions.js";
+
+const INTERVAL = 1000;
+const SLOWEST = 10000;
+const PATIENCE = 8000;
+const KEY = "umqtt-broker-token";
+
+class RequestError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+let token = takeToken();
+let failures = 0;
+let timer = 0;
+let running = false;
+let again = false;
+let samplesAt = 0;
+
+const chart = new Chart(byId("chart"), byId("chart-value"));
+const sessions = new Sessions(request, () => poll());
+
+// A link with #token=… : out of the address bar and the history before anything else happens.
+function takeToken() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given !== null) {
+    history.replaceState(null, "", location.pathname);
+    sessionStorage.setItem(KEY, given);
+  }
+  return sessionStorage.getItem(KEY) ?? "";
+}
+
+async function request(method, path) {
+  let response;
+  try {
+    response = await fetch(path, {
+      method,
+      headers: { Authorization: `Bearer ${token}` },
+      credentials: "omit",
+      cache: "no-store",
+      signal: AbortSignal.timeout(PATIENCE),
+    });
+  } catch {
+    throw new RequestError(0, "The broker does not answer.");
+  }
+  const body = await response.json().catch(() => null);
+  if (!response.ok) throw new RequestError(response.status, body?.error?.message ?? `HTTP status ${response.status}`);
+  return body;
+}
+
+function setState(state, text) {
+  document.body.dataset.state = state;
+  setText("link-text", text);
+  byId("lock").hidden = state === "locked";
+}
+
+function lock(message) {
+  clearTimeout(timer);
+  sessionStorage.removeItem(KEY);
+  token = "";
+  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
+  setState("locked", "locked");
+  setText("token-error", message);
+  byId("token").focus();
+}
+
+// One round at a time; who asks during one gets another right after it.
+async function poll() {
+  if (running) {
+    again = true;
+    return;
+  }
+  clearTimeout(timer);
+  running = true;
+  try {
+    const broker = await request("GET", "/api/broker");
+    await drawChart(broker);
+    show(broker);
+    await sessions.update();
+    failures = 0;
+    byId("down").hidden = true;
+    setState("live", "live");
+  } catch (error) {
+    if (!(error instanceof RequestError)) throw error;
+    failed(error);
+  } finally {
+    running = false;
+  }
+  if (!token) return;
+  const wait = again ? 0 : Math.min(INTERVAL * 2 ** Math.min(failures, 4), SLOWEST);
+  again = false;
+  timer = setTimeout(poll, document.hidden ? SLOWEST : wait);
+}
+
+function failed(error) {
+  if (error.status === 401) {
+    lock(token ? "This token is wrong. Look again in the token file; it may have been replaced." : "");
+    return;
+  }
+  failures += 1;
+  setState("down", "disconnected");
+  byId("down").hidden = false;
+  setText("down", error.status
+    ? `The broker refuses: ${error.message}.`
+    : "The broker does not answer. It may have stopped; the figures below are its last. Trying again…");
+}
+
+async function drawChart(broker) {
+  const now = performance.now();
+  // After a gap (a hidden tab, a lost broker) the broker's own history fills it.
+  if (!samplesAt || now - samplesAt > 2.5 * INTERVAL) {
+    const { rates } = await request("GET", "/api/history");
+    chart.set(rates.messages_received, rates.messages_sent);
+  } else {
+    chart.add(broker.rates.messages_received, broker.rates.messages_sent);
+  }
+  samplesAt = now;
+}
+
+function mark(id, name, isOn) {
+  byId(id).classList.toggle(name, isOn);
+}
+
+function show(broker) {
+  const { clients, messages, rates, store } = broker;
+  setText("listeners", broker.listeners.map(({ name, tls }) => (tls ? `${name} (TLS)` : name)).join(", ")
+    + ` · up ${duration(broker.uptime_seconds)}`);
+  setText("version", `version ${broker.version}`);
+  setText("f-clients", count(clients.connected));
+  setText("f-clients-note", `${count(clients.away)} away · most at once ${count(clients.maximum)}`);
+  setText("f-in", rate(rates.messages_received));
+  setText("f-in-note", `${bytes(rates.bytes_received)}/s · ${count(messages.received)} in all`);
+  setText("f-out", rate(rates.messages_sent));
+  setText("f-out-note", `${bytes(rates.bytes_sent)}/s · ${count(messages.sent)} in all`);
+  setText("f-queued", count(messages.queued));
+  setText("f-queued-note", `${bytes(messages.queued_bytes)} · ${count(messages.in_flight)} in flight`);
+  setText("f-slow", count(clients.slow));
+  setText("f-slow-note", clients.slow ? "take less than comes for them" : "all keep up");
+  mark("tile-slow", "warn", clients.slow > 0);
+  setText("f-dropped", count(messages.dropped));
+  const reasons = Object.entries(messages.dropped_by_reason).filter(([, number]) => number);
+  const text = reasons.map(([reason, number]) => `${count(number)} ${reason.replaceAll("_", " ")}`).join(" · ");
+  setText("f-dropped-note", text || "none since the start");
+  byId("f-dropped-note").title = text;
+  mark("tile-dropped", "warn", rates.dropped > 0);
+  setText("f-retained", count(messages.retained));
+  setText("f-retained-note", `${count(broker.subscriptions)} subscriptions`);
+  setText("f-commits", store.durable ? rate(rates.commits) : "–");
+  setText("f-commits-note", !store.durable ? "kept in memory only"
+    : store.commit_failures ? `${count(store.commit_failures)} failed` : `${count(store.commits)} in all, none failed`);
+  mark("tile-store", "bad", store.commit_failures > 0);
+  document.title = `${count(clients.connected)} clients · umqtt broker`;
+}
+
+byId("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  token = byId("token").value.trim();
+  byId("token").value = "";
+  setText("token-error", "");
+  sessionStorage.setItem(KEY, token);
+  poll();
+});
+byId("lock").addEventListener("click", () => lock(""));
+document.addEventListener("visibilitychange", () => { if (!document.hidden && token) poll(); });
+addEventListener("hashchange", () => {
+  token = takeToken();
+  if (token) poll();
+});
+
+if (token) poll();
+else lock("");

@@ -1,0 +1,219 @@
+// The table of clients: one row a session, kept in place from one answer to the next; details, kick, forget.
+import { byId, bytes, confirmed, count, duration, element, rate, setText, toast, visible } from "./dom.js";
+
+const PAGE = 50;
+
+// Client identifiers go into the query: a path would take "." and ".." for steps.
+const sessionPath = (clientId, action = "") => `/api/sessions/-${action}?client_id=${encodeURIComponent(clientId)}`;
+
+export class Sessions {
+  constructor(request, refresh) {
+    this.request = request;
+    this.refresh = refresh;
+    this.rows = new Map();
+    this.after = "";
+    this.shown = null;
+    const restart = () => { this.after = ""; refresh(); };
+    let typing = 0;
+    byId("filters").addEventListener("submit", (event) => event.preventDefault());
+    byId("search").addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(restart, 200); });
+    byId("sort").addEventListener("change", restart);
+    for (const radio of document.querySelectorAll("input[name=state]")) radio.addEventListener("change", restart);
+    byId("first").addEventListener("click", restart);
+    byId("next").addEventListener("click", () => { this.after = this.next; refresh(); });
+    byId("detail-close").addEventListener("click", () => byId("detail").close());
+    byId("detail").addEventListener("close", () => { this.shown = null; });
+    byId("detail-kick").addEventListener("click", () => this.kick(this.shown));
+    byId("detail-forget").addEventListener("click", () => this.forget(this.shown));
+  }
+
+  async update() {
+    const query = new URLSearchParams({
+      limit: String(PAGE),
+      search: byId("search").value.trim(),
+      state: document.querySelector("input[name=state]:checked").value,
+      sort: byId("sort").value,
+      after: this.after,
+    });
+    const page = await this.request("GET", `/api/sessions?${query}`);
+    this.next = page.next;
+    this.show(page);
+    if (this.shown !== null) await this.updateDetail();
+  }
+
+  show(page) {
+    const now = performance.now();
+    const body = byId("rows");
+    const kept = new Map();
+    page.sessions.forEach((session, index) => {
+      const row = this.rows.get(session.client_id) ?? this.makeRow(session.client_id);
+      this.fill(row, session, now);
+      kept.set(session.client_id, row);
+      if (body.children[index] !== row.node) body.insertBefore(row.node, body.children[index] ?? null);
+    });
+    for (const [clientId, row] of this.rows) if (!kept.has(clientId)) row.node.remove();
+    this.rows = kept;
+    const filtered = byId("search").value.trim() || document.querySelector("input[name=state]:checked").value !== "all";
+    const empty = page.sessions.length === 0;
+    byId("empty").hidden = !empty;
+    document.querySelector(".scroll").hidden = empty;
+    setText("empty", filtered ? "No client matches." : "No clients yet. The first one to connect appears here.");
+    const rest = page.matched - page.sessions.length;
+    setText("matched", rest > 0 ? `${count(page.sessions.length)} of ${count(page.matched)}` : count(page.matched));
+    byId("next").hidden = !page.next;
+    byId("first").hidden = !this.after;
+  }
+
+  makeRow(clientId) {
+    const node = element("tr");
+    const name = element("td", "name");
+    const client = element("div", "client");
+    const state = element("span", "dot");
+    state.setAttribute("role", "img");
+    const open = element("button", "open", visible(clientId));
+    open.type = "button";
+    open.title = visible(clientId);
+    open.addEventListener("click", () => this.open(clientId));
+    const tag = element("span", "tag slow", "slow");
+    client.append(state, open, tag);
+    name.append(client);
+    const cell = (className, label) => {
+      const made = element("td", className);
+      if (label) made.dataset.label = label;
+      return made;
+    };
+    const row = {
+      node, client, state, tag,
+      address: cell("address where"),
+      received: cell("n rate", "in /s"),
+      sent: cell("n rate", "out /s"),
+      queued: cell("n load", "queued"),
+      inFlight: cell("n load", "in flight"),
+      since: cell("n since"),
+      kick: element("button", "button small danger", "Kick"),
+    };
+    row.kick.type = "button";
+    row.kick.setAttribute("aria-label", `Kick ${visible(clientId)}`);
+    row.kick.addEventListener("click", () => this.kick(clientId));
+    const actions = element("td");
+    actions.append(row.kick);
+    node.append(name, row.address, row.received, row.sent, row.queued, row.inFlight, row.since, actions);
+    return row;
+  }
+
+  fill(row, session, now) {
+    const before = row.session;
+    // The same connection as last time: how much its counters grew is its rate.
+    const same = before?.connected && session.connected && session.connected_seconds >= before.connected_seconds;
+    const seconds = same ? (now - row.at) / 1000 : 0;
+    const grown = (name) => (seconds > 0.2 ? Math.max(0, session[name] - before[name]) / seconds : null);
+    const shown = (cell, value, text) => {
+      setText(cell, text);
+      cell.classList.toggle("zero", !value);
+    };
+    row.client.classList.toggle("on", session.connected);
+    row.state.setAttribute("aria-label", session.connected ? "connected" : "away");
+    row.tag.hidden = !session.slow;
+    setText(row.address, session.address ? visible(session.address) : "away");
+    for (const [cell, name] of [[row.received, "messages_received"], [row.sent, "messages_sent"]]) {
+      const value = grown(name);
+      if (value !== null) shown(cell, value, rate(value));
+      else if (!session.connected || !before) shown(cell, 0, "–");
+    }
+    shown(row.queued, session.queued, count(session.queued));
+    row.queued.title = bytes(session.queued_bytes);
+    shown(row.inFlight, session.in_flight, count(session.in_flight));
+    setText(row.since, session.connected ? duration(session.connected_seconds) : "–");
+    row.kick.hidden = !session.connected;
+    if (!same || seconds > 0.2) {
+      row.session = session;
+      row.at = now;
+    }
+  }
+
+  // Details
+
+  async open(clientId) {
+    this.shown = clientId;
+    try {
+      await this.updateDetail();
+    } catch (error) {
+      this.shown = null;
+      toast(error.message);
+    }
+  }
+
+  async updateDetail() {
+    const clientId = this.shown;
+    let found;
+    try {
+      found = await this.request("GET", sessionPath(clientId));
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      byId("detail").close();
+      toast(`${visible(clientId)} is gone.`);
+      return;
+    }
+    if (this.shown !== clientId) return;
+    const { session } = found;
+    setText("detail-title", visible(clientId));
+    const facts = [
+      ["State", session.connected ? `connected for ${duration(session.connected_seconds)}` : "away"],
+      ["Session", session.clean_session ? "ends with the connection" : "kept while away"],
+      ["Address", session.address ? visible(session.address) : "–"],
+      ["Listener", session.listener ?? "–"],
+      ["User name", session.username === null ? "–" : visible(session.username)],
+      ["Keep-alive", session.keep_alive === null ? "–" : session.keep_alive ? `${session.keep_alive} s` : "off"],
+      ["Messages in", session.connected ? `${count(session.messages_received)} · ${rate(found.received_per_second)}/s` : "–"],
+      ["Messages out", session.connected ? `${count(session.messages_sent)} · ${rate(found.sent_per_second)}/s` : "–"],
+      ["Queued", `${count(session.queued)} · ${bytes(session.queued_bytes)}`],
+      ["In flight", count(session.in_flight) + (session.slow ? " · slow" : "")],
+    ];
+    const list = byId("detail-list");
+    facts.forEach(([name, value], index) => {
+      if (!list.children[index]) {
+        const pair = element("div");
+        pair.append(element("dt", "", name), element("dd"));
+        list.append(pair);
+      }
+      setText(list.children[index].lastChild, value);
+    });
+    const items = found.topic_filters.map(({ topic_filter: name, qos }) => {
+      const item = element("li");
+      item.append(element("span", "", visible(name)), element("span", "", `QoS ${qos}`));
+      return item;
+    });
+    if (session.subscriptions > items.length) items.push(element("li", "", `… ${count(session.subscriptions)} in all`));
+    if (!items.length) items.push(element("li", "", "none"));
+    const filters = byId("detail-filters");
+    if (filters.textContent !== items.map((item) => item.textContent).join("")) filters.replaceChildren(...items);
+    byId("detail-kick").hidden = !session.connected;
+    if (!byId("detail").open) byId("detail").showModal();
+  }
+
+  async kick(clientId) {
+    const text = "Its connection is cut and its will is published. Most clients connect again by themselves.";
+    if (!await confirmed(`Kick ${visible(clientId)}?`, text, "Kick")) return;
+    await this.act("POST", sessionPath(clientId, "/kick"), `${visible(clientId)} was kicked.`);
+  }
+
+  async forget(clientId) {
+    const text = "Its subscriptions and every message that waits for it are deleted. This cannot be taken back.";
+    if (!await confirmed(`Forget the session of ${visible(clientId)}?`, text, "Forget")) return;
+    if (await this.act("DELETE", sessionPath(clientId), `The session of ${visible(clientId)} is gone.`)) {
+      byId("detail").close();
+    }
+  }
+
+  async act(method, path, done) {
+    try {
+      await this.request(method, path);
+    } catch (error) {
+      toast(error.message);
+      return false;
+    }
+    toast(done);
+    this.refresh();
+    return true;
+  }
+}

@@ -1,0 +1,134 @@
+"""Reads the broker's state: every attribute of the broker that observation uses is used here or in `survey`."""
+
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from ..config import Listener
+from ..session import Session
+from ..stats import Stats
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+_DROPPED = "dropped_"
+
+
+def broker_version() -> str:
+    """Return the version of the installed project, or "unknown" in a bare copy of the source."""
+    try:
+        return version("umqtt-robust")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def text(name: bytes) -> str:
+    """Return a client identifier or topic as text. Both were checked to be UTF-8 when they came in."""
+    return name.decode("utf-8", "replace")
+
+
+def all_sessions(broker: "Broker") -> list[Session]:
+    """Return every session, connected and away."""
+    return list(broker.sessions)
+
+
+def find_session(broker: "Broker", client_id: bytes) -> Session | None:
+    """Return the session of a client identifier."""
+    return broker.sessions.get(client_id)
+
+
+def dropped_by_reason(stats: Stats) -> dict[str, int]:
+    """Return the messages dropped so far by reason: the counters of Stats that begin with `dropped_`."""
+    return {
+        name.removeprefix(_DROPPED): getattr(stats, name)
+        for name in sorted(Stats.__slots__)
+        if name.startswith(_DROPPED)
+    }
+
+
+def queued_bytes(session: Session) -> int:
+    """Return the payload bytes that wait in a session's queue."""
+    return session.queued_bytes
+
+
+def is_slow(session: Session, window: int) -> bool:
+    """Tell whether a connected client takes messages more slowly than they come.
+
+    Either it does not read what was written to it, or its window is full and more waits behind it.
+    """
+    connection = session.connection
+    if connection is None:
+        return False
+    return connection.congested or (len(session.in_flight) >= window and session.queued > 0)
+
+
+def listener_name(listener: Listener) -> str:
+    """Return the name of a listener as configured: `HOST:PORT`, or the path of a Unix socket."""
+    if listener.path:
+        return listener.path
+    host = f"[{listener.host}]" if ":" in listener.host else listener.host
+    return f"{host}:{listener.port}"
+
+
+def listeners(broker: "Broker") -> Iterator[tuple[str, Listener]]:
+    """Yield all listeners with their names; there are as many as the configuration says."""
+    for listener in broker.config.all_listeners():
+        yield listener_name(listener), listener
+
+
+def names(session: Session) -> Iterator[str]:
+    """Yield what a session can be searched by: client identifier, user name, address."""
+    yield text(session.client_id)
+    if session.username is not None:
+        yield text(session.username)
+    if session.connection is not None:
+        yield session.connection.peer
+
+
+def may_read(session: Session, topic_name: bytes) -> bool:
+    """Tell whether a session's rights let it have a message with this topic name."""
+    return session.rights is None or session.rights.may_read(topic_name)
+
+
+def sort_value(session: Session, name: str, now: float) -> float:
+    """Return what sessions are sorted by: a number of `session_row`, -1 where that has none."""
+    if name == "queued":
+        return session.queued
+    if name == "queued_bytes":
+        return session.queued_bytes
+    if name == "in_flight":
+        return len(session.in_flight)
+    connection = session.connection
+    if connection is None:
+        return -1
+    if name == "messages_received":
+        return connection.messages_in
+    if name == "messages_sent":
+        return connection.messages_out
+    return now - connection.connected_at
+
+
+def session_row(session: Session, window: int, now: float) -> dict[str, object]:
+    """Return what a listing says of one session. `now`: the event loop's time in seconds.
+
+    connected_seconds is null for a session without a connection, and so is everything of its connection.
+    """
+    connection = session.connection
+    username = session.username
+    return {
+        "client_id": text(session.client_id),
+        "connected": connection is not None,
+        "clean_session": session.clean,
+        "username": None if username is None else text(username),
+        "address": None if connection is None else connection.peer,
+        "listener": None if connection is None else listener_name(connection.listener),
+        "connected_seconds": None if connection is None else round(max(0.0, now - connection.connected_at), 1),
+        "keep_alive": None if connection is None else connection.keep_alive,
+        "slow": is_slow(session, window),
+        "queued": session.queued,
+        "queued_bytes": session.queued_bytes,
+        "in_flight": len(session.in_flight),
+        "subscriptions": len(session.subscriptions),
+        "messages_received": None if connection is None else connection.messages_in,
+        "messages_sent": None if connection is None else connection.messages_out,
+    }

@@ -1,0 +1,194 @@
+"""The HTTP listener: metrics, the API, the health checks and the page."""
+
+import asyncio
+import errno
+import ipaddress
+import socket
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+
+from ..errors import BrokerError, ConfigError
+from .api import Api
+from .guard import Guard, Handler, error_response
+from .metrics import BrokerCollector, View
+from .openapi import describe
+from .rates import History
+from .routes import MAX_BODY, ROUTES
+from .survey import Survey
+from .token_file import read_or_create, token_path
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+_SAMPLE_SECONDS = 1.0
+# Seconds a request may go on when the broker stops.
+_STOP_TIMEOUT = 1.0
+
+# What the page consists of; nothing else is served from the folder.
+_PAGE = {
+    "/": ("index.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/chart.js": ("chart.js", "text/javascript"),
+    "/sessions.js": ("sessions.js", "text/javascript"),
+    "/dom.js": ("dom.js", "text/javascript"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+_HEALTH = ("/healthz", "/readyz")
+
+
+class Server:
+    """The listener on http_host and http_port. host, port, token: as they are once it has started."""
+
+    def __init__(self, broker: "Broker", survey: Survey, started_at: float) -> None:
+        self._broker = broker
+        self._survey = survey
+        self._started_at = started_at
+        self._runner: web.AppRunner | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._store_seen = (0, 0)
+        self._store_failing = False
+
+    async def start(self) -> None:
+        """Listen. Raises ConfigError for an unsafe setting, BrokerError if the address cannot be had."""
+        config = self._broker.config
+        _check_loopback(config.http_host)
+        self.token = read_or_create(token_path(config))
+        listening = _listen(config.http_host, config.http_port)
+        self.host, self.port = listening.getsockname()[:2]
+        self._guard = Guard(
+            self.token,
+            frozenset(
+                f"{name}:{self.port}"
+                for name in ("127.0.0.1", "localhost", "[::1]", f"[{self.host}]" if ":" in self.host else self.host)
+            ),
+            frozenset(_PAGE) | frozenset(_HEALTH),
+        )
+        self._history = History(self._counters, self._broker.loop.time())
+        self._runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=_STOP_TIMEOUT)
+        await self._runner.setup()
+        await web.SockSite(self._runner, listening).start()
+        self._sample()
+
+    @property
+    def name(self) -> str:
+        """Host and port as they go into a link."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    async def stop(self) -> None:
+        """Stop listening; requests under way get a second."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    def _application(self) -> web.Application:
+        application = web.Application(middlewares=[self._guard.middleware()], client_max_size=MAX_BODY)
+        api = Api(self._broker, self._survey, self._history, self._guard, self._started_at)
+        for route in ROUTES:
+            application.router.add_route(route.method, route.path, api.handler(route))
+        self._registry = CollectorRegistry()
+        self._registry.register(BrokerCollector(self._view))
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+        description = describe()
+
+        async def openapi(request: web.Request) -> web.Response:
+            del request
+            return web.json_response(description)
+
+        application.router.add_get("/api/openapi.json", openapi, allow_head=False)
+        application.router.add_get("/metrics", self._metrics, allow_head=False)
+        application.router.add_get("/healthz", self._healthz)
+        application.router.add_get("/readyz", self._readyz)
+        folder = files(__name__.rpartition(".")[0]) / "page"
+        for path, (name, content_type) in _PAGE.items():
+            application.router.add_get(path, _static((folder / name).read_bytes(), content_type))
+        return application
+
+    # The figures
+
+    def _sample(self) -> None:
+        self._history.sample(self._broker.loop.time())
+        self._store_fails()
+        self._timer = self._broker.loop.call_later(_SAMPLE_SECONDS, self._sample)
+
+    def _counters(self) -> dict[str, int]:
+        stats = self._broker.stats
+        return {
+            "messages_received": stats.messages_in,
+            "messages_sent": stats.messages_out,
+            "bytes_received": stats.bytes_in,
+            "bytes_sent": stats.bytes_out,
+            "dropped": stats.dropped,
+            "commits": stats.commits,
+        }
+
+    def _view(self) -> View:
+        broker = self._broker
+        return View(broker, broker.stats, self._survey.latest, self._started_at, self._guard.refused)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        await self._survey.take()
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+
+    # Health
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        del request
+        return web.json_response({"status": "ok"})
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        del request
+        if self._store_fails():
+            return error_response(503, "the store cannot write — see the broker's log for the cause")
+        return web.json_response({"status": "ready"})
+
+    def _store_fails(self) -> bool:
+        """Tell whether the last transaction failed, as far as once a second can tell."""
+        commits, failures = self._broker.stats.commits, self._broker.stats.commit_failures
+        last_commits, last_failures = self._store_seen
+        if failures != last_failures:
+            self._store_failing = commits == last_commits
+        elif commits != last_commits:
+            self._store_failing = False
+        self._store_seen = commits, failures
+        return self._store_failing
+
+
+def _static(content: bytes, content_type: str) -> Handler:
+    async def serve(request: web.Request) -> web.Response:
+        del request
+        return web.Response(body=content, content_type=content_type, charset="utf-8")
+
+    return serve
+
+
+def _check_loopback(host: str) -> None:
+    """Raise ConfigError unless only this machine reaches `host`: the token would cross the network in the clear."""
+    try:
+        if host == "localhost" or ipaddress.ip_address(host).is_loopback:
+            return
+    except ValueError:
+        pass  # a name other than localhost: nobody knows what it stands for tomorrow
+    raise ConfigError(
+        f"http_host {host} is not a loopback address — use 127.0.0.1, and a proxy with TLS or ssh -L for others"
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Raises BrokerError."""
+    address = "127.0.0.1" if host == "localhost" else host
+    try:
+        return socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+    except OSError as error:
+        reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be had ({error.strerror})"
+        raise BrokerError(
+            f"http_port {port} on {host} {reason} — choose another, or stop the program that holds it"
+        ) from error

@@ -1,0 +1,72 @@
+"""Sums over all sessions, taken a slice at a time and shared by everyone who asks."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from ..session import Session
+from .readings import is_slow, listener_name, queued_bytes
+from .slices import slices
+
+# Seconds a survey may be old, and its share of the loop's time at most: with very many sessions it gets older
+# rather than dearer.
+_MAX_AGE = 0.9
+_MAX_SHARE = 0.02
+
+
+@dataclass(slots=True)
+class Totals:
+    """What all sessions hold together. Messages count once for each session they wait for.
+
+    connected, away: sessions with and without a connection. slow: connected sessions that take messages more
+    slowly than they come. queued, queued_bytes: QoS 1 and 2 messages behind the cursors. in_flight: sent, not
+    acknowledged. by_listener: connected sessions by the name of their listener.
+    """
+
+    connected: int = 0
+    away: int = 0
+    slow: int = 0
+    queued: int = 0
+    queued_bytes: int = 0
+    in_flight: int = 0
+    by_listener: Counter[str] = field(default_factory=Counter)
+
+
+class Survey:
+    """Counts sessions when asked. `window`: messages in flight at which a session's window is full."""
+
+    def __init__(self, sessions: Callable[[], Iterable[Session]], window: int) -> None:
+        self._sessions = sessions
+        self._window = window
+        self._lock = asyncio.Lock()
+        self._next = 0.0
+        self.latest = Totals()
+
+    async def take(self) -> Totals:
+        """Return sums that are at most a second old (older only with sessions beyond count)."""
+        async with self._lock:
+            if time.monotonic() >= self._next:
+                self.latest, busy = await self._count()
+                self._next = time.monotonic() + max(_MAX_AGE, busy / _MAX_SHARE)
+            return self.latest
+
+    async def _count(self) -> tuple[Totals, float]:
+        """Return the sums and the seconds of work they took."""
+        totals, busy = Totals(), 0.0
+        async for part in slices(self._sessions()):
+            began = time.perf_counter()
+            for session in part:
+                connection = session.connection
+                if connection is None:
+                    totals.away += 1
+                else:
+                    totals.connected += 1
+                    totals.by_listener[listener_name(connection.listener)] += 1
+                    totals.slow += is_slow(session, self._window)
+                totals.queued += session.queued
+                totals.queued_bytes += queued_bytes(session)
+                totals.in_flight += len(session.in_flight)
+            busy += time.perf_counter() - began
+        return totals, busy

@@ -1,0 +1,140 @@
+"""The `$SYS` topics: mosquitto's names and meanings where it has them, and what only this broker knows.
+
+Published retained through the router, changed values only, and kept from the store: after a restart they would
+be lies. A wildcard in the first level does not match them [MQTT-4.7.2-1]; `$SYS/#` does.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..retained import RetainedMessage
+from ..stats import Stats
+from .rates import WINDOWS, LoadAverage
+from .readings import broker_version, dropped_by_reason
+from .survey import Totals
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+_ROOT = "$SYS/broker/"
+
+
+class Moment(NamedTuple):
+    """What the values of one publication are taken from. uptime: whole seconds."""
+
+    stats: Stats
+    totals: Totals
+    uptime: int
+
+
+class Topic(NamedTuple):
+    """One topic below `$SYS/broker/`, its meaning, and how its value is had."""
+
+    name: str
+    meaning: str
+    value: Callable[[Moment], object]
+
+
+TOPICS = (
+    Topic("version", "this broker's name and version; never changes", lambda _: f"umqtt_broker {broker_version()}"),
+    Topic("uptime", "whole seconds since the start, with the word `seconds`", lambda now: f"{now.uptime} seconds"),
+    Topic("clients/connected", "clients connected", lambda now: now.totals.connected),
+    Topic("clients/active", "old name of clients/connected", lambda now: now.totals.connected),
+    Topic("clients/disconnected", "persistent sessions without a connection", lambda now: now.totals.away),
+    Topic("clients/inactive", "old name of clients/disconnected", lambda now: now.totals.away),
+    Topic("clients/total", "sessions, connected or not", lambda now: now.totals.connected + now.totals.away),
+    Topic("clients/maximum", "most network connections at once since the start", lambda now: now.stats.connections_max),
+    Topic(
+        "clients/expired", "sessions forgotten because session_expiry passed", lambda now: now.stats.sessions_expired
+    ),
+    Topic(
+        "clients/slow", "connected clients that take messages more slowly than they come", lambda now: now.totals.slow
+    ),
+    Topic("messages/received", "MQTT packets of every type received", lambda now: now.stats.packets_in),
+    Topic("messages/sent", "MQTT packets of every type sent", lambda now: now.stats.packets_out),
+    Topic("messages/stored", "same as store/messages/count", lambda now: _stored(now)),
+    Topic(
+        "store/messages/count",
+        "messages queued or in flight, once for each session, and retained messages",
+        lambda now: _stored(now),
+    ),
+    Topic("store/messages/bytes", "payload bytes queued for sessions", lambda now: now.totals.queued_bytes),
+    Topic("publish/messages/received", "PUBLISH packets received", lambda now: now.stats.messages_in),
+    Topic(
+        "publish/messages/sent", "PUBLISH packets sent, those sent again included", lambda now: now.stats.messages_out
+    ),
+    Topic("publish/messages/dropped", "messages dropped, for any reason", lambda now: now.stats.dropped),
+    Topic("publish/messages/denied", "messages a client may not publish", lambda now: now.stats.denied),
+    Topic("bytes/received", "bytes received from clients", lambda now: now.stats.bytes_in),
+    Topic("bytes/sent", "bytes sent to clients", lambda now: now.stats.bytes_out),
+    Topic("retained messages/count", "retained messages, `$SYS` included", lambda now: now.stats.retained),
+    Topic("subscriptions/count", "subscriptions of all sessions", lambda now: now.stats.subscriptions),
+    Topic("store/commits", "transactions of the store", lambda now: now.stats.commits),
+    Topic(
+        "store/commits/failed", "transactions that failed and are tried again", lambda now: now.stats.commit_failures
+    ),
+)
+
+# Counters whose growth per minute is averaged: mosquitto's names below `load/`.
+LOADS: tuple[tuple[str, str, Callable[[Stats], int]], ...] = (
+    ("messages/received", "MQTT packets received", lambda stats: stats.packets_in),
+    ("messages/sent", "MQTT packets sent", lambda stats: stats.packets_out),
+    ("publish/received", "PUBLISH packets received", lambda stats: stats.messages_in),
+    ("publish/sent", "PUBLISH packets sent", lambda stats: stats.messages_out),
+    ("publish/dropped", "messages dropped", lambda stats: stats.dropped),
+    ("bytes/received", "bytes received", lambda stats: stats.bytes_in),
+    ("bytes/sent", "bytes sent", lambda stats: stats.bytes_out),
+    ("sockets", "network connections opened", lambda stats: stats.connections_accepted),
+)
+
+
+def _stored(now: Moment) -> int:
+    return now.totals.queued + now.totals.in_flight + now.stats.retained
+
+
+def topic_names(stats: Stats) -> Iterator[tuple[str, str]]:
+    """Yield every topic name with its meaning: the documentation's table is compared with this."""
+    for topic in TOPICS:
+        yield _ROOT + topic.name, topic.meaning
+    for reason in dropped_by_reason(stats):
+        yield f"{_ROOT}publish/messages/dropped/{reason}", f"messages dropped: {reason.replace('_', ' ')}"
+    for name, meaning, _ in LOADS:
+        for minutes in WINDOWS:
+            yield f"{_ROOT}load/{name}/{minutes}min", f"{meaning}, a minute, averaged over {minutes} min"
+
+
+class SysTopics:
+    """Publishes the topics. Make it when the broker has started: loads are counted from then."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._router = broker.router
+        self._stats = broker.stats
+        self._published: dict[str, bytes] = {}
+        self._loads = [LoadAverage(count(self._stats)) for _, _, count in LOADS]
+
+    def publish(self, totals: Totals, uptime: int, seconds: float) -> int:
+        """Publish what has changed; `seconds` passed since the last time. Returns the number of topics."""
+        published = 0
+        for name, value in self._values(Moment(self._stats, totals, uptime), seconds):
+            payload = str(value).encode()
+            if self._published.get(name) != payload:
+                self._published[name] = payload
+                self._publish((_ROOT + name).encode(), payload)
+                published += 1
+        self._stats.retained = len(self._router.retained)
+        self._router.flush()
+        return published
+
+    def _values(self, now: Moment, seconds: float) -> Iterator[tuple[str, object]]:
+        for topic in TOPICS:
+            yield topic.name, topic.value(now)
+        for reason, count in dropped_by_reason(now.stats).items():
+            yield f"publish/messages/dropped/{reason}", count
+        for (name, _, count), load in zip(LOADS, self._loads, strict=True):
+            for minutes, average in zip(WINDOWS, load.update(count(now.stats), seconds), strict=True):
+                yield f"load/{name}/{minutes}min", f"{average:.2f}"
+
+    def _publish(self, topic_name: bytes, payload: bytes) -> None:
+        # Not as a PUBLISH with the retain flag: the router would record that in the store.
+        self._router.retained.put(RetainedMessage(topic_name, payload, 0))
+        self._router.publish(topic_name, payload, 0, 0)

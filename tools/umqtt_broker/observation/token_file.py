@@ -1,0 +1,74 @@
+"""The token that opens the HTTP API: a file that only its owner can read."""
+
+import hmac
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from ..config import MEMORY, BrokerConfig
+from ..errors import ConfigError
+
+# Shorter tokens can be guessed by someone patient.
+_SHORTEST = 16
+_LONGEST = 4096
+
+
+def token_path(config: BrokerConfig) -> Path:
+    """Return where the token is: http_token_file, or beside the store. Raises ConfigError if there is neither."""
+    if config.http_token_file:
+        return Path(config.http_token_file)
+    if config.store == MEMORY:
+        raise ConfigError("http_port needs http_token_file — name a file for the token; it is made if missing")
+    return Path(config.store + ".token")
+
+
+def read_or_create(path: Path) -> str:
+    """Return the token in `path`, a new one of 256 random bits if there is no file. Raises ConfigError.
+
+    Nothing is trusted that others could have read or written: the file must belong to this user with mode 0600
+    or stricter.
+    """
+    try:
+        return _read(path)
+    except FileNotFoundError:
+        pass
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read http_token_file {path} ({_reason(error)}) — fix or remove it") from error
+    token = secrets.token_urlsafe(32)
+    try:
+        # O_EXCL: a link or file that someone put there meanwhile is not written through.
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(opened, "w", encoding="ascii") as file:
+            file.write(token + "\n")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot make http_token_file {path} ({_reason(error)}) — name a file in a folder this user may write to"
+        ) from error
+    return token
+
+
+def _read(path: Path) -> str:
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ConfigError(f"http_token_file {path} is not a file — name a file")
+        if status.st_mode & 0o077:
+            raise ConfigError(
+                f"http_token_file {path} is open to other users — chmod 600 it, or remove it for a new one"
+            )
+        if status.st_uid != os.geteuid():
+            raise ConfigError(f"http_token_file {path} belongs to another user — remove it for a new one")
+        token = file.read(_LONGEST).decode("ascii").strip()
+    if len(token) < _SHORTEST or not token.isprintable() or " " in token:
+        raise ConfigError(f"http_token_file {path} holds no token of {_SHORTEST} characters — remove it for a new one")
+    return token
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    return str(error.strerror) if isinstance(error, OSError) else "not text"
+
+
+def is_token(given: str, token: str) -> bool:
+    """Compare in a time that does not depend on how much of it is right."""
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode())
