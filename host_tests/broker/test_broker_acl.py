@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mosquitto_peer import Client5, Mosquitto, require_mosquitto
 from umqtt_broker import ConfigError
@@ -61,8 +61,14 @@ def test_every_publish_and_every_read_is_allowed_exactly_when_the_real_mosquitto
     mosquitto, path = judge
     counts: Counter[str] = Counter()
 
-    @settings(max_examples=1500 if FULL else 60)
+    @settings(max_examples=3000 if FULL else 200)
     @given(acl_files(), st.lists(st.tuples(names, st.none() | names), min_size=1, max_size=3, unique=True))
+    # The section decides before the patterns, whichever allows or denies.
+    @example(b"topic a\ntopic deny b\npattern deny a\npattern b\n", [(b"c", None)])
+    # A pattern for user names says nothing about clients without one.
+    @example(b"pattern deny a/%u\npattern #\n", [(b"c", None), (b"c", b"b"), (b"c", b"")])
+    @example(b"pattern /%u\npattern a/%u\n", [(b"c", None), (b"c", b"")])
+    @example(b"topic a\nuser a\ntopic b\n", [(b"c", None), (b"c", b"")])
     def check(text: bytes, clients: list[tuple[bytes, bytes | None]]) -> None:
         path.write_bytes(text + ALL_RIGHTS)
         mosquitto.reload()
@@ -86,7 +92,12 @@ def test_every_publish_and_every_read_is_allowed_exactly_when_the_real_mosquitto
     assert min(counts[what] for what in ("taken", "refused", "received")) > 100, counts
 
 
+@settings(max_examples=2000 if FULL else 200)
 @given(acl_files(), names, st.none() | names, topic_filters)
+@example(b"topic deny a/b\npattern a/+\n", b"c", None, b"a/#")
+@example(b"topic deny a/#\npattern a/+\n", b"c", None, b"+/b")
+@example(b"topic deny x\npattern deny a/#\npattern a/+\n", b"c", None, b"+/b")
+@example(b"topic a/b\npattern deny a/#\n", b"c", None, b"a/+")
 def test_a_subscription_is_refused_exactly_when_no_topic_it_matches_may_be_read(
     text: bytes, client_id: bytes, username: bytes | None, topic_filter: bytes
 ) -> None:
@@ -214,6 +225,10 @@ def test_ever_new_topics_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch)
         assert len(rights._may_publish) <= 50
         most = max(most, _remembered(acl))
     assert 100 < most <= 200
+    alone = parse_acl(b"topic a/#\n", "acl").rights(b"c", None)
+    for number in range(120):
+        assert alone.may_publish(b"a/%d" % number)
+        assert len(alone._may_publish) <= 50
     # A hit costs one look-up: the answer of the last name is there.
     assert clients[0].may_publish(b"a/1")
     assert clients[0]._may_publish[b"a/1"]

@@ -75,7 +75,8 @@ class Acl:
         )
 
     def rights(self, client_id: bytes, username: bytes | None) -> "AclRights":
-        """Return what a client may do."""
+        """Return what a client may do. An empty user name is none, as it is in mosquitto."""
+        username = username or None
         is_shared = not self._patterns or not (self._uses_client_id or _WILDCARD.search(client_id))
         rights = self._shared.get(username) if is_shared else None
         if rights is None:
