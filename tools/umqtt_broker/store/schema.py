@@ -76,6 +76,10 @@ _MIGRATIONS = (
 )
 
 
+# What this program writes.
+VERSION = len(_MIGRATIONS)
+
+
 def connect(path: str) -> sqlite3.Connection:
     """Open the database at `path`, made if missing (mode 0600), with the newest tables.
 
@@ -104,9 +108,9 @@ def _prepare(database: sqlite3.Connection, path: str) -> None:
     is_empty = execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0
     if application_id != _APPLICATION_ID and not (is_empty and version == 0):
         raise StoreError(f"{path} is a database, but not a broker's store — name another file with --store")
-    if version > len(_MIGRATIONS):
+    if version > VERSION:
         raise StoreError(
-            f"store {path} has version {version}, this broker knows {len(_MIGRATIONS)} — use a newer umqtt"
+            f"store {path} has version {version}, this broker knows {VERSION} — use a newer umqtt"
         )
     execute("PRAGMA journal_mode = WAL")
     execute("PRAGMA synchronous = FULL")

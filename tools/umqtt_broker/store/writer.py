@@ -8,19 +8,14 @@ import sqlite3
 from collections.abc import Iterator
 
 from .base import Delivery, DeliveryRow
-from .batch import Batch
+from .batch import Batch, Page
 
 _COLUMNS = "session, position, packet_id, qos, retain, sent, released, topic_name, payload, expires_at, message"
 _ROW = "(?,?,?,?,?,?,?,?,?,?,?)"
 # Sizes of multi-row inserts, largest first; few different texts, so that SQLite's statement cache keeps them
 # all.
 _INSERTS = [(rows, f"INSERT INTO delivery ({_COLUMNS}) VALUES " + ",".join([_ROW] * rows)) for rows in (512, 64, 8, 1)]
-_PAGE = """
-    SELECT session, position, packet_id, qos, retain, sent, released,
-        coalesce(message.topic_name, delivery.topic_name), coalesce(message.payload, delivery.payload), expires_at
-    FROM delivery LEFT JOIN message ON message.number = delivery.message
-    WHERE session = ? AND position > ? ORDER BY position LIMIT ?
-"""
+_PAGE = f"SELECT {_COLUMNS} FROM delivery WHERE session = ? AND position > ? ORDER BY position LIMIT ?"
 # Bytes from which a payload that several sessions wait for is stored once: a row of its own costs about as many.
 _SHARED_SIZE = 128
 
@@ -75,9 +70,7 @@ def write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]
     # Last: what this batch itself recorded for a discarded session goes too.
     for table in ("subscription", "delivery", "inbound"):
         executemany(f"DELETE FROM {table} WHERE session = ?", discarded)
-    pages = [
-        [DeliveryRow(*row) for row in execute(_PAGE, (page.session, page.after, page.limit))] for page in batch.pages
-    ]
+    pages = [_read_page(database, page) for page in batch.pages]
     execute("COMMIT")
     return pages
 
@@ -124,6 +117,22 @@ def _share(database: sqlite3.Connection, rows: list[Delivery]) -> dict[tuple[int
             assert number is not None  # an INSERT into a table with row numbers
             shared[key] = number
     return shared
+
+
+def _read_page(database: sqlite3.Connection, page: Page) -> list[DeliveryRow]:
+    rows: list[DeliveryRow] = []
+    shared: dict[int, tuple[bytes, bytes]] = {}
+    for row in database.execute(_PAGE, (page.session, page.after, page.limit)).fetchall():
+        message = row[10]
+        if message is None:
+            rows.append(DeliveryRow._make(row[:10]))
+            continue
+        if message not in shared:
+            shared[message] = database.execute(
+                "SELECT topic_name, payload FROM message WHERE number = ?", (message,)
+            ).fetchone()
+        rows.append(DeliveryRow(*row[:7], *shared[message], row[9]))
+    return rows
 
 
 def ranges(positions: list[int]) -> Iterator[tuple[int, int]]:
