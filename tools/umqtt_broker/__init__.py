@@ -12,6 +12,7 @@ What lives here, outermost first (each module imports only those below it and no
     router      from a PUBLISH to the sessions that get it
     retained, trie, topics, packets   pure data structures and codecs, no I/O
     store       what survives a crash: the interface, memory and SQLite
+    file_permission, blacklist, acl, filters, password_check, passwords   permission by files
     permission, config, stats, errors
 
 Use it inside a program:
@@ -23,6 +24,7 @@ Use it inside a program:
 from .broker import Broker
 from .config import BrokerConfig, Listener, Tls
 from .errors import BrokerError, ConfigError, MalformedPacket, PortInUse, StoreError
+from .file_permission import FilePermission, PermissionHook
 from .permission import Peer, Permission, Rights
 from .stats import Stats
 
@@ -31,10 +33,12 @@ __all__ = [
     "BrokerConfig",
     "BrokerError",
     "ConfigError",
+    "FilePermission",
     "Listener",
     "MalformedPacket",
     "Peer",
     "Permission",
+    "PermissionHook",
     "PortInUse",
     "Rights",
     "Stats",
