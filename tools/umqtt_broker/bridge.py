@@ -24,9 +24,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class BridgeStatus:
-    """What a bridge has done, for those who watch it. Only counted up, but for the first three.
+    """What a bridge does and has done, for those who watch it.
 
-    connected: the link to `remote`, HOST:PORT, is up. queued: messages that wait for the remote broker.
+    connected: the link to `remote`, HOST:PORT, is up. subscribed: and the remote broker has answered every subscription.
+    queued: messages that wait for the remote broker. The others are only counted up:
     messages_in, messages_out: accepted from, and given to, the remote broker; QoS 0 counts when it is written.
     connects: times the link came up. dropped_qos0: not sent, since the link was down or too slow.
     unmatched: messages of a topic name that no rule has, or that would be too long at the other end; left out.
@@ -36,6 +37,7 @@ class BridgeStatus:
 
     name: str
     connected: bool = False
+    subscribed: bool = False
     remote: str = ""
     queued: int = 0
     messages_in: int = 0
@@ -108,7 +110,9 @@ class Bridge:
 
     def look(self) -> BridgeStatus:
         """Return the status as of now."""
-        self.status.queued = self._life.queued if self._life is not None else 0
+        life = self._life
+        self.status.queued = life.queued if life is not None else 0
+        self.status.subscribed = life is not None and life.subscribed
         return self.status
 
     async def _run(self) -> None:

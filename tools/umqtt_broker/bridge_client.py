@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from umqtt_robust import Client, Will, packets
-from umqtt_robust.errors import Refused
+from umqtt_robust.errors import LinkLost
 
 from .bridge_local import PRIVATE, LocalEnd
 from .bridge_store import BridgeStore
@@ -18,6 +18,10 @@ _WINDOW = 100
 # Buffers of the client: the longest topic name fits into the first.
 _RX_SIZE = 66_000
 _TX_SIZE = 16_384
+
+
+class NotPrivate(LinkLost):
+    """The remote broker refuses a CONNECT that says it is a bridge's."""
 
 
 class BridgeClient(Client):
@@ -82,7 +86,7 @@ class BridgeClient(Client):
         if return_code == 1 and self._bridge.remote_private:
             self._bridge.remote_private = False
             self.again = True  # at once, without the bit
-            raise Refused("connect", return_code)
+            raise NotPrivate("the remote broker does not know bridges")
         if config.protocol_level == 3 and not config.clean_session:
             session_present = 1  # MQTT 3.1 does not say: resume as if it were, as umqtt_robust does
         super().connected_as(session_present, return_code)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from umqtt_robust.errors import Refused
 from umqtt_robust.resume import SessionPurged
 
-from .bridge_client import BridgeClient
+from .bridge_client import BridgeClient, NotPrivate
 from .bridge_link import RemoteLink
 from .bridge_local import LocalEnd
 from .bridge_store import NOTE
@@ -60,6 +60,11 @@ class Life:
         if not self._local.is_open or self._client is None:
             return 0
         return self._local.session.queued + len(self._waiting) + self._client.pending
+
+    @property
+    def subscribed(self) -> bool:
+        """The link is up and the remote broker has answered every subscription."""
+        return self._client is not None and self._client.connected and self._client.subscribed
 
     def close(self) -> None:
         """Let both ends go."""
@@ -273,8 +278,12 @@ class Life:
 
     def failed(self, error: Exception) -> None:
         """Something went wrong, and the client goes on by itself."""
-        if isinstance(error, Refused) and error.args[0] == "subscribe":
+        if isinstance(error, NotPrivate):
+            _log.info("bridge %s: %s", self._config.name, error)
+        elif isinstance(error, Refused) and error.args[0] == "subscribe":
             self._bridge.report(f"{self._status.remote} refuses the subscription {error.args[1]!r}")
+        elif isinstance(error, Refused):
+            self._bridge.report(f"{self._status.remote} refuses the connection with code {error.args[1]}")
         elif isinstance(error, SessionPurged):
             self._status.purges += 1
             self._bridge.report(f"{self._status.remote} keeps a session that is not this one's: made to forget it")

@@ -78,18 +78,21 @@ class RemoteLink(asyncio.Protocol):
             return 0 if self._ended else None
         if self._budget <= 0 or self._local.paused:
             return None
-        data = self._received[0]
-        count = min(len(data), len(buffer) - offset, self._budget)
-        buffer[offset : offset + count] = data[:count]
-        if count == len(data):
-            self._received.popleft()
-        else:
-            self._received[0] = data[count:]
-        self._unread -= count
-        self._budget -= count
+        at = offset
+        while self._received and self._budget and at < len(buffer):
+            data = self._received[0]
+            count = min(len(data), len(buffer) - at, self._budget)
+            buffer[at : at + count] = data[:count]
+            if count == len(data):
+                self._received.popleft()
+            else:
+                self._received[0] = data[count:]
+            self._budget -= count
+            at += count
+        self._unread -= at - offset
         if self._unread <= _MAX_UNREAD and self._transport is not None:
             self._transport.resume_reading()
-        return count
+        return at - offset
 
     def write(self, buffer: bytes | bytearray, offset: int, size: int) -> int | None:
         """Take bytes; return how many, None for none now."""

@@ -1,0 +1,30 @@
+"""A broker with bridges as a process that can be killed: bridge_process.py STORE BRIDGES PORT.
+
+BRIDGES is a file with `connection` sections, as in mosquitto.conf; what it says of restart_timeout is shortened, so that a
+test need not wait for whole seconds.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from umqtt_broker import Broker, BrokerConfig
+from umqtt_broker.bridge import Bridges
+from umqtt_broker.bridge_config import parse_connection
+
+
+async def _main(store: str, path: str, port: str) -> None:
+    section = [
+        (line.partition(" ")[0], line.partition(" ")[2], f"{path}:{number}")
+        for number, line in enumerate(Path(path).read_text().splitlines(), 1)
+    ]
+    config = parse_connection(section)
+    config.restart_timeout = (0.02, 0.1)
+    async with Broker(BrokerConfig(port=int(port), store=store)) as broker:
+        bridges = Bridges(broker, [config])
+        await bridges.start()
+        print(f"listening on {broker.host}:{broker.port}", flush=True)
+        await asyncio.Event().wait()
+
+
+asyncio.run(_main(*sys.argv[1:]))
