@@ -97,11 +97,15 @@ def connect(path: str) -> sqlite3.Connection:
     except BaseException:
         database.close()
         raise
-    _sync_folder(path)
+    sync_folder(path)
     return database
 
 
-def _prepare(database: sqlite3.Connection, path: str) -> None:
+def check(database: sqlite3.Connection, path: str) -> int:
+    """Return the version of a database, 0 for an empty one.
+
+    Raises sqlite3.Error for what is no database, StoreError for one that is not ours or is newer than this program.
+    """
     execute = database.execute
     version = execute("PRAGMA user_version").fetchone()[0]
     application_id = execute("PRAGMA application_id").fetchone()[0]
@@ -109,9 +113,13 @@ def _prepare(database: sqlite3.Connection, path: str) -> None:
     if application_id != _APPLICATION_ID and not (is_empty and version == 0):
         raise StoreError(f"{path} is a database, but not a broker's store — name another file with --store")
     if version > VERSION:
-        raise StoreError(
-            f"store {path} has version {version}, this broker knows {VERSION} — use a newer umqtt"
-        )
+        raise StoreError(f"store {path} has version {version}, this broker knows {VERSION} — use a newer umqtt")
+    return version
+
+
+def _prepare(database: sqlite3.Connection, path: str) -> None:
+    execute = database.execute
+    version = check(database, path)
     execute("PRAGMA journal_mode = WAL")
     execute("PRAGMA synchronous = FULL")
     # A burst must not leave its log behind at full size for ever.
@@ -123,7 +131,7 @@ def _prepare(database: sqlite3.Connection, path: str) -> None:
         )
 
 
-def _sync_folder(path: str) -> None:
+def sync_folder(path: str) -> None:
     """Make the directory entry of a new database durable."""
     folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -131,7 +131,7 @@ def _read_page(database: sqlite3.Connection, page: Page) -> list[DeliveryRow]:
             shared[message] = database.execute(
                 "SELECT topic_name, payload FROM message WHERE number = ?", (message,)
             ).fetchone()
-        rows.append(DeliveryRow(*row[:7], *shared[message], row[9]))
+        rows.append(DeliveryRow._make((*row[:7], *shared[message], row[9])))
     return rows
 
 

@@ -1,0 +1,95 @@
+"""umqtt store: backup, restore and contents of a broker's store."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from umqtt_kit.errors import EXIT_USAGE, KitError
+
+_store_option = click.option(
+    "--store",
+    "store_path",
+    default="umqtt-broker.db",
+    show_default=True,
+    metavar="PATH",
+    help="The broker's store.",
+)
+
+
+@click.group()
+def store() -> None:
+    """Back up a broker's store while it runs, put a backup back, or see what is in it.
+
+    \b
+    Example:
+      umqtt store backup nightly.db
+    """
+
+
+@store.command()
+@click.argument("to", metavar="TO")
+@_store_option
+def backup(to: str, store_path: str) -> None:
+    """Copy the store to the file TO, also while the broker runs.
+
+    The copy holds everything acknowledged before the command began. It is checked before it gets its name; an
+    older backup of that name is replaced.
+
+    \b
+    Example:
+      umqtt store backup nightly.db --store /var/lib/umqtt/broker.db
+    """
+    from umqtt_broker.errors import StoreError
+    from umqtt_broker.store import backup as backups
+
+    try:
+        found = backups.backup(store_path, to)
+    except StoreError as error:
+        raise KitError(str(error), EXIT_USAGE) from error
+    click.echo(f"backed up {store_path} to {to}: {found.sessions} sessions, {found.queued} messages waiting")
+
+
+@store.command()
+@click.argument("source", metavar="FROM")
+@_store_option
+def restore(source: str, store_path: str) -> None:
+    """Put the backup FROM in the store's place. The broker must be stopped; the old store is kept aside.
+
+    \b
+    Example:
+      umqtt store restore nightly.db --store /var/lib/umqtt/broker.db
+    """
+    from umqtt_broker.errors import StoreError
+    from umqtt_broker.store import backup as backups
+
+    try:
+        kept = backups.restore(source, store_path)
+    except StoreError as error:
+        raise KitError(str(error), EXIT_USAGE) from error
+    click.echo(f"restored {store_path} from {source}" + (f"; the old store is {kept}" if kept else ""))
+
+
+@store.command("info")
+@_store_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def show(store_path: str, as_json: bool) -> None:
+    """Show what the store holds, also while the broker runs.
+
+    \b
+    Example:
+      umqtt store info --json
+    """
+    from umqtt_broker.errors import StoreError
+    from umqtt_broker.store import backup as backups
+
+    try:
+        found = backups.info(store_path)._asdict()
+    except StoreError as error:
+        raise KitError(str(error), EXIT_USAGE) from error
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for name, value in found.items():
+        click.echo(f"{name.replace('_', ' '):14}{value:>14,}")
