@@ -240,6 +240,19 @@ def test_a_fleet_under_one_name_is_hashed_once_and_never_again(monkeypatch: pyte
     assert len(slow.calls) == 1
 
 
+def test_checks_at_the_same_time_are_told_apart_by_name_and_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch)
+
+    async def run() -> None:
+        checker = _checker(ada="secret")
+        answers = [checker.check(*who) for who in ((b"ada", b"secret"), (b"adas", b"ecret"), (b"ad", b"asecret"))]
+        slow.go.set()
+        assert [await _answer(answer) for answer in answers] == [ACCEPTED, REFUSED, REFUSED]
+        checker.close()
+
+    asyncio.run(run())
+
+
 def test_the_event_loop_runs_while_a_hash_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
 
