@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from .bridge_config import BridgeConfig, check_bridges
 from .errors import ConfigError
 from .permission import Permission
 
@@ -111,6 +112,7 @@ class BrokerConfig:
     sys_interval: seconds between two publications of $SYS; 0: none.
     http_host, http_port: where metrics, the admin API and the web page are served; port 0: nowhere.
     http_token_file: holds the secret that a request must show.
+    bridges: other brokers that topics are shared with.
     """
 
     host: str = "127.0.0.1"
@@ -145,6 +147,7 @@ class BrokerConfig:
     http_host: str = "127.0.0.1"
     http_port: int = 0
     http_token_file: str = ""
+    bridges: tuple[BridgeConfig, ...] = ()
 
     def all_listeners(self) -> tuple[Listener, ...]:
         """The listeners, or the one that `host` and `port` stand for."""
@@ -163,6 +166,7 @@ class BrokerConfig:
         for name in _NO_LIMIT_AT_0:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is negative — 0 means no limit")
+        check_bridges(self.bridges)
         for listener in self.all_listeners():
             self._validate_listener(listener)
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # Read only while the broker starts. Every other setting is asked for when it is needed.
 _AT_START = frozenset({"host", "port", "store", "http_host", "http_port", "http_token_file", "bridges"})
+# Seconds until a permission that was replaced lets go of its threads.
+_RETIRE_AFTER = 60.0
 _LISTENER_AT_START = ("host", "port", "path", "protocol", "socket_domain", "mode", "mount_point")
 
 
@@ -38,11 +40,13 @@ def apply(broker: "Broker", places: Sequence["Place"], config: BrokerConfig | No
         for place, listener in zip(places, new, strict=True):
             needs_restart += _take_over_listener(place.listener, listener)
         for permission in retired:
-            permission.close()
+            # A check of a password that has begun may end.
+            broker.loop.call_later(_RETIRE_AFTER, permission.close)
     for place, context in zip(places, contexts, strict=True):
         if place.context is not None and context is not None:
             place.context = context
-    broker.sessions.rights_changed()
+    if changed := getattr(broker.sessions, "rights_changed", None):
+        changed()
     return sorted(needs_restart)
 
 

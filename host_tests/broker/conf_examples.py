@@ -1,0 +1,221 @@
+"""Right and wrong examples of every key of a configuration file."""
+
+from collections.abc import Callable
+from typing import Any
+
+from umqtt_broker.conf import Configuration
+
+# A listener for everyone: what a key needs above it, where it says nothing about who may connect.
+OPEN = "listener 1883 127.0.0.1\nallow_anonymous true\n"
+
+
+def first(configuration: Configuration) -> Any:
+    """Return the first listener."""
+    return configuration.broker.listeners[0]
+
+
+# key: lines that use it, and what they set.
+RIGHT: dict[str, list[tuple[str, Callable[[Configuration], Any], Any]]] = {
+    "listener": [
+        (
+            f"{OPEN}listener 0",
+            lambda c: [(one.host, one.port) for one in c.broker.listeners],
+            [("127.0.0.1", 1883), ("", 0)],
+        ),
+        (
+            "listener 0 /tmp/broker.sock\nallow_anonymous true",
+            lambda c: (first(c).path, first(c).port),
+            ("/tmp/broker.sock", 0),
+        ),
+        ("listener 1884 ::1\nallow_anonymous true", lambda c: first(c).host, "::1"),
+    ],
+    "port": [("allow_anonymous true\nport 1884", lambda c: (first(c).host, first(c).port), ("", 1884))],
+    "bind_address": [
+        ("allow_anonymous true\nbind_address 127.0.0.2", lambda c: (first(c).host, first(c).port), ("127.0.0.2", 1883))
+    ],
+    "protocol": [(f"{OPEN}protocol websockets", lambda c: first(c).protocol, "websockets")],
+    "socket_domain": [(f"{OPEN}socket_domain ipv4", lambda c: first(c).socket_domain, "ipv4")],
+    "socket_mode": [(f"{OPEN}socket_mode 660", lambda c: first(c).mode, 0o660)],
+    "max_connections": [
+        (f"{OPEN}max_connections 7", lambda c: first(c).max_connections, 7),
+        (f"{OPEN}max_connections -1", lambda c: first(c).max_connections, None),
+    ],
+    "mount_point": [(f"{OPEN}mount_point site/", lambda c: first(c).mount_point, b"site/")],
+    "websockets_origin": [
+        (
+            f"{OPEN}websockets_origin https://a.example\nwebsockets_origin https://b.example",
+            lambda c: first(c).origins,
+            ("https://a.example", "https://b.example"),
+        )
+    ],
+    "per_listener_settings": [
+        (
+            (
+                "per_listener_settings true\nlistener 1883 127.0.0.1\nallow_anonymous true\n"
+                "listener 1884 127.0.0.1\nallow_anonymous true\nallow_zero_length_clientid false"
+            ),
+            lambda c: [one.allow_zero_length_client_id for one in c.broker.listeners],
+            [None, False],
+        )
+    ],
+    "allow_anonymous": [
+        ("", lambda c: first(c).allow_anonymous, True),
+        ("listener 1883 127.0.0.1", lambda c: first(c).allow_anonymous, False),
+        ("allow_anonymous 1\nlistener 1883", lambda c: first(c).allow_anonymous, True),
+    ],
+    "allow_zero_length_clientid": [
+        ("allow_zero_length_clientid false", lambda c: c.broker.allow_zero_length_client_id, False)
+    ],
+    "auto_id_prefix": [("auto_id_prefix board-", lambda c: c.broker.auto_id_prefix, b"board-")],
+    "clientid_prefixes": [
+        ("clientid_prefixes a-\nclientid_prefixes b-", lambda c: c.broker.client_id_prefixes, (b"a-", b"b-"))
+    ],
+    "max_inflight_messages": [
+        ("max_inflight_messages 20", lambda c: c.broker.max_inflight_messages, 20),
+        ("max_inflight_messages 0", lambda c: c.broker.max_inflight_messages, 65534),
+    ],
+    "max_queued_messages": [("max_queued_messages 5", lambda c: c.broker.max_queued_messages, 5)],
+    "max_queued_bytes": [("max_queued_bytes 5", lambda c: c.broker.max_queued_bytes, 5)],
+    "max_queued_messages_total": [("max_queued_messages_total 5", lambda c: c.broker.max_queued_messages_total, 5)],
+    "max_queued_bytes_total": [("max_queued_bytes_total 5", lambda c: c.broker.max_queued_bytes_total, 5)],
+    "at_queue_limit": [("at_queue_limit drop", lambda c: c.broker.at_queue_limit, "drop")],
+    "max_queued_in_memory": [("max_queued_in_memory 5", lambda c: c.broker.max_queued_in_memory, 5)],
+    "queue_qos0_messages": [("queue_qos0_messages true", lambda c: c.broker.queue_qos0_messages, True)],
+    "message_expiry": [("message_expiry 30s", lambda c: c.broker.message_expiry, 30)],
+    "persistent_client_expiration": [
+        (f"persistent_client_expiration {text}", lambda c: c.broker.session_expiry, seconds)
+        for text, seconds in (("1h", 3600), ("2d", 172800), ("3w", 1814400), ("4m", 10368000), ("5y", 157680000))
+    ],
+    "retain_available": [("retain_available false", lambda c: c.broker.retain_available, False)],
+    "global_max_connections": [("global_max_connections 5", lambda c: c.broker.max_connections, 5)],
+    "max_packet_size": [("max_packet_size 20", lambda c: c.broker.max_packet_size, 20)],
+    "message_size_limit": [("message_size_limit 100", lambda c: c.broker.max_payload_size, 100)],
+    "max_receive_rate": [("max_receive_rate 100", lambda c: c.broker.max_receive_rate, 100)],
+    "max_keepalive": [("max_keepalive 60", lambda c: c.broker.max_keep_alive, 60)],
+    "max_output_buffer": [("max_output_buffer 65536", lambda c: c.broker.max_output_buffer, 65536)],
+    "connect_timeout": [("connect_timeout 3", lambda c: c.broker.connect_timeout, 3)],
+    "set_tcp_nodelay": [("set_tcp_nodelay false", lambda c: c.broker.set_tcp_nodelay, False)],
+    "persistence": [
+        ("persistence true", lambda c: c.broker.store, "umqtt-broker.db"),
+        ("persistence false", lambda c: c.broker.store, ":memory:"),
+    ],
+    "persistence_location": [
+        ("persistence true\npersistence_location /var/lib/b/", lambda c: c.broker.store, "/var/lib/b/umqtt-broker.db")
+    ],
+    "persistence_file": [
+        ("persistence true\npersistence_location /a\npersistence_file b.db", lambda c: c.broker.store, "/a/b.db")
+    ],
+    "autosave_interval": [("autosave_interval 30", lambda c: "no effect" in c.warnings[0], True)],
+    "autosave_on_changes": [("autosave_on_changes true", lambda c: "no effect" in c.warnings[0], True)],
+    "sys_interval": [("sys_interval 0", lambda c: c.broker.sys_interval, 0)],
+    "http_listener": [
+        ("http_listener 8080", lambda c: (c.broker.http_host, c.broker.http_port), ("127.0.0.1", 8080)),
+        ("http_listener 8080 ::1", lambda c: (c.broker.http_host, c.broker.http_port), ("::1", 8080)),
+    ],
+    "http_token_file": [("http_token_file /t", lambda c: c.broker.http_token_file, "/t")],
+    "log_dest": [
+        (
+            "log_dest stdout\nlog_dest file /var/log/a b.log",
+            lambda c: c.log.destinations,
+            (("stdout", ""), ("file", "/var/log/a b.log")),
+        ),
+    ],
+    "log_type": [("log_type error\nlog_type subscribe", lambda c: c.log.types, ("error", "subscribe"))],
+    "log_format": [("log_format json", lambda c: c.log.format, "json")],
+    "log_timestamp": [("log_timestamp false", lambda c: c.log.timestamp, False)],
+    "log_timestamp_format": [("log_timestamp_format %H:%M", lambda c: c.log.timestamp_format, "%H:%M")],
+    "connection_messages": [("connection_messages false", lambda c: c.log.connection_messages, False)],
+    "pid_file": [("pid_file /run/b.pid", lambda c: c.pid_file, "/run/b.pid")],
+    "user": [("user nobody", lambda c: c.user, "nobody")],
+    "include_dir": [],  # test_files_are_included_in_mosquittos_order
+}
+
+# Keys that name files; the tests of listeners and of permissions make those.
+NAME_FILES = {
+    "certfile",
+    "keyfile",
+    "cafile",
+    "capath",
+    "crlfile",
+    "require_certificate",
+    "tls_version",
+    "ciphers",
+    "use_identity_as_username",
+    "use_subject_as_username",
+    "password_file",
+    "acl_file",
+    "client_id_pattern",
+    "blacklist_file",
+    "permission_hook",
+}
+
+WRONG: dict[str, list[str]] = {
+    "listener": ["x", "65536", "-1", "1883 a b", "0x10", "1883 /tmp/socket"],
+    "port": ["x", "-1", "65536", "1.5"],
+    "protocol": ["mqttt", "http"],
+    "socket_domain": ["ipv5", "IPv4"],
+    "socket_mode": ["888", "rw", "10000"],
+    "max_connections": ["0", "-2", "many"],
+    "mount_point": ["a/#", "+/"],
+    "require_certificate": ["yes", "TRUE"],
+    "tls_version": ["tlsv1.1", "tlsv1", "ssl3", "1.2"],
+    "use_identity_as_username": ["on"],
+    "use_subject_as_username": ["2"],
+    "per_listener_settings": ["ture"],
+    "allow_anonymous": ["yes", "tru", "True"],
+    "allow_zero_length_clientid": ["no"],
+    "max_inflight_messages": ["-1", "65535", "1_000", "२०", "1e3", "9" * 30],
+    "max_queued_messages": ["-1", "all"],
+    "max_queued_bytes": ["-1", "1k"],
+    "max_queued_messages_total": ["-5"],
+    "max_queued_bytes_total": ["-5"],
+    "at_queue_limit": ["wait"],
+    "max_queued_in_memory": ["0"],
+    "queue_qos0_messages": ["0.0"],
+    "message_expiry": ["30", "0s", "s", "-1d"],
+    "persistent_client_expiration": ["3", "3x", "d", "0d", "1.5d", "-1h", "1 h"],
+    "retain_available": ["2"],
+    "global_max_connections": ["0", "-1"],
+    "max_packet_size": ["19", "268435461", "0"],
+    "message_size_limit": ["-1", "268435456"],
+    "max_receive_rate": ["-1"],
+    "max_keepalive": ["9", "0", "65536"],
+    "max_output_buffer": ["1"],
+    "connect_timeout": ["0", "4000"],
+    "set_tcp_nodelay": ["y"],
+    "persistence": ["sometimes"],
+    "autosave_interval": ["-1"],
+    "autosave_on_changes": ["x"],
+    "sys_interval": ["-1", "ten"],
+    "http_listener": ["http", "70000"],
+    "log_dest": ["file", "topic", "stderr now", "dlt"],
+    "log_type": ["verbose", "warn"],
+    "log_format": ["xml"],
+    "log_timestamp": ["iso"],
+    "connection_messages": ["all"],
+}
+# Any text is right, or is judged only when the file that it names is read.
+TEXTS = {
+    "bind_address",
+    "websockets_origin",
+    "certfile",
+    "keyfile",
+    "cafile",
+    "capath",
+    "crlfile",
+    "ciphers",
+    "password_file",
+    "acl_file",
+    "client_id_pattern",
+    "blacklist_file",
+    "permission_hook",
+    "auto_id_prefix",
+    "clientid_prefixes",
+    "persistence_location",
+    "persistence_file",
+    "http_token_file",
+    "log_timestamp_format",
+    "pid_file",
+    "user",
+    "include_dir",
+}

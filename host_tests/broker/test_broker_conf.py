@@ -1,0 +1,357 @@
+"""Configuration files: every key with right and wrong values, and mosquitto's opinion of the same files."""
+
+import getpass
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conf_examples import NAME_FILES, OPEN, RIGHT, TEXTS, WRONG
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from umqtt_broker.bridge_config import BRIDGE_KEYS
+from umqtt_broker.conf import load
+from umqtt_broker.conf_keys import KEYS, UNSUPPORTED
+from umqtt_broker.conf_lines import ConfigFileError
+from umqtt_broker.config import BrokerConfig
+from umqtt_broker.permission import Permission
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """write(text, name) makes a configuration file."""
+
+    def make(text: str, name: str = "broker.conf") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return make
+
+
+def problems(path: Path, *, lenient: bool = False) -> list[str]:
+    """Load a file that is wrong; returns its errors."""
+    with pytest.raises(ConfigFileError) as caught:
+        load(str(path), lenient=lenient)
+    assert str(caught.value) == "\n".join(caught.value.problems)
+    return caught.value.problems
+
+
+def test_every_key_has_a_right_example_and_a_wrong_one() -> None:
+    assert RIGHT.keys() | NAME_FILES == KEYS.keys() and not RIGHT.keys() & NAME_FILES
+    assert WRONG.keys() | TEXTS == KEYS.keys() and not WRONG.keys() & TEXTS
+
+
+@pytest.mark.parametrize("key", [key for key, examples in RIGHT.items() if examples])
+def test_each_key_sets_what_it_says(write: Write, key: str) -> None:
+    for text, get, expected in RIGHT[key]:
+        assert get(load(str(write(text + "\n")))) == expected, text
+
+
+@pytest.mark.parametrize("key", WRONG)
+def test_each_wrong_value_is_one_line_that_names_file_line_key_and_what_is_right(write: Write, key: str) -> None:
+    for value in [*WRONG[key], ""]:
+        above = "" if key in ("listener", "per_listener_settings", "allow_anonymous") else OPEN
+        path = write(f"# a comment\n{above}{key} {value}\n")
+        number = 2 + above.count("\n")
+        found = problems(path)
+        assert len(found) == 1 and found[0].startswith(f"{path}:{number}: "), (value, found)
+        assert "\n" not in found[0] and " — " in found[0], found
+        if "Unix socket" not in found[0]:
+            assert f"{key} {'cannot be' if value else 'has no value'}" in found[0], found
+
+
+def test_all_errors_of_a_file_are_reported_and_nothing_else(write: Write) -> None:
+    path = write(
+        "listner 1\nmax_keepalive 5\nlistener 1883\nmax_connections 0\ncertfile /nowhere\nkeyfile /nowhere\nbogus\n"
+    )
+    assert [problem.split(":")[1] for problem in problems(path)] == ["1", "2", "4", "7", "5"]
+
+
+def test_an_unknown_key_gets_the_nearest_known_one_and_is_a_warning_when_lenient(write: Write) -> None:
+    path = write("max_inflight_message 5\nxyzzy 1\n")
+    assert problems(path) == [
+        f"{path}:1: unknown key 'max_inflight_message' — did you mean max_inflight_messages?",
+        f"{path}:2: unknown key 'xyzzy' — docs/broker.md has all keys",
+    ]
+    assert load(str(path), lenient=True).warnings == [
+        f"{path}:1: unknown key 'max_inflight_message' — did you mean max_inflight_messages?",
+        f"{path}:2: unknown key 'xyzzy' — docs/broker.md has all keys",
+    ]
+
+
+def test_lenient_forgives_unknown_keys_and_no_wrong_values(write: Write) -> None:
+    assert len(problems(write("xyzzy 1\nallow_anonymous ture\n"), lenient=True)) == 1
+
+
+@pytest.mark.parametrize("key", [*UNSUPPORTED, "auth_opt_host", "plugin_opt_host"])
+def test_each_unsupported_key_of_mosquitto_gets_a_remedy(write: Write, key: str) -> None:
+    path = write(f"{key} 1\n")
+    (found,) = problems(path)
+    assert found.startswith(f"{path}:1: {key} is not supported — ")
+    assert load(str(path), lenient=True).warnings == [found]
+
+
+def test_no_message_shows_a_secret(write: Write) -> None:
+    path = write(
+        "remote_password hunter2\nremote_pasword hunter2\nbridge_psk hunter2\npsk_file hunter2\n"
+        "auth_opt_pass hunter2\n"
+        "connection a\naddress x\nremote_passwort hunter2\n"
+        "topic # hunter9\nremote_password hunter2\nremote_password hunter2\n"
+    )
+    with pytest.raises(ConfigFileError) as caught:
+        load(str(path))
+    assert "hunter2" not in str(caught.value) and "hunter2" not in repr(caught.value)
+
+
+def test_a_key_said_twice_names_both_lines(write: Write) -> None:
+    path = write(
+        "sys_interval 5\nsys_interval 6\n"
+        "listener 1\nmax_connections 1\nlistener 2\nmax_connections 2\nmax_connections 3\n"
+    )
+    assert problems(path) == [
+        f"{path}:2: sys_interval is said twice, first at {path}:1 — remove one",
+        f"{path}:7: max_connections is said twice, first at {path}:6 — remove one",
+    ]
+
+
+def test_files_are_included_in_mosquittos_order(write: Write, tmp_path: Path) -> None:
+    for name in ("b.conf", "A.conf", "01.conf", "a.conf", "B.conf", "00.conf", "ignored.txt"):
+        write(f"clientid_prefixes {name[:-5]}\n", f"conf.d/{name}")
+    path = write(f"clientid_prefixes first\ninclude_dir {tmp_path}/conf.d\nclientid_prefixes last\n")
+    found = load(str(path)).broker.client_id_prefixes
+    assert found == (b"first", b"00", b"01", b"A", b"a", b"B", b"b", b"last")
+
+
+def test_an_error_in_an_included_file_names_that_file(write: Write, tmp_path: Path) -> None:
+    included = write("\nbogus 1\n", "conf.d/x.conf")
+    nested = write("include_dir /tmp\n", "conf.d/y.conf")
+    path = write(f"include_dir {tmp_path}/conf.d\ninclude_dir {tmp_path}/missing\n")
+    assert [problem.split(": ")[0] for problem in problems(path)] == [f"{nested}:1", f"{path}:2", f"{included}:2"]
+
+
+def test_the_main_file_is_never_included_again(write: Write, tmp_path: Path) -> None:
+    path = write(f"include_dir {tmp_path}\n")
+    (found,) = problems(path)
+    assert found.startswith(f"{path}:1: ") and "main file" in found
+
+
+def test_a_file_that_is_missing_or_no_text_is_one_line(write: Write, tmp_path: Path) -> None:
+    (found,) = problems(tmp_path / "missing.conf")
+    assert (
+        found
+        == f"{tmp_path}/missing.conf cannot be read (No such file or directory) — give a configuration file with -c"
+    )
+    path = tmp_path / "binary.conf"
+    path.write_bytes(b"port 1883\n\xff\xfe\n")
+    assert problems(path)[0] == f"{path}:2: not UTF-8 text"
+
+
+def test_comments_blank_lines_tabs_and_line_ends_of_windows_are_understood(write: Write) -> None:
+    text = "# comment\r\n\r\n   \t\n\tsys_interval\t  5 \r\nauto_id_prefix a # b\r\n"
+    configuration = load(str(write(text)))
+    # As in mosquitto, a comment begins a line: behind a value, # belongs to the value.
+    assert configuration.broker.sys_interval == 5 and configuration.broker.auto_id_prefix == b"a # b"
+
+
+def test_without_a_listener_only_this_machine_is_served(write: Write) -> None:
+    configuration = load(str(write("max_connections 5\n")))
+    (listener,) = configuration.broker.listeners
+    assert (listener.host, listener.port, listener.max_connections) == ("127.0.0.1", 1883, 5)
+    assert listener.allow_anonymous and type(configuration.broker.permission) is Permission
+
+
+def test_settings_above_the_first_listener_never_open_one_more(write: Write) -> None:
+    path = write("max_connections 5\nlistener 1884 127.0.0.1\n")
+    (found,) = problems(path)
+    assert found.startswith(f"{path}:1: max_connections stands above the first listener")
+    path = write("allow_anonymous true\nmax_connections 5\nport 1885\nlistener 1884 127.0.0.1\n")
+    assert [(one.port, one.max_connections) for one in load(str(path)).broker.listeners] == [(1885, 5), (1884, None)]
+
+
+def test_a_listener_that_nobody_may_use_is_warned_of(write: Write) -> None:
+    path = write("listener 1883\n")
+    assert load(str(path)).warnings == [
+        f"{path}:1: nobody can connect here — set password_file, or allow_anonymous true"
+    ]
+
+
+def test_security_settings_are_global_unless_said_otherwise(write: Write) -> None:
+    path = write("listener 1883\nlistener 1884\nallow_anonymous true\n")
+    assert [one.allow_anonymous for one in load(str(path)).broker.listeners] == [True, True]
+    path = write("per_listener_settings true\nlistener 1883\nlistener 1884\nallow_anonymous true\n")
+    listeners = load(str(path)).broker.listeners
+    assert [one.allow_anonymous for one in listeners] == [False, True]
+    assert type(listeners[0].permission) is not Permission and type(listeners[1].permission) is Permission
+
+
+def test_per_listener_settings_below_what_it_changes_is_an_error(write: Write) -> None:
+    path = write("allow_anonymous true\nper_listener_settings true\nlistener 1883\n")
+    (found,) = problems(path)
+    assert found.startswith(f"{path}:2: ") and f"({path}:1)" in found
+
+
+def test_an_empty_file_is_the_default_broker(write: Write) -> None:
+    configured, default = load(str(write(""))).broker, BrokerConfig()
+    for name in BrokerConfig.__slots__:
+        if name not in ("listeners", "permission"):
+            assert getattr(configured, name) == getattr(default, name), name
+
+
+def test_bridge_keys_belong_to_their_connection(write: Write) -> None:
+    path = write(
+        "connection one\naddress 127.0.0.1:1884\ntopic a/# out 1\nsys_interval 5\n"
+        "connection two\naddress 127.0.0.1:1885\ntopic b/# in\n"
+    )
+    configuration = load(str(path)).broker
+    assert [bridge.name for bridge in configuration.bridges] == ["one", "two"] and configuration.sys_interval == 5
+    path = write("address 127.0.0.1\n")
+    assert problems(path) == [f"{path}:1: address belongs to a bridge — write `connection NAME` above it"]
+
+
+LINES = st.lists(
+    st.tuples(
+        st.sampled_from([*sorted(set(KEYS) - {"include_dir", "permission_hook"}), *sorted(BRIDGE_KEYS), "x", "#", ""]),
+        st.one_of(st.sampled_from(["true", "0", "1", "-1", "/nowhere", "a b", "$"]), st.text(max_size=12)),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LINES)
+def test_whatever_a_file_holds_it_is_a_configuration_or_has_numbered_errors(tmp_path_factory: Any, lines: Any) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.conf"
+    path.write_text("\n".join(f"{key} {value}" for key, value in lines), "utf-8", "replace")
+    try:
+        load(str(path))
+    except ConfigFileError as error:
+        assert error.problems and all(problem.startswith(str(path)) for problem in error.problems)
+        assert all("\n" not in problem for problem in error.problems)
+
+
+# mosquitto and this broker read the same files
+
+
+def mosquitto_accepts(path: Path, address: Path) -> bool:
+    """Start mosquitto on a file and say whether it came to listen."""
+    found = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+    if found is None:
+        pytest.skip("mosquitto is not installed: apt install mosquitto")
+    process = subprocess.Popen([found, "-c", str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        # It may be told to log nothing: only a connection shows that it listens.
+        while process.poll() is None:
+            with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+                probe.connect(str(address))
+                return True
+            time.sleep(0.002)
+        return False
+    finally:
+        process.kill()
+        process.wait()
+
+
+# Without a listener mosquitto would take port 1883 of this machine: each file listens on a socket of its own.
+SAME = [
+    "allow_anonymous true",
+    "allow_anonymous 1",
+    "allow_anonymous yes",
+    "allow_anonymous",
+    "max_inflight_messages 20",
+    "max_inflight_messages 0",
+    "max_queued_messages 0",
+    "max_packet_size 19",
+    "max_packet_size 20",
+    "max_keepalive 9",
+    "max_keepalive 10",
+    "max_keepalive 65535",
+    "max_keepalive 65536",
+    "message_size_limit 100",
+    "message_size_limit -1",
+    "persistent_client_expiration 2d",
+    "persistent_client_expiration 2x",
+    "persistent_client_expiration 2",
+    "queue_qos0_messages true",
+    "retain_available maybe",
+    "sys_interval 0",
+    "sys_interval -1",
+    "log_type all",
+    "log_type nonsense",
+    "log_dest none",
+    "log_dest nonsense",
+    "protocol mqtt",
+    "protocol nonsense",
+    "max_connections 5",
+    "max_connections -1",
+    "mount_point site/",
+    "mount_point site/#",
+    "set_tcp_nodelay true",
+    "nonsense 1",
+    "clientid_prefixes a",
+    "auto_id_prefix a",
+    "autosave_interval 5",
+    "connection_messages false",
+    "log_timestamp_format %H",
+    "password_file /nonexistent/file",
+    "acl_file /nonexistent/file",
+    "require_certificate nonsense",
+    "socket_domain ipv4",
+    "socket_domain ipv5",
+    "per_listener_settings false",
+    "# comment",
+    "include_dir /nonexistent/folder",
+]
+
+
+# What mosquitto reads as something else than it says, this broker refuses.
+STRICTER = ["max_inflight_messages -1", "tls_version nonsense", "sys_interval 5\nsys_interval 6", "max_connections 0"]
+
+
+def accepted_by(path: Path) -> bool:
+    try:
+        load(str(path))
+    except ConfigFileError:
+        return False
+    return True
+
+
+def test_mosquitto_accepts_and_refuses_the_same_files(write: Write, tmp_path: Path) -> None:
+    address = tmp_path / "socket"
+    differ = []
+    for text in [*SAME, *STRICTER]:
+        # As root mosquitto would become a user who may not make the socket.
+        path = write(f"user {getpass.getuser()}\nlistener 0 {address}\n{text}\n")
+        if mosquitto_accepts(path, address) != accepted_by(path):
+            differ.append(text)
+        address.unlink(missing_ok=True)
+    assert differ == STRICTER
+
+
+def test_the_table_of_keys_in_the_documentation_is_the_parsers() -> None:
+    from umqtt_broker.conf_keys import table
+
+    text = (Path(__file__).parents[2] / "docs" / "broker.md").read_text()
+    assert table() in text, "write the output of `python -m umqtt_broker.conf_keys` into docs/broker.md"
+
+
+def test_defaults_in_the_table_are_those_of_the_broker() -> None:
+    words = {"true": True, "false": False, "": "", "no limit": 0, "never": 0}
+    config = BrokerConfig()
+    checked = 0
+    for key in KEYS.values():
+        if key.scope == "broker" and key.default not in ("beside the store",):
+            value = getattr(config, key.attribute)
+            value = int(value) if isinstance(value, float) else value
+            expected = words.get(key.default, key.default)
+            assert str(value) == str(expected) or (value in ((), b"") and expected == ""), key.name
+            checked += 1
+    assert checked > 20

@@ -1,0 +1,189 @@
+"""The broker's log: where it goes, which kinds of message it has, and the lines about clients.
+
+Kinds are mosquitto's log types. Each message has a level of its own, so that one that nobody wants costs a look
+into a dictionary.
+"""
+
+import logging
+import logging.handlers
+import sys
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+from .errors import ConfigError
+
+ROOT = "umqtt_broker"
+NOTICE = 25
+UNSUBSCRIBE = 22
+SUBSCRIBE = 21
+
+_TYPES = {
+    "error": logging.ERROR,
+    "warning": logging.WARNING,
+    "notice": NOTICE,
+    "unsubscribe": UNSUBSCRIBE,
+    "subscribe": SUBSCRIBE,
+    "information": logging.INFO,
+    "debug": logging.DEBUG,
+}
+_DEFAULT_TYPES = ("error", "warning", "notice", "information")
+_OFF = logging.CRITICAL + 10
+_SYSLOG = "/dev/log"
+
+for _name, _level in _TYPES.items():
+    if _level in (NOTICE, UNSUBSCRIBE, SUBSCRIBE):
+        logging.addLevelName(_level, _name.upper())
+
+_root = logging.getLogger(ROOT)
+_clients = logging.getLogger(f"{ROOT}.clients")
+_subscriptions = logging.getLogger(f"{ROOT}.subscriptions")
+
+
+@dataclass(slots=True)
+class LogConfig:
+    """What is logged, and where to.
+
+    destinations: kind and path of each: "stderr", "stdout", "syslog", "file", "none".
+    types: mosquitto's log types; empty for error, warning, notice and information.
+    timestamp_format: strftime's; empty for ISO 8601 with the zone. connection_messages: who comes and goes.
+    """
+
+    destinations: tuple[tuple[str, str], ...] = (("stderr", ""),)
+    types: tuple[str, ...] = ()
+    format: Literal["text", "json"] = "text"
+    timestamp: bool = True
+    timestamp_format: str = ""
+    connection_messages: bool = True
+
+
+def start(config: LogConfig) -> None:
+    """Log as `config` says from now on; files are opened anew. Raises ConfigError and changes nothing."""
+    levels = _levels(config.types)
+    handlers: list[logging.Handler] = []
+    for kind, path in config.destinations:
+        try:
+            if kind != "none":
+                handlers.append(_handler(kind, path))
+        except OSError as error:
+            for handler in handlers:
+                handler.close()
+            name = f"{kind} {path}".strip()
+            raise ConfigError(f"log_dest {name} cannot be opened ({error.strerror or error})") from error
+    for handler in handlers:
+        handler.setFormatter(_formatter(config))
+        handler.addFilter(lambda record: _kind(record.levelno) in levels)
+    before, _root.handlers = _root.handlers, handlers or [logging.NullHandler()]
+    for handler in before:
+        handler.close()
+    _root.propagate = False
+    lowest = min(levels, default=_OFF)
+    _root.setLevel(lowest)
+    _clients.setLevel(lowest if config.connection_messages and NOTICE in levels else _OFF)
+    wanted = [level for level in (SUBSCRIBE, UNSUBSCRIBE) if level in levels]
+    _subscriptions.setLevel(min(wanted, default=_OFF))
+
+
+def _levels(types: tuple[str, ...]) -> set[int]:
+    """Return the levels that are logged. As in mosquitto, `none` takes back what was said before it."""
+    wanted: set[str] = set()
+    for name in types or _DEFAULT_TYPES:
+        if name == "none":
+            wanted.clear()
+        else:
+            wanted |= set(_TYPES) if name == "all" else {name}
+    # What mosquitto calls websockets is not a kind of its own here.
+    return {_TYPES[name] for name in wanted if name in _TYPES}
+
+
+def _kind(level: int) -> int:
+    """Return the level of _TYPES that a record belongs to."""
+    return next((known for known in sorted(_TYPES.values(), reverse=True) if level >= known), logging.DEBUG)
+
+
+def _handler(kind: str, path: str) -> logging.Handler:
+    if kind == "file":
+        return logging.FileHandler(path, encoding="utf-8")
+    if kind == "syslog":
+        return logging.handlers.SysLogHandler(_SYSLOG, logging.handlers.SysLogHandler.LOG_DAEMON)
+    return logging.StreamHandler(sys.stderr if kind == "stderr" else sys.stdout)
+
+
+def _formatter(config: LogConfig) -> logging.Formatter:
+    if config.format == "json":
+        from .observation.json_log import JsonFormatter
+
+        return JsonFormatter()
+    return _TextFormatter(config)
+
+
+class _TextFormatter(logging.Formatter):
+    """`2026-01-31T12:00:00+0100 notice: text`. What a client chose cannot begin a line."""
+
+    def __init__(self, config: LogConfig) -> None:
+        super().__init__()
+        self._time = (config.timestamp_format or "%Y-%m-%dT%H:%M:%S%z") if config.timestamp else ""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = f"{record.levelname.lower()}: {record.getMessage()}"
+        if record.exc_info:
+            text += f"\n{self.formatException(record.exc_info)}"
+        text = "".join(
+            char if char.isprintable() or (char == "\n" and record.exc_info) else f"\\x{ord(char):02x}" for char in text
+        )
+        return f"{time.strftime(self._time, time.localtime(record.created))} {text}" if self._time else text
+
+
+def log_connect(
+    client_id: bytes, address: str, username: bytes | None, *, clean_session: bool, keep_alive: int
+) -> None:
+    """A client was let in."""
+    if _clients.isEnabledFor(NOTICE):
+        fields = {"client_id": client_id, "address": address, "username": username}
+        user = "" if username is None else f" as {_text(username)}"
+        _clients.log(
+            NOTICE, "client %s connected from %s%s (clean_session %d, keep_alive %d)",
+            _text(client_id), address, user, clean_session, keep_alive, extra=fields,
+        )  # fmt: skip
+
+
+def log_refused(client_id: bytes, address: str, return_code: int) -> None:
+    """A client was not let in."""
+    if _clients.isEnabledFor(NOTICE):
+        fields = {"client_id": client_id, "address": address, "return_code": return_code}
+        _clients.log(
+            NOTICE,
+            "client %s from %s refused with return code %d",
+            _text(client_id),
+            address,
+            return_code,
+            extra=fields,
+        )
+
+
+def log_disconnect(client_id: bytes, reason: str) -> None:
+    """A client has gone. reason: "" if it said DISCONNECT, else what ended the connection."""
+    if _clients.isEnabledFor(NOTICE):
+        fields = {"client_id": client_id, "reason": reason}
+        _clients.log(
+            NOTICE, "client %s disconnected%s", _text(client_id), f": {reason}" if reason else "", extra=fields
+        )
+
+
+def log_subscribe(client_id: bytes, topic_filter: bytes, return_code: int) -> None:
+    """A client has subscribed; return_code: the QoS granted, or 0x80."""
+    if _subscriptions.isEnabledFor(SUBSCRIBE):
+        granted = "denied" if return_code == 0x80 else f"QoS {return_code}"
+        fields = {"client_id": client_id, "topic_filter": topic_filter, "return_code": return_code}
+        _subscriptions.log(SUBSCRIBE, "%s %s (%s)", _text(client_id), _text(topic_filter), granted, extra=fields)
+
+
+def log_unsubscribe(client_id: bytes, topic_filter: bytes) -> None:
+    """A client has unsubscribed."""
+    if _subscriptions.isEnabledFor(UNSUBSCRIBE):
+        fields = {"client_id": client_id, "topic_filter": topic_filter}
+        _subscriptions.log(UNSUBSCRIBE, "%s %s", _text(client_id), _text(topic_filter), extra=fields)
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
