@@ -1,96 +1,105 @@
-"""The broker as a process: `python -m umqtt_broker -p PORT [--host HOST] [--store PATH|:memory:]`.
+"""The broker as a program: `python -m umqtt_broker -c FILE`, or `-p PORT [--host HOST] [--store PATH|:memory:]`.
 
-Prints `listening on HOST:PORT` as its first line once it serves, and ends with 0 on SIGINT or SIGTERM with
-everything committed. Exit code 2: the address, the store or an option is unusable; one line on standard error
-says why.
+Prints `listening on HOST:PORT` as its first line once it serves, one such line for each address, and ends with 0 on
+SIGINT or SIGTERM with everything committed. SIGHUP: the configuration, permissions and certificates are read again.
+Exit code 2: the address, the store, an option or the configuration is unusable; a line on standard error for each
+mistake says why.
 """
 
 import argparse
 import asyncio
 import gc
-import logging
-import signal
 import sys
+from typing import Any
 
-from .broker import Broker
+from . import log
+from .conf import Configuration, load
 from .config import MEMORY, BrokerConfig
 from .errors import BrokerError
-
-_EXIT_USAGE = 2
-_EXIT_STORE_FAILED = 1
+from .log import LogConfig
+from .process import EXIT_USAGE, Process, check_user
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run until a signal comes. Returns the exit code."""
-    config = _parse(arguments)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    options = _parse(arguments)
+    try:
+        configuration = _configuration(options)
+        if options.test_config:
+            return _report(configuration)
+        log.start(configuration.log)
+    except BrokerError as error:
+        print(error, file=sys.stderr)
+        return EXIT_USAGE
     # The packet loop makes tuples that live for microseconds and no cycles: collecting after every 700 of
     # them, and looking through every module each time, is wasted.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-    return asyncio.run(_serve(config))
+    return asyncio.run(Process(configuration, options.config or "", lenient=options.lenient).run())
 
 
-def _parse(arguments: list[str] | None) -> BrokerConfig:
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
     defaults = BrokerConfig()
     parser = argparse.ArgumentParser(
         prog="umqtt_broker", description="MQTT 3.1.1 broker that loses nothing it acknowledged."
     )
-    parser.add_argument(
-        "-p",
-        "--port",
-        type=int,
-        default=defaults.port,
-        help="TCP port, 0 for a free one (default: %(default)s)",
-    )
-    parser.add_argument("--host", default=defaults.host, help="address to listen on (default: %(default)s)")
+    parser.add_argument("-c", "--config", metavar="FILE", help="configuration in mosquitto.conf's syntax")
+    parser.add_argument("--lenient", action="store_true", help="unknown keys in FILE are warnings, not errors")
+    parser.add_argument("--test-config", action="store_true", help="check FILE and everything it names, and end")
+    parser.add_argument("-p", "--port", type=int, help=f"TCP port, 0 for a free one (default: {defaults.port})")
+    parser.add_argument("--host", help=f"address to listen on (default: {defaults.host})")
     parser.add_argument(
         "--store",
-        default=MEMORY,
         metavar="PATH",
-        help="file that keeps persistent sessions and retained messages; %(default)s (the default) keeps them"
+        help=f"file that keeps persistent sessions and retained messages; {MEMORY} (the default) keeps them"
         " only while the broker runs",
     )
     parser.add_argument(
         "--allow-anonymous",
         action="store_true",
+        default=None,
         help="let anyone in who can reach the address; needed for an address other machines can reach",
     )
     parser.add_argument(
         "--max-inflight",
         type=int,
-        default=defaults.max_inflight_messages,
+        dest="max_inflight_messages",
         metavar="N",
-        help="QoS 1 and 2 messages on the way to one client at a time (default: %(default)s)",
+        help=f"QoS 1 and 2 messages on the way to one client at a time (default: {defaults.max_inflight_messages})",
     )
     options = parser.parse_args(arguments)
-    return BrokerConfig(
-        host=options.host,
-        port=options.port,
-        store=options.store,
-        allow_anonymous=options.allow_anonymous,
-        max_inflight_messages=options.max_inflight,
-    )
+    if options.config is None:
+        if options.lenient or options.test_config:
+            parser.error("--lenient and --test-config are about a configuration file — name it with -c FILE")
+    elif _settings(options):
+        parser.error(f"{_spoken(_settings(options))} cannot stand beside -c — say it in {options.config}")
+    return options
 
 
-async def _serve(config: BrokerConfig) -> int:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    broker = Broker(config)
-    try:
-        await broker.start()
-    except BrokerError as error:
-        print(error, file=sys.stderr)
-        return _EXIT_USAGE
-    print(f"listening on {broker.host}:{broker.port}", flush=True)
-    await stop.wait()
-    try:
-        await broker.stop()
-    except BrokerError as error:
-        print(error, file=sys.stderr)
-        return _EXIT_STORE_FAILED
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings given as options."""
+    names = ("port", "host", "store", "allow_anonymous", "max_inflight_messages")
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+
+
+def _spoken(settings: dict[str, Any]) -> str:
+    return " and ".join(f"--{name.replace('_', '-').removesuffix('-messages')}" for name in settings)
+
+
+def _configuration(options: argparse.Namespace) -> Configuration:
+    if options.config is not None:
+        return load(options.config, lenient=options.lenient)
+    # Without a file nobody asked for a log; what goes wrong is said.
+    return Configuration(BrokerConfig(**_settings(options)), LogConfig(types=("error", "warning")))
+
+
+def _report(configuration: Configuration) -> int:
+    """Say what a check found. What is wrong has raised before."""
+    if configuration.user:
+        check_user(configuration.user)
+    for warning in configuration.warnings:
+        print(warning, file=sys.stderr)
+    print("configuration is valid")
     return 0
 
 

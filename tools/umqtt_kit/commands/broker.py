@@ -7,38 +7,72 @@ import click
 from umqtt_kit.processes import become
 from umqtt_kit.requirements import require_free_port
 
+_PORT = 1883
+_HOST = "127.0.0.1"
+_STORE = "umqtt-broker.db"
+
 
 @click.command()
+@click.option("-c", "--config", type=click.Path(), metavar="FILE", help="Configuration in mosquitto.conf's syntax.")
+@click.option("--lenient", is_flag=True, help="Unknown keys in FILE are warnings, not errors.")
+@click.option("--test-config", is_flag=True, help="Check FILE and everything it names, and end.")
 @click.option(
-    "-p",
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=1883,
-    show_default=True,
-    help="Port to listen on; 0 picks a free one.",
+    "-p", "--port", type=click.IntRange(0, 65535), help=f"Port to listen on; 0 picks a free one.  [default: {_PORT}]"
 )
 @click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on. Anything but loopback lets others in: there is no password yet.",
+    "--host", help=f"Address to listen on. Anything but loopback needs --allow-anonymous, or FILE.  [default: {_HOST}]"
 )
 @click.option(
     "--store",
-    default="umqtt-broker.db",
-    show_default=True,
     metavar="PATH",
-    help="SQLite file for sessions and unacknowledged messages; :memory: keeps nothing.",
+    help=f"SQLite file for sessions and unacknowledged messages; :memory: keeps nothing.  [default: {_STORE}]",
 )
-def broker(port: int, host: str, store: str) -> int:
+@click.option("--allow-anonymous", is_flag=True, help="Let anyone in who can reach the address.")
+@click.option(
+    "--max-inflight",
+    type=click.IntRange(1, 65534),
+    metavar="N",
+    help="QoS 1 and 2 messages on the way to one client at a time.  [default: 1000]",
+)
+def broker(
+    config: str | None,
+    lenient: bool,
+    test_config: bool,
+    port: int | None,
+    host: str | None,
+    store: str | None,
+    allow_anonymous: bool,
+    max_inflight: int | None,
+) -> int:
     """Run the MQTT broker until Ctrl-C.
 
     Prints `listening on HOST:PORT` once it accepts connections. What it acknowledged to a persistent session
-    is on the disk.
+    is on the disk. SIGHUP reads FILE, permissions and certificates again.
 
     \b
     Example:
       umqtt broker -p 1883
+      umqtt broker -c mosquitto.conf --test-config
     """
-    require_free_port(host, port)
-    return become("umqtt_broker", "-p", str(port), "--host", host, "--store", store)
+    arguments: list[str] = []
+    if config is None and not (lenient or test_config):
+        host, port = host or _HOST, _PORT if port is None else port
+        store = store or _STORE
+        require_free_port(host, port)
+    for option, value in (
+        ("-c", config),
+        ("-p", port),
+        ("--host", host),
+        ("--store", store),
+        ("--max-inflight", max_inflight),
+    ):
+        if value is not None:
+            arguments += [option, str(value)]
+    for option, is_given in (
+        ("--lenient", lenient),
+        ("--test-config", test_config),
+        ("--allow-anonymous", allow_anonymous),
+    ):
+        if is_given:
+            arguments.append(option)
+    return become("umqtt_broker", *arguments)

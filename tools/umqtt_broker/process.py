@@ -1,0 +1,155 @@
+"""The broker as a process: signals, the file with its process id, whom it runs as, new settings while it runs."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import pwd
+import signal
+import sys
+from pathlib import Path
+
+from . import log
+from .broker import Broker
+from .conf import Configuration, load
+from .conf_lines import ConfigFileError
+from .errors import BrokerError, ConfigError
+from .log import NOTICE
+
+EXIT_USAGE = 2
+EXIT_STORE_FAILED = 1
+
+_log = logging.getLogger(log.ROOT)
+
+
+class Process:
+    """One broker from start to end. path: its configuration file, "" if there is none."""
+
+    def __init__(self, configuration: Configuration, path: str = "", *, lenient: bool = False) -> None:
+        self._configuration = configuration
+        self._path = path
+        self._lenient = lenient
+        self._has_pid_file = False
+
+    async def run(self) -> int:
+        """Serve until SIGINT or SIGTERM; SIGHUP reloads. Returns the exit code."""
+        loop = asyncio.get_running_loop()
+        stop, reload = asyncio.Event(), asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(signal.SIGHUP, reload.set)
+        broker = Broker(self._configuration.broker)
+        try:
+            await broker.start(self._when_bound)
+        except BrokerError as error:
+            print(error, file=sys.stderr)
+            self._remove_pid_file()
+            return EXIT_USAGE
+        for address in broker.addresses():
+            print(f"listening on {address}", flush=True)
+        # After the ready line, which is the first on standard output even if the log goes there too.
+        self._warn(self._configuration.warnings)
+        _log.log(NOTICE, "running, %s", ", ".join(broker.addresses()))
+        reloading = asyncio.create_task(self._reload_when_told(broker, reload))
+        await stop.wait()
+        reloading.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await reloading
+        _log.log(NOTICE, "stopping")
+        try:
+            await broker.stop()
+        except BrokerError as error:
+            print(error, file=sys.stderr)
+            return EXIT_STORE_FAILED
+        finally:
+            self._remove_pid_file()
+        return 0
+
+    # Start and end
+
+    def _when_bound(self) -> None:
+        """The last thing done as root. Raises ConfigError."""
+        path = self._configuration.pid_file
+        if path:
+            try:
+                Path(path).write_text(f"{os.getpid()}\n")
+            except OSError as error:
+                raise ConfigError(f"pid_file {path} cannot be written ({error.strerror}) — choose another") from error
+            self._has_pid_file = True
+        if self._configuration.user:
+            become_user(self._configuration.user)
+
+    def _remove_pid_file(self) -> None:
+        if not self._has_pid_file:
+            return
+        try:
+            os.unlink(self._configuration.pid_file)
+        except OSError as error:
+            _log.warning("pid_file %s cannot be removed (%s)", self._configuration.pid_file, error.strerror)
+
+    # Reload
+
+    async def _reload_when_told(self, broker: Broker, told: asyncio.Event) -> None:
+        while True:
+            await told.wait()
+            told.clear()
+            reload = asyncio.create_task(self._reload(broker))
+            await asyncio.wait({reload})
+            error = reload.exception()
+            if isinstance(error, ConfigError):
+                for problem in error.problems if isinstance(error, ConfigFileError) else [error]:
+                    _log.error("%s", problem)
+                _log.error("reload refused: all settings stay as they were")
+            elif error is not None:
+                # A mistake of ours: a broker that cannot reload goes on serving.
+                _log.error("reload failed: restart the broker to be sure of its settings", exc_info=error)
+
+    async def _reload(self, broker: Broker) -> None:
+        if not self._path:
+            broker.reload()
+            _log.log(NOTICE, "reloaded")
+            return
+        # Files may be large and disks slow: clients do not wait for them.
+        new = await asyncio.to_thread(load, self._path, lenient=self._lenient)
+        needs_restart = broker.reload(new.broker)
+        old, self._configuration = self._configuration, new
+        # What the process itself does at its start counts until its end.
+        for name in ("pid_file", "user"):
+            if getattr(new, name) != getattr(old, name):
+                needs_restart.append(name)
+                setattr(new, name, getattr(old, name))
+        new.broker = old.broker
+        try:
+            log.start(new.log)
+        except ConfigError as error:
+            _log.error("%s — the log stays as it was", error)
+            new.log = old.log
+        self._warn(new.warnings)
+        for name in needs_restart:
+            _log.warning("%s: a change that takes effect at the next start", name)
+        _log.log(NOTICE, "reloaded")
+
+    def _warn(self, warnings: list[str]) -> None:
+        for warning in warnings:
+            _log.warning("%s", warning)
+
+
+def check_user(name: str) -> pwd.struct_passwd:
+    """Return the account of a user. Raises ConfigError."""
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        raise ConfigError(f"user {name}: there is no such user on this machine — create it, or name another") from None
+
+
+def become_user(name: str) -> None:
+    """Give up root for good. Of no effect when not started as root. Raises ConfigError."""
+    if os.geteuid() != 0:
+        return
+    account = check_user(name)
+    try:
+        os.initgroups(name, account.pw_gid)
+        os.setgid(account.pw_gid)
+        os.setuid(account.pw_uid)
+    except OSError as error:
+        raise ConfigError(f"user {name}: cannot become this user ({error.strerror})") from error
