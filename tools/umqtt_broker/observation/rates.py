@@ -74,7 +74,7 @@ class ClientRates:
     def rates(self, client_id: bytes, connected_at: float, now: float, received: int, sent: int) -> tuple[float, float]:
         """Return messages per second received and sent since last asked, the first time since it connected."""
         seen = self._seen.pop(client_id, None)
-        if seen is None or seen[0] < connected_at:
+        if seen is None or seen[0] <= connected_at:
             seen = (connected_at, 0, 0, 0.0, 0.0)
         seconds = now - seen[0]
         if seconds >= self._shortest:

@@ -49,7 +49,8 @@ def read_or_create(path: Path) -> str:
 
 
 def _read(path: Path) -> str:
-    with path.open("rb") as file:
+    # O_NONBLOCK: a pipe that nobody writes to must not hold the start.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise ConfigError(f"http_token_file {path} is not a file — name a file")

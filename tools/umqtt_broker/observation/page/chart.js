@@ -71,7 +71,9 @@ export class Chart {
       paper.fillText(rate(line * step), area.left - 9, at);
     }
     paper.textBaseline = "top";
-    for (let minutes = 5; minutes >= 0; minutes -= 1) {
+    // Five labels and "now" where they fit, else every other.
+    const narrow = area.width < 420;
+    for (let minutes = narrow ? 4 : 5; minutes >= 0; minutes -= narrow ? 2 : 1) {
       const at = area.left + area.width * (1 - minutes / 5);
       paper.textAlign = minutes === 0 ? "right" : minutes === 5 ? "left" : "center";
       paper.fillText(minutes ? `−${minutes} min` : "now", at, area.top + area.height + 8);

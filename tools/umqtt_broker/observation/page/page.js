@@ -37,6 +37,8 @@ function takeToken() {
 
 async function request(method, path) {
   let response;
+  // What cannot stand in a header cannot be the token either.
+  if (!/^[\x21-\x7e]+$/.test(token)) throw new RequestError(401, "");
   try {
     response = await fetch(path, {
       method,
@@ -132,7 +134,7 @@ function show(broker) {
     + ` · up ${duration(broker.uptime_seconds)}`);
   setText("version", `version ${broker.version}`);
   setText("f-clients", count(clients.connected));
-  setText("f-clients-note", `${count(clients.away)} away · most at once ${count(clients.maximum)}`);
+  setText("f-clients-note", `${count(clients.away)} away · ${count(clients.maximum)} at most`);
   setText("f-in", rate(rates.messages_received));
   setText("f-in-note", `${bytes(rates.bytes_received)}/s · ${count(messages.received)} in all`);
   setText("f-out", rate(rates.messages_sent));
@@ -140,7 +142,8 @@ function show(broker) {
   setText("f-queued", count(messages.queued));
   setText("f-queued-note", `${bytes(messages.queued_bytes)} · ${count(messages.in_flight)} in flight`);
   setText("f-slow", count(clients.slow));
-  setText("f-slow-note", clients.slow ? "take less than comes for them" : "all keep up");
+  setText("f-slow-note", clients.slow ? "falling behind" : "all keep up");
+  byId("show-slow").hidden = !clients.slow;
   mark("tile-slow", "warn", clients.slow > 0);
   setText("f-dropped", count(messages.dropped));
   const reasons = Object.entries(messages.dropped_by_reason).filter(([, number]) => number);
@@ -165,6 +168,7 @@ byId("token-form").addEventListener("submit", (event) => {
   sessionStorage.setItem(KEY, token);
   poll();
 });
+byId("show-slow").addEventListener("click", () => sessions.filter("slow"));
 byId("lock").addEventListener("click", () => lock(""));
 document.addEventListener("visibilitychange", () => { if (!document.hidden && token) poll(); });
 addEventListener("hashchange", () => {

@@ -27,6 +27,17 @@ export class Sessions {
     byId("detail-forget").addEventListener("click", () => this.forget(this.shown));
   }
 
+  // Show only the sessions in a state, and go there.
+  filter(state) {
+    byId("search").value = "";
+    const radio = document.querySelector(`input[name=state][value=${state}]`);
+    radio.checked = true;
+    this.after = "";
+    byId("clients").scrollIntoView({ behavior: "smooth" });
+    radio.focus({ preventScroll: true });
+    this.refresh();
+  }
+
   async update() {
     const query = new URLSearchParams({
       limit: String(PAGE),
@@ -90,7 +101,7 @@ export class Sessions {
       queued: cell("n load", "queued"),
       inFlight: cell("n load", "in flight"),
       since: cell("n since"),
-      kick: element("button", "button small danger", "Kick"),
+      kick: element("button", "button small", "Kick"),
     };
     row.kick.type = "button";
     row.kick.setAttribute("aria-label", `Kick ${visible(clientId)}`);
