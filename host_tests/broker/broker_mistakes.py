@@ -1,0 +1,83 @@
+"""Mistakes planted in the broker's process, to show that the checks of this folder catch them.
+
+A name says what the broker does wrong; the text is the program that makes it do so. `command` is a broker with one.
+"""
+
+import sys
+
+ACKNOWLEDGES_EARLY = """
+SqliteStore.hold = lambda self, holder, packets: holder.release(packets)
+"""
+
+DOES_NOT_SYNC = """
+connect = schema.connect
+def careless(path):
+    database = connect(path)
+    database.execute("PRAGMA synchronous = OFF")
+    return database
+schema.connect = careless
+"""
+
+# A message for two: the first acknowledgement lets the PUBACK of the publisher go.
+COUNTS_ONE_FOR_ALL = """
+remove = SqliteStore.remove_delivery
+def greedy(self, session, position):
+    for batch in (self._open_batch, self._committing):
+        for row in list(batch.entries.values()) if batch else ():
+            if isinstance(row, tuple) and row[7] == b"pair" and row[0] != session:
+                remove(self, row[0], row[1])
+    remove(self, session, position)
+SqliteStore.remove_delivery = greedy
+"""
+
+RELEASES_OUT_OF_TURN = """
+def pop_held(self):
+    held = [key for key, entry in self.entries.items() if isinstance(entry, Held)]
+    return [self.entries.pop(key) for key in held]
+Batch.pop_held = pop_held
+"""
+
+# What is in flight when a connection ends is gone.
+LOSES_THE_WINDOW = """
+detach = Session.detach
+def forgetful(self):
+    self.in_flight.clear()
+    detach(self)
+Session.detach = forgetful
+"""
+
+# QoS 2: after a reconnect PUBLISH comes again although its PUBREC was there.
+FORGETS_PUBREC = """
+SqliteStore.set_released = lambda self, session, position: None
+"""
+
+FORGETS_INCOMING_IDENTIFIERS = """
+SqliteStore.set_inbound = lambda self, session, packet_id, present: None
+"""
+
+# What was recovered comes back in another order.
+SHUFFLES_PAGES = """
+read_page = writer._read_page
+writer._read_page = lambda database, page: read_page(database, page)[::-1]
+"""
+
+DROPS_RETAINED = """
+SqliteStore.set_retained = lambda self, topic_name, message: None
+"""
+
+_PROGRAM = """
+import sys
+from umqtt_broker.session import Session
+from umqtt_broker.store import schema, writer
+from umqtt_broker.store.batch import Batch, Held
+from umqtt_broker.store.sqlite import SqliteStore
+{mistake}
+from umqtt_broker.__main__ import main
+sys.exit(main())
+"""
+
+
+def command(mistake: str, *arguments: str) -> list[str]:
+    """Return the command of a broker with a mistake, or of a good one when it is empty."""
+    program = ["-c", _PROGRAM.format(mistake=mistake)] if mistake else ["-m", "umqtt_broker"]
+    return [sys.executable, *program, *arguments]

@@ -1,0 +1,214 @@
+"""What a traced run of the broker must show: nothing leaves before the fdatasync that covers it.
+
+A killed process proves nothing about fsync: the page cache survives it. So the system calls themselves are read, as
+strace saw them: what the broker received, wrote to its store, synced, and sent, in that order. The one exception to
+the rule is stated as precisely: a QoS 1 message need not be on the disk once every persistent session subscribed to
+it has acknowledged it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections import Counter
+from pathlib import Path
+
+from broker_peer import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, Packet, decode
+
+# -D: the broker, not strace, is the child; -xx and -s: all data, in hexadecimal.
+STRACE = (
+    "strace", "-D", "-f", "-qq", "-xx", "-s", "100000",
+    "-e", "trace=accept4,recvfrom,recvmsg,read,sendto,sendmsg,write,writev,pwrite64,fdatasync,fsync",
+)  # fmt: skip
+
+CONNECT, SUBSCRIBE = 1, 8
+
+_CALL = re.compile(r"^(\d+) +(\w+)\((.*)$")
+_RESUMED = re.compile(r"^(\d+) +<\.\.\. (\w+) resumed>(.*)$")
+_RESULT = re.compile(r"\) += (-?\d+)")
+_DATA = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
+_UNFINISHED = "<unfinished ...>"
+
+
+class _Wire:
+    """One direction of one connection: bytes in, packets out."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[int, Packet]]:
+        """Return the first byte and the packet of each packet that is whole now."""
+        self._buffer += data
+        packets = []
+        while True:
+            length = shift = 0
+            for at in range(1, 5):
+                if at >= len(self._buffer):
+                    return packets
+                length |= (self._buffer[at] & 127) << shift
+                shift += 7
+                if self._buffer[at] < 128:
+                    break
+            end = at + 1 + length
+            if len(self._buffer) < end:
+                return packets
+            packets.append((self._buffer[0], decode(self._buffer[0], bytes(self._buffer[at + 1 : end]))))
+            del self._buffer[:end]
+
+
+class _Connection:
+    def __init__(self) -> None:
+        self.received, self.sent = _Wire(), _Wire()
+        self.client_id = b""
+        self.is_persistent = False
+        # What the client waits for, by kind of the answer and packet identifier: when it asked, and what about.
+        self.asked: dict[tuple[int, int], tuple[int, Packet]] = {}
+        self.delivered: dict[int, bytes] = {}
+
+
+class TraceLaw:
+    """Reads a trace line by line and keeps what broke the law in `violations`.
+
+    subscribers: by topic name, the persistent sessions that get its QoS 1 and 2 messages. Payloads must be unique, and
+        no part of another. checked: packets looked at, by kind. needless: PUBACKs that left with no fdatasync because
+        every subscriber had acknowledged.
+    """
+
+    def __init__(self, subscribers: dict[bytes, set[bytes]]) -> None:
+        self.violations: list[str] = []
+        self.checked: Counter[int] = Counter()
+        self.needless = 0
+        self._subscribers = subscribers
+        self._connections: dict[int, _Connection] = {}
+        self._unfinished: dict[str, tuple[int, str]] = {}
+        self._line = 0
+        # What was written to files, by line; fdatasyncs that ended, as (begin, end) lines, in order of their ends.
+        self._write_lines: list[int] = []
+        self._writes: list[bytes] = []
+        self._syncs: list[tuple[int, int]] = []
+        self._acknowledged: set[tuple[bytes, bytes]] = set()
+        self._published: dict[bytes, int] = {}
+
+    def read(self, path: Path) -> None:
+        """Check the whole trace."""
+        with path.open() as lines:
+            for self._line, line in enumerate(lines, 1):
+                self._read_line(line.rstrip("\n"))
+
+    def _read_line(self, line: str) -> None:
+        resumed = _RESUMED.match(line)
+        if resumed:
+            process, name, rest = resumed.groups()
+            begin, arguments = self._unfinished.pop(process)
+            self._end_call(name, begin, arguments + rest)
+            return
+        call = _CALL.match(line)
+        if not call:
+            return  # a signal, or the end of a thread
+        process, name, arguments = call.groups()
+        # What is sent counts when the call begins: from then on it may leave.
+        if name in ("sendto", "sendmsg", "write", "writev", "pwrite64"):
+            self._begin_output(name, arguments)
+        if arguments.endswith(_UNFINISHED):
+            self._unfinished[process] = (self._line, arguments.removesuffix(_UNFINISHED))
+        else:
+            self._end_call(name, self._line, arguments)
+
+    def _begin_output(self, name: str, arguments: str) -> None:
+        descriptor = int(re.split(r"[,)]", arguments, maxsplit=1)[0])
+        data = _bytes(arguments)
+        connection = self._connections.get(descriptor)
+        if name == "pwrite64":
+            self._write_lines.append(self._line)
+            self._writes.append(data)
+        elif connection is not None:
+            for first_byte, packet in connection.sent.feed(data):
+                self._on_sent(connection, first_byte >> 4, packet)
+
+    def _end_call(self, name: str, begin: int, arguments: str) -> None:
+        found = _RESULT.search(arguments)
+        if found is None or int(found[1]) < 0:
+            return
+        if name in ("fdatasync", "fsync"):
+            self._syncs.append((begin, self._line))
+        elif name == "accept4":
+            self._connections[int(found[1])] = _Connection()
+        elif name in ("recvfrom", "recvmsg", "read"):
+            connection = self._connections.get(int(arguments.split(",", 1)[0]))
+            if connection is not None:
+                for first_byte, packet in connection.received.feed(_bytes(arguments)):
+                    self._on_received(connection, first_byte >> 4, packet)
+
+    # What the client said
+
+    def _on_received(self, connection: _Connection, kind: int, packet: Packet) -> None:
+        if kind == CONNECT:
+            connection.is_persistent = not packet.body[7] & 2
+            size = packet.body[10] << 8 | packet.body[11]
+            connection.client_id = packet.body[12 : 12 + size]
+            connection.asked[CONNACK, 0] = (self._line, packet)
+        elif kind == PUBLISH and packet.qos:
+            self._published.setdefault(packet.payload, self._line)
+            connection.asked[PUBACK if packet.qos == 1 else PUBREC, packet.packet_id] = (self._line, packet)
+        elif kind == PUBREL:
+            connection.asked[PUBCOMP, packet.packet_id] = (self._line, packet)
+        elif kind == PUBREC:
+            connection.asked[PUBREL, packet.packet_id] = (self._line, packet)
+        elif kind == SUBSCRIBE:
+            connection.asked[SUBACK, packet.packet_id] = (self._line, packet)
+        elif kind == PUBACK and packet.packet_id in connection.delivered:
+            self._acknowledged.add((connection.client_id, connection.delivered.pop(packet.packet_id)))
+
+    # What the broker answered
+
+    def _on_sent(self, connection: _Connection, kind: int, packet: Packet) -> None:
+        if kind == PUBLISH:
+            connection.delivered[packet.packet_id] = packet.payload
+            if packet.qos == 2 and connection.is_persistent:
+                self._require(kind, packet.payload, self._published[packet.payload], packet.payload)
+            return
+        asked = connection.asked.pop((kind, 0 if kind == CONNACK else packet.packet_id), None)
+        if asked is None:
+            return
+        when, question = asked
+        if kind in (PUBACK, PUBREC):
+            self._on_publish_answered(kind, when, question)
+        elif not connection.is_persistent:
+            return  # nothing of it outlives the connection
+        elif kind == CONNACK:
+            if not packet.body[0]:  # a session found was made, and safe, before
+                self._require(kind, connection.client_id, when, connection.client_id)
+        elif kind == SUBACK:
+            size = question.body[2] << 8 | question.body[3]
+            self._require(kind, b"of " + connection.client_id, when, question.body[4 : 4 + size])
+        else:
+            self._require(kind, b"%d of %s" % (packet.packet_id, connection.client_id), when, b"")
+
+    def _on_publish_answered(self, kind: int, when: int, question: Packet) -> None:
+        waiting = self._subscribers.get(question.topic_name, set())
+        if kind == PUBACK and not question.retain:
+            missing = {name for name in waiting if (name, question.payload) not in self._acknowledged}
+            if not missing:
+                self.checked[kind] += 1
+                if waiting and not self._is_safe(when, question.payload):
+                    self.needless += 1
+                return
+        self._require(kind, question.payload, when, question.payload if waiting or question.retain else b"")
+
+    def _require(self, kind: int, what: bytes, since: int, data: bytes) -> None:
+        """Demand that `data`, written after line `since`, is on the disk now."""
+        self.checked[kind] += 1
+        if not self._is_safe(since, data):
+            self.violations.append(f"line {self._line}: packet {kind} for {what!r}, asked in line {since}: not synced")
+
+    def _is_safe(self, since: int, data: bytes) -> bool:
+        first = bisect.bisect_right(self._write_lines, since)
+        for at in range(first, len(self._writes)):
+            if data in self._writes[at]:
+                written = self._write_lines[at]
+                return any(begin > written for begin, _ in self._syncs[bisect.bisect(self._syncs, (since, 0)) :])
+        return False
+
+
+def _bytes(arguments: str) -> bytes:
+    return b"".join(bytes.fromhex(found.replace("\\x", "")) for found in _DATA.findall(arguments))
