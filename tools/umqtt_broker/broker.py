@@ -5,6 +5,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
+from .bridge import Bridges
 from .config import BrokerConfig
 from .connection import Connection
 from .listeners import Place, open_places
@@ -47,7 +48,8 @@ class Broker:
         self.port = self.config.port
         self._connections: set[Connection] = set()
         self._places: list[Place] = []
-        self._services: list[Service] = []
+        self.bridges = Bridges(self)
+        self._services: list[Service] = [self.bridges]
         self._all_gone = asyncio.Event()
 
     async def __aenter__(self) -> "Broker":

@@ -104,11 +104,11 @@ class WebSocket(asyncio.Protocol):
             # Both sides have said close: the server closes first (7.1.1).
             self._transport.close()
         elif self._connection.congested:
-            # Only the newest PING need be answered (5.5.3): a client that sends them and reads nothing must not
-            # fill the memory.
             self._pong = replies[-1]
         elif not self.closing:
-            self._transport.write(b"".join(replies))
+            # Only the newest PING need be answered (5.5.3): a client that sends them and reads nothing must not
+            # fill the memory.
+            self._transport.write(replies[-1])
 
     def close(self) -> None:
         """Say close and wait for the client's close; the connection's own timer ends a wait in vain."""

@@ -1,7 +1,6 @@
 """The HTTP request that becomes a WebSocket (RFC 6455, section 4.2). No I/O."""
 
 import base64
-import binascii
 import hashlib
 import ipaddress
 from collections.abc import Collection
@@ -83,7 +82,7 @@ def _tokens(headers: dict[str, list[str]], name: str) -> list[str]:
 def _accept(keys: list[str]) -> str:
     try:
         is_key = len(keys) == 1 and len(base64.b64decode(keys[0], validate=True)) == 16
-    except binascii.Error:
+    except ValueError:  # binascii.Error, or not ASCII
         is_key = False
     if not is_key:
         raise UpgradeRefused(400, "Sec-WebSocket-Key must be 16 bytes in base64")
