@@ -81,7 +81,7 @@ class Blacklist:
 
     def _address_matches(self, text: str) -> bool:
         try:
-            address = ipaddress.ip_address(text.partition("%")[0])
+            address = ipaddress.ip_address(text)
         except ValueError:
             return False  # the path of a Unix socket
         if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:

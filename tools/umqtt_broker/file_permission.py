@@ -103,7 +103,7 @@ class FilePermission(Permission):
             if username is None:
                 return False
             pattern = pattern.replace("%u", escape(username.decode(errors="replace")))
-        return re.fullmatch(translate(pattern), client_id.decode(errors="replace")) is not None
+        return re.match(translate(pattern), client_id.decode(errors="replace")) is not None
 
 
 class PermissionHook(Permission):
