@@ -1,0 +1,197 @@
+"""TLS: who is let in, what a certificate says, and what is said about files that cannot be used."""
+
+import asyncio
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from broker_certificates import Pki
+from broker_peer import BrokerThread, connect_packet
+from conftest import StartBroker
+from cryptography import x509
+from umqtt_broker import BrokerConfig, ConfigError, Listener, Tls
+from umqtt_broker.tls import make_context, warnings_of
+
+CONNACK = b"\x20\x02\x00\x00"
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    """Certificates, made once."""
+    return Pki(tmp_path_factory.mktemp("certificates"))
+
+
+def answer(port: int, context: ssl.SSLContext | None = None, packet: bytes = connect_packet(b"p")) -> bytes:
+    """Connect, send a packet and return what comes back; b"" if the broker closed."""
+    with socket.create_connection(("127.0.0.1", port), 10) as plain:
+        link = plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
+        with link:
+            link.sendall(packet)
+            return link.recv(100)
+
+
+def test_tls_carries_a_session_and_plain_bytes_are_refused_and_counted(start_broker: StartBroker, pki: Pki) -> None:
+    broker = start_broker(listeners=(Listener(port=0, tls=pki.tls()),))
+    assert broker.broker.addresses() == [f"127.0.0.1:{broker.port} (tls)"]
+    assert answer(broker.port, pki.context()) == CONNACK
+    with pytest.raises(ConnectionError), socket.create_connection(("127.0.0.1", broker.port), 10) as plain:
+        plain.sendall(connect_packet(b"p"))
+        while plain.recv(100):
+            pass
+        raise ConnectionError
+    broker.wait_until(lambda: sum(count for name, count in broker.broker.stats.malformed.items() if "TLS" in name) == 1)
+
+
+@pytest.mark.parametrize(("version", "is_let_in"), [(ssl.TLSVersion.TLSv1_2, False), (ssl.TLSVersion.TLSv1_3, True)])
+def test_an_older_tls_version_than_the_lowest_is_refused(
+    start_broker: StartBroker, pki: Pki, version: ssl.TLSVersion, is_let_in: bool
+) -> None:
+    broker = start_broker(listeners=(Listener(port=0, tls=pki.tls(tls_version="tlsv1.3")),))
+    context = pki.context()
+    context.maximum_version = version
+    if is_let_in:
+        assert answer(broker.port, context) == CONNACK
+    else:
+        with pytest.raises(ssl.SSLError):
+            answer(broker.port, context)
+
+
+@pytest.mark.parametrize("protocol", ["mqtt", "websockets"])
+@pytest.mark.parametrize(
+    ("certificate", "is_let_in"), [("good", True), ("", False), ("bad", False), ("expired", False), ("stranger", False)]
+)
+def test_only_a_valid_certificate_that_is_not_revoked_lets_in(
+    start_broker: StartBroker, pki: Pki, certificate: str, is_let_in: bool, protocol: str
+) -> None:
+    tls = pki.tls(cafile=pki.path("ca.pem"), crlfile=pki.path("crl.pem"), require_certificate=True)
+    broker = start_broker(listeners=(Listener(port=0, tls=tls, protocol=protocol),))  # type: ignore
+    from websocket_peer import request
+
+    packet = request() if protocol == "websockets" else connect_packet(b"p")
+    if is_let_in:
+        assert answer(broker.port, pki.context(certificate), packet)[:4] in (CONNACK, b"HTTP")
+        return
+    # With TLS 1.3 the client learns that it was refused when it reads.
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        assert answer(broker.port, pki.context(certificate), packet) == b""
+        raise ConnectionError
+    broker.wait_until(lambda: any("TLS" in reason for reason in broker.broker.stats.malformed))
+
+
+def test_a_client_that_never_shakes_hands_is_cut_in_time(start_broker: StartBroker, pki: Pki) -> None:
+    broker = start_broker(listeners=(Listener(port=0, tls=pki.tls()),), connect_timeout=0.1)
+    with socket.create_connection(("127.0.0.1", broker.port), 10) as silent, suppress(ConnectionResetError):
+        assert silent.recv(100) == b""
+    broker.wait_until(lambda: broker.broker.stats.connect_timeouts == 1)
+
+
+def test_a_handshake_that_hangs_holds_nobody_up(start_broker: StartBroker, pki: Pki) -> None:
+    broker = start_broker(listeners=(Listener(port=0, tls=pki.tls()),))
+    silent = [socket.create_connection(("127.0.0.1", broker.port), 10) for _ in range(50)]
+    assert answer(broker.port, pki.context()) == CONNACK
+    for one in silent:
+        one.close()
+
+
+def test_a_broker_stops_while_handshakes_hang(pki: Pki) -> None:
+    with BrokerThread(BrokerConfig(listeners=(Listener(port=0, tls=pki.tls()),))) as broker:
+        silent = socket.create_connection(("127.0.0.1", broker.port), 10)
+        assert answer(broker.port, pki.context()) == CONNACK
+    silent.close()
+
+
+Break = Callable[[Pki, Path], Tls]
+UNUSABLE: list[tuple[Break, str]] = [
+    (lambda pki, _: Tls(certfile=pki.path("broker.pem")), "TLS needs both certfile and keyfile"),
+    (lambda pki, _: Tls(certfile=pki.path("x"), keyfile=pki.path("broker.key")), "certfile .*x cannot be read"),
+    (lambda pki, _: Tls(certfile=pki.path("broker.pem"), keyfile=pki.path("x")), "keyfile .*x cannot be read"),
+    (lambda pki, _: Tls(certfile=pki.path("broker.pem"), keyfile=pki.path("good.key")), "do not belong together"),
+    (lambda pki, _: Tls(certfile=pki.path("broker.key"), keyfile=pki.path("broker.key")), "cannot be used: not PEM"),
+    (lambda pki, _: pki.tls(require_certificate=True), "needs cafile or capath"),
+    (lambda pki, _: pki.tls(require_certificate=True, cafile=pki.path("x")), "cafile .*x cannot be read"),
+    (lambda pki, _: pki.tls(require_certificate=True, cafile=pki.path("broker.key")), "cafile .* is not PEM"),
+    (lambda pki, _: pki.tls(require_certificate=True, capath=pki.path("x")), "capath .*x is not a folder"),
+    (
+        lambda pki, _: pki.tls(require_certificate=True, cafile=pki.path("ca.pem"), crlfile=pki.path("ca.pem")),
+        "crlfile .* has no revocation list",
+    ),
+    (lambda pki, _: pki.tls(ciphers="NONSENSE"), "OpenSSL knows none"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("broken", "reason"), UNUSABLE)
+def test_files_that_cannot_be_used_are_named(pki: Pki, tmp_path: Path, broken: Break, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as caught:
+        make_context(broken(pki, tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_encrypted_key_is_never_asked_for_on_the_terminal(pki: Pki, tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives import serialization
+
+    key = serialization.load_pem_private_key(Path(pki.path("broker.key")).read_bytes(), None)
+    encrypted = tmp_path / "encrypted.key"
+    encrypted.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    with pytest.raises(ConfigError, match="is encrypted"):
+        make_context(Tls(certfile=pki.path("broker.pem"), keyfile=str(encrypted)))
+
+
+def test_a_key_that_others_can_read_is_warned_of(pki: Pki, tmp_path: Path) -> None:
+    key = Path(shutil.copy(pki.path("broker.key"), tmp_path))
+    for mode, is_warned in ((0o600, False), (0o640, False), (0o644, True), (0o660, True)):
+        key.chmod(mode)
+        assert bool(warnings_of(Tls(keyfile=str(key)))) == is_warned, oct(mode)
+
+
+# Who a certificate names
+
+
+class _Transport(asyncio.Transport):
+    def __init__(self, *names: tuple[str, str]) -> None:
+        super().__init__({"peercert": {"subject": tuple((name,) for name in names)}})
+
+
+@pytest.mark.parametrize(
+    ("names", "common_name", "subject"),
+    [
+        (
+            (("countryName", "CH"), ("organizationName", "Fleet"), ("commonName", "pump-7")),
+            "pump-7",
+            "CN=pump-7,O=Fleet,C=CH",
+        ),
+        ((("commonName", "a,CN=admin"),), "a,CN=admin", r"CN=a\,CN=admin"),
+        ((("commonName", '#x"<>;+\\ '),), '#x"<>;+\\ ', """CN=\\#x\\"\\<\\>\\;\\+\\\\\\ """),
+        ((("organizationName", "Fleet"),), None, "O=Fleet"),
+        ((), None, None),
+    ],
+)
+def test_the_identity_is_the_common_name_or_the_whole_subject(
+    names: tuple[tuple[str, str], ...], common_name: str | None, subject: str | None
+) -> None:
+    from umqtt_broker.tls import identity_of
+
+    transport = _Transport(*names)
+    assert identity_of(transport, Listener()) is None
+    assert identity_of(transport, Listener(use_identity_as_username=True)) == common_name
+    listener = Listener(use_identity_as_username=True, use_subject_as_username=True)
+    assert identity_of(transport, listener) == subject
+
+
+def test_the_subject_is_written_as_mosquitto_writes_it(pki: Pki) -> None:
+    certificate = x509.load_pem_x509_certificate(Path(pki.path("good.pem")).read_bytes())
+    found = subprocess.run(
+        ["openssl", "x509", "-in", pki.path("good.pem"), "-noout", "-subject", "-nameopt", "RFC2253"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert found.stdout.strip() == f"subject={certificate.subject.rfc4514_string()}" == "subject=CN=pump-7,C=CH"
