@@ -2,8 +2,8 @@
 
 A killed process proves nothing about fsync: the page cache survives it. So the system calls themselves are read, as
 strace saw them: what the broker received, wrote to its store, synced, and sent, in that order. The one exception to
-the rule is stated as precisely: a QoS 1 message need not be on the disk once every persistent session subscribed to
-it has acknowledged it.
+the rule is stated as precisely: a message delivered at QoS 1 need not be on the disk once every persistent session
+subscribed to it has acknowledged it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,13 @@ class _Wire:
         self._buffer += data
         packets = []
         while True:
-            length = shift = 0
-            for at in range(1, 5):
-                if at >= len(self._buffer):
-                    return packets
-                length |= (self._buffer[at] & 127) << shift
-                shift += 7
-                if self._buffer[at] < 128:
-                    break
+            length, at = 0, 1
+            while at < len(self._buffer) and self._buffer[at] & 128:
+                length |= (self._buffer[at] & 127) << 7 * (at - 1)
+                at += 1
+            if at >= len(self._buffer):
+                return packets
+            length |= self._buffer[at] << 7 * (at - 1)
             end = at + 1 + length
             if len(self._buffer) < end:
                 return packets
@@ -186,14 +185,14 @@ class TraceLaw:
 
     def _on_publish_answered(self, kind: int, when: int, question: Packet) -> None:
         waiting = self._subscribers.get(question.topic_name, set())
-        if kind == PUBACK and not question.retain:
-            missing = {name for name in waiting if (name, question.payload) not in self._acknowledged}
-            if not missing:
-                self.checked[kind] += 1
-                if waiting and not self._is_safe(when, question.payload):
-                    self.needless += 1
-                return
-        self._require(kind, question.payload, when, question.payload if waiting or question.retain else b"")
+        missing = any((name, question.payload) not in self._acknowledged for name in waiting)
+        if kind == PUBACK and not missing and not question.retain:
+            self.checked[kind] += 1
+            if waiting and not self._is_safe(when, question.payload):
+                self.needless += 1
+            return
+        # PUBREC also says that the packet identifier is safe: something was written, if not the message.
+        self._require(kind, question.payload, when, question.payload if missing or question.retain else b"")
 
     def _require(self, kind: int, what: bytes, since: int, data: bytes) -> None:
         """Demand that `data`, written after line `since`, is on the disk now."""

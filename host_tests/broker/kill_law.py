@@ -1,0 +1,249 @@
+"""kill -9 at any moment under a seeded load: everything acknowledged is there, in order, at QoS 2 exactly once.
+
+`run` does it and returns a Tally. Each kind of check is a function that takes the Load and adds to the Tally: more
+kinds of load bring their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import broker_mistakes
+from broker_peer import PATIENCE, Peer
+from kill_clients import GONE, Publisher, Subscriber, roam
+
+# Seconds without a message after which what is missing counts as lost.
+_SILENCE = 1.0
+
+
+@dataclass
+class Tally:
+    """What a run found. `failures` says the same in words; `other`: laws broken in another way."""
+
+    runs: int = 0
+    messages: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    out_of_order: int = 0
+    other: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def broken(self) -> int:
+        """How many laws were broken in all."""
+        return self.lost + self.duplicated + self.out_of_order + self.other
+
+
+class Load:
+    """The clients of a run, and the broker they hold on to."""
+
+    def __init__(self, folder: Path, seed: int, mistake: str = "") -> None:
+        self.rng = random.Random(seed)
+        self.publishers = [Publisher("one", 1), Publisher("two", 2)]
+        self.state = Publisher("now", 1, retain=True)
+        self.stays, self.roams = Subscriber(b"stays"), Subscriber(b"roams")
+        self.wills: list[bytes] = []
+        # At the start of each life of the broker: the number retained, and the highest that was acknowledged.
+        self.retained: list[tuple[int, int]] = []
+        self._store = folder / "broker.db"
+        self._mistake = mistake
+
+    @property
+    def subscribers(self) -> list[Subscriber]:
+        """Those whose sessions get the whole load."""
+        return [self.stays, self.roams]
+
+    @contextlib.contextmanager
+    def broker(self):
+        """A broker process on the store; yields it and its port. Killed at the end if it still runs."""
+        command = broker_mistakes.command(self._mistake, "-p", "0", "--store", str(self._store))
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            assert line.startswith("listening on "), line
+            yield process, int(line.rpartition(":")[2])
+        finally:
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGKILL)
+            process.wait(PATIENCE)
+            process.stdout.close()
+
+    def prepare(self) -> None:
+        """Make the sessions."""
+        with self.broker() as (process, port):
+            for subscriber in self.subscribers:
+                subscriber.subscribe(port)
+            process.send_signal(signal.SIGKILL)
+
+    def cycle(self, number: int, with_wills: bool) -> None:
+        """One life of the broker: load from all sides, and SIGKILL at a random moment of it."""
+        with self.broker() as (process, port), contextlib.ExitStack() as connected:
+            self._look_at_retained(port)
+            if with_wills:
+                will = b"will:%d" % number
+                dying = connected.enter_context(Peer(port))
+                dying.connect(b"dying", will=(b"wills/%d" % number, will, 1, False))
+                self.wills.append(will)
+            jobs: list[tuple[Callable[..., None], tuple[object, ...]]] = [
+                (publisher.run, (port, lambda: False)) for publisher in (*self.publishers, self.state)
+            ]
+            if self.rng.random() < 0.8:
+                jobs.append((self.stays.run, (port,)))
+            jobs.append((roam, (self.roams, port, random.Random(self.rng.random()))))
+            wanted = sum(publisher.acknowledged for publisher in self.publishers) + self.rng.randint(50, 1500)
+            threads = [threading.Thread(target=_until_gone, args=(run, *arguments)) for run, arguments in jobs]
+            for thread in threads:
+                thread.start()
+            while sum(publisher.acknowledged for publisher in self.publishers) < wanted and threads[0].is_alive():
+                threads[0].join(0.001)
+            process.send_signal(signal.SIGKILL)
+            for thread in threads:
+                thread.join(PATIENCE)
+
+    def finish(self) -> None:
+        """Let the publishers finish and the subscribers take everything."""
+        with self.broker() as (process, port):
+            self._look_at_retained(port)
+            for publisher in (*self.publishers, self.state):
+                _until_gone(publisher.run, port, lambda: True)
+            everything = {
+                f"{publisher.name}:{number}".encode()
+                for publisher in self.publishers
+                for number in range(1, publisher.published + 1)
+            } | set(self.wills)
+            for subscriber in self.subscribers:
+                missing = everything - {payload for payload, _ in subscriber.received}
+                _until_gone(subscriber.drain, port, _completion(subscriber, missing), _SILENCE)
+            process.terminate()
+            process.wait(PATIENCE)
+
+    def _look_at_retained(self, port: int) -> None:
+        with Peer(port) as peer:
+            peer.connect(b"looks")
+            peer.subscribe(b"state/now", 0)
+            found = [int(packet.payload.rpartition(b":")[2]) for packet in peer.flush()]
+        self.retained.append((found[0] if found else 0, self.state.acknowledged))
+
+
+def _until_gone(function: Callable[..., None], *arguments: object) -> None:
+    """Run a client until its broker is killed."""
+    with contextlib.suppress(*GONE):
+        function(*arguments)
+
+
+def _completion(subscriber: Subscriber, missing: set[bytes]) -> Callable[[], bool]:
+    """Return a function that tells whether nothing is missing any more."""
+    seen = len(subscriber.received)
+
+    def is_complete() -> bool:
+        nonlocal seen
+        for payload, _ in subscriber.received[seen:]:
+            missing.discard(payload)
+        seen = len(subscriber.received)
+        return not missing
+
+    return is_complete
+
+
+# The checks
+
+
+def check_streams(load: Load, tally: Tally) -> None:
+    """Each subscriber has each publisher's numbers, in order, and twice only where that is allowed."""
+    for subscriber in load.subscribers:
+        for publisher in load.publishers:
+            who = f"{subscriber.client_id.decode()} of {publisher.name}"
+            prefix = f"{publisher.name}:".encode()
+            arrived = [
+                (int(payload.removeprefix(prefix)), dup)
+                for payload, dup in subscriber.received
+                if payload.startswith(prefix)
+            ]
+            missing = set(range(1, publisher.acknowledged + 1)) - {number for number, _ in arrived}
+            if missing:
+                tally.lost += len(missing)
+                tally.failures.append(f"{who}: lost {len(missing)}, the first {min(missing)}")
+            _check_order(who, publisher, arrived, tally)
+        tally.messages += len(subscriber.received)
+
+
+def _check_order(who: str, publisher: Publisher, arrived: list[tuple[int, bool]], tally: Tally) -> None:
+    seen: set[int] = set()
+    highest = 0
+    for number, dup in arrived:
+        if number in seen:
+            if publisher.qos == 2 or not (dup or number in publisher.repeated):
+                tally.duplicated += 1
+                tally.failures.append(f"{who}: {number} twice{' with DUP' if dup else ''}")
+        elif number < highest:
+            tally.out_of_order += 1
+            tally.failures.append(f"{who}: {number} after {highest}")
+        seen.add(number)
+        highest = max(highest, number)
+
+
+def check_retained(load: Load, tally: Tally) -> None:
+    """The retained message is the last one acknowledged, or a later one."""
+    for number, acknowledged in load.retained:
+        if number < acknowledged:
+            tally.lost += 1
+            tally.failures.append(f"retained: {number} instead of {acknowledged}")
+
+
+def check_wills(load: Load, tally: Tally) -> None:
+    """Who was connected when the broker died left a will: each subscriber has it once, or again with DUP."""
+    for subscriber in load.subscribers:
+        for will in load.wills:
+            copies = [dup for payload, dup in subscriber.received if payload == will]
+            if not copies:
+                tally.lost += 1
+                tally.failures.append(f"{subscriber.client_id.decode()}: {will.decode()} was not published")
+            elif not all(copies[1:]):
+                tally.duplicated += 1
+                tally.failures.append(f"{subscriber.client_id.decode()}: {will.decode()} was published twice")
+
+
+def check_sessions(load: Load, tally: Tally) -> None:
+    """No client saw its session forgotten, or an answer it had not asked for."""
+    for client in (*load.publishers, load.state, *load.subscribers):
+        tally.other += len(client.broken)
+        tally.failures += client.broken
+
+
+# Off until the broker hands wills to its store.
+WILLS = False
+
+CHECKS = (check_streams, check_retained, check_wills, check_sessions)
+
+
+def run(
+    folder: Path,
+    cycles: int,
+    seed: int,
+    mistake: str = "",
+    *,
+    with_wills: bool = WILLS,
+    say: Callable[[str], None] = lambda text: None,
+) -> Tally:
+    """Kill the broker `cycles` times, then count. `folder` is empty; `mistake` is planted in the broker."""
+    load = Load(folder, seed, mistake)
+    load.prepare()
+    tally = Tally()
+    for number in range(1, cycles + 1):
+        load.cycle(number, with_wills)
+        tally.runs += 1
+        if number % 10 == 0:
+            say(f"  {number} kills, {sum(publisher.acknowledged for publisher in load.publishers)} acknowledged")
+    load.finish()
+    for check in CHECKS:
+        check(load, tally)
+    return tally

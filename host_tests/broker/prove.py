@@ -1,0 +1,126 @@
+"""Proves the broker: `make prove-broker`, or `python host_tests/broker/prove.py [--quick] [--json] [--seed N]`.
+
+Kills the broker with SIGKILL under load (50 times; quick: 10) and counts what was acknowledged, checks that planted
+mistakes are caught, and, where strace is there, reads from a trace that nothing leaves before the fdatasync that
+covers it. Prints one JSON object last with --json: runs, messages, lost, duplicated, out_of_order, other (laws broken
+in another way), not_synced (packets that left too early; null without strace), controls, controls_caught, seed,
+seconds. Exit code: 0, or 1 when a law was broken or a mistake not caught.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import broker_mistakes
+import kill_law
+import trace_load
+
+_EXIT_BROKEN = 1
+
+# Kills in one control, and seeds it is tried with: a mistake that only shows now and then shows in one of them.
+_CONTROL_KILLS = 4
+_CONTROL_TRIES = 3
+
+KILL_CONTROLS = {
+    "acknowledges before the commit": broker_mistakes.ACKNOWLEDGES_EARLY,
+    "releases what was held out of turn": broker_mistakes.RELEASES_OUT_OF_TURN,
+    "loses the window on takeover": broker_mistakes.LOSES_THE_WINDOW,
+    "forgets PUBREC": broker_mistakes.FORGETS_PUBREC,
+    "forgets incoming identifiers": broker_mistakes.FORGETS_INCOMING_IDENTIFIERS,
+    "turns the recovered queue round": broker_mistakes.SHUFFLES_PAGES,
+    "drops retained messages": broker_mistakes.DROPS_RETAINED,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="proves the broker")
+    parser.add_argument("--quick", action="store_true", help="a sample, in less than a minute")
+    parser.add_argument("--json", action="store_true", help="one JSON object and nothing else on stdout")
+    parser.add_argument("--seed", type=int, help="repeat a run; without it a new one is chosen and printed")
+    parser.add_argument("--kills", type=int, help="how many kills")
+    options = parser.parse_args(arguments)
+    seed = random.randrange(1, 1_000_000) if options.seed is None else options.seed
+    kills = options.kills or (10 if options.quick else 50)
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="umqtt-prove-") as folder:
+        say(f"seed {seed}: {kills} kills")
+        tally = kill_law.run(_new(folder, "kills"), kills, seed, say=say)
+        for failure in tally.failures[:20]:
+            say(f"  {failure}")
+        say("planted mistakes")
+        caught = {name: _catch(Path(folder), mistake, seed) for name, mistake in KILL_CONTROLS.items()}
+        not_synced = None
+        if shutil.which("strace") is None:
+            say("no trace: strace is not installed — apt install strace")
+        else:
+            not_synced = _trace(folder, seed, say)
+            caught.update(
+                (f"traced: {name}", _catch_in_trace(Path(folder), mistake, seed))
+                for name, mistake in trace_load.MISTAKES.items()
+            )
+        for name, how in caught.items():
+            say(f"  {name}: {how or 'NOT CAUGHT'}")
+    result = {
+        "runs": tally.runs,
+        "messages": tally.messages,
+        "lost": tally.lost,
+        "duplicated": tally.duplicated,
+        "out_of_order": tally.out_of_order,
+        "other": tally.other,
+        "not_synced": not_synced,
+        "controls": len(caught),
+        "controls_caught": sum(1 for how in caught.values() if how),
+        "seed": seed,
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+    print(json.dumps(result) if options.json else "\n".join(f"{name}: {value}" for name, value in result.items()))
+    is_broken = tally.broken or not_synced or result["controls_caught"] != result["controls"]
+    return _EXIT_BROKEN if is_broken else 0
+
+
+def _trace(folder: str, seed: int, say: Callable[[str], None]) -> int:
+    law = trace_load.trace(_new(folder, "trace"), seed)
+    say(f"trace: {sum(law.checked.values())} packets, {law.needless} PUBACKs that needed no disk")
+    for violation in law.violations[:20]:
+        say(f"  {violation}")
+    return len(law.violations)
+
+
+def _catch(folder: Path, mistake: str, seed: int) -> str:
+    """Return the first law a mistake broke, "" if it got away."""
+    for attempt in range(_CONTROL_TRIES):
+        tally = kill_law.run(_new(folder, "control"), _CONTROL_KILLS, seed + attempt, mistake)
+        if tally.failures:
+            return _first(tally.failures)
+    return ""
+
+
+def _catch_in_trace(folder: Path, mistake: str, seed: int) -> str:
+    for attempt in range(_CONTROL_TRIES):
+        if violations := trace_load.trace(_new(folder, "control"), seed + attempt, mistake).violations:
+            return _first(violations)
+    return ""
+
+
+def _first(failures: list[str]) -> str:
+    return failures[0] if failures else ""
+
+
+def _new(folder: str | Path, prefix: str) -> Path:
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

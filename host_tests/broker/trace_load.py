@@ -1,0 +1,122 @@
+"""A load that puts every rule of `trace_law` to the question, and the traced broker it runs against."""
+
+import random
+import subprocess
+from pathlib import Path
+
+import broker_mistakes
+from broker_peer import PATIENCE, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Packet, Peer, ack_packet, publish_packet
+from trace_law import STRACE, TraceLaw
+
+MESSAGES = 150
+SUBSCRIBERS = {
+    b"quick": {b"online"},
+    b"both": {b"online", b"absent"},
+    b"pair": {b"online", b"other"},
+    b"twice": {b"exactly"},
+    b"retained": set(),
+}
+
+MISTAKES = {
+    "acknowledges before the commit": broker_mistakes.ACKNOWLEDGES_EARLY,
+    "commits without syncing": broker_mistakes.DOES_NOT_SYNC,
+    "takes one subscriber's acknowledgement for all": broker_mistakes.COUNTS_ONE_FOR_ALL,
+    "releases what was held behind a message not yet acknowledged": broker_mistakes.RELEASES_OUT_OF_TURN,
+}
+
+
+def trace(tmp_path: Path, seed: int, mistake: str = "") -> TraceLaw:
+    """Run a load against a traced broker and return what the trace shows."""
+    output = tmp_path / "trace"
+    process = subprocess.Popen(
+        [*STRACE, "-o", str(output), *broker_mistakes.command(mistake, "-p", "0", "--store", str(tmp_path / "b.db"))],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        load(int(process.stdout.readline().rpartition(":")[2]), random.Random(seed))
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+        # strace holds the pipe too: its end is the end of the trace.
+        process.stdout.read()
+        process.stdout.close()
+    law = TraceLaw(SUBSCRIBERS)
+    law.read(output)
+    return law
+
+
+def load(port: int, rng: random.Random) -> None:
+    """Publish at QoS 1 and 2 to sessions that acknowledge at once, late, and never."""
+    with Peer(port) as absent:
+        absent.connect(b"absent", clean_session=False)
+        absent.subscribe(b"both", 1)
+        absent.disconnect()
+    with Peer(port) as online, Peer(port) as other, Peer(port) as exactly, Peer(port) as publisher:
+        for client, name, topics in (
+            (online, b"online", (b"quick", b"both", b"pair")),
+            (other, b"other", (b"pair",)),
+            (exactly, b"exactly", (b"twice",)),
+        ):
+            client.connect(name, clean_session=False)
+            for topic_name in topics:
+                client.subscribe(topic_name, 2 if client is exactly else 1)
+        publisher.connect(b"publisher", clean_session=False)
+        number = 0
+        while number < MESSAGES:
+            # One topic a round: what comes back to whom is known.
+            topic_name = rng.choice(sorted(SUBSCRIBERS))
+            count = rng.randint(1, 5)
+            qos = 2 if topic_name == b"twice" else rng.choice([1, 1, 2])
+            packets = []
+            for _ in range(count):
+                number += 1
+                retain = topic_name == b"retained"
+                # Of two retained messages of one topic in one transaction only the later is written.
+                name = b"retained/%d" % number if retain else topic_name
+                packets.append(publish_packet(name, b"<%d>" % number, qos, number, retain=retain))
+            publisher.send(b"".join(packets))
+            readers = {b"quick": [online], b"both": [online], b"pair": [online, other], b"twice": [exactly]}
+            *first, last = readers.get(topic_name, [None])
+            for reader in first:
+                take(reader, count, rng)
+            # The last subscriber acknowledges before the publisher is answered, or only afterwards.
+            is_late = bool(first) and rng.random() < 0.7
+            if last is not None and not is_late:
+                take(last, count, rng)
+            finish(publisher, count, qos)
+            if last is not None and is_late:
+                take(last, count, rng)
+
+
+def take(reader: Peer, count: int, rng: random.Random) -> None:
+    """Receive `count` messages to the end, the acknowledgements one by one or together."""
+    messages: list[Packet] = []
+    while len(messages) < count:
+        packet = reader.receive()
+        if packet.kind == PUBLISH:
+            messages.append(packet)
+        else:
+            reader.send(ack_packet(PUBCOMP, packet.packet_id))
+    acknowledgements = [ack_packet(PUBACK if one.qos == 1 else PUBREC, one.packet_id) for one in messages]
+    if rng.random() < 0.5:
+        reader.send(b"".join(acknowledgements))
+    else:
+        for acknowledgement in acknowledgements:
+            reader.send(acknowledgement)
+            reader.send(b"\xc0\0")
+            while (packet := reader.receive()).kind == PUBREL:
+                reader.send(ack_packet(PUBCOMP, packet.packet_id))
+
+
+def finish(publisher: Peer, count: int, qos: int) -> None:
+    """Wait until the broker is done with `count` messages."""
+    completed = 0
+    while completed < count:
+        packet = publisher.receive()
+        if packet.kind == PUBREC:
+            publisher.send(ack_packet(PUBREL, packet.packet_id))
+        else:
+            assert packet.kind == (PUBACK if qos == 1 else PUBCOMP)
+            completed += 1
