@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from umqtt_kit.__main__ import run
 
-_COMMANDS = ("broker", "collect", "demo", "fleet", "ingest", "passwd", "size", "store")
+_COMMANDS = ("broker", "certs", "collect", "demo", "fleet", "ingest", "passwd", "size", "store")
 
 
 @pytest.mark.parametrize("name", _COMMANDS)

@@ -11,7 +11,7 @@ import click
 from umqtt_kit.errors import EXIT_INTERRUPTED, EXIT_USAGE, Interrupted, KitError
 
 # Imported when called: `umqtt broker` need not wait for what `umqtt demo` imports.
-_COMMANDS = ("broker", "collect", "demo", "fleet", "ingest", "passwd", "size", "store")
+_COMMANDS = ("broker", "certs", "collect", "demo", "fleet", "ingest", "passwd", "size", "store")
 
 
 class _Commands(click.Group):

@@ -1,0 +1,318 @@
+"""A private certificate authority in a folder, for one fleet: its broker, its boards, and who was revoked.
+
+    ca.pem, ca.der          the authority's certificate: what boards trust
+    ca.key                  its private key: whoever has it can make boards
+    crl.pem                 revoked certificates: what the broker reads as crlfile
+    issued.jsonl            every certificate ever issued: one JSON object a line
+    broker/cert.pem, key.pem
+    devices/NAME/cert.pem, key.pem, and cert.der, key.der, ca.der for ports of MicroPython that read no PEM
+
+Keys are of the curve P-256, which boards compute quickly. Files with private keys can be read by their owner alone.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import ipaddress
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from umqtt_kit.errors import EXIT_USAGE, KitError
+
+BROKER = "broker"
+DEVICE = "device"
+
+CA_DAYS = 7300
+BROKER_DAYS = 825
+DEVICE_DAYS = 3650
+
+# A name is a folder's, a user name of the broker and a level of topics: none of them may mean more than itself.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# How far the clock of who checks may be behind.
+_SKEW = datetime.timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A certificate. serial: hexadecimal; name: the common name; hosts: what a broker's is for; expires: ISO, UTC."""
+
+    serial: str
+    kind: str
+    name: str
+    hosts: list[str]
+    expires: str
+
+    def days_left(self) -> int:
+        """Return whole days until it expires; negative afterwards."""
+        return (datetime.datetime.fromisoformat(self.expires) - _now()).days
+
+
+class Authority:
+    """The authority in one folder. Every method that changes something holds the folder's lock while it does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._index = folder / "issued.jsonl"
+
+    # Making
+
+    def create(self, name: str, days: int = CA_DAYS, *, force: bool = False) -> None:
+        """Make the authority. Raises KitError if there is one: a new one makes everything it issued worthless."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise KitError(
+                f"cannot make {self.folder} ({error.strerror}) — choose another with --dir", EXIT_USAGE
+            ) from error
+        with self._lock():
+            if (self.folder / "ca.key").exists() and not force:
+                raise KitError(
+                    f"{self.folder}/ca.key exists — with --force a new authority replaces it, and every broker and "
+                    "device needs new certificates",
+                    EXIT_USAGE,
+                )
+            key = ec.generate_private_key(ec.SECP256R1())
+            subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+            certificate = (
+                _builder(subject, subject, key.public_key(), _now() + datetime.timedelta(days))
+                .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+                .add_extension(_key_usage(signs_certificates=True), critical=True)
+                .sign(key, hashes.SHA256())
+            )
+            _write(self.folder / "ca.key", _pem(key), private=True)
+            _write(self.folder / "ca.pem", certificate.public_bytes(Encoding.PEM))
+            _write(self.folder / "ca.der", certificate.public_bytes(Encoding.DER))
+            _write(self._index, b"")
+            self._write_crl([], 1)
+
+    def issue_broker(self, hosts: Sequence[str], days: int = BROKER_DAYS, *, force: bool = False) -> Issued:
+        """Make the broker's certificate for the names and addresses that clients reach it by."""
+        with self._lock():
+            return self._issue(BROKER, BROKER, list(hosts), days, force)
+
+    def issue_device(self, name: str, days: int = DEVICE_DAYS, *, force: bool = False) -> Issued:
+        """Make the certificate of a device; its name becomes the user name at the broker."""
+        if not _NAME.fullmatch(name) or name == BROKER:
+            raise KitError(
+                f"{name!r} cannot be a device's name — use letters, digits, '.', '_', '-', at most 64; not 'broker'",
+                EXIT_USAGE,
+            )
+        with self._lock():
+            return self._issue(DEVICE, name, [], days, force)
+
+    def renew(self, name: str, days: int | None = None) -> Issued:
+        """Replace the certificate and key of a device, or of "broker". The old ones stay valid until they expire."""
+        with self._lock():
+            old = [issued for issued in self._read_index() if issued.name == name]
+            if not old:
+                raise KitError(f"{self.folder} has issued nothing to {name!r} — see: umqtt certs ls", EXIT_USAGE)
+            if self._revoked(old[-1]):
+                raise KitError(f"{name!r} is revoked — make new ones with: umqtt certs device --force", EXIT_USAGE)
+            return self._issue(
+                old[-1].kind, name, old[-1].hosts, days or (BROKER_DAYS if name == BROKER else DEVICE_DAYS), True
+            )
+
+    def _issue(self, kind: str, name: str, hosts: list[str], days: int, force: bool) -> Issued:
+        ca, ca_key = self._load()
+        folder = self.folder / "devices" / name if kind == DEVICE else self.folder / BROKER
+        if (folder / "key.pem").exists() and not force:
+            raise KitError(f"{folder}/key.pem exists — replace it with --force", EXIT_USAGE)
+        key = ec.generate_private_key(ec.SECP256R1())
+        # Nothing outlives who vouches for it.
+        expires = min(_now() + datetime.timedelta(days), ca.not_valid_after_utc)
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        usage = ExtendedKeyUsageOID.SERVER_AUTH if kind == BROKER else ExtendedKeyUsageOID.CLIENT_AUTH
+        builder = (
+            _builder(subject, ca.subject, key.public_key(), expires)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()),
+                critical=False,
+            )
+        )
+        if kind == BROKER:
+            builder = builder.add_extension(x509.SubjectAlternativeName(list(map(_host, hosts))), critical=False)
+        certificate = builder.sign(ca_key, hashes.SHA256())
+        issued = Issued(f"{certificate.serial_number:x}", kind, name, hosts, expires.isoformat())
+        # First the record: what is not in it could never be revoked.
+        _write(self._index, self._index.read_bytes() + json.dumps(asdict(issued)).encode() + b"\n")
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder / "key.pem", _pem(key), private=True)
+        _write(folder / "cert.pem", certificate.public_bytes(Encoding.PEM))
+        if kind == DEVICE:
+            der = key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+            _write(folder / "key.der", der, private=True)
+            _write(folder / "cert.der", certificate.public_bytes(Encoding.DER))
+            _write(folder / "ca.der", ca.public_bytes(Encoding.DER))
+        return issued
+
+    # Revoking
+
+    def revoke(self, name: str) -> int:
+        """Revoke every certificate that a device ever got. Returns how many were still valid.
+
+        Raises KitError if there are none, or the name is the broker's: boards read no list of revoked brokers.
+        """
+        with self._lock():
+            found = [issued for issued in self._read_index() if issued.name == name and issued.kind == DEVICE]
+            if not found:
+                raise KitError(f"{self.folder} has no device {name!r} — see: umqtt certs ls", EXIT_USAGE)
+            crl = self._read_crl()
+            revoked = list(crl)
+            known = {entry.serial_number for entry in revoked}
+            new = [issued for issued in found if int(issued.serial, 16) not in known]
+            for issued in new:
+                revoked.append(
+                    x509.RevokedCertificateBuilder()
+                    .serial_number(int(issued.serial, 16))
+                    .revocation_date(_now())
+                    .build()
+                )
+            number = crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+            self._write_crl(revoked, number + 1)
+            return len([issued for issued in new if issued.days_left() >= 0])
+
+    def _revoked(self, issued: Issued) -> bool:
+        return self._read_crl().get_revoked_certificate_by_serial_number(int(issued.serial, 16)) is not None
+
+    def _write_crl(self, revoked: Sequence[x509.RevokedCertificate], number: int) -> None:
+        ca, ca_key = self._load()
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(ca.subject)
+            .last_update(_now() - _SKEW)
+            # An outdated list makes OpenSSL refuse everybody; this one changes only when someone is revoked.
+            .next_update(ca.not_valid_after_utc)
+            .add_extension(x509.CRLNumber(number), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        )
+        for entry in revoked:
+            builder = builder.add_revoked_certificate(entry)
+        _write(self.folder / "crl.pem", builder.sign(ca_key, hashes.SHA256()).public_bytes(Encoding.PEM))
+
+    # Looking
+
+    def newest(self) -> list[tuple[Issued, bool]]:
+        """Return the newest certificate of every name and whether it is revoked, first the one that expires first."""
+        newest = {issued.name: issued for issued in self._read_index()}
+        revoked = {entry.serial_number for entry in self._read_crl()}
+        found = sorted(newest.values(), key=lambda issued: (issued.expires, issued.name))
+        return [(issued, int(issued.serial, 16) in revoked) for issued in found]
+
+    def _load(self) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+        self._require()
+        ca = x509.load_pem_x509_certificate((self.folder / "ca.pem").read_bytes())
+        key = load_pem_private_key((self.folder / "ca.key").read_bytes(), None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != ca.public_key():
+            raise KitError(f"{self.folder}/ca.key is not the key of ca.pem — restore both from a backup", EXIT_USAGE)
+        return ca, key
+
+    def _read_index(self) -> list[Issued]:
+        self._require()
+        issued: list[Issued] = []
+        for number, line in enumerate(self._index.read_text().splitlines(), 1):
+            try:
+                issued.append(Issued(**json.loads(line)))
+            except (ValueError, TypeError) as error:
+                raise KitError(f"{self._index}:{number}: {error} — restore it from a backup", EXIT_USAGE) from error
+        return issued
+
+    def _read_crl(self) -> x509.CertificateRevocationList:
+        return x509.load_pem_x509_crl((self.folder / "crl.pem").read_bytes())
+
+    def _require(self) -> None:
+        if not (self.folder / "ca.key").exists():
+            raise KitError(f"{self.folder} holds no authority — make one with: umqtt certs ca", EXIT_USAGE)
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        try:
+            folder = os.open(self.folder, os.O_RDONLY)
+        except OSError as error:
+            raise KitError(f"{self.folder}: {error.strerror} — make it with: umqtt certs ca", EXIT_USAGE) from error
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        except OSError as error:
+            where = error.filename or self.folder
+            raise KitError(f"{where}: {error.strerror} — is it yours, and is there room?", EXIT_USAGE) from error
+        finally:
+            os.close(folder)
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, expires: datetime.datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_now() - _SKEW)
+        .not_valid_after(expires)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass  # a name then
+    labels = host.removeprefix("*.").split(".")
+    if not all(re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", label) for label in labels):
+        raise KitError(f"{host!r} is no host name or IP address — write it as clients do, without a port", EXIT_USAGE)
+    return x509.DNSName(host)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _write(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Write a file in one step. Until it has its name nobody else can open it, a private one never."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(file.fileno(), 0o600 if private else 0o644)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
