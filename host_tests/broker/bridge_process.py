@@ -1,7 +1,7 @@
 """A broker with bridges as a process that can be killed: bridge_process.py STORE BRIDGES PORT.
 
-BRIDGES is a file with `connection` sections, as in mosquitto.conf; what it says of restart_timeout is shortened, so that a
-test need not wait for whole seconds.
+BRIDGES is a file with one `connection` section, as in mosquitto.conf, or with none. Its restart_timeout is shortened, so
+that a test need not wait for whole seconds.
 """
 
 import asyncio
@@ -18,10 +18,11 @@ async def _main(store: str, path: str, port: str) -> None:
         (line.partition(" ")[0], line.partition(" ")[2], f"{path}:{number}")
         for number, line in enumerate(Path(path).read_text().splitlines(), 1)
     ]
-    config = parse_connection(section)
-    config.restart_timeout = (0.02, 0.1)
+    configs = [parse_connection(section)] if section else []
+    for config in configs:
+        config.restart_timeout = (0.02, 0.1)
     async with Broker(BrokerConfig(port=int(port), store=store)) as broker:
-        bridges = Bridges(broker, [config])
+        bridges = Bridges(broker, configs)
         await bridges.start()
         print(f"listening on {broker.host}:{broker.port}", flush=True)
         await asyncio.Event().wait()

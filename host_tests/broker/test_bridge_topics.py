@@ -92,8 +92,10 @@ def test_large_messages_cross_whole(remote: int, connect: Connect) -> None:
 
 
 def test_what_is_larger_than_this_broker_takes_is_counted_and_holds_up_nothing(connect: Connect) -> None:
-    with BrokerThread(BrokerConfig(port=0)) as remote:
-        with BridgedBroker(bridge_config(remote.port, "# in 2 L/"), max_packet_size=100_000) as broker:
+    with ExitStack() as stack:
+        remote = stack.enter_context(BrokerThread(BrokerConfig(port=0)))
+        config = bridge_config(remote.port, "# in 2 L/")
+        with BridgedBroker(config, max_packet_size=100_000) as broker:
             broker.wait_connected()
             far, near = connect(remote.port, b"far"), connect(broker.port, b"near")
             near.subscribe(b"L/#", 2)

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 class BridgeStatus:
     """What a bridge does and has done, for those who watch it.
 
-    connected: the link to `remote`, HOST:PORT, is up. subscribed: and the remote broker has answered every subscription.
+    connected: the link to `remote`, HOST:PORT, is up. subscribed: and every subscription is answered there.
     queued: messages that wait for the remote broker. The others are only counted up:
     messages_in, messages_out: accepted from, and given to, the remote broker; QoS 0 counts when it is written.
     connects: times the link came up. dropped_qos0: not sent, since the link was down or too slow.
@@ -128,9 +128,10 @@ class Bridge:
                 await asyncio.sleep(self.next_wait())
 
     def report(self, problem: str) -> None:
-        """Say what went wrong, once for each time."""
+        """Say what went wrong; the same again and again only once until the link was up."""
+        level = logging.DEBUG if problem == self.status.last_error and self._wait else logging.WARNING
         self.status.last_error = problem
-        _log.warning("bridge %s: %s", self.config.name, problem)
+        _log.log(level, "bridge %s: %s", self.config.name, problem)
 
     def next_wait(self) -> float:
         """Return the seconds before the next attempt: random, and longer each time, between base and cap."""

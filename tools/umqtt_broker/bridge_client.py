@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # Messages in flight to the remote broker.
 _WINDOW = 100
+# At QoS 2: mosquitto cuts off a client that has more than 20 of them unfinished.
+_WINDOW_QOS2 = 20
 
 # Buffers of the client: the longest topic name fits into the first.
 _RX_SIZE = 66_000
@@ -33,6 +35,7 @@ class BridgeClient(Client):
         self._will = None
         if config.notifications and not config.notifications_local_only:
             self._will = Will(config.notification_topic, b"0", qos=1, retain=True)
+        sends_qos2 = any(rule.goes_out and rule.qos == 2 for rule in config.topics)
         scheme = "mqtts" if config.encrypted else "mqtt"
         slots = bridge.broker.config.max_inflight_messages
         super().__init__(
@@ -46,13 +49,13 @@ class BridgeClient(Client):
             will=self._will,
             username=config.remote_username,
             password=config.remote_password,
-            window=min(_WINDOW, slots),
+            window=min(_WINDOW_QOS2 if sends_qos2 else _WINDOW, slots),
             rx_size=_RX_SIZE,
             tx_size=_TX_SIZE,
             transports={scheme: life.open_link},
             # A remote session that is not known keeps what it has queued, unless a message at QoS 2 could meet an
             # identifier there that was never released, and be taken for a duplicate.
-            keep_broker_queue=not any(rule.goes_out and rule.qos == 2 for rule in config.topics),
+            keep_broker_queue=not sends_qos2,
             random=life.wait_ms,
             on_connect=life.connected,
             on_disconnect=life.disconnected,
