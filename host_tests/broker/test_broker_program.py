@@ -1,0 +1,148 @@
+"""The broker as a program with a configuration file: ready lines, exit codes, process id, user."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from broker_peer import Peer
+from configured_broker import ConfiguredBroker
+from umqtt_kit.commands.broker import broker as broker_command
+
+OPEN = "listener 0 127.0.0.1\nallow_anonymous true\n"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "umqtt_broker", *arguments], capture_output=True, text=True, timeout=20, check=False
+    )
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    """Where the test's configuration file is."""
+    return tmp_path / "broker.conf"
+
+
+@pytest.mark.parametrize("command", [("-m", "umqtt_broker"), ("-m", "umqtt_kit", "broker")])
+def test_each_address_has_a_ready_line_and_serves(conf: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
+    text = f"{OPEN}listener 0 127.0.0.1\nprotocol websockets\nlistener 0 {tmp_path}/socket\n"
+    with ConfiguredBroker(conf, text, 3, command) as broker:
+        port = broker.port()
+        assert broker.addresses == [
+            f"127.0.0.1:{port}",
+            f"127.0.0.1:{broker.port(1)} (websockets)",
+            f"{tmp_path}/socket (unix)",
+        ]
+        with Peer(port) as peer:
+            peer.connect(b"peer")
+        assert broker.stop() == 0
+
+
+def test_the_ready_line_is_first_even_if_the_log_goes_to_standard_output(conf: Path) -> None:
+    with ConfiguredBroker(conf, f"{OPEN}log_dest stdout\nautosave_interval 5\n") as broker:
+        assert broker.process.stdout is not None
+        assert "autosave_interval has no effect" in broker.process.stdout.readline()
+
+
+def test_persistence_keeps_sessions_and_makes_the_file_it_says(conf: Path, tmp_path: Path) -> None:
+    text = f"{OPEN}persistence true\npersistence_location {tmp_path}\npersistence_file kept.db\n"
+    for present in (False, True):
+        with ConfiguredBroker(conf, text) as broker, Peer(broker.port()) as peer:
+            assert peer.connect(b"peer", clean_session=False) == present
+            peer.close()
+            assert broker.stop() == 0
+    assert (tmp_path / "kept.db").exists()
+
+
+def test_a_wrong_file_is_a_line_for_each_mistake_and_exit_code_2(conf: Path) -> None:
+    conf.write_text("bogus 1\nsys_interval x\n")
+    for more in ((), ("--test-config",)):
+        result = run("-c", str(conf), *more)
+        assert result.returncode == 2 and result.stdout == ""
+        assert [line.split(": ")[0] for line in result.stderr.splitlines()] == [f"{conf}:1", f"{conf}:2"]
+
+
+def test_a_check_says_what_it_found_and_opens_nothing(conf: Path, tmp_path: Path) -> None:
+    conf.write_text(f"{OPEN}bogus 1\nlistener 0 {tmp_path}/socket\npersistence true\npersistence_location {tmp_path}\n")
+    result = run("-c", str(conf), "--test-config", "--lenient")
+    assert (result.returncode, result.stdout) == (0, "configuration is valid\n")
+    assert result.stderr == f"{conf}:3: unknown key 'bogus' — docs/broker.md has all keys\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["broker.conf"]
+    conf.write_text("user nobody-has-this-name\n")
+    result = run("-c", str(conf), "--test-config")
+    assert result.returncode == 2 and "there is no such user" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("-c", "x.conf", "-p", "1883"), "--port cannot stand beside -c — say it in x.conf"),
+        (("-c", "x.conf", "--store", "a", "--max-inflight", "3"), "--store and --max-inflight cannot stand beside -c"),
+        (("--lenient",), "name it with -c FILE"),
+        (("--test-config", "-p", "0"), "name it with -c FILE"),
+        (("-c", "/nowhere/x.conf"), "/nowhere/x.conf cannot be read (No such file or directory)"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(arguments: tuple[str, ...], reason: str) -> None:
+    result = run(*arguments)
+    assert result.returncode == 2 and reason in result.stderr and "Traceback" not in result.stderr
+
+
+def test_the_pid_file_is_there_while_the_broker_is(conf: Path, tmp_path: Path) -> None:
+    path = tmp_path / "broker.pid"
+    with ConfiguredBroker(conf, f"{OPEN}pid_file {path}\n") as broker:
+        assert path.read_text() == f"{broker.process.pid}\n"
+        assert broker.stop() == 0
+    assert not path.exists()
+
+
+def test_a_pid_file_that_cannot_be_written_is_one_line_and_no_broker(conf: Path) -> None:
+    conf.write_text(f"{OPEN}pid_file /nowhere/broker.pid\n")
+    result = run("-c", str(conf))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert (
+        result.stderr == "pid_file /nowhere/broker.pid cannot be written (No such file or directory) — choose another\n"
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_root_is_given_up_when_the_ports_are_bound(tmp_path_factory: pytest.TempPathFactory) -> None:
+    account = pwd.getpwnam("nobody")
+    folder = tmp_path_factory.mktemp("user")
+    store = folder / "store"
+    store.mkdir()
+    shutil.chown(store, "nobody")
+    for parent in (folder, *folder.parents[:2]):
+        parent.chmod(0o711)
+    text = f"{OPEN}user nobody\npid_file {folder}/broker.pid\npersistence true\npersistence_location {store}\n"
+    with ConfiguredBroker(folder / "broker.conf", text) as broker, Peer(broker.port()) as peer:
+        peer.connect(b"peer", clean_session=False)
+        status = Path(f"/proc/{broker.process.pid}/status").read_text()
+        ids = {
+            line.split(":")[0]: line.split()[1:] for line in status.splitlines() if line[:4] in ("Uid:", "Gid:", "Grou")
+        }
+        assert set(ids["Uid"]) == {str(account.pw_uid)} and set(ids["Gid"]) == {str(account.pw_gid)}
+        assert "0" not in ids["Groups"]
+        assert (store / "umqtt-broker.db").stat().st_uid == account.pw_uid
+        assert (folder / "broker.pid").stat().st_uid == 0
+        broker.stop()
+
+
+def test_the_command_of_the_kit_knows_every_option_of_the_program() -> None:
+    known = {option for parameter in broker_command.params for option in parameter.opts}
+    result = run("--help")
+    for option in (
+        "-c",
+        "--lenient",
+        "--test-config",
+        "-p",
+        "--host",
+        "--store",
+        "--allow-anonymous",
+        "--max-inflight",
+    ):
+        assert option in known and option in result.stdout

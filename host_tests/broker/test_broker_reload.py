@@ -1,0 +1,225 @@
+"""New settings while the broker runs: what changes at once, what waits for a restart, what never happens."""
+
+import asyncio
+import signal
+import ssl
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from broker_certificates import Pki
+from broker_peer import BrokerProcess, Peer, connect_packet
+from configured_broker import ConfiguredBroker
+from umqtt_broker import Broker, BrokerConfig, ConfigError, Listener, Tls
+from umqtt_broker.permission import Permission
+from umqtt_broker.reload import _AT_START, _LISTENER_AT_START
+
+OPEN = "listener 0 127.0.0.1\nallow_anonymous true\n"
+
+
+@pytest.fixture
+def pki(tmp_path: Path) -> Pki:
+    """Certificates of this test, which it may replace."""
+    return Pki(tmp_path)
+
+
+def tls_link(port: int, context: ssl.SSLContext, client_id: bytes = b"visitor") -> ssl.SSLSocket:
+    peer = Peer(port)
+    link = context.wrap_socket(peer.socket, server_hostname="localhost")
+    link.sendall(connect_packet(client_id))
+    assert link.recv(4) == b"\x20\x02\x00\x00"
+    return link
+
+
+def is_alive(link: ssl.SSLSocket) -> bool:
+    link.sendall(b"\xc0\x00")
+    return link.recv(2) == b"\xd0\x00"
+
+
+# In a program
+
+
+class Counting(Permission):
+    """Counts what is done to it."""
+
+    def __init__(self, error: str = "") -> None:
+        self.reloads = 0
+        self.error = error
+
+    def reload(self) -> None:
+        if self.error:
+            raise ConfigError(self.error)
+        self.reloads += 1
+
+
+def with_broker(config: BrokerConfig, check: object) -> None:
+    async def run() -> None:
+        async with Broker(config) as broker:
+            check(broker)  # type: ignore
+
+    asyncio.run(run())
+
+
+CHANGED = {
+    "at_queue_limit": "drop",
+    int: 1234,
+    str: "changed",
+    float: 1.5,
+    bytes: b"changed",
+}
+
+
+def test_every_setting_changes_at_once_or_is_named_as_one_that_does_not() -> None:
+    def check(broker: Broker) -> None:
+        for one in fields(BrokerConfig):
+            if one.name in ("listeners", "permission", "bridges", "client_id_prefixes", "host", "port"):
+                continue
+            before = getattr(broker.config, one.name)
+            value = (
+                "drop"
+                if one.name == "at_queue_limit"
+                else not before
+                if before in (True, False)
+                else CHANGED[type(before)]
+            )
+            new = BrokerConfig(port=0, **{one.name: value})
+            needs_restart = broker.reload(new)
+            assert needs_restart == ([one.name] if one.name in _AT_START else []), one.name
+            assert getattr(broker.config, one.name) == (before if one.name in _AT_START else value), one.name
+            broker.reload(BrokerConfig(port=0))
+
+    with_broker(BrokerConfig(port=0), check)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("allow_anonymous", True), ("max_connections", 5), ("origins", ("https://a",)),
+     ("protocol", "websockets"), ("mount_point", b"x"), ("use_identity_as_username", True), ("auto_id_prefix", b"x"),
+     ("socket_domain", "ipv4"), ("permission", Permission())],
+)  # fmt: skip
+def test_every_setting_of_a_listener_too_and_its_connections_see_it(name: str, value: object) -> None:
+    old = Listener(port=0)
+
+    def check(broker: Broker) -> None:
+        needs_restart = broker.reload(BrokerConfig(listeners=(Listener(port=0, **{name: value}),)))  # type: ignore
+        if name in _LISTENER_AT_START:
+            assert needs_restart == [f"listener 0 127.0.0.1: {name}"] and getattr(old, name) != value
+        else:
+            assert needs_restart == [] and getattr(old, name) == value
+
+    with_broker(BrokerConfig(listeners=(old,)), check)
+
+
+def test_listeners_that_come_or_go_wait_for_a_restart() -> None:
+    def check(broker: Broker) -> None:
+        new = BrokerConfig(listeners=(Listener(port=0, max_connections=3), Listener("::1", 1884)))
+        assert broker.reload(new) == ["listener 0 127.0.0.2 (removed)", "listener 1884 ::1 (new)"]
+        assert broker.config.listeners[0].max_connections == 3 and len(broker.addresses()) == 2
+
+    with_broker(BrokerConfig(listeners=(Listener(port=0), Listener("127.0.0.2", 0))), check)
+
+
+def test_a_reload_that_fails_changes_nothing(pki: Pki) -> None:
+    old = Listener(port=0, tls=pki.tls())
+    broken = Listener(port=0, tls=Tls(certfile="/nowhere", keyfile="/nowhere"), max_connections=3)
+
+    def check(broker: Broker) -> None:
+        context = broker._places[0].context
+        with pytest.raises(ConfigError, match="certfile /nowhere"):
+            broker.reload(BrokerConfig(listeners=(broken,), sys_interval=77))
+        with pytest.raises(ConfigError, match="max_packet_size"):
+            broker.reload(
+                BrokerConfig(listeners=(Listener(port=0, tls=pki.tls(), max_connections=3),), max_packet_size=0)
+            )
+        assert broker._places[0].context is context
+        assert (old.max_connections, broker.config.sys_interval, broker.config.max_packet_size) == (None, 10, 16777216)
+
+    with_broker(BrokerConfig(listeners=(old,)), check)
+
+
+def test_without_new_settings_each_permission_reads_its_files_once() -> None:
+    everyone, other = Counting(), Counting()
+
+    def check(broker: Broker) -> None:
+        assert broker.reload() == []
+        assert (everyone.reloads, other.reloads) == (1, 1)
+        other.error = "acl_file is wrong"
+        with pytest.raises(ConfigError, match="acl_file"):
+            broker.reload()
+
+    listeners = (Listener(port=0), Listener(port=0, permission=other), Listener(port=0, permission=other))
+    with_broker(BrokerConfig(listeners=listeners, permission=everyone), check)
+
+
+# In a process, by SIGHUP
+
+
+def test_sighup_changes_the_certificate_and_revokes_without_dropping_anybody(pki: Pki) -> None:
+    text = (
+        f"listener 0 127.0.0.1\nallow_anonymous true\n"
+        f"certfile {pki.path('broker.pem')}\nkeyfile {pki.path('broker.key')}\n"
+        f"require_certificate true\ncafile {pki.path('ca.pem')}\ncrlfile {pki.path('crl.pem')}\n"
+    )
+    with ConfiguredBroker(pki.folder / "broker.conf", text) as broker:
+        link = tls_link(broker.port(), pki.context("good"), b"resident")
+        before = link.getpeercert(True)
+        pki.authority.sign("broker")
+        pki.authority.revoke(pki.bad, pki.good)
+        with tls_link(broker.port(), pki.context("good")) as unchanged:
+            assert unchanged.getpeercert(True) == before
+        broker.reload()
+        assert is_alive(link)
+        with pytest.raises((ssl.SSLError, ConnectionError, AssertionError)):
+            tls_link(broker.port(), pki.context("good"))
+        pki.authority.revoke()
+        broker.reload()
+        with tls_link(broker.port(), pki.context("good")) as renewed:
+            assert renewed.getpeercert(True) != before
+        assert is_alive(link)
+        link.close()
+        assert broker.stop() == 0
+
+
+def test_sighup_with_mistakes_names_each_and_keeps_everything(tmp_path: Path) -> None:
+    with ConfiguredBroker(tmp_path / "broker.conf", OPEN) as broker, Peer(broker.port()) as peer:
+        peer.connect(b"peer")
+        broker.reload(f"{OPEN}bogus 1\nsys_interval x\nlog_type none\n", until="reload refused")
+        found = [line.split("error: ")[1] for line in broker.log if "error: " in line]
+        assert [line.split(": ")[0] for line in found[:-1]] == [f"{broker.path}:{number}" for number in (3, 4)]
+        assert found[-1] == "reload refused: all settings stay as they were"
+        broker.path.unlink()
+        broker.reload(until="reload refused")
+        peer.flush()
+        broker.reload(OPEN)
+        assert broker.stop() == 0
+
+
+def test_sighup_names_what_waits_for_a_restart_and_opens_the_log_anew(tmp_path: Path) -> None:
+    log = tmp_path / "broker.log"
+    text = f"{OPEN}log_dest file {log}\nlog_dest stderr\n"
+    with ConfiguredBroker(tmp_path / "broker.conf", text) as broker, Peer(broker.port()) as peer:
+        peer.connect(b"peer")
+        rotated = log.rename(tmp_path / "broker.log.1")
+        changed = "protocol websockets\npid_file /x\npersistence true\n"
+        broker.reload(text.replace("allow_anonymous", f"{changed}allow_anonymous"))
+        named = sorted(line.split("warning: ")[1].split(": a change")[0] for line in broker.log if ": a change" in line)
+        assert named == ["listener 0 127.0.0.1: protocol", "pid_file", "store"]
+        assert "notice: reloaded" in log.read_text() and "reloaded" not in rotated.read_text()
+        peer.flush()
+
+
+def test_sighup_without_a_file_reads_certificates_and_permissions_again(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "broker.db") as broker, Peer(broker.port) as peer:
+        broker.process.send_signal(signal.SIGHUP)
+        peer.connect(b"peer")
+        peer.flush()
+        assert broker.stop() == (0, "")
+
+
+def test_many_signals_at_once_are_one_reload_after_another(tmp_path: Path) -> None:
+    with ConfiguredBroker(tmp_path / "broker.conf", OPEN) as broker, Peer(broker.port()) as peer:
+        for _ in range(20):
+            broker.process.send_signal(signal.SIGHUP)
+        broker.reload(f"{OPEN}log_type all\n")
+        peer.connect(b"peer")
+        assert broker.stop() == 0
