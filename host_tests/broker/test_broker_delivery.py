@@ -23,6 +23,7 @@ from broker_peer import (
     text,
 )
 from umqtt_broker import Permission
+from umqtt_broker.permission import Rights
 
 MakePeer = Callable[..., Peer]
 
@@ -176,17 +177,19 @@ def test_mqtt_31_is_spoken_and_its_connack_has_no_session_present(broker: Broker
 
 
 def test_a_denied_subscription_answers_0x80_and_a_denied_message_reaches_nobody(start_broker) -> None:
-    class Deny(Permission):
-        checks_publish = True
-
-        def may_publish(self, client_id: bytes, topic_name: bytes) -> bool:
+    class Few(Rights):
+        def may_publish(self, topic_name: bytes) -> bool:
             return topic_name != b"secret"
 
-        def grant(self, client_id: bytes, topic_filter: bytes, qos: int) -> int:
+        def grant(self, topic_filter: bytes, qos: int) -> int:
             return 0x80 if topic_filter == b"denied" else qos
 
-        def connect(self, packet, peer: str) -> int:
+    class Deny(Permission):
+        def connect(self, packet, peer) -> int:
             return 5 if packet.client_id == b"stranger" else 0
+
+        def rights(self, client_id: bytes, username: bytes | None) -> Rights:
+            return Few()
 
     broker = start_broker(permission=Deny())
     with Peer(broker.port) as peer, Peer(broker.port) as stranger:

@@ -237,7 +237,7 @@ def test_a_long_queue_stays_on_disk_and_drains_in_order_while_more_is_published(
             publisher.send(publish_packet(b"a", b"%d" % number, 1, number))
             if number % 500 == 0:
                 publisher.flush()
-        session = broker.broker.sessions._by_client_id[b"client"]
+        session = broker.broker.sessions.get(b"client")
         assert broker.call(lambda: (len(session.queue), session.queued)) == (20, 4000)
         with Peer(broker.port) as client:
             assert client.connect(b"client", clean_session=False)

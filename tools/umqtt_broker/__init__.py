@@ -5,11 +5,15 @@ What lives here, outermost first (each module imports only those below it and no
     __main__    the process: `python -m umqtt_broker -p PORT`
     broker      Broker: start, network connections, shutdown
     listeners   where clients reach it
-    sessions    sessions by client identifier: CONNECT, takeover, recovery
-    connection  one network connection: reads bytes, runs the packet loop, writes acknowledgements
-    handlers    what the packets outside the loop do
-    session     one session: its ordered queue, in-flight window and subscriptions
+    sessions    sessions by client identifier: CONNECT, takeover, wills, expiry, recovery
+    connection  one network connection: reads bytes, writes what they cause
+    holdback    a client that is read from more slowly than it sends
+    packet_loop, handlers   every packet of a read; what the rarer ones do
+    publishing  what stands between a client's PUBLISH and the router: rights, limits, mount point
+    greeting    retained messages on their way to a new subscription
     router      from a PUBLISH to the sessions that get it
+    durable, session   one session: its ordered queue, in-flight window and subscriptions; recorded or not
+    surroundings, limits, expiry   what sessions share: limits of what waits, and the clock
     retained, trie, topics, packets   pure data structures and codecs, no I/O
     store       what survives a crash: the interface, memory and SQLite
     file_permission, blacklist, acl, filters, password_check, passwords   permission by files

@@ -1,6 +1,7 @@
 """The broker: start, the network connections it has, shutdown."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
@@ -14,6 +15,7 @@ from .router import Router
 from .sessions import Sessions
 from .stats import Stats
 from .store import open_store
+from .surroundings import Surroundings
 
 # Seconds the last packets have to leave when the broker stops.
 _STOP_TIMEOUT = 2.0
@@ -39,14 +41,15 @@ class Broker:
         self.config = config or BrokerConfig()
         self.stats = Stats()
         self.store = open_store(self.config.store)
-        self.router = Router(self.store, self.stats)
+        self.around = Surroundings(self.config, self.stats, self.store)
+        self.router = Router(self.around)
         self.sessions = Sessions(self)
         self.stats.count_queued_with(lambda: self.sessions.queued)
-        permission = self.config.permission
-        self.may_publish = permission.may_publish if permission.checks_publish else None
         self.host = self.config.host
         self.port = self.config.port
         self._connections: set[Connection] = set()
+        self._connections_of: Counter[int] = Counter()
+        self._ticking: asyncio.TimerHandle | None = None
         self._places: list[Place] = []
         self.bridges = Bridges(self)
         self._services: list[Service] = [self.bridges]
@@ -79,6 +82,8 @@ class Broker:
             store_is_open = True
             self.sessions.recover(recovered)
             self.router.recover(recovered.retained)
+            self.sessions.publish_recovered_wills(recovered.wills)
+            self._tick()
             for service in self._services:
                 await service.start()
                 started.append(service)
@@ -88,6 +93,7 @@ class Broker:
             for place in self._places:
                 place.close()
             self._places = []
+            self._stop_ticking()
             for service in reversed(started):
                 await service.stop()
             if store_is_open:
@@ -117,13 +123,13 @@ class Broker:
         connections = list(self._connections)
         # All wills first, so that those who are still connected see them.
         for connection in connections:
-            if connection.will is not None:
-                will, connection.will = connection.will, None
-                self.router.publish_will(will)
+            if connection.session is not None:
+                self.sessions.publish_will(connection.session)
         self.router.flush()
         for connection in connections:
             connection.close()
         self._places = []
+        self._stop_ticking()
         try:
             await self.store.close()
         finally:
@@ -140,21 +146,47 @@ class Broker:
             for connection in list(self._connections):
                 connection.abort()
 
+    # Time
+
+    def _tick(self) -> None:
+        """Look at the clock for whatever gets too old."""
+        self._ticking = self.loop.call_later(1.0, self._tick)
+        self.expire()
+
+    def _stop_ticking(self) -> None:
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+
+    def expire(self) -> None:
+        """Drop what is too old. Called once a second."""
+        self.around.expiry.tick()
+        self.sessions.expire()
+
     # Connections
 
     def admit(self, connection: Connection) -> bool:
         """Count a new network connection. Returns False if there are too many."""
-        if len(self._connections) >= self.config.max_connections:
+        most = connection.listener.max_connections
+        here = self._connections_of[id(connection.listener)]
+        if len(self._connections) >= self.config.max_connections or (most is not None and here >= most):
             self.stats.connections_refused += 1
             return False
         self._connections.add(connection)
+        self._connections_of[id(connection.listener)] = here + 1
         self.stats.connections_accepted += 1
         self.stats.connections = len(self._connections)
+        self.stats.connections_max = max(self.stats.connections_max, self.stats.connections)
         return True
 
     def forget(self, connection: Connection) -> None:
         """A network connection is gone."""
-        self._connections.discard(connection)
+        if connection in self._connections:
+            self._connections.remove(connection)
+            here = self._connections_of[id(connection.listener)] - 1
+            self._connections_of[id(connection.listener)] = here
+            if not here:
+                del self._connections_of[id(connection.listener)]
         self.stats.connections = len(self._connections)
         self.sessions.detach(connection)
         if not self._connections:

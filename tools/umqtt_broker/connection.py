@@ -1,51 +1,56 @@
-"""One network connection: the packet loop.
+"""One network connection: what the event loop calls, CONNECT, output and the end.
 
-A read is parsed whole in one loop; what it causes is collected and written once: acknowledgements joined, and
-one write for each session that got messages. PUBLISH and its acknowledgements are decoded in place, the rest
-by `packets`.
+A read is parsed whole by `packet_loop`; what it causes is collected and written once: acknowledgements joined, and one
+write for each session that got messages.
 """
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, cast
 
 from .config import Listener
 from .errors import MalformedPacket
-from .handlers import count_unknown, process_other, process_publish_qos2
+from .holdback import HeldBack
+from .packet_loop import process
 from .packets import (
     ACCEPTED,
-    CONNECT,
-    DISCONNECT,
-    MAX_CONNECT_LENGTH,
-    PINGREQ,
-    PINGRESP,
-    PUBACK,
-    PUBLISH,
+    SERVER_UNAVAILABLE,
     UNACCEPTABLE_PROTOCOL_VERSION,
+    Connect,
     UnacceptableProtocol,
-    Will,
     decode_connect,
     encode_connack,
 )
+from .peers import peer_address
+from .publishing import Publish, publisher
 from .session import Session
+from .tls import identity_of
 
 if TYPE_CHECKING:
     from .broker import Broker
 
-# A client that sends but does not read its acknowledgements is not read from while more than this many output
-# buffers wait for it.
+# A client that sends but does not read its acknowledgements is not read from while more than this many output buffers
+# wait for it.
 _UNREAD_BUFFERS = 8
 
 # Seconds the last packets have to leave before a closing connection is cut.
 _CLOSE_TIMEOUT = 5.0
 
+_log = logging.getLogger(__name__)
+
 
 class Connection(asyncio.Protocol):
     """From accept to close. `session` is None before CONNECT and after the end.
 
-    established: the CONNACK is written. congested: the peer reads too slowly for more output.
+    peer: address of the client. identity: the name in its certificate. connected_at: when its CONNECT was accepted, in
+    the event loop's time. keep_alive: seconds, 0: none. messages_in, messages_out: PUBLISH packets.
+    established: the CONNACK is written. congested: the peer reads too slowly for more output. closing: nothing more is
+    read. held: how many times the store holds packets for it. held_back: None as long as the client is read freely.
+    publish: how its messages get to the router.
     """
 
     __slots__ = (
+        "_decision",
         "_gone",
         "_last_packet",
         "_loop",
@@ -53,54 +58,70 @@ class Connection(asyncio.Protocol):
         "_pending",
         "_pending_size",
         "_recorded",
-        "_router",
-        "_stats",
         "_store",
         "_timer",
+        "_unread",
         "broker",
         "closing",
         "congested",
+        "connected_at",
         "established",
         "held",
+        "held_back",
         "keep_alive",
         "listener",
+        "messages_in",
+        "messages_out",
         "peer",
+        "publish",
         "session",
+        "stats",
         "transport",
-        "will",
     )
 
     def __init__(self, broker: "Broker", listener: Listener) -> None:
         self.broker = broker
         self.listener = listener
-        self._router = broker.router
-        self._stats = broker.stats
+        self.stats = broker.stats
         self._store = broker.store
         self._loop = broker.loop
-        self._pending: list[bytes] = []
+        # Parts of a packet, joined once, when all are there: it may be a large one.
+        self._pending: list[bytes] | None = None
         self._pending_size = 0
         self._needed = 0
-        # What the store holds back for this connection (it counts), and what it had recorded when this read began.
-        self.held = 0
+        # What the store had recorded when this read began.
         self._recorded = 0
         self._last_packet = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._decision: asyncio.Future[int] | None = None
+        # Too much output is unread.
+        self._unread = False
         self.session: Session | None = None
-        self.will: Will | None = None
+        self.publish: Publish = broker.router.publish_here
+        self.held = 0
+        self.held_back: HeldBack | None = None
         self.keep_alive = 0
+        self.connected_at = 0.0
+        self.messages_in = 0
+        self.messages_out = 0
         self.peer = ""
         self.established = False
         self.congested = False
-        # closing: nothing more is read; _gone: nothing more can be written.
         self.closing = False
+        # Nothing more can be written.
         self._gone = False
+
+    @property
+    def identity(self) -> str | None:
+        """The name in the client's certificate, where the listener asks for it."""
+        return identity_of(self.transport, self.listener)
 
     # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection and give it time for its CONNECT."""
         self.transport = cast(asyncio.Transport, transport)
-        self.peer = str(transport.get_extra_info("peername"))
+        self.peer = peer_address(transport)
         self.transport.set_write_buffer_limits(high=self.broker.config.max_output_buffer)
         if not self.broker.admit(self):
             self.abort()
@@ -109,10 +130,10 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, whoever wanted it: the session lives on or not, the will goes out or not."""
-        del exc
+        if self.held_back is not None and exc is None and not self.closing:
+            self.held_back.take_all()
         self.closing = self._gone = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_waiting()
         self.broker.forget(self)
 
     def pause_writing(self) -> None:
@@ -123,187 +144,199 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """The output buffer has drained."""
-        self.congested = False
+        self.congested = self._unread = False
         if self.closing:
             return
-        self.transport.resume_reading()
+        self.update_reading()
         if self.session is not None and self.established:
             self.session.open_window()
-            self._router.flush()
+            self.broker.router.flush()
 
     def data_received(self, data: bytes) -> None:
         """Process every whole packet of one read, and keep the rest."""
-        if self.closing:
+        self.stats.bytes_in += len(data)
+        if self.held_back is not None:
+            self._last_packet = self._loop.time()
+            self.held_back.feed(data)
             return
-        if self._pending:
+        if self._pending is not None:
             self._pending.append(data)
             self._pending_size += len(data)
             if self._pending_size < self._needed:
                 return
             data = b"".join(self._pending)
-            self._pending = []
+            self._pending = None
+        self.take(data)
+        if self.held_back is not None:
+            # Something in this read is why the rest has to wait.
+            self.held_back.feed(b"")
+
+    # Input
+
+    def take(self, data: bytes) -> None:
+        """Process packets, and write what they cause."""
+        if self.closing:
+            return
         self._recorded = self._store.recorded
         acknowledgements: list[bytes] = []
         is_open = True
         try:
-            is_open = self._process(data, acknowledgements)
+            is_open = process(self, data, acknowledgements)
         except MalformedPacket as error:
-            self._stats.malformed[error.reason] += 1
+            self.stats.malformed[error.reason] += 1
             is_open = False
         session = self.session
         if session is not None and session.queue:
             session.pump()
         if acknowledgements:
-            self._acknowledge(acknowledgements)
-        self._router.flush()
+            if self.must_wait():
+                self._store.hold(self, acknowledgements)
+            else:
+                self.write(acknowledgements)
+        self.broker.router.flush()
         if not is_open:
             self.close()
+            return
+        limits = self.broker.around.limits
+        if limits is not None and limits.hits and (full := limits.hold(self)):
+            self.stats.publishers_held += 1
+            self._hold_back().wait_for_room(full)
 
-    # The packet loop
+    def keep(self, data: bytes, needed: int) -> None:
+        """Keep what is not a whole packet until there are `needed` bytes."""
+        if self.held_back is not None:
+            self.held_back.keep(data)
+            return
+        self._pending = [data]
+        self._pending_size = len(data)
+        self._needed = needed
 
-    def _process(self, data: bytes, acknowledgements: list[bytes]) -> bool:
-        """Process the packets in `data`. Returns False when the connection ends.
+    def count_in(self, messages: int, was_packet: bool) -> None:
+        """Count what a read brought."""
+        self.messages_in += messages
+        self.stats.messages_in += messages
+        if was_packet:
+            self._last_packet = self._loop.time()
 
-        Raises MalformedPacket at the first packet that breaks the protocol.
-        """
-        session = self.session
-        publish = self._router.publish
-        max_packet_size = self.broker.config.max_packet_size
-        may_publish = self.broker.may_publish
-        append = acknowledgements.append
-        end = len(data)
-        at = length = 0
-        messages = 0
-        try:
-            while end - at >= 2:
-                first_byte = data[at]
-                length = data[at + 1]
-                body = at + 2
-                if length > 127:
-                    length, body = _remaining_length(data, at, end)
-                    if not body:
-                        break
-                if session is None:
-                    if first_byte != CONNECT:
-                        raise MalformedPacket("packet before CONNECT")  # [MQTT-3.1.0-1]
-                    if length > MAX_CONNECT_LENGTH:
-                        raise MalformedPacket("packet too large")
-                elif length > max_packet_size:
-                    raise MalformedPacket("packet too large")
-                packet_end = body + length
-                if packet_end > end:
-                    break
-                if session is None:
-                    session = self._on_connect(data[body:packet_end])
-                    if session is None:
-                        return False
-                elif first_byte & 0xF0 == PUBLISH:
-                    messages += 1
-                    payload = body + 2
-                    if payload > packet_end:
-                        raise MalformedPacket("PUBLISH cut short")
-                    payload += data[body] << 8 | data[body + 1]
-                    topic_name = data[body + 2 : payload]
-                    qos = first_byte & 6
-                    if qos == 0:
-                        if payload > packet_end:
-                            raise MalformedPacket("PUBLISH cut short")
-                        if first_byte & 8:
-                            raise MalformedPacket("DUP with QoS 0")  # [MQTT-3.3.1-2]
-                        if may_publish is None or may_publish(session.client_id, topic_name):
-                            publish(topic_name, data[payload:packet_end], 0, first_byte & 1)
-                        else:
-                            self._stats.denied += 1
-                    else:
-                        packet_id = data[payload : payload + 2]
-                        payload += 2
-                        if payload > packet_end:
-                            raise MalformedPacket("PUBLISH cut short")
-                        if packet_id == b"\0\0":
-                            raise MalformedPacket("packet identifier 0")  # [MQTT-2.3.1-1]
-                        if qos == 2:
-                            if may_publish is None or may_publish(session.client_id, topic_name):
-                                publish(topic_name, data[payload:packet_end], 1, first_byte & 1)
-                            else:
-                                self._stats.denied += 1
-                            append(b"\x40\x02" + packet_id)
-                        elif qos == 4:
-                            process_publish_qos2(
-                                self, session, packet_id, topic_name, data[payload:packet_end], first_byte & 1
-                            )
-                            append(b"\x50\x02" + packet_id)
-                        else:
-                            raise MalformedPacket("PUBLISH QoS 3")  # [MQTT-3.3.1-4]
-                elif first_byte == PUBACK:
-                    if length != 2:
-                        raise MalformedPacket("PUBACK length")
-                    packet_id = data[body] << 8 | data[body + 1]
-                    entry = session.in_flight.get(packet_id)
-                    if entry is not None and entry[2] == 1:
-                        del session.in_flight[packet_id]
-                        if session.store is not None:
-                            session.store.remove_delivery(session.number, entry[0])
-                    else:
-                        count_unknown(self, entry is not None, "PUBACK for a QoS 2 message")
-                elif first_byte == PINGREQ:
-                    if length:
-                        raise MalformedPacket("PINGREQ length")
-                    append(PINGRESP)
-                elif first_byte == DISCONNECT:
-                    if length:
-                        raise MalformedPacket("DISCONNECT length")
-                    self.will = None  # [MQTT-3.1.2-10]
-                    return False
-                else:
-                    process_other(self, session, first_byte, data[body:packet_end], acknowledgements)
-                at = packet_end
-            else:
-                body = 0
-        finally:
-            self._stats.messages_in += messages
-            if at:
-                self._last_packet = self._loop.time()
-        if at < end:
-            # What is missing may be most of a large packet: join the pieces once, when all are there.
-            self._pending.append(data[at:] if at else data)
-            self._pending_size = end - at
-            self._needed = body + length - at if body else end - at + 1
-        return True
+    def count_out(self, messages: int) -> None:
+        """Count messages that are about to be written."""
+        self.messages_out += messages
+        self.stats.messages_out += messages
 
-    def _on_connect(self, packet: bytes) -> Session | None:
-        """Let a client in, or answer why not. Returns its session."""
+    # Holding back
+
+    def _hold_back(self) -> HeldBack:
+        """Let what the client sends wait from now on."""
+        if self.held_back is None:
+            tail = b"".join(self._pending or ())
+            self._pending = None
+            self.held_back = HeldBack(self, self._loop, tail)
+        return self.held_back
+
+    def read_freely(self, tail: bytes) -> None:
+        """The opposite. `tail`: part of a packet."""
+        self.held_back = None
+        if tail:
+            self.keep(tail, 0)
+
+    def room_again(self, full: Session | None) -> None:
+        """A queue that messages waited for has room, or is gone. None: all queues together."""
+        self._loop.call_soon(self._on_room, full)
+
+    def _on_room(self, full: Session | None) -> None:
+        if self.held_back is not None and not self.closing:
+            self.held_back.room_again(full)
+
+    def forget_full(self) -> None:
+        """Wait for no queue any longer."""
+        if self.broker.around.limits is not None:
+            self.broker.around.limits.unhold(self)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Tell whether the broker waits for acknowledgements of this client."""
+        return self.session is not None and bool(self.session.in_flight or self.session.queued)
+
+    def update_reading(self) -> None:
+        """Read from the socket, or do not."""
+        if self.closing:
+            return
+        if self._unread or (self.held_back is not None and self.held_back.paused):
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    # CONNECT
+
+    def on_connect(self, packet: bytes) -> Session | None:
+        """Let a client in, or answer why not, or begin to hold it back. Returns its session if it is in."""
         try:
             connect = decode_connect(packet)
         except UnacceptableProtocol:
             self._refuse(UNACCEPTABLE_PROTOCOL_VERSION)
             return None
-        return_code, session_present = self.broker.sessions.connect(self, connect)
+        return_code, connect = self.broker.sessions.identify(self, connect)
+        if isinstance(return_code, int):
+            self._answer(connect, return_code)
+            return self.session
+        self._decision = return_code
+        self._hold_back().decide(True)
+        return_code.add_done_callback(lambda decision: self._on_decision(connect, decision))
+        return None
+
+    def _on_decision(self, connect: Connect, decision: asyncio.Future[int]) -> None:
+        self._decision = None
+        if self.closing or decision.cancelled():
+            return
+        error = decision.exception()
+        if error is not None:
+            _log.error("permission failed for a client at %s, refused: %r", self.peer, error)
+        self._recorded = self._store.recorded
+        self._answer(connect, SERVER_UNAVAILABLE if error is not None else decision.result())
+        if self.held_back is not None:
+            self.held_back.decide(False)
+        self.broker.router.flush()
+
+    def _answer(self, connect: Connect, return_code: int) -> None:
         if return_code != ACCEPTED:
             self._refuse(return_code)
-            return None
-        self.will = connect.will
+            return
+        session_present = self.broker.sessions.connect(self, connect)
+        self.connected_at = self._last_packet = self._loop.time()
         self.keep_alive = connect.keep_alive
+        most = self.broker.config.max_keep_alive
+        if most and not 0 < self.keep_alive <= most:
+            self.keep_alive = most
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._last_packet = self._loop.time()
         if self.keep_alive:
             self._timer = self._loop.call_later(1.5 * self.keep_alive, self._check_keep_alive)
+        self.bind()
         # A session made or discarded is safe before the client hears of it.
         self._store.hold(self, [encode_connack(ACCEPTED, session_present)])
-        return self.session
+
+    def bind(self) -> None:
+        """Choose what stands between the client and the router: its rights or the settings are new."""
+        config = self.broker.config
+        if self.session is not None:
+            self.publish = publisher(self.session, self.broker.router, self.stats, config)
+        if config.max_receive_rate:
+            self._hold_back().limit_rate(config.max_receive_rate)
+        elif self.held_back is not None:
+            self.held_back.limit_rate(0)
+
+    def _refuse(self, return_code: int) -> None:
+        """Answer a CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
+        self.stats.connections_refused += 1
+        self.write([encode_connack(return_code)])
+        self.close()
 
     # Output
 
     def must_wait(self) -> bool:
         """Tell whether acknowledgements must wait: this read recorded something, or earlier ones wait."""
         return self._store.recorded != self._recorded or self.held > 0
-
-    def _acknowledge(self, packets: list[bytes]) -> None:
-        if self.must_wait():
-            self._store.hold(self, packets)
-        else:
-            self.write(packets)
 
     def release(self, packets: list[bytes]) -> None:
         """Write what waited for a commit."""
@@ -328,18 +361,15 @@ class Connection(asyncio.Protocol):
         if self._gone:
             return
         transport = self.transport
-        transport.write(b"".join(packets))
+        data = b"".join(packets)
+        self.stats.bytes_out += len(data)
+        transport.write(data)
         if (
             self.congested
             and transport.get_write_buffer_size() > _UNREAD_BUFFERS * self.broker.config.max_output_buffer
         ):
-            transport.pause_reading()
-
-    def _refuse(self, return_code: int) -> None:
-        """Answer a CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
-        self._stats.connections_refused += 1
-        self.write([encode_connack(return_code)])
-        self.close()
+            self._unread = True
+            self.update_reading()
 
     # The end
 
@@ -348,8 +378,7 @@ class Connection(asyncio.Protocol):
         if self.closing:
             return
         self.closing = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_waiting()
         self._timer = self._loop.call_later(_CLOSE_TIMEOUT, self.transport.abort)
         self.broker.sessions.detach(self)
         if not self.held:
@@ -358,34 +387,32 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once."""
         self.closing = self._gone = True
+        self._stop_waiting()
         self.transport.abort()
         self.broker.sessions.detach(self)
 
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._decision is not None:
+            self._decision.cancel()
+        if self.held_back is not None:
+            self.held_back.cancel()
+            self.forget_full()
+
     def _connect_timed_out(self) -> None:
-        self._stats.connect_timeouts += 1
+        self.stats.connect_timeouts += 1
         self.abort()
 
     def _check_keep_alive(self) -> None:
         """Close after one and a half keep-alive times without a packet [MQTT-3.1.2-24]."""
+        now = self._loop.time()
+        if self.held_back is not None and self.held_back.paused:
+            self._last_packet = now  # not the client is silent: nobody listens
         due = self._last_packet + 1.5 * self.keep_alive
-        if self._loop.time() >= due:
-            self._stats.keep_alive_timeouts += 1
+        if now >= due:
+            self.stats.keep_alive_timeouts += 1
             self.abort()
         else:
             self._timer = self._loop.call_at(due, self._check_keep_alive)
-
-
-def _remaining_length(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Decode a remaining length of several bytes: the length and the index behind it, or (0, 0) if cut short.
-
-    Raises MalformedPacket for a fifth byte (2.2.3).
-    """
-    length = 0
-    for index in range(1, 5):
-        if at + index >= end:
-            return 0, 0
-        digit = data[at + index]
-        length |= (digit & 127) << 7 * (index - 1)
-        if digit < 128:
-            return length, at + index + 1
-    raise MalformedPacket("remaining length")

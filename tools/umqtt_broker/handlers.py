@@ -7,6 +7,7 @@ processed; after the commit if they recorded anything.
 from typing import TYPE_CHECKING
 
 from .errors import MalformedPacket
+from .greeting import Greeting
 from .packets import (
     CONNECT,
     PUBCOMP,
@@ -19,7 +20,7 @@ from .packets import (
     decode_unsubscribe,
     encode_suback,
 )
-from .session import Session
+from .session import OPEN, Session
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -38,7 +39,7 @@ def process_other(
             acknowledgements.append(b"\x62\x02" + packet)
         elif first_byte == PUBREL:
             if packet_id in session.inbound:
-                session.inbound.discard(packet_id)
+                session.forget_inbound(packet_id)
                 if session.store is not None:
                     session.store.set_inbound(session.number, packet_id, False)
             # An identifier nobody knows was completed before: the client only missed the PUBCOMP.
@@ -50,7 +51,7 @@ def process_other(
     elif first_byte == UNSUBSCRIBE:
         packet_id, topic_filters = decode_unsubscribe(packet)
         for topic_filter in topic_filters:
-            connection.broker.router.unsubscribe(session, topic_filter)
+            connection.broker.router.unsubscribe(session, session.mount + topic_filter)
         acknowledgements.append(b"\xb0\x02" + packet[:2])
     elif first_byte == CONNECT:
         raise MalformedPacket("second CONNECT")  # [MQTT-3.1.0-2]
@@ -68,12 +69,8 @@ def process_publish_qos2(
         # Its PUBREC cannot leave before the first copy is safe: the acknowledgements of a connection leave in order,
         # and the CONNACK of a new one waited for everything recorded before it.
         return
-    may_publish = connection.broker.may_publish
-    if may_publish is None or may_publish(session.client_id, topic_name):
-        connection.broker.router.publish(topic_name, payload, 2, retain)
-    else:
-        connection.broker.stats.denied += 1
-    session.inbound.add(packet_id)
+    connection.publish(topic_name, payload, 2, retain)
+    session.remember_inbound(packet_id)
     if session.store is not None:
         session.store.set_inbound(session.number, packet_id, True)
 
@@ -87,7 +84,7 @@ def _on_pubrec(connection: "Connection", session: Session, packet_id: int) -> No
     elif entry[3] is not None:
         # At the end, so that PUBRELs are resent in the order of their PUBRECs [MQTT-4.6.0-4].
         del session.in_flight[packet_id]
-        session.in_flight[packet_id] = (entry[0], packet_id, 2, None, b"", 0)
+        session.in_flight[packet_id] = (entry[0], packet_id, 2, None, b"", OPEN, 0)
         if session.store is not None:
             session.store.set_released(session.number, entry[0])
 
@@ -103,32 +100,39 @@ def _on_pubcomp(connection: "Connection", session: Session, packet_id: int) -> N
 
 
 def _on_subscribe(connection: "Connection", session: Session, packet: bytes, acknowledgements: list[bytes]) -> None:
+    broker = connection.broker
+    router = broker.router
     packet_id, requests = decode_subscribe(packet)
     return_codes = bytearray()
+    granted: list[tuple[bytes, int]] = []
     for topic_filter, qos in requests:
-        granted = connection.broker.config.permission.grant(session.client_id, topic_filter, qos)
-        return_codes.append(granted)
-        if granted != SUBSCRIPTION_FAILURE:
-            connection.broker.router.subscribe(session, topic_filter, granted)
+        topic_filter = session.mount + topic_filter
+        return_code = qos if session.rights is None else session.rights.grant(topic_filter, qos)
+        return_codes.append(return_code)
+        if return_code != SUBSCRIPTION_FAILURE:
+            router.subscribe(session, topic_filter, return_code)
+            granted.append((topic_filter, return_code))
     acknowledgements.append(encode_suback(packet_id, bytes(return_codes)))
     # Retained messages follow the SUBACK: the window stays shut until it has left.
     session.close_window()
-    for (topic_filter, _), granted in zip(requests, return_codes, strict=True):
-        if granted != SUBSCRIPTION_FAILURE:
-            acknowledgements += connection.broker.router.send_retained(session, topic_filter, granted)
+    if granted and router.retained:
+        if session.greeting is None:
+            session.greeting = Greeting(session, router, broker.around, broker.loop)
+        for topic_filter, qos in granted:
+            session.greeting.add(topic_filter, qos)
+        packets = session.greeting.begin()
+        acknowledgements += packets
+        connection.count_out(len(packets))
     if session.out is not None and not connection.must_wait():
-        session.out += acknowledgements
+        connection.write(acknowledgements)
         acknowledgements.clear()
-        if not session.dirty:
-            session.dirty = True
-            connection.broker.router.dirty.append(session)
         session.open_window()
     else:
-        connection.broker.store.wake(session)
+        broker.store.wake(session)
 
 
 def count_unknown(connection: "Connection", is_known: bool, reason: str) -> None:
     """An acknowledgement that fits no message: a leftover if its identifier is free, else a broken client."""
     if is_known:
         raise MalformedPacket(reason)
-    connection.broker.stats.unknown_acknowledgements += 1
+    connection.stats.unknown_acknowledgements += 1

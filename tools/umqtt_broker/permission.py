@@ -78,17 +78,3 @@ class Permission:
 
     def close(self) -> None:
         """Let go of threads and files; the broker has stopped."""
-
-    # Until the packet loop asks rights() only.
-
-    checks_publish = False
-
-    def may_publish(self, client_id: bytes, topic_name: bytes) -> bool:
-        """Deprecated: Rights.may_publish."""
-        del client_id, topic_name
-        return True
-
-    def grant(self, client_id: bytes, topic_filter: bytes, qos: int) -> int:
-        """Deprecated: Rights.grant."""
-        del client_id, topic_filter
-        return qos

@@ -1,4 +1,8 @@
-"""Retained messages in a trie of topic levels: a subscribe walks only what its filter can reach."""
+"""Retained messages in a trie of topic levels: a subscribe walks only what its filter can reach.
+
+Made for a million of them. A topic costs one dictionary entry of its parent: its last level, and the message packed
+into bytes. Only levels with others below them are objects, which is also what keeps the garbage collector short.
+"""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,11 +17,13 @@ class RetainedMessage(NamedTuple):
 
 
 class _Node:
+    """A level with levels below it. A level without is only its message: one byte of QoS, then the payload."""
+
     __slots__ = ("children", "message")
 
-    def __init__(self) -> None:
-        self.children: dict[bytes, _Node] = {}
-        self.message: RetainedMessage | None = None
+    def __init__(self, message: bytes | None = None) -> None:
+        self.children: dict[bytes, _Node | bytes] = {}
+        self.message = message
 
 
 class RetainedMessages:
@@ -32,63 +38,91 @@ class RetainedMessages:
 
     def put(self, message: RetainedMessage) -> None:
         """Keep `message` in place of the one its topic name had, if any."""
-        node = self._root
-        for level in message.topic_name.split(b"/"):
-            child = node.children.get(level)
-            if child is None:
-                child = node.children[level] = _Node()
-            node = child
-        if node.message is None:
-            self._count += 1
-        node.message = message
+        children = self._root.children
+        *path, last = message.topic_name.split(b"/")
+        for level in path:
+            child = children.get(level)
+            if not isinstance(child, _Node):
+                child = children[level] = _Node(child)
+            children = child.children
+        packed = bytes((message.qos,)) + message.payload
+        child = children.get(last)
+        if isinstance(child, _Node):
+            self._count += child.message is None
+            child.message = packed
+        else:
+            self._count += child is None
+            children[last] = packed
 
     def remove(self, topic_name: bytes) -> bool:
         """Forget the message of `topic_name` and the nodes it leaves empty. Returns whether there was one."""
         path: list[tuple[_Node, bytes]] = []
-        node = self._root
+        child: _Node | bytes | None = self._root
         for level in topic_name.split(b"/"):
-            path.append((node, level))
-            child = node.children.get(level)
-            if child is None:
+            if not isinstance(child, _Node):
                 return False
-            node = child
-        if node.message is None:
+            path.append((child, level))
+            child = child.children.get(level)
+        if child is None or (isinstance(child, _Node) and child.message is None):
             return False
-        node.message = None
         self._count -= 1
-        for parent, level in reversed(path):
-            child = parent.children[level]
-            if child.children or child.message is not None:
-                break
+        if isinstance(child, _Node):
+            child.message = None
+            return True
+        while path:
+            parent, level = path.pop()
             del parent.children[level]
+            if parent.children:
+                break
+            if parent.message is not None:
+                # Nothing is below it any more: it shrinks to its message.
+                above, own_level = path.pop()
+                above.children[own_level] = parent.message
+                break
         return True
 
     def match(self, topic_filter: bytes) -> Iterator[RetainedMessage]:
-        """Yield every retained message `topic_filter` matches. The trie must not change meanwhile."""
+        """Yield every retained message `topic_filter` matches. See walk() for what may change meanwhile."""
+        return (message for message in self.walk(topic_filter) if message is not None)
+
+    def walk(self, topic_filter: bytes) -> Iterator[RetainedMessage | None]:
+        """Look for what `topic_filter` matches in small steps: yield a message, or None where there was none.
+
+        The trie may change between two steps. A message is yielded as it is when the walk comes to it; what is new
+        behind the walk is not.
+        """
         levels = topic_filter.split(b"/")
         count = len(levels)
-        pending = [(self._root, 0)]
+        # What is still to be visited: a node, some of its levels, how many levels of the filter these have used up
+        # (# is never used up), and what stands before them in the topic name.
+        pending = [(self._root, _wanted(self._root, levels[0], True), int(levels[0] != b"#"), b"")]
         while pending:
-            node, depth = pending.pop()
-            if depth == count:
-                if node.message is not None:
-                    yield node.message
+            node, wanted, depth, prefix = pending[-1]
+            level = next(wanted, None)
+            if level is None:
+                pending.pop()
                 continue
-            level = levels[depth]
-            if level == b"#":
-                if node.message is not None:
-                    yield node.message
-                pending.extend((child, depth) for child in self._visible(node))
-            elif level == b"+":
-                pending.extend((child, depth + 1) for child in self._visible(node))
-            elif (child := node.children.get(level)) is not None:
-                pending.append((child, depth + 1))
+            child = node.children.get(level)
+            found = None
+            if child is not None:
+                topic_name = prefix + level
+                is_node = isinstance(child, _Node)
+                packed = child.message if is_node else child
+                if packed is not None and (depth == count or levels[depth] == b"#"):
+                    found = RetainedMessage(topic_name, packed[1:], packed[0])
+                if is_node and depth < count:
+                    below = depth + (levels[depth] != b"#")
+                    pending.append((child, _wanted(child, levels[depth], False), below, topic_name + b"/"))
+            yield found
 
-    def _visible(self, node: _Node) -> Iterator[_Node]:
-        """Yield the children a wildcard reaches: in the first level none that begins with $ [MQTT-4.7.2-1]."""
-        if node is not self._root:
-            yield from node.children.values()
-            return
-        for level, child in node.children.items():
-            if not level.startswith(b"$"):
-                yield child
+
+def _wanted(node: _Node, level: bytes, is_first: bool) -> Iterator[bytes]:
+    """Return the levels below `node` that a level of a filter reaches, as they are now."""
+    if level not in (b"#", b"+"):
+        return iter((level,))
+    # A copy of the keys alone: of a million, in a few milliseconds.
+    reached = list(node.children)
+    if is_first:
+        # [MQTT-4.7.2-1] a wildcard in the first level does not reach a topic name that begins with $.
+        return (name for name in reached if not name.startswith(b"$"))
+    return iter(reached)

@@ -1,11 +1,10 @@
 """From a PUBLISH to the sessions that get it: subscriptions, retained messages, shared encodings."""
 
 from .errors import MalformedPacket
-from .packets import PUBLISH, UINT16, Will, encode_publish_head, encode_remaining_length
+from .packets import PUBLISH, UINT16, encode_publish_head, encode_remaining_length
 from .retained import RetainedMessage, RetainedMessages
 from .session import Session
-from .stats import Stats
-from .store import Store
+from .surroundings import Surroundings
 from .topics import has_wildcard, is_topic_name
 from .trie import SubscriptionTrie
 
@@ -13,32 +12,60 @@ from .trie import SubscriptionTrie
 # topic name for every message must not fill the memory.
 _MAX_ROUTES = 65536
 
+_NONE: dict[bytes, "_Routes"] = {}
+
+
+# Sessions with the QoS of their subscriptions.
+_Routes = list[tuple[Session, int]]
+
+# Topics that only the broker itself publishes to.
+_OWN = b"$SYS/"
+
 
 class Router:
     """Who gets what. `dirty` lists the sessions with packets to flush, each once."""
 
-    def __init__(self, store: Store, stats: Stats) -> None:
-        self.dirty: list[Session] = []
+    def __init__(self, around: Surroundings) -> None:
         self.subscriptions: SubscriptionTrie[Session] = SubscriptionTrie()
         self.retained = RetainedMessages()
-        self._store = store
-        self._stats = stats
-        # A topic name is checked when it enters; a hit is a valid name with its subscribers.
-        self._routes: dict[bytes, list[tuple[Session, int]]] = {}
+        self.dirty = around.dirty
+        self._store = around.store
+        self._stats = around.stats
+        # A topic name is checked when it enters; a hit is a valid name with those who may and want to read it.
+        self._routes: dict[bytes, _Routes] = {}
+        # The same for sessions behind a mount point, who see another name: by topic name, then by mount point.
+        self._mounted: dict[bytes, dict[bytes, _Routes]] = {}
+        # publish() made once, and not for each connection.
+        self.publish_here = self.publish
 
-    def publish(self, topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
+    def publish(
+        self,
+        topic_name: bytes,
+        payload: bytes,
+        qos: int,
+        retain: int,
+        routes: _Routes | None = None,
+        shown_name: bytes = b"",
+    ) -> None:
         """Hand a message to everyone subscribed. Raises MalformedPacket for a bad name [MQTT-3.3.2-2].
 
         The message is shared: QoS and packet identifier of a subscriber never get into it.
+        routes, shown_name: hand it to these instead, under that name.
         """
-        routes = self._routes.get(topic_name)
         if routes is None:
-            routes = self._find_routes(topic_name)
-        if retain:
-            self._retain(topic_name, payload, qos)
+            routes = self._routes.get(topic_name)
+            if routes is None:
+                if topic_name.startswith(_OWN) and is_topic_name(topic_name):
+                    self._stats.denied += 1
+                    return
+                routes = self._find_routes(topic_name)
+            if retain:
+                self._retain(topic_name, payload, qos)
+            if self._mounted:
+                self._publish_mounted(topic_name, payload, qos)
+            shown_name = topic_name
         qos0_packet = None
         heads: list[bytes | None] = [None, None, None]
-        sent = 0
         for session, granted_qos in routes:
             # [MQTT-3.8.4-6] the lower of the message's QoS and the subscription's.
             if granted_qos > qos:
@@ -47,36 +74,39 @@ class Router:
                 head = heads[granted_qos]
                 if head is None:
                     head = heads[granted_qos] = encode_publish_head(
-                        PUBLISH | granted_qos << 1, topic_name, len(payload)
+                        PUBLISH | granted_qos << 1, shown_name, len(payload)
                     )
                 session.deliver(granted_qos, head, topic_name, payload, 0)
                 continue
-            out = session.out
-            if out is None:
-                session.drop_qos0()
+            direct = session.direct
+            if direct is None:
+                session.deliver_qos0(encode_publish_head(PUBLISH, shown_name, len(payload)), topic_name, payload, 0)
                 continue
             if qos0_packet is None:
-                length = len(topic_name)
+                length = len(shown_name)
                 qos0_packet = b"".join(
-                    (
-                        b"\x30",
-                        encode_remaining_length(2 + length + len(payload)),
-                        UINT16[length],
-                        topic_name,
-                        payload,
-                    )
+                    (b"\x30", encode_remaining_length(2 + length + len(payload)), UINT16[length], shown_name, payload)
                 )
-            out.append(qos0_packet)
-            sent += 1
+            direct.append(qos0_packet)
             if not session.dirty:
                 session.dirty = True
                 self.dirty.append(session)
-        self._stats.messages_out += sent
 
-    def publish_will(self, will: Will) -> None:
-        """Publish a will as if its client had (3.1.2.5)."""
-        self._stats.wills += 1
-        self.publish(will.topic_name, will.payload, will.qos, int(will.retain))
+    def _publish_mounted(self, topic_name: bytes, payload: bytes, qos: int) -> None:
+        for mount, routes in self._mounted.get(topic_name, _NONE).items():
+            self.publish(topic_name, payload, qos, 0, routes, topic_name[len(mount) :])
+
+    def publish_own(self, topic_name: bytes, payload: bytes) -> None:
+        """Publish a figure of the broker itself: retained at QoS 0 under `$SYS/`, where no client may; not stored."""
+        if payload:
+            self.retained.put(RetainedMessage(topic_name, payload, 0))
+        else:
+            self.retained.remove(topic_name)
+        self._stats.retained = len(self.retained)
+        routes, mounted = self._match(topic_name)
+        self.publish(topic_name, payload, 0, 0, routes, topic_name)
+        for mount, behind in mounted.items():
+            self.publish(topic_name, payload, 0, 0, behind, topic_name[len(mount) :])
 
     def flush(self) -> None:
         """Write everything collected, once for each session."""
@@ -86,13 +116,36 @@ class Router:
                 session.flush()
             dirty.clear()
 
-    def _find_routes(self, topic_name: bytes) -> list[tuple[Session, int]]:
+    def _find_routes(self, topic_name: bytes) -> _Routes:
         if not is_topic_name(topic_name):
             raise MalformedPacket("invalid topic name")
         if len(self._routes) >= _MAX_ROUTES:
-            self._routes.clear()
-        routes = self._routes[topic_name] = self.subscriptions.match(topic_name)
+            self.forget_routes()
+        routes, mounted = self._match(topic_name)
+        self._routes[topic_name] = routes
+        if mounted:
+            self._mounted[topic_name] = mounted
         return routes
+
+    def _match(self, topic_name: bytes) -> tuple[_Routes, dict[bytes, _Routes]]:
+        """Return who wants `topic_name` and may read it, and the same behind mount points, by mount point."""
+        routes: _Routes = []
+        mounted: dict[bytes, _Routes] = {}
+        for route in self.subscriptions.match(topic_name):
+            session = route[0]
+            if session.rights is not None and not session.rights.may_read(topic_name):
+                continue
+            if not session.mount:
+                routes.append(route)
+            # The filter m/# also matches the topic m, which nobody behind the mount point m/ can see.
+            elif topic_name.startswith(session.mount) and topic_name != session.mount:
+                mounted.setdefault(session.mount, []).append(route)
+        return routes, mounted
+
+    def forget_routes(self) -> None:
+        """Find all routes anew: what sessions may read has changed."""
+        self._routes.clear()
+        self._mounted.clear()
 
     # Subscriptions
 
@@ -113,6 +166,8 @@ class Router:
         """Remove a subscription and record that. One that does not exist is no error (3.10.4)."""
         if session.subscriptions.pop(topic_filter, None) is None:
             return
+        if session.greeting is not None:
+            session.greeting.cancel(topic_filter)
         self._remove_subscription(session, topic_filter)
         if session.store is not None:
             session.store.set_subscription(session.number, topic_filter, None)
@@ -130,9 +185,10 @@ class Router:
 
     def _forget_routes(self, topic_filter: bytes) -> None:
         if has_wildcard(topic_filter):
-            self._routes.clear()
+            self.forget_routes()
         else:
             self._routes.pop(topic_filter, None)
+            self._mounted.pop(topic_filter, None)
 
     # Retained messages
 
@@ -152,19 +208,3 @@ class Router:
         self._stats.retained = len(self.retained)
         if self._store.durable:
             self._store.set_retained(topic_name, message)
-
-    def send_retained(self, session: Session, topic_filter: bytes, granted_qos: int) -> list[bytes]:
-        """Queue the retained messages of a new subscription, with the retain flag [MQTT-3.3.1-6, -8].
-
-        Returns those of QoS 0 as packets, for the caller to send after its SUBACK.
-        """
-        packets: list[bytes] = []
-        for topic_name, payload, message_qos in self.retained.match(topic_filter):
-            qos = min(granted_qos, message_qos)
-            head = encode_publish_head(PUBLISH | qos << 1 | 1, topic_name, len(payload))
-            if qos:
-                session.deliver(qos, head, topic_name, payload, 1)
-            else:
-                packets.append(head + payload)
-        self._stats.messages_out += len(packets)
-        return packets

@@ -1,180 +1,187 @@
 """One session: subscriptions, the ordered queue with its cursor, the in-flight window, incoming QoS 2.
 
-There is no path for offline clients beside the one for connected ones. Every QoS 1 and 2 message goes to the
-end of ONE queue; being connected only means that the window at its front is open. A message that finds the
-queue empty and the window open passes straight through, which is the same thing done faster. What is
-unacknowledged when a connection ends goes back to the front, in order, with DUP.
+How a message moves. There is no path for offline clients beside the one for connected ones:
 
-With a store on disk only the front of a long queue is in memory; the rest is paged in as the cursor comes
-near.
+    deliver()   every QoS 1 and 2 message goes to the end of ONE queue. One that finds the queue empty and the window
+                open passes straight through, which is the same thing done faster.
+    queue       what is behind the cursor. Being connected only means that the window in front of it is open.
+    pump()      moves the cursor: from the front of the queue into `in_flight` and to `out`, while the window has room.
+    in_flight   what was sent and is not acknowledged to the end, by packet identifier, in the order it was sent (after
+                its PUBREC: in the order of the PUBRECs). An acknowledgement removes its entry; then pump() again.
+    out         packets collected until flush() writes them in one piece.
+    detach()    what is unacknowledged goes back to the front of the queue, in order, with DUP.
+
+QoS 0 messages go to `direct`, past all of that, as long as the client can take them.
+
+The window is open (`limit` above 0) while there is a connection that has its CONNACK and takes output. A session
+whose queue must outlive the process is a DurableSession, which does the same and records it.
 """
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from .config import BrokerConfig
-from .packets import DUP, PUBLISH, PUBREL, UINT16, encode_publish_head
-from .stats import Stats
-from .store import RecoveredSession, Store
-from .store.base import DeliveryRow
+from .packets import DUP, PUBREL, UINT16, Will
+from .permission import Permission, Rights
+from .store import Store
+from .surroundings import Surroundings
 
 if TYPE_CHECKING:
     from .connection import Connection
+    from .greeting import Greeting
 
-# A queued message: position, packet_id, qos, head (the PUBLISH up to the topic name; None once its PUBREC
-# came and only PUBREL is resent), payload, gate. A tuple, and its pieces shared by all sessions: this is the
-# hot path.
-Entry = tuple[int, int, int, bytes | None, bytes, int]
+_NOTHING: frozenset[int] = frozenset()
 
-# Gates: what must be safe in the store before a message may be sent. A positive gate is the number of a
-# batch.
-_OPEN = 0
-# The store must know that the message may have been sent, so that after a crash it goes again with DUP.
-_NEEDS_SENT_LIMIT = -1
+# A message of a queue: position, packet_id, qos, head (the PUBLISH up to the topic name; None once its PUBREC came
+# and only PUBREL is resent), payload, gate, expires_at (seconds since 1970; 0: never). A tuple, and its pieces shared
+# by all sessions: this is the hot path. The packet_id of a QoS 0 message is 0.
+Entry = tuple[int, int, int, bytes | None, bytes, int, int]
 
-# The limit of what may have been sent is moved this many windows ahead at a time, half of it before it is
-# reached.
-_SENT_LIMIT_WINDOWS = 8
-
-_PAGE = 1000
+# Gates: what must be safe in the store before a message may be sent. A positive gate is the number of a batch; the
+# other one that closes is DurableSession's.
+OPEN = 0
 
 
 class Session:
-    """The state MQTT keeps for a client identifier. `store` is None if nothing of it outlives the process."""
+    """The state MQTT keeps for a client identifier. `store` is None if nothing of it outlives the process.
+
+    key: what it is found under: client_id, and what the mount point of its listener adds. mount: that mount point:
+    subscriptions have it, what the client sees has not. permission, username, rights: who it is and what it may do;
+    rights None: everything. away_since: when its last connection ended, in seconds since 1970. queued_bytes: payload
+    bytes that wait behind the cursor. dropped: messages dropped for this session. will: of the connected client.
+    """
 
     __slots__ = (
-        "_dirty_sessions",
-        "_loaded_to",
-        "_loading",
-        "_max_in_memory",
-        "_maybe_sent_to",
-        "_sent_limit",
-        "_sent_limit_batch",
-        "_sent_limit_safe",
+        "_around",
+        "_expiry",
+        "_sent",
         "_sent_to",
-        "_spilled",
-        "_spilled_to",
         "_stats",
-        "_window",
+        "away_since",
         "clean",
         "client_id",
         "connection",
+        "direct",
         "dirty",
+        "dropped",
+        "greeting",
         "in_flight",
         "inbound",
+        "keeps_qos0",
+        "key",
         "last_packet_id",
-        "last_position",
         "limit",
+        "mount",
         "number",
         "out",
+        "permission",
         "queue",
+        "queued_bytes",
+        "rights",
         "store",
         "subscriptions",
+        "username",
+        "will",
     )
 
-    def __init__(
-        self,
-        client_id: bytes,
-        clean: bool,
-        store: Store | None,
-        config: BrokerConfig,
-        stats: Stats,
-        dirty: list["Session"],
-    ) -> None:
+    def __init__(self, key: bytes, client_id: bytes, mount: bytes, clean: bool, around: Surroundings) -> None:
+        self.key = key
         self.client_id = client_id
+        self.mount = mount
         self.clean = clean
-        self.store = store
+        self.store: Store | None = None
         self.number = 0
         self.connection: Connection | None = None
+        self.permission: Permission | None = None
+        self.username: bytes | None = None
+        self.rights: Rights | None = None
+        self.will: Will | None = None
         self.subscriptions: dict[bytes, int] = {}
-        self.inbound: set[int] = set()
-        self.queue: deque[Entry] = deque()
+        self.inbound: set[int] | frozenset[int] = _NOTHING
+        # Nothing until it is needed: an empty deque takes 700 bytes, and most clients of a fleet only publish.
+        self.queue = cast("deque[Entry]", ())
+        self.queued_bytes = 0
         self.in_flight: dict[int, Entry] = {}
-        # `limit` is the window while it is open, else 0; `out` collects packets until the flush, None while
-        # nothing may be sent: one comparison each instead of asking for all the reasons.
+        self.greeting: Greeting | None = None
+        self.away_since = 0
+        self.dropped = 0
+        # `limit` is the window while it is open, else 0; `out` collects packets until the flush, None while nothing
+        # may be sent; `direct` is `out`, or None where each QoS 0 message must be looked at: one comparison each
+        # instead of asking for all the reasons.
         self.limit = 0
         self.out: list[bytes] | None = None
+        self.direct: list[bytes] | None = None
         self.dirty = False
         self.last_packet_id = 0
-        self.last_position = 0
-        self._dirty_sessions = dirty
-        self._stats = stats
-        self._window = config.max_inflight_messages
-        self._max_in_memory = config.max_queued_in_memory
-        # The part of the queue that is on disk alone: positions behind _loaded_to up to _spilled_to; 0 for
-        # none.
-        self._spilled = 0
-        self._spilled_to = 0
-        self._loaded_to = 0
-        self._loading = False
-        # Positions: sent so far; sent, perhaps, before a crash; may be sent, as recorded and as safe.
+        # Messages above QoS 0 in `out`: each is three pieces there.
+        self._sent = 0
+        # The highest position sent.
         self._sent_to = 0
-        self._maybe_sent_to = 0
-        self._sent_limit = 0
-        self._sent_limit_batch = 0
-        self._sent_limit_safe = 0
-
-    def restore(self, recovered: RecoveredSession) -> None:
-        """Take over what the store knew. The queue stays on disk until a connection wants it."""
-        self.number = recovered.number
-        self.subscriptions = dict(recovered.subscriptions)
-        self.inbound = recovered.inbound
-        self.last_packet_id = recovered.last_packet_id
-        self.last_position = recovered.last_position
-        self.in_flight = {
-            packet_id: (position, packet_id, 2, None, b"", _OPEN) for position, packet_id in recovered.released
-        }
-        self._spilled = recovered.queued - len(recovered.released)
-        self._spilled_to = recovered.last_position if self._spilled else 0
-        self._sent_to = self._maybe_sent_to = self._sent_limit = self._sent_limit_safe = recovered.sent_limit
+        self.keeps_qos0 = around.config.queue_qos0_messages and not clean
+        self._around = around
+        self._stats = around.stats
+        self._expiry = around.expiry
 
     @property
     def queued(self) -> int:
-        """Messages waiting behind the cursor, on disk ones included."""
-        return len(self.queue) + self._spilled
+        """Messages waiting behind the cursor."""
+        return len(self.queue)
+
+    def forget_inbound(self, packet_id: int) -> None:
+        """The client has completed an incoming QoS 2 message."""
+        if isinstance(self.inbound, set):
+            self.inbound.discard(packet_id)
+
+    def remember_inbound(self, packet_id: int) -> None:
+        """An incoming QoS 2 message is routed: a second one with its identifier is not."""
+        if not isinstance(self.inbound, set):
+            # Most sessions never need one, and a fleet has many sessions.
+            self.inbound = set(self.inbound)
+        self.inbound.add(packet_id)
 
     # The connection's comings and goings
 
     def attach(self, connection: "Connection") -> None:
         """Belong to `connection`. Nothing is sent before go_online(), which follows the CONNACK."""
         self.connection = connection
-        if self.store is not None and (self.queue or self._spilled_to):
-            self._move_sent_limit(self._sent_to)
 
     def go_online(self) -> None:
         """Send PUBRELs again, in the order of their PUBRECs [MQTT-4.6.0-4], then open the window."""
-        self.out = []
-        for packet_id in self.in_flight:
-            self.out += (bytes((PUBREL, 2)), UINT16[packet_id])
-        self._mark_dirty()
+        connection = self.connection
+        if self.in_flight and connection is not None:
+            connection.write([bytes((PUBREL, 2)) + UINT16[packet_id] for packet_id in self.in_flight])
         self.open_window()
 
     def detach(self) -> None:
         """Belong to no connection. What is in flight goes back to the front, with DUP [MQTT-4.4.0-1]."""
         self.connection = None
         self.limit = 0
-        self.out = None
+        self.out = self.direct = None
+        self._sent = 0
         released: dict[int, Entry] = {}
         unacknowledged: list[Entry] = []
-        for packet_id, (position, _, qos, head, payload, _) in self.in_flight.items():
+        size = 0
+        for packet_id, entry in self.in_flight.items():
+            position, _, qos, head, payload, _, expires_at = entry
             if head is None:
-                released[packet_id] = self.in_flight[packet_id]
+                released[packet_id] = entry
             else:
                 again = bytes((head[0] | DUP,)) + head[1:]
-                unacknowledged.append((position, packet_id, qos, again, payload, _OPEN))
-        self.in_flight = released
-        self.queue.extendleft(reversed(unacknowledged))
-        if self.store is not None and self._sent_limit != self._sent_to:
-            self._sent_limit = self._sent_limit_safe = self._sent_to
-            self.store.set_sent_limit(self.number, self._sent_to)
+                unacknowledged.append((position, packet_id, qos, again, payload, OPEN, expires_at))
+                size += len(payload)
+        if unacknowledged:
+            self.in_flight = released
+            self.queue = deque(unacknowledged + list(self.queue))
+            self.queued_bytes += size
+            if self._around.limits is not None:
+                self._around.limits.added(self, len(unacknowledged), size)
 
     def open_window(self) -> None:
         """Let QoS 1 and 2 messages through, if there is a connection that can take them."""
         connection = self.connection
         if connection is not None and connection.established and not connection.congested:
             if self.out is None:
-                self.out = []
-            self.limit = self._window
+                self._collect()
+            self.limit = self._around.config.max_inflight_messages
             self.pump()
 
     def close_window(self) -> None:
@@ -184,10 +191,10 @@ class Session:
     def stop_output(self) -> None:
         """The connection cannot take more: QoS 1 and 2 wait, QoS 0 is dropped and counted."""
         self.limit = 0
-        out, self.out = self.out, None
-        if out and self.connection is not None:
+        if self.out:
             # These are in flight already; only what comes later can wait.
-            self.connection.write(out)
+            self._write()
+        self.out = self.direct = None
 
     def on_commit(self) -> None:
         """What the queue waited for is safe."""
@@ -198,7 +205,8 @@ class Session:
     def deliver(self, qos: int, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
         """Put a QoS 1 or 2 message at the end of the queue; if nothing is before it, into the window.
 
-        `head` is the PUBLISH up to the topic name, for this QoS and retain flag.
+        `head` is the PUBLISH up to the topic name, for this QoS and retain flag and as the client is to see it;
+        `topic_name` is whole, with a mount point.
         """
         in_flight = self.in_flight
         packet_id = self.last_packet_id
@@ -207,164 +215,174 @@ class Session:
             if packet_id not in in_flight:
                 break
         self.last_packet_id = packet_id
-        store = self.store
-        if store is not None:
-            if not self._deliver_durable(store, packet_id, qos, head, topic_name, payload, retain):
-                return
-            position = self.last_position
-        elif self.queue or len(in_flight) >= self.limit:
-            self.queue.append((0, packet_id, qos, head, payload, _OPEN))
+        if self.queue or len(in_flight) >= self.limit:
+            self._enqueue(packet_id, qos, head, topic_name, payload, retain)
             return
-        else:
-            position = 0
-        in_flight[packet_id] = (position, packet_id, qos, head, payload, _OPEN)
+        in_flight[packet_id] = (0, packet_id, qos, head, payload, OPEN, self._expiry.deadline)
         out = self.out
         assert out is not None  # the window is open
-        out.append(head)
-        out.append(UINT16[packet_id])
-        out.append(payload)
-        self._stats.messages_out += 1
+        out += (head, UINT16[packet_id], payload)
+        self._sent += 1
         if not self.dirty:
             self.dirty = True
-            self._dirty_sessions.append(self)
+            self._around.dirty.append(self)
 
-    def _deliver_durable(
-        self,
-        store: Store,
-        packet_id: int,
-        qos: int,
-        head: bytes,
-        topic_name: bytes,
-        payload: bytes,
-        retain: int,
-    ) -> bool:
-        """Record a message. Returns True if it may be sent at once; else it is in the queue."""
-        position = self.last_position = self.last_position + 1
-        queue = self.queue
-        if self._spilled_to or len(queue) >= self._max_in_memory:
-            if not self._spilled_to:
-                self._loaded_to = position - 1
-            self._spilled_to = position
-            self._spilled += 1
-            store.add_delivery(DeliveryRow(self.number, position, packet_id, qos, retain, 0, 0, topic_name, payload))
-            return False
-        if qos == 1 and not queue and len(self.in_flight) < self.limit:
-            store.add_delivery(DeliveryRow(self.number, position, packet_id, 1, retain, 1, 0, topic_name, payload))
-            self._sent_to = position
-            return True
-        # To a connected client it will soon be sent: saying so now spares a second write when it is.
-        soon = self.connection is not None and len(queue) < self._window
-        gate = _NEEDS_SENT_LIMIT
-        if soon:
-            # Exactly once: the identifier must be safe before the client can know it.
-            gate = store.batch if qos == 2 else _OPEN
-        store.add_delivery(DeliveryRow(self.number, position, packet_id, qos, retain, soon, 0, topic_name, payload))
-        queue.append((position, packet_id, qos, head, payload, gate))
-        if gate > 0:
-            store.wake(self)
-        return False
+    def deliver_qos0(self, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
+        """Take a QoS 0 message that cannot go the short way: send it, let it wait, or drop and count it."""
+        if self.keeps_qos0 and (self.queued or self.connection is None):
+            # Behind what waits already, so that the order stays, whether the client is there or not.
+            self._enqueue(0, 0, head, topic_name, payload, retain)
+        elif self.out is not None:
+            self.out.append(head + payload)
+            self.mark_dirty()
+        else:
+            self.dropped += 1
+            if self.connection is None:
+                self._stats.dropped_qos0_offline += 1
+            else:
+                self._stats.dropped_qos0_slow += 1
+
+    def _enqueue(self, packet_id: int, qos: int, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
+        del topic_name, retain
+        limits = self._around.limits
+        if limits is None:
+            self._append((0, packet_id, qos, head, payload, OPEN, self._expiry.deadline))
+            self.queued_bytes += len(payload)
+        elif limits.admit(self):
+            self._append((0, packet_id, qos, head, payload, OPEN, self._expiry.deadline))
+            self.queued_bytes += len(payload)
+            limits.added(self, 1, len(payload))
+
+    def _append(self, entry: Entry) -> None:
+        if not self.queue and not isinstance(self.queue, deque):
+            self.queue = deque()
+        self.queue.append(entry)
 
     def pump(self) -> None:
         """Move the cursor: send from the front of the queue while the window has room."""
-        queue, in_flight, limit = self.queue, self.in_flight, self.limit
-        while queue and len(in_flight) < limit:
-            position, packet_id, _, head, payload, gate = queue[0]
-            if gate and not self._is_safe(position, gate):
+        while self._advance():
+            self._write()
+        if self.greeting is not None:
+            self.greeting.resume()
+
+    def _advance(self) -> bool:
+        """Move the cursor until a buffer is full. Returns True if there may be more to send."""
+        queue, in_flight, limit, out = self.queue, self.in_flight, self.limit, self.out
+        if not queue or not limit:
+            return False
+        assert out is not None  # the window is open
+        enough = self._around.config.max_output_buffer
+        moved = size = sent = resent = 0
+        while queue and len(in_flight) < limit and size <= enough:
+            entry = queue[0]
+            position, packet_id, qos, head, payload, gate, expires_at = entry
+            assert head is not None  # the queue holds no PUBRELs
+            if expires_at and self._is_expired(entry):
+                self._drop_expired(position)
+            elif gate and not self._is_safe(position, gate):
                 break
-            if packet_id in in_flight:
+            elif not qos:
+                out.append(head + payload)
+                self._on_qos0_sent(position)
+            elif packet_id in in_flight:
                 self._renumber()
                 continue
-            # The queue holds no PUBRELs, and the window is open.
-            assert head is not None and self.out is not None
-            in_flight[packet_id] = queue.popleft()
-            if head[0] & DUP:
-                self._stats.resent += 1
-            self.out += (head, UINT16[packet_id], payload)
-            self._stats.messages_out += 1
-            if position > self._sent_to:
-                self._sent_to = position
-            if not self.dirty:
-                self._mark_dirty()
-        if self._spilled_to and not self._loading and limit and len(queue) < _PAGE // 2:
-            self._load()
+            else:
+                in_flight[packet_id] = entry
+                out += (head, UINT16[packet_id], payload)
+                sent += 1
+                if head[0] & DUP:
+                    resent += 1
+                if position > self._sent_to:
+                    self._sent_to = position
+            queue.popleft()
+            moved += 1
+            size += len(payload)
+        if moved:
+            self._sent += sent
+            self._stats.resent += resent
+            self.mark_dirty()
+            self._count_out(moved, size)
+        return size > enough
 
-    def _is_safe(self, position: int, gate: int) -> bool:
-        """Tell whether the store knows enough for the message at the cursor; if not, on_commit() follows."""
-        store = self.store
-        assert store is not None
-        if gate > 0:
-            return gate <= store.committed
-        if self._sent_limit_batch <= store.committed:
-            self._sent_limit_safe = self._sent_limit
-        if position > self._sent_limit - self._window * _SENT_LIMIT_WINDOWS // 2:
-            self._move_sent_limit(position)
-            store.wake(self)
-        return position <= self._sent_limit_safe
+    def drop_expired(self) -> None:
+        """Drop what is too old at the front of the queue, whether the window is open or not."""
+        queue = self.queue
+        dropped = size = 0
+        while queue and self._is_expired(queue[0]):
+            entry = queue.popleft()
+            self._drop_expired(entry[0])
+            dropped += 1
+            size += len(entry[4])
+        if dropped:
+            self._count_out(dropped, size)
 
-    def _move_sent_limit(self, position: int) -> None:
-        assert self.store is not None
-        self._sent_limit = position + self._window * _SENT_LIMIT_WINDOWS
-        self._sent_limit_batch = self.store.batch
-        self.store.set_sent_limit(self.number, self._sent_limit)
+    def _is_expired(self, entry: Entry) -> bool:
+        """Tell whether a message is too old to be sent.
+
+        Never one that the client may have seen: its packet identifier is in use until it is acknowledged.
+        """
+        head, expires_at = entry[3], entry[6]
+        return bool(expires_at and head and not head[0] & DUP and expires_at <= self._expiry.now())
+
+    def _drop_expired(self, position: int) -> None:
+        del position
+        self.dropped += 1
+        self._stats.dropped_expired += 1
+
+    def _count_out(self, messages: int, size: int) -> None:
+        self.queued_bytes -= size
+        if self._around.limits is not None:
+            self._around.limits.removed(self, messages, size)
 
     def _renumber(self) -> None:
         """Give the message at the cursor a free packet identifier: a message sent before it has taken its own."""
-        position, packet_id, qos, head, payload, gate = self.queue[0]
+        position, packet_id, qos, head, payload, gate, expires_at = self.queue[0]
         while packet_id in self.in_flight:
             packet_id = packet_id + 1 if packet_id < 65535 else 1
-        if self.store is not None:
-            self.store.set_packet_id(self.number, position, packet_id)
-            if qos == 2:
-                gate = self.store.batch
-                self.store.wake(self)
-        self.queue[0] = (position, packet_id, qos, head, payload, gate)
+        gate = self._record_packet_id(position, packet_id, qos, gate)
+        self.queue[0] = (position, packet_id, qos, head, payload, gate, expires_at)
 
-    # The part of the queue that is on disk
+    # What a DurableSession has to say about it
 
-    def _load(self) -> None:
-        assert self.store is not None
-        self._loading = True
-        asked_to = self._spilled_to
-        self.store.load_page(self.number, self._loaded_to, _PAGE, lambda rows: self._on_page(rows, asked_to))
+    def _is_safe(self, position: int, gate: int) -> bool:
+        """Tell whether the store knows enough for the message at the cursor; if not, on_commit() follows."""
+        del position, gate
+        return True
 
-    def _on_page(self, rows: list[DeliveryRow], asked_to: int) -> None:
-        """Append a page of the queue. `asked_to` is the end of the queue when the page was asked for."""
-        self._loading = False
-        for row in rows:
-            if row.released:
-                continue  # in the window already
-            maybe_sent = row.sent or row.position <= self._maybe_sent_to
-            first_byte = PUBLISH | row.qos << 1 | row.retain | (DUP if maybe_sent else 0)
-            head = encode_publish_head(first_byte, row.topic_name, len(row.payload))
-            gate = _OPEN if maybe_sent else _NEEDS_SENT_LIMIT
-            self.queue.append((row.position, row.packet_id, row.qos, head, row.payload, gate))
-            self._spilled -= 1
-        # The page may hold messages recorded between the request and its transaction, so beyond asked_to.
-        last = rows[-1].position if rows else 0
-        self._loaded_to = last if len(rows) == _PAGE else max(last, asked_to)
-        if self._loaded_to >= self._spilled_to:
-            self._spilled_to = 0
-        self.pump()
+    def _record_packet_id(self, position: int, packet_id: int, qos: int, gate: int) -> int:
+        """A message that was not sent has another packet identifier. Returns its gate."""
+        del position, packet_id, qos
+        return gate
+
+    def _on_qos0_sent(self, position: int) -> None:
+        """A QoS 0 message has left the queue."""
 
     # Output
 
     def flush(self) -> None:
         """Write what has collected, in one piece."""
         self.dirty = False
-        out = self.out
-        if out and self.connection is not None:
-            # A new list first: write() may find the peer slow and take it away.
-            self.out = []
-            self.connection.write(out)
+        if self.out:
+            self._write()
 
-    def _mark_dirty(self) -> None:
+    def _write(self) -> None:
+        connection, out = self.connection, self.out
+        if connection is None or not out:
+            return
+        # A new list first: write() may find the peer slow and take it away.
+        self._collect()
+        messages = len(out) - 2 * self._sent
+        self._sent = 0
+        connection.count_out(messages)
+        connection.write(out)
+
+    def _collect(self) -> None:
+        self.out = []
+        self.direct = None if self.keeps_qos0 else self.out
+
+    def mark_dirty(self) -> None:
+        """Have flush() called at the end of what the event loop is doing."""
         if not self.dirty:
             self.dirty = True
-            self._dirty_sessions.append(self)
-
-    def drop_qos0(self) -> None:
-        """Count a QoS 0 message that cannot be sent now."""
-        if self.connection is None:
-            self._stats.dropped_qos0_offline += 1
-        else:
-            self._stats.dropped_qos0_slow += 1
+            self._around.dirty.append(self)

@@ -10,37 +10,55 @@ class Stats:
     Counters only rise; `connections`, `sessions`, `subscriptions`, `retained` and `queued` are gauges.
 
     connections_accepted / connections_refused: network connections opened / CONNECTs answered with a return
-        code other than 0 or turned away at a limit.
+        code other than 0 or turned away at a limit. connections_max: the most there were at once.
     messages_in / messages_out: PUBLISH packets received / handed to a connection (DUP resends included).
-    dropped_qos0_slow: QoS 0 messages not sent because the subscriber does not read fast enough.
-    dropped_qos0_offline: QoS 0 messages for a persistent session without a connection [MQTT-3.1.2-5].
+    bytes_in / bytes_out: read from / handed to network connections.
     denied: messages a client may not publish; acknowledged as the specification asks, and not routed.
-    resent: PUBLISH packets sent again with DUP. takeovers: connections closed by a newer one of the same
-    client.
+    resent: PUBLISH packets sent again with DUP. takeovers: connections closed by a newer one of the same client.
+    wills: published. sessions_expired: forgotten because their client stayed away for session_expiry.
     keep_alive_timeouts, connect_timeouts: connections closed for silence.
     unknown_acknowledgements: PUBACK, PUBREC or PUBCOMP for a packet identifier that is not in use.
+    publishers_held: times a publisher was not read from because a queue was full.
+    publishers_let_through: times one was read from all the same, because the broker waited for its acknowledgements.
+    rate_limited: times a client was read from more slowly for max_receive_rate.
     commits / commit_failures: transactions of the store.
     malformed: connections closed for a broken packet, by reason.
+
+    Messages not delivered, by reason:
+    dropped_qos0_slow: QoS 0, the subscriber does not read fast enough.
+    dropped_qos0_offline: QoS 0, for a persistent session without a connection [MQTT-3.1.2-5].
+    dropped_queue_full: for a session at its limit, with at_queue_limit "drop".
+    dropped_expired: waited longer than message_expiry. dropped_too_large: the payload is above max_payload_size.
     """
 
     __slots__ = (
         "_queued",
+        "bytes_in",
+        "bytes_out",
         "commit_failures",
         "commits",
         "connect_timeouts",
         "connections",
         "connections_accepted",
+        "connections_max",
         "connections_refused",
         "denied",
+        "dropped_expired",
         "dropped_qos0_offline",
         "dropped_qos0_slow",
+        "dropped_queue_full",
+        "dropped_too_large",
         "keep_alive_timeouts",
         "malformed",
         "messages_in",
         "messages_out",
+        "publishers_held",
+        "publishers_let_through",
+        "rate_limited",
         "resent",
         "retained",
         "sessions",
+        "sessions_expired",
         "subscriptions",
         "takeovers",
         "unknown_acknowledgements",
@@ -50,30 +68,46 @@ class Stats:
     def __init__(self) -> None:
         self.connections = 0
         self.connections_accepted = 0
+        self.connections_max = 0
         self.connections_refused = 0
         self.sessions = 0
+        self.sessions_expired = 0
         self.subscriptions = 0
         self.retained = 0
         self.messages_in = 0
         self.messages_out = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
         self.resent = 0
-        self.dropped_qos0_slow = 0
-        self.dropped_qos0_offline = 0
         self.denied = 0
         self.takeovers = 0
         self.wills = 0
         self.keep_alive_timeouts = 0
         self.connect_timeouts = 0
         self.unknown_acknowledgements = 0
+        self.publishers_held = 0
+        self.publishers_let_through = 0
+        self.rate_limited = 0
         self.commits = 0
         self.commit_failures = 0
+        self.dropped_qos0_slow = 0
+        self.dropped_qos0_offline = 0
+        self.dropped_queue_full = 0
+        self.dropped_expired = 0
+        self.dropped_too_large = 0
         self.malformed: Counter[str] = Counter()
         self._queued: Callable[[], int] = lambda: 0
 
     @property
     def dropped(self) -> int:
-        """Messages dropped for any reason. Only QoS 0 messages ever are."""
-        return self.dropped_qos0_slow + self.dropped_qos0_offline
+        """Messages dropped for any reason. Above QoS 0 only for a limit that a user set."""
+        return (
+            self.dropped_qos0_slow
+            + self.dropped_qos0_offline
+            + self.dropped_queue_full
+            + self.dropped_expired
+            + self.dropped_too_large
+        )
 
     @property
     def queued(self) -> int:

@@ -1,0 +1,194 @@
+"""A client that is read from more slowly than it sends, without losing anything and without a deadlock.
+
+Its packets go through here instead of straight into the packet loop while
+
+- it is not decided whether its CONNECT is accepted: everything waits;
+- a queue it publishes to is full: what it publishes waits until there is room;
+- it sends more messages than max_receive_rate: they wait until it is their turn.
+
+Acknowledgements and PINGREQ never wait: they are taken out of turn. Were they left unread behind a message that waits
+for room, and that room could only come from these very acknowledgements, nothing would ever move again. When too much
+waits, the socket is not read; but never that of a client that has messages to acknowledge: what it publishes goes
+through then, above the limit, and is counted. The same for a client that acknowledges nothing as long as its own
+messages are not acknowledged.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .errors import MalformedPacket
+from .limits import ReceiveRate
+from .packet_loop import packet_length
+from .packets import PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
+
+if TYPE_CHECKING:
+    from .connection import Connection
+    from .session import Session
+
+_OUT_OF_TURN = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP, PINGREQ})
+
+# Bytes that may wait before the socket is read no more.
+_MOST_WAITING = 1024 * 1024
+
+# Seconds that a client may be silent which neither acknowledges nor is acknowledged.
+_STANDSTILL = 5.0
+
+
+class HeldBack:
+    """The packets of one connection that wait. paused: its socket is not read."""
+
+    __slots__ = (
+        "_connection",
+        "_deciding",
+        "_full",
+        "_loop",
+        "_rate",
+        "_tail",
+        "_timer",
+        "_waiting",
+        "_waiting_size",
+        "paused",
+    )
+
+    def __init__(self, connection: "Connection", loop: asyncio.AbstractEventLoop, tail: bytes = b"") -> None:
+        self._connection = connection
+        self._loop = loop
+        self._deciding = False
+        self._full: set[Session | None] = set()
+        self._rate: ReceiveRate | None = None
+        self._tail = tail
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting: deque[bytes] = deque()
+        self._waiting_size = 0
+        self.paused = False
+
+    # Why to hold back
+
+    def decide(self, is_undecided: bool) -> None:
+        """Hold everything back as long as the CONNECT is not decided."""
+        self._deciding = is_undecided
+        self._set_paused(is_undecided)
+        if not is_undecided:
+            self.feed(b"")
+
+    def wait_for_room(self, full: "set[Session | None]") -> None:
+        """Hold messages back until all these queues have room; None: all queues together."""
+        self._full |= full
+        self._watch()
+
+    def room_again(self, full: "Session | None") -> None:
+        """One of these queues has room."""
+        self._full.discard(full)
+        self._advance()
+
+    def limit_rate(self, rate: int) -> None:
+        """Take at most `rate` messages a second; 0: no limit."""
+        self._rate = ReceiveRate(rate, self._loop.time()) if rate else None
+
+    # What comes in
+
+    def keep(self, data: bytes) -> None:
+        """Keep bytes for the next feed()."""
+        self._tail += data
+
+    def feed(self, data: bytes) -> None:
+        """Take what was read: what may not wait at once, the rest in its turn."""
+        connection = self._connection
+        data = self._tail = self._tail + data
+        if self._deciding:
+            return
+        at = 0
+        out_of_turn: list[bytes] = []
+        max_packet_size = connection.broker.config.max_packet_size
+        try:
+            while length := packet_length(data, at, max_packet_size):
+                packet = data[at : at + length]
+                if packet[0] in _OUT_OF_TURN:
+                    out_of_turn.append(packet)
+                else:
+                    self._waiting.append(packet)
+                    self._waiting_size += length
+                at += length
+        except MalformedPacket:
+            # The packet loop shall say so, when what came before has had its turn.
+            self._waiting.append(data[at:])
+            self._waiting_size += len(data) - at
+            at = len(data)
+        self._tail = data[at:]
+        if out_of_turn:
+            connection.take(b"".join(out_of_turn))
+            self._watch()
+        self._advance()
+
+    def take_all(self) -> None:
+        """The client has gone after its last packet: take everything it said, whatever the limits."""
+        while self._waiting and not self._connection.closing:
+            self._connection.take(self._next())
+
+    def cancel(self) -> None:
+        """The connection is at its end."""
+        self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # Moving on
+
+    def _advance(self) -> None:
+        """Take what may be taken, one packet at a time: a limit may be hit by each."""
+        connection = self._connection
+        while self._waiting and not self._full and not connection.closing:
+            if self._rate is not None and self._waiting[0][0] & 0xF0 == PUBLISH:
+                if not self._rate.available(self._loop.time()):
+                    break
+                self._rate.spend(1)
+            connection.take(self._next())
+        if connection.closing:
+            self.cancel()
+            return
+        if not self._waiting and not self._full and self._rate is None:
+            self._set_paused(False)
+            connection.read_freely(self._tail)
+            return
+        if self._waiting_size > _MOST_WAITING and self._full and connection.is_waited_for:
+            self._let_through()
+            return
+        self._set_paused(self._waiting_size > _MOST_WAITING)
+        if self._waiting and not self._full and self._rate is not None:
+            connection.stats.rate_limited += 1
+            self._set_timer(self._rate.wait(), self._advance)
+
+    def _next(self) -> bytes:
+        packet = self._waiting.popleft()
+        self._waiting_size -= len(packet)
+        return packet
+
+    def _let_through(self) -> None:
+        """Take what waits although there is no room: the room may have to come from this very client."""
+        self._connection.stats.publishers_let_through += 1
+        self._full.clear()
+        self._connection.forget_full()
+        self.take_all()
+        self._advance()
+
+    def _watch(self) -> None:
+        """Notice a standstill: begin to count again."""
+        if self._full:
+            self._set_timer(_STANDSTILL, self._on_standstill)
+
+    def _on_standstill(self) -> None:
+        if self._full and self._waiting and self._connection.is_waited_for:
+            self._let_through()
+        else:
+            self._watch()
+
+    def _set_timer(self, seconds: float, callback: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, callback)
+
+    def _set_paused(self, paused: bool) -> None:
+        if paused != self.paused:
+            self.paused = paused
+            self._connection.update_reading()

@@ -1,0 +1,75 @@
+"""What stands between a client's PUBLISH and the router, chosen once a connection: for most clients nothing."""
+
+from collections.abc import Callable
+
+from .config import BrokerConfig
+from .errors import MalformedPacket
+from .permission import Rights
+from .router import Router
+from .session import Session
+from .stats import Stats
+from .topics import is_topic_name
+
+# Topic name, payload, QoS, retain flag. Raises MalformedPacket for an invalid topic name.
+Publish = Callable[[bytes, bytes, int, int], None]
+
+# Topic names that a connection remembers it may publish to.
+_MAX_ALLOWED = 256
+
+
+def publisher(session: Session, router: Router, stats: Stats, config: BrokerConfig) -> Publish:
+    """Return how a message of this client gets to the router; valid until its rights or the settings change."""
+    publish: Publish = router.publish_here
+    if config.max_payload_size or not config.retain_available:
+        publish = _limited(publish, stats, config)
+    if session.rights is not None:
+        publish = _permitted(publish, stats, session.rights)
+    if session.mount:
+        publish = _mounted(publish, session.mount)
+    return publish
+
+
+def _permitted(publish: Publish, stats: Stats, rights: Rights) -> Publish:
+    # Rights never change their answer, so a name that was allowed costs one look into a set.
+    allowed: set[bytes] = set()
+
+    def permitted(topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
+        if topic_name in allowed:
+            publish(topic_name, payload, qos, retain)
+            return
+        _check(topic_name)
+        if not rights.may_publish(topic_name):
+            stats.denied += 1
+            return
+        if len(allowed) >= _MAX_ALLOWED:
+            allowed.clear()
+        allowed.add(topic_name)
+        publish(topic_name, payload, qos, retain)
+
+    return permitted
+
+
+def _limited(publish: Publish, stats: Stats, config: BrokerConfig) -> Publish:
+    most, keeps_retained = config.max_payload_size, config.retain_available
+
+    def limited(topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
+        if most and len(payload) > most:
+            _check(topic_name)
+            stats.dropped_too_large += 1
+        else:
+            publish(topic_name, payload, qos, retain if keeps_retained else 0)
+
+    return limited
+
+
+def _mounted(publish: Publish, mount: bytes) -> Publish:
+    def mounted(topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
+        _check(topic_name)
+        publish(mount + topic_name, payload, qos, retain)
+
+    return mounted
+
+
+def _check(topic_name: bytes) -> None:
+    if not is_topic_name(topic_name):
+        raise MalformedPacket("invalid topic name")  # [MQTT-3.3.2-2]
