@@ -1,4 +1,4 @@
-"""What the routes of the HTTP API do: each handler takes the request and its parsed parameters and returns the answer."""
+"""What the routes of the HTTP API do: a handler takes a request and its parsed parameters, and returns the answer."""
 
 import base64
 import binascii
@@ -43,7 +43,6 @@ class Api:
         self._history = history
         self._guard = guard
         self._started_at = started_at
-        self._window = broker.config.max_inflight_messages
         self._client_rates = ClientRates()
 
     def handler(self, route: Route) -> Callable[[web.Request], Any]:
@@ -141,17 +140,24 @@ class Api:
         more = by_name and matched > len(found)
         return {"sessions": rows, "matched": matched, "next": rows[-1]["client_id"] if more else None}
 
+    @property
+    def _window(self) -> int:
+        """Messages in flight at which a window is full: asked for each time, since a reload may change it."""
+        return self._broker.config.max_inflight_messages
+
     def _row(self, session: Session) -> Answer:
         return readings.session_row(session, self._window, self._broker.loop.time())
 
     def _selector(self, state: str, search: str) -> Callable[[Session], bool]:
+        window = self._window
+
         def selected(session: Session) -> bool:
             connection = session.connection
             if state == "connected" and connection is None:
                 return False
             if state == "away" and connection is not None:
                 return False
-            if state == "slow" and not readings.is_slow(session, self._window):
+            if state == "slow" and not readings.is_slow(session, window):
                 return False
             if not search:
                 return True

@@ -12,8 +12,8 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 class JsonFormatter(logging.Formatter):
     """Formats a record as `{"time", "level", "logger", "message"}`, with `extra` fields and `exception` if any.
 
-    time is UTC to the millisecond, ISO 8601. A line break in a message stays inside its JSON string: nobody who
-    can choose a client identifier can forge a line.
+    time is UTC to the millisecond, ISO 8601. A line is ASCII, so that whatever some program takes for a line break
+    stays inside its JSON string: nobody who can choose a client identifier can forge a line.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -28,7 +28,7 @@ class JsonFormatter(logging.Formatter):
         fields.update((name, value) for name, value in vars(record).items() if name not in _STANDARD)
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return json.dumps(fields, ensure_ascii=False, default=_as_text)
+        return json.dumps(fields, default=_as_text)
 
 
 def _as_text(value: object) -> str:

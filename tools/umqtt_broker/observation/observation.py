@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from ..broker import Broker
     from .server import Server
 
+# Seconds between two looks at sys_interval while it is 0.
+_IDLE_SECONDS = 10
+
 _log = logging.getLogger("umqtt_broker.observation")
 
 
@@ -30,7 +33,7 @@ class Observation:
     async def start(self) -> None:
         """Start what the configuration asks for. Raises ConfigError or BrokerError."""
         broker, config = self._broker, self._broker.config
-        survey = Survey(lambda: all_sessions(broker), config.max_inflight_messages)
+        survey = Survey(lambda: all_sessions(broker), lambda: config.max_inflight_messages)
         if config.http_port:
             # Imported here: a broker that serves no HTTP spends neither the time nor the memory on aiohttp.
             from .server import Server
@@ -38,14 +41,14 @@ class Observation:
             server = Server(broker, survey, time.time())
             await server.start()
             self.server = server
-        if config.sys_interval:
-            self._task = asyncio.create_task(self._publish(survey, config.sys_interval), name="umqtt-broker-sys")
-            self._task.add_done_callback(_report)
+        self._task = asyncio.create_task(self._publish(survey), name="umqtt-broker-sys")
+        self._task.add_done_callback(_report)
 
     async def stop(self) -> None:
         """Stop; safe to call again."""
         if self._task is not None:
             self._task.cancel()
+            await asyncio.wait([self._task])
             self._task = None
         if self.server is not None:
             await self.server.stop()
@@ -60,17 +63,23 @@ class Observation:
         server = self.server
         return None if server is None else f"http://{server.name}/#token={server.token}"
 
-    async def _publish(self, survey: Survey, interval: int) -> None:
-        """Publish the topics now and every `interval` seconds."""
-        now = self._broker.loop.time
+    async def _publish(self, survey: Survey) -> None:
+        """Publish the topics now and every sys_interval seconds, which a reload may change at any time."""
+        now, config = self._broker.loop.time, self._broker.config
         started = last = now()
         topics = SysTopics(self._broker)
         while True:
-            totals = await survey.take()
-            moment = now()
-            topics.publish(totals, int(moment - started), moment - last)
-            last = moment
-            await asyncio.sleep(max(0.0, started + (int((moment - started) / interval) + 1) * interval - now()))
+            interval = config.sys_interval
+            if interval:
+                totals = await survey.take()
+                moment = now()
+                topics.publish(totals, int(moment - started), moment - last)
+                last = moment
+            else:
+                topics.withdraw()
+            # On the beat of the start, so that intervals do not grow by the time the work takes.
+            beat = interval or _IDLE_SECONDS
+            await asyncio.sleep(beat - (now() - started) % beat)
 
 
 def _report(task: asyncio.Task[None]) -> None:

@@ -35,9 +35,9 @@ class Totals:
 
 
 class Survey:
-    """Counts sessions when asked. `window`: messages in flight at which a session's window is full."""
+    """Counts sessions when asked. `window` returns the messages in flight at which a session's window is full."""
 
-    def __init__(self, sessions: Callable[[], Iterable[Session]], window: int) -> None:
+    def __init__(self, sessions: Callable[[], Iterable[Session]], window: Callable[[], int]) -> None:
         self._sessions = sessions
         self._window = window
         self._lock = asyncio.Lock()
@@ -55,6 +55,7 @@ class Survey:
     async def _count(self) -> tuple[Totals, float]:
         """Return the sums and the seconds of work they took."""
         totals, busy = Totals(), 0.0
+        window = self._window()
         async for part in slices(self._sessions()):
             began = time.perf_counter()
             for session in part:
@@ -64,7 +65,7 @@ class Survey:
                 else:
                     totals.connected += 1
                     totals.by_listener[listener_name(connection.listener)] += 1
-                    totals.slow += is_slow(session, self._window)
+                    totals.slow += is_slow(session, window)
                 totals.queued += session.queued
                 totals.queued_bytes += queued_bytes(session)
                 totals.in_flight += len(session.in_flight)

@@ -125,6 +125,13 @@ class SysTopics:
         self._router.flush()
         return published
 
+    def withdraw(self) -> None:
+        """Remove the topics: nobody shall take figures that stand still for the present ones."""
+        for name in self._published:
+            self._router.retained.remove((_ROOT + name).encode())
+        self._published.clear()
+        self._stats.retained = len(self._router.retained)
+
     def _values(self, now: Moment, seconds: float) -> Iterator[tuple[str, object]]:
         for topic in TOPICS:
             yield topic.name, topic.value(now)
