@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conf_examples import NAME_FILES, OPEN, RIGHT, TEXTS, WRONG
+from conf_examples import NAME_FILES, OPEN, RIGHT, TEXTS, WRONG, first
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from umqtt_broker.bridge_config import BRIDGE_KEYS
@@ -167,6 +167,14 @@ def test_without_a_listener_only_this_machine_is_served(write: Write) -> None:
     (listener,) = configuration.broker.listeners
     assert (listener.host, listener.port, listener.max_connections) == ("127.0.0.1", 1883, 5)
     assert listener.allow_anonymous and type(configuration.broker.permission) is Permission
+
+
+def test_who_names_passwords_wants_them_asked_for_on_loopback_too(write: Write) -> None:
+    passwords = write("", "passwords")
+    for text, expected in (("", False), ("allow_anonymous true\n", True)):
+        configuration = load(str(write(f"password_file {passwords}\n{text}")))
+        assert first(configuration).allow_anonymous is expected
+        assert type(configuration.broker.permission) is not Permission
 
 
 def test_settings_above_the_first_listener_never_open_one_more(write: Write) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from broker_certificates import Pki
-from broker_peer import BrokerThread, connect_packet
+from broker_peer import connect_packet
 from conftest import StartBroker
 from cryptography import x509
-from umqtt_broker import BrokerConfig, ConfigError, Listener, Tls
+from umqtt_broker import Broker, BrokerConfig, ConfigError, Listener, Tls
 from umqtt_broker.tls import make_context, warnings_of
 
 CONNACK = b"\x20\x02\x00\x00"
@@ -98,11 +98,22 @@ def test_a_handshake_that_hangs_holds_nobody_up(start_broker: StartBroker, pki: 
         one.close()
 
 
-def test_a_broker_stops_while_handshakes_hang(pki: Pki) -> None:
-    with BrokerThread(BrokerConfig(listeners=(Listener(port=0, tls=pki.tls()),))) as broker:
-        silent = socket.create_connection(("127.0.0.1", broker.port), 10)
-        assert answer(broker.port, pki.context()) == CONNACK
-    silent.close()
+def test_a_broker_that_stops_leaves_no_handshake_behind(pki: Pki) -> None:
+    async def run() -> None:
+        async with Broker(BrokerConfig(listeners=(Listener(port=0, tls=pki.tls()),))) as broker:
+            silent = [await asyncio.open_connection("127.0.0.1", broker.port) for _ in range(3)]
+            context = pki.context()
+            reader, writer = await asyncio.open_connection("localhost", broker.port, ssl=context)
+            writer.write(connect_packet(b"p"))
+            assert await reader.readexactly(4) == CONNACK
+            writer.close()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        for _, one in silent:
+            one.close()
+
+    asyncio.run(run())
 
 
 Break = Callable[[Pki, Path], Tls]

@@ -8,9 +8,6 @@ from typing import NamedTuple
 
 from .errors import ConfigError
 
-# Values of such keys are never shown, right or wrong.
-_SECRET_WORDS = ("password", "passwd", "psk", "secret", "token", "_opt_")
-_NOT_SECRET = ("password_file", "psk_file", "http_token_file")
 _SHOWN = 60
 
 
@@ -30,8 +27,6 @@ class Line(NamedTuple):
     @property
     def shown(self) -> str:
         """The value as a message may show it."""
-        if self.key not in _NOT_SECRET and any(word in self.key for word in _SECRET_WORDS):
-            return "the value"
         return repr(self.value if len(self.value) <= _SHOWN else f"{self.value[:_SHOWN]}…")
 
 

@@ -98,7 +98,6 @@ def open_unix(listener: Listener) -> socket.socket:
             listening.bind(path)
         finally:
             os.umask(before)
-        os.chmod(path, listener.mode)
         listening.listen(BACKLOG)
         listening.setblocking(False)
     except OSError as error:
