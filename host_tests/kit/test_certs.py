@@ -97,6 +97,10 @@ def _speak(authority: Authority, device: Path | None, server_name: str = "localh
     return seen
 
 
+def _crl(authority: Authority) -> x509.CertificateRevocationList:
+    return x509.load_pem_x509_crl((authority.folder / "crl.pem").read_bytes())
+
+
 @pytest.mark.parametrize("server_name", ["localhost", "127.0.0.1", "broker.fleet.example"])
 def test_a_device_and_the_broker_know_each_other(authority: Authority, server_name: str) -> None:
     assert _speak(authority, authority.folder / "devices" / "pump-7", server_name) == ["pump-7"]
@@ -136,8 +140,10 @@ def test_a_revoked_device_is_refused_with_every_certificate_it_ever_had(authorit
     for folder in (pump, stolen):
         assert "certificate revoked" in _speak(authority, folder)[0]
     assert _speak(authority, authority.folder / "devices" / "pump-8") == ["pump-8"]
-    # Later revocations keep the earlier ones.
+    # Later revocations keep the earlier ones, in a list that says it is newer.
+    before = _crl(authority).extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
     assert authority.revoke("pump-8") == 1 and authority.revoke("pump-7") == 0
+    assert _crl(authority).extensions.get_extension_for_class(x509.CRLNumber).value.crl_number == before + 2
     assert "certificate revoked" in _speak(authority, stolen)[0]
     with pytest.raises(KitError, match="revoked"):
         authority.renew("pump-7")
@@ -148,9 +154,8 @@ def test_a_revoked_device_is_refused_with_every_certificate_it_ever_had(authorit
 
 
 def test_the_revocation_list_does_not_expire_before_the_authority(authority: Authority) -> None:
-    crl = x509.load_pem_x509_crl((authority.folder / "crl.pem").read_bytes())
     ca = x509.load_pem_x509_certificate((authority.folder / "ca.pem").read_bytes())
-    assert crl.next_update_utc == ca.not_valid_after_utc
+    assert _crl(authority).next_update_utc == ca.not_valid_after_utc
     authority.issue_device("old", days=36000)
     (issued,) = [issued for issued, _ in authority.newest() if issued.name == "old"]
     assert issued.expires == ca.not_valid_after_utc.isoformat(), "outlives its authority"
