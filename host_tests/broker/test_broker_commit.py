@@ -161,6 +161,31 @@ def test_a_subscriber_that_is_slow_to_acknowledge_does_not_hold_up_the_commit(br
         assert broker.call(lambda: broker.broker.store._lingers) is False
 
 
+def test_a_batch_that_became_needless_while_another_was_written_does_not_stop_the_next(
+    broker: BrokerThread, disk: Disk
+) -> None:
+    keep(broker, 1)
+    with Peer(broker.port) as client, Peer(broker.port) as publisher, Peer(broker.port) as other:
+        client.connect(b"client", clean_session=False)
+        client.subscribe(b"a", 1)
+        publisher.connect(b"publisher")
+        other.connect(b"other")
+        # Its acknowledgement comes late: from now on nothing waits for one.
+        publisher.publish(b"a", b"x", 1)
+        client.receive_message()
+        assert client.flush() == []
+        disk.stop()
+        other.send(publish_packet(b"kept/1", b"x", 1, 1))
+        assert_silent(other)
+        publisher.send(publish_packet(b"a", b"x", 1, 2))
+        client.receive_message()
+        assert client.flush() == []
+        disk.go()
+        other.expect(PUBACK, 1)
+        publisher.expect(PUBACK, 2)
+        publisher.publish(b"kept/2", b"x", 1)
+
+
 def test_puback_waits_for_a_retained_message(broker: BrokerThread, disk: Disk) -> None:
     with Peer(broker.port) as publisher:
         publisher.connect(b"publisher")

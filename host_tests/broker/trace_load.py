@@ -78,16 +78,14 @@ def load(port: int, rng: random.Random) -> None:
                 packets.append(publish_packet(name, b"<%d>" % number, qos, number, retain=retain))
             publisher.send(b"".join(packets))
             readers = {b"quick": [online], b"both": [online], b"pair": [online, other], b"twice": [exactly]}
-            *first, last = readers.get(topic_name, [None])
-            for reader in first:
+            to = readers.get(topic_name, [])
+            # The last of two acknowledges before the publisher is answered, or only afterwards.
+            late = to[1:] if rng.random() < 0.7 else []
+            for reader in to[: len(to) - len(late)]:
                 take(reader, count, rng)
-            # The last subscriber acknowledges before the publisher is answered, or only afterwards.
-            is_late = bool(first) and rng.random() < 0.7
-            if last is not None and not is_late:
-                take(last, count, rng)
             finish(publisher, count, qos)
-            if last is not None and is_late:
-                take(last, count, rng)
+            for reader in late:
+                take(reader, count, rng)
 
 
 def take(reader: Peer, count: int, rng: random.Random) -> None:

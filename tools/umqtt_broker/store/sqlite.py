@@ -137,9 +137,11 @@ class SqliteStore(Store):
         for batch in (self._committing, self._open_batch):
             if batch is None:
                 continue
-            for held in batch.pop_held():
-                held.holder.held -= 1
-                held.holder.release(held.packets)
+            # Again and again: what is released may let its holder hold more.
+            while released := batch.pop_held():
+                for held in released:
+                    held.holder.held -= 1
+                    held.holder.release(held.packets)
             if batch.entries:
                 return
             sleepers, batch.sleepers = batch.sleepers, {}
@@ -283,8 +285,11 @@ class SqliteStore(Store):
 
     def _commit(self) -> None:
         batch = self._open_batch
-        if self._committing is not None or not batch.is_worth_a_transaction():
+        if self._committing is not None:
             return
+        self._scheduled = False
+        if not batch.is_worth_a_transaction():
+            return  # everything in it was acknowledged meanwhile
         self._committing = batch
         batch.number = self.batch
         # A copy: acknowledgements go on taking entries away while the store's thread writes.
@@ -292,7 +297,6 @@ class SqliteStore(Store):
         batch.early = 0
         self._open_batch = Batch()
         self.batch += 1
-        self._scheduled = False
         self._thread.submit(self._write, batch).add_done_callback(
             lambda result: self._loop.call_soon_threadsafe(self._finished, batch, result)
         )
