@@ -212,19 +212,21 @@ class Sessions(RuleBasedStateMachine):
         session.owed_answers.append((PUBCOMP, packet_id))
         del session.unfinished[packet_id]
 
-    @precondition(anyone)
+    @precondition(lambda self: any(each.peer and each.unfinished for each in self.reference.sessions.values()))
     @rule(data=st.data(), release=st.booleans())
     def go_on_with_unfinished(self, data: st.DataObject, release: bool) -> None:
         """A QoS 2 message is sent again, which reaches nobody a second time, or released."""
-        session, peer = self.connected(data)
-        if session.unfinished:
-            packet_id = data.draw(st.sampled_from(sorted(session.unfinished)), "packet_id")
-            if release:
-                self.finish(session, peer, packet_id)
-            else:
-                topic_name, payload = session.unfinished[packet_id]
-                peer.send(publish_packet(topic_name, payload, 2, packet_id, dup=True))
-                session.owed_answers.append((PUBREC, packet_id))
+        sessions = self.reference.sessions
+        with_some = [name for name in self.reference.connected if sessions[name].unfinished]
+        session = sessions[data.draw(st.sampled_from(with_some), "client")]
+        assert session.peer is not None
+        packet_id = data.draw(st.sampled_from(sorted(session.unfinished)), "packet_id")
+        if release:
+            self.finish(session, session.peer, packet_id)
+        else:
+            topic_name, payload = session.unfinished[packet_id]
+            session.peer.send(publish_packet(topic_name, payload, 2, packet_id, dup=True))
+            session.owed_answers.append((PUBREC, packet_id))
 
     # Acknowledgements from clients
 

@@ -278,3 +278,15 @@ def test_wildcards_match_as_the_examples_of_the_specification_do(
         for name in (*matched, *not_matched):
             publisher.publish(name, b"", 1)
         assert [each.topic_name for each in client.flush()] == matched
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the broker drops a copy of a QoS 2 message by its identifier before it looks at it"
+)
+def test_a_copy_of_a_message_at_qos_2_is_checked_like_any_other(peer: MakePeer) -> None:
+    publisher = peer(b"publisher")
+    publisher.publish(b"a", b"x", 1)
+    publisher.send(publish_packet(b"a", b"x", 2, 9))
+    publisher.expect(PUBREC, 9)
+    publisher.send(publish_packet(b"\xff", b"x", 2, 9, dup=True))
+    assert publisher.wait_closed() == []

@@ -1,0 +1,173 @@
+"""The broker fed with bytes in memory, for tests that try many: no socket, and every law checked after each."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from broker_oracle import CLOSED, OPEN, verdict
+from broker_peer import connect_packet, encode, publish_packet, subscribe_packet, text
+from umqtt_broker import Broker, BrokerConfig
+from umqtt_broker.connection import Connection
+
+# First bytes that a server may send; PUBLISH is checked by itself.
+_FROM_SERVER = (0x20, 0x40, 0x50, 0x62, 0x70, 0x90, 0xB0, 0xD0)
+
+# What clients say when nothing is wrong: what is fuzzed begins here.
+SESSIONS = [
+    connect_packet(b"client", clean_session=False, keep_alive=60, will=(b"w", b"will", 1, True))
+    + subscribe_packet(1, (b"a/+", 2), (b"b", 1))
+    + publish_packet(b"a/b", b"", 2, 3, retain=True)
+    + b"\x62\x02\0\x03\x50\x02\0\x01\x70\x02\0\x01\xc0\0\xe0\0",
+    connect_packet(b"", clean_session=True)
+    + subscribe_packet(7, (b"#", 1))
+    + publish_packet(b"t", b"x" * 200, 1, 1)
+    + b"\x40\x02\0\x01"
+    + encode(0xA2, b"\0\x08" + text(b"#")),
+    connect_packet(b"old", level=3, clean_session=False)
+    + subscribe_packet(1, (b"$own/+", 0), (b"+/+/#", 2))
+    + publish_packet(b"$own/x", b"")
+    + publish_packet(b"a//b", b"z", 2, 65535),
+    encode(0x10, b"\0\x04MQTT\x04\xee\0\x0a" + b"".join(map(text, (b"c", b"w/t", b"gone", b"user", b"password")))),
+]
+
+
+class Transport(asyncio.Transport):
+    """Keeps what is written, and knows whether the connection was closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        assert not self.closed, "written behind the end"
+        self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        del high, low
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+class Wire:
+    """A broker that any number of byte streams are tried on; use it inside its event loop.
+
+    A bystander is connected all the time, and must not notice anything.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._errors: list[dict[str, Any]] = []
+        broker.loop.set_exception_handler(lambda _, context: self._errors.append(context))
+        self._bystander, self._bystander_transport = self._connect()
+        self._bystander.data_received(connect_packet(b"\xf0\x9f\x91\xa4 bystander"))
+        assert self._bystander_transport.written == b"\x20\x02\0\0"
+
+    @classmethod
+    async def open(cls) -> Wire:
+        """A wire with a broker of its own in the running event loop; close() it."""
+        broker = Broker(BrokerConfig(port=0, sys_interval=0))
+        await broker.start()
+        return cls(broker)
+
+    async def close(self) -> None:
+        """The end of the broker."""
+        self._bystander.connection_lost(None)
+        await self._broker.stop()
+
+    def _connect(self) -> tuple[Connection, Transport]:
+        transport = Transport()
+        connection = Connection(self._broker, self._broker.config.all_listeners()[0])
+        connection.connection_made(transport)
+        return connection, transport
+
+    def send(self, pieces: list[bytes]) -> tuple[bool, bytes]:
+        """Send pieces on a new connection and let it drop. Returns whether the broker closed it, and its answer.
+
+        Raises AssertionError for a broken law, and whatever the broker raises.
+        """
+        connection, transport = self._connect()
+        sent = 0
+        for piece in pieces:
+            if transport.closed:
+                break
+            connection.data_received(piece)
+            sent += len(piece)
+        stream = b"".join(pieces)
+        wanted = verdict(stream)
+        if wanted == CLOSED:
+            assert transport.closed, "open behind a violation"
+        elif wanted == OPEN:
+            assert not transport.closed, "closed without a reason"
+        closed, answer = transport.closed, bytes(transport.written)
+        check_answer(answer)
+        # Every byte of the answer has its reason in what came: a small stream cannot make a large one.
+        retained = sum(len(name) + len(message.payload) + 9 for name, message in self._retained().items())
+        assert len(answer) <= (16 + retained) * (sent + 1), "the answer outgrows the question"
+        connection.connection_lost(None)
+        self._bystander.data_received(b"\xc0\0")
+        assert self._bystander_transport.written[-2:] == b"\xd0\0", "the bystander is not answered"
+        self._bystander_transport.written.clear()
+        assert not self._errors, self._errors
+        stats = self._broker.stats
+        assert stats.connections == 1
+        return closed, answer
+
+    def forget_everything(self) -> None:
+        """What persistent sessions and retained messages left; then nothing may be left."""
+        for name in list(self._retained()):
+            self.send([connect_packet(b"eraser") + publish_packet(name, b"", 0, retain=True)])
+        broker = self._broker
+        for session in list(broker.sessions._by_client_id.values()):
+            if session.connection is None:
+                self.send([connect_packet(session.client_id)])
+        assert len(broker.sessions) == 1 and broker.stats.subscriptions == 0
+        assert broker.router.subscriptions.node_count() == 0 and len(broker.router.retained) == 0
+        assert broker.router.dirty == [] and broker.stats.queued == 0
+
+    def _retained(self) -> dict[bytes, Any]:
+        found = [*self._broker.router.retained.match(b"#"), *self._broker.router.retained.match(b"$own/#")]
+        return {message.topic_name: message for message in found}
+
+
+def check_answer(answer: bytes) -> None:
+    """The broker's own packets are whole and as the specification has them."""
+    first = True
+    while answer:
+        length, at = 0, 1
+        while True:
+            assert at < len(answer) and at <= 4, "cut short"
+            length |= (answer[at] & 127) << 7 * (at - 1)
+            at += 1
+            if answer[at - 1] < 128:
+                break
+        body, first_byte = answer[at : at + length], answer[0]
+        assert len(body) == length, "cut short"
+        assert first == (first_byte == 0x20), "CONNACK comes first and once"
+        if first_byte & 0xF0 == 0x30:
+            size = int.from_bytes(body[:2], "big")
+            name, qos = body[2 : 2 + size], first_byte >> 1 & 3
+            assert len(name) == size > 0 and qos < 3 and not {*name} & {*b"+#\0"}
+            name.decode()
+            assert not qos or body[2 + size : 4 + size] not in (b"", b"\0\0")
+        else:
+            assert first_byte in _FROM_SERVER
+            assert length == 0 if first_byte == 0xD0 else length == 2 or first_byte == 0x90
+        answer, first = answer[at + length :], False

@@ -1,0 +1,102 @@
+"""`make fuzz`: the broker's packet path under atheris, guided by what it covers.
+
+    python host_tests/broker/fuzz_broker.py [--minutes M] [--corpus DIR]
+
+The invariant is that of test_broker_fuzz.py: no exception, the connection closed exactly when a decoder of its own says
+so, valid answers, nothing left behind, a bystander who notices nothing. The corpus begins with the sessions of the
+tests; with --corpus DIR what was found is kept there. An input that breaks the invariant is written to a file, which
+atheris names; `--replay FILE` runs it alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+_EXIT_MISSING = 6
+# A broker is used for so many inputs, then everything has to be forgotten.
+_INPUTS_PER_BROKER = 200
+
+
+class Target:
+    """What atheris calls: the first byte cuts the rest into reads."""
+
+    def __init__(self) -> None:
+        from broker_wire import Wire
+
+        self._open = Wire.open
+        self._loop = asyncio.new_event_loop()
+        self._wire: Wire | None = None
+        self._count = 0
+
+    def __call__(self, data: bytes) -> None:
+        """Raises when the invariant is broken."""
+        if len(data) < 2:
+            return
+        self._loop.run_until_complete(self._play(data[1:], data[0] or len(data)))
+
+    async def _play(self, stream: bytes, size: int) -> None:
+        if self._wire is None:
+            self._wire = await self._open()
+        self._wire.send([stream[at : at + size] for at in range(0, len(stream), size)])
+        self._count += 1
+        if self._count % _INPUTS_PER_BROKER == 0:
+            self._wire.forget_everything()
+            await self._wire.close()
+            self._wire = None
+
+
+def seed_corpus(folder: Path) -> None:
+    """The sessions and packets of the tests, a file each."""
+    from broker_peer import connect_packet
+    from broker_wire import SESSIONS
+    from test_broker_malformed import BROKEN, BROKEN_CONNECT, VALID
+
+    streams = [*SESSIONS, *BROKEN_CONNECT.values()]
+    streams += [connect_packet(b"c") + packet for packet in (*VALID.values(), *BROKEN.values())]
+    for number, stream in enumerate(streams):
+        for size in (0, 7):
+            (folder / f"session-{number}-{size}").write_bytes(bytes((size,)) + stream)
+
+
+def main() -> int:
+    """Fuzz until the time is over or something breaks. Returns the exit code; atheris ends the process by itself."""
+    parser = argparse.ArgumentParser(prog="fuzz_broker", description="Fuzz the broker's packet path.")
+    parser.add_argument("--minutes", type=float, default=1.0, metavar="M", help="how long (default: %(default)s)")
+    parser.add_argument("--corpus", type=Path, metavar="DIR", help="folder that keeps the inputs that were found")
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="run one input alone")
+    options = parser.parse_args()
+    if options.replay is not None:
+        Target()(options.replay.read_bytes())
+        print(f"{options.replay}: the invariant holds")
+        return 0
+    try:
+        import atheris
+    except ImportError:
+        print("the fuzzer atheris is not installed — try: make fuzz, which installs it", file=sys.stderr)
+        return _EXIT_MISSING
+    with tempfile.TemporaryDirectory(prefix="umqtt-fuzz-") as name:
+        corpus = options.corpus or Path(name) / "corpus"
+        corpus.mkdir(parents=True, exist_ok=True)
+        # First of all: a module that is imported already would not be instrumented.
+        with atheris.instrument_imports(include=["umqtt_broker"]):
+            target = Target()
+        seed_corpus(corpus)
+        limits = [
+            f"-max_total_time={round(60 * options.minutes)}",
+            "-max_len=2048",
+            "-timeout=10",
+            "-rss_limit_mb=1024",
+        ]
+        atheris.Setup([sys.argv[0], *limits, str(corpus)], target)
+        atheris.Fuzz()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

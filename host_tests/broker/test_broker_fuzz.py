@@ -1,0 +1,124 @@
+"""Any bytes at all: the broker answers validly or closes, exactly when an independent decoder says so."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import hypothesis.strategies as st
+import pytest
+from broker_oracle import CLOSED, EITHER, OPEN, verdict
+from broker_peer import ack_packet, connect_packet, encode, publish_packet, subscribe_packet, text
+from broker_wire import SESSIONS, Wire
+from hypothesis import given, settings
+from test_broker_malformed import BROKEN, BROKEN_CONNECT, VALID
+
+_FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
+_FUZZ = settings(max_examples=50_000 if _FULL else 600, derandomize=not _FULL)
+
+_ids = st.sampled_from((0, 1, 2, 3, 255, 256, 65535))
+_names = st.sampled_from(
+    (
+        b"a",
+        b"a/b",
+        b"",
+        b"a/+",
+        b"#",
+        b"a\0b",
+        b"\xff",
+        "ä".encode(),
+        b"$own/x",
+        b"$SYS/x",
+        b"+",
+        b"a/#/b",
+        b"\xed\xa0\x80",
+    )
+)
+_qos = st.integers(0, 3)
+_publishes = st.builds(
+    lambda name, payload, qos, packet_id, flags: publish_packet(
+        name, payload, qos, packet_id, retain=bool(flags & 1), dup=bool(flags & 2)
+    ),
+    _names,
+    st.binary(max_size=150),
+    _qos,
+    _ids,
+    st.integers(0, 3),
+)
+_subscribes = st.builds(
+    lambda packet_id, requests: subscribe_packet(packet_id, *requests),
+    _ids,
+    st.lists(st.tuples(_names, _qos), max_size=4),
+)
+_unsubscribes = st.builds(
+    lambda packet_id, names: encode(0xA2, packet_id.to_bytes(2, "big") + b"".join(map(text, names))),
+    _ids, st.lists(_names, max_size=3),
+)  # fmt: skip
+_acknowledgements = st.builds(ack_packet, st.sampled_from((4, 5, 6, 7)), _ids)
+_anything = st.builds(encode, st.integers(0, 255), st.binary(max_size=12))
+_connects = st.builds(
+    lambda client_id, clean, level, will: connect_packet(client_id, clean_session=clean, level=level, will=will),
+    st.sampled_from((b"a", b"b", b"", b"\xff")), st.booleans(), st.sampled_from((3, 4)),
+    st.none() | st.tuples(_names, st.binary(max_size=9), _qos, st.booleans()),
+)  # fmt: skip
+_packets = st.one_of(
+    _publishes, _subscribes, _unsubscribes, _acknowledgements, st.sampled_from((b"\xc0\0", b"\xe0\0")), _anything
+)
+_built = st.builds(lambda connect, rest: connect + b"".join(rest), _connects, st.lists(_packets, max_size=8))
+
+
+@st.composite
+def _damaged(draw: st.DrawFn) -> bytes:
+    """A real session with bytes changed, left out or put in."""
+    stream = bytearray(draw(st.sampled_from(SESSIONS)))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(stream) - 1))
+        how = draw(st.integers(0, 2))
+        if how == 0:
+            stream[at] = draw(st.integers(0, 255))
+        elif how == 1 and len(stream) > 1:
+            del stream[at]
+        else:
+            stream[at:at] = draw(st.binary(min_size=1, max_size=4))
+    return bytes(stream)
+
+
+def pieces_of(stream: bytes, sizes: list[int]) -> list[bytes]:
+    pieces: list[bytes] = []
+    for size in sizes:
+        if stream:
+            pieces.append(stream[:size])
+            stream = stream[size:]
+    return [*pieces, stream] if stream else pieces
+
+
+@_FUZZ
+@given(st.lists(st.one_of(_built, _damaged(), st.binary(max_size=40)), min_size=1, max_size=4), st.data())
+@pytest.mark.timeout(3600 if _FULL else 120)
+def test_whatever_a_client_sends_the_broker_answers_validly_or_closes(
+    streams: list[bytes], data: st.DataObject
+) -> None:
+    async def play() -> None:
+        wire = await Wire.open()
+        try:
+            for stream in streams:
+                sizes = data.draw(st.lists(st.integers(1, 60), max_size=12), "sizes of the pieces")
+                wire.send(pieces_of(stream, sizes))
+            wire.forget_everything()
+        finally:
+            await wire.close()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("name", [*BROKEN, *BROKEN_CONNECT])
+def test_the_oracle_knows_what_is_broken(name: str) -> None:
+    stream = connect_packet(b"c") + BROKEN[name] if name in BROKEN else BROKEN_CONNECT[name]
+    assert verdict(stream) in (CLOSED, EITHER)
+
+
+def test_the_oracle_knows_what_is_not() -> None:
+    for packet in VALID.values():
+        assert verdict(connect_packet(b"c") + packet) in (OPEN, EITHER)
+    assert verdict(SESSIONS[1].replace(b"\x40\x02\0\x01", b"")) == OPEN
+    assert verdict(SESSIONS[3]) == OPEN
