@@ -7,15 +7,25 @@ import sys
 from pathlib import Path
 
 import pytest
+from broker_peer import CONNACK, PUBACK, PUBREC, Peer, encode, publish_packet, text
 from umqtt_broker import ConfigError, FilePermission, Listener, PermissionHook
 from umqtt_broker import Peer as BrokerPeer
 from umqtt_broker.blacklist import Blacklist
+from umqtt_broker.conf import load
 from umqtt_broker.file_permission import file_permission
 from umqtt_broker.packets import Connect
 from umqtt_broker.passwords import PasswordFile, PasswordHash
+from umqtt_broker.tls import make_context
+from umqtt_kit.certs import Authority
 
 ACCEPTED, IDENTIFIER_REJECTED, WRONG_PASSWORD, NOT_AUTHORIZED = 0, 2, 4, 5
 DOCS = Path(__file__).parents[2] / "docs" / "permission.md"
+
+
+def _documented(language: str) -> str:
+    """The only block of this language in the documentation."""
+    (block,) = re.findall(rf"```{language}\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    return block
 
 
 @pytest.fixture
@@ -210,8 +220,7 @@ def test_unsafe_settings_are_said_in_the_log(tmp_path: Path, passwords: str, cap
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The example of the documentation as a module."""
-    (source,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    (tmp_path / "guests.py").write_text(source)
+    (tmp_path / "guests.py").write_text(_documented("python"))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "guests", raising=False)
     return "guests:Guests"
@@ -235,9 +244,8 @@ def test_the_example_of_the_documentation_works(example: str, passwords: str, tm
 
 
 def test_the_rules_of_the_documentation_are_valid(tmp_path: Path) -> None:
-    acl, blacklist = re.findall(r"```\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    (tmp_path / "acl").write_text(acl)
-    (tmp_path / "blacklist").write_text(blacklist)
+    (tmp_path / "acl").write_text(_documented("acl"))
+    (tmp_path / "blacklist").write_text(_documented("blacklist"))
     permission = FilePermission("", str(tmp_path / "acl"), blacklist_file=str(tmp_path / "blacklist"))
     rights = permission.rights(b"pump-7", b"ada")
     assert rights is not None and rights.may_publish(b"fleet/pump-7/telemetry") and not rights.may_read(b"home/safe/a")
@@ -259,3 +267,84 @@ def test_the_rules_of_the_documentation_are_valid(tmp_path: Path) -> None:
 def test_a_hook_that_is_none_is_an_error_that_names_it(name: str, named: str) -> None:
     with pytest.raises(ConfigError, match=f"permission_hook .*{named}"):
         file_permission(permission_hook=name)
+
+
+# The broker that asks
+
+
+def _connect_packet(client_id: bytes, username: bytes, password: bytes) -> bytes:
+    head = text(b"MQTT") + b"\x04\xc2\x00\x00"
+    return encode(0x10, head + text(client_id) + text(username) + text(password))
+
+
+def test_the_broker_lets_in_by_password_and_routes_by_rights(start_broker, tmp_path: Path, passwords: str) -> None:
+    acl = tmp_path / "acl"
+    acl.write_text("user ada\ntopic home/#\ntopic deny home/safe\ntopic write bell\nuser bob\ntopic #\n")
+    broker = start_broker(permission=FilePermission(passwords, str(acl)))
+    with Peer(broker.port) as ada, Peer(broker.port) as bob, Peer(broker.port) as stranger:
+        stranger.send(_connect_packet(b"stranger", b"ada", b"wrong"))
+        assert stranger.expect(CONNACK).body == b"\0\x04"
+        assert stranger.wait_closed() == []
+        # What comes right behind the CONNECT waits for the password, and is not lost.
+        ada.send(_connect_packet(b"ada", b"ada", b"secret of ada") + publish_packet(b"home/a", b"x", 1, 9))
+        assert ada.expect(CONNACK).body == b"\0\0"
+        ada.expect(PUBACK, 9)
+        bob.send(_connect_packet(b"bob", b"bob", b"secret of bob"))
+        assert bob.expect(CONNACK).body == b"\0\0"
+        assert ada.subscribe(b"#", 1) == 1
+        for refused in (b"bell", b"other/#", b"home/safe", b"$SYS/#"):
+            assert ada.subscribe(refused, 1) == 0x80
+        assert bob.subscribe(b"bell", 0) == bob.subscribe(b"home/#", 0) == 0
+        for topic_name in (b"home/safe", b"other/a", b"home/b", b"bell"):
+            bob.send(publish_packet(topic_name, b""))
+        # His own messages may come behind the answer to the first PINGREQ.
+        his = bob.flush() + bob.flush()
+        assert [packet.topic_name for packet in his] == [b"home/safe", b"home/b", b"bell"]
+        assert [packet.topic_name for packet in ada.flush()] == [b"home/b"]
+        ada.send(publish_packet(b"home/safe", b"1", 1, 5) + publish_packet(b"x", b"2", 2, 6))
+        ada.send(publish_packet(b"bell", b"3", 1, 7))
+        answers = {(packet.kind, packet.packet_id) for packet in ada.flush()}
+        assert answers == {(PUBACK, 5), (PUBREC, 6), (PUBACK, 7)}
+        assert [packet.topic_name for packet in bob.flush()] == [b"bell"]
+        assert broker.call(lambda: broker.broker.stats.denied) == 2
+
+
+def test_rights_that_were_taken_away_hold_at_once_for_those_who_are_connected(
+    start_broker, tmp_path: Path, passwords: str
+) -> None:
+    acl = tmp_path / "acl"
+    acl.write_text("user ada\ntopic #\nuser bob\ntopic #\n")
+    permission = FilePermission(passwords, str(acl))
+    broker = start_broker(permission=permission)
+    with Peer(broker.port) as ada, Peer(broker.port) as bob:
+        for peer, username in ((ada, b"ada"), (bob, b"bob")):
+            peer.send(_connect_packet(username, username, b"secret of " + username))
+            assert peer.expect(CONNACK).body == b"\0\0"
+        assert ada.subscribe(b"home/#", 0) == 0
+        bob.publish(b"home/a", b"")
+        assert [packet.topic_name for packet in ada.flush()] == [b"home/a"]
+        acl.write_text("user ada\ntopic read home/b\nuser bob\ntopic home/#\n")
+        broker.call(broker.broker.reload)
+        for topic_name in (b"home/a", b"home/b"):
+            bob.publish(topic_name, b"")
+        assert [packet.topic_name for packet in ada.flush()] == [b"home/b"]
+        ada.publish(b"home/b", b"", 1)
+        assert broker.call(lambda: broker.broker.stats.denied) == 1
+        acl.write_text("nonsense\n")
+        with pytest.raises(ConfigError, match=re.escape(f"{acl}:1: ")):
+            broker.call(broker.broker.reload)
+        bob.publish(b"home/b", b"")
+        assert [packet.topic_name for packet in ada.flush()] == [b"home/b"]
+
+
+def test_the_configuration_of_the_documentation_takes_the_files_of_umqtt_certs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    authority = Authority(Path("certs"))
+    authority.create("fleet")
+    authority.issue_broker(["localhost"])
+    Path("broker.conf").write_text(_documented("conf"))
+    (listener,) = load("broker.conf").broker.all_listeners()
+    assert listener.use_identity_as_username and listener.tls is not None and listener.tls.require_certificate
+    make_context(listener.tls)
