@@ -15,11 +15,22 @@ PATIENCE = 10.0
 class ConfiguredBroker:
     """A broker with a configuration file that tests rewrite. addresses: its ready lines, without `listening on`."""
 
-    def __init__(self, path: Path, text: str, addresses: int = 1, command: tuple[str, ...] = ("-m", "umqtt_broker")):
+    def __init__(
+        self,
+        path: Path,
+        text: str,
+        addresses: int = 1,
+        command: tuple[str, ...] = ("-m", "umqtt_broker"),
+        groups: tuple[int, ...] | None = None,
+    ):
         self.path = path
         path.write_text(text)
         self.process = subprocess.Popen(
-            [sys.executable, *command, "-c", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, *command, "-c", str(path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            extra_groups=groups,
         )
         assert self.process.stdout is not None and self.process.stderr is not None
         self.log: list[str] = []

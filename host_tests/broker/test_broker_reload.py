@@ -12,7 +12,6 @@ from broker_peer import BrokerProcess, Peer, connect_packet
 from configured_broker import ConfiguredBroker
 from umqtt_broker import Broker, BrokerConfig, ConfigError, Listener, Tls
 from umqtt_broker.permission import Permission
-from umqtt_broker.reload import _AT_START, _LISTENER_AT_START
 
 OPEN = "listener 0 127.0.0.1\nallow_anonymous true\n"
 
@@ -60,6 +59,10 @@ def with_broker(config: BrokerConfig, check: object) -> None:
     asyncio.run(run())
 
 
+# What only a restart changes; everything else changes at once.
+AT_START = {"host", "port", "store", "http_host", "http_port", "http_token_file", "bridges"}
+OF_LISTENERS_AT_START = {"host", "port", "path", "protocol", "socket_domain", "mode", "mount_point"}
+
 CHANGED = {
     "at_queue_limit": "drop",
     int: 1234,
@@ -84,8 +87,8 @@ def test_every_setting_changes_at_once_or_is_named_as_one_that_does_not() -> Non
             )
             new = BrokerConfig(port=0, **{one.name: value})
             needs_restart = broker.reload(new)
-            assert needs_restart == ([one.name] if one.name in _AT_START else []), one.name
-            assert getattr(broker.config, one.name) == (before if one.name in _AT_START else value), one.name
+            assert needs_restart == ([one.name] if one.name in AT_START else []), one.name
+            assert getattr(broker.config, one.name) == (before if one.name in AT_START else value), one.name
             broker.reload(BrokerConfig(port=0))
 
     with_broker(BrokerConfig(port=0), check)
@@ -102,7 +105,7 @@ def test_every_setting_of_a_listener_too_and_its_connections_see_it(name: str, v
 
     def check(broker: Broker) -> None:
         needs_restart = broker.reload(BrokerConfig(listeners=(Listener(port=0, **{name: value}),)))  # type: ignore
-        if name in _LISTENER_AT_START:
+        if name in OF_LISTENERS_AT_START:
             assert needs_restart == [f"listener 0 127.0.0.1: {name}"] and getattr(old, name) != value
         else:
             assert needs_restart == [] and getattr(old, name) == value
@@ -196,16 +199,19 @@ def test_sighup_with_mistakes_names_each_and_keeps_everything(tmp_path: Path) ->
 
 def test_sighup_names_what_waits_for_a_restart_and_opens_the_log_anew(tmp_path: Path) -> None:
     log = tmp_path / "broker.log"
-    text = f"{OPEN}log_dest file {log}\nlog_dest stderr\n"
+    pid_file = tmp_path / "broker.pid"
+    text = f"{OPEN}log_dest file {log}\nlog_dest stderr\npid_file {pid_file}\n"
     with ConfiguredBroker(tmp_path / "broker.conf", text) as broker, Peer(broker.port()) as peer:
         peer.connect(b"peer")
         rotated = log.rename(tmp_path / "broker.log.1")
-        changed = "protocol websockets\npid_file /x\npersistence true\n"
-        broker.reload(text.replace("allow_anonymous", f"{changed}allow_anonymous"))
+        changed = "protocol websockets\npersistence true\n"
+        broker.reload(text.replace("allow_anonymous", f"{changed}allow_anonymous").replace("broker.pid", "other.pid"))
         named = sorted(line.split("warning: ")[1].split(": a change")[0] for line in broker.log if ": a change" in line)
         assert named == ["listener 0 127.0.0.1: protocol", "pid_file", "store"]
         assert "notice: reloaded" in log.read_text() and "reloaded" not in rotated.read_text()
         peer.flush()
+        assert broker.stop() == 0
+    assert not pid_file.exists()
 
 
 def test_sighup_without_a_file_reads_certificates_and_permissions_again(tmp_path: Path) -> None:
