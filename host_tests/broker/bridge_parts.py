@@ -1,6 +1,5 @@
 """What the tests of bridges share: mosquitto and our broker as processes, and a broker with bridges in a thread."""
 
-import asyncio
 import os
 import shutil
 import signal
@@ -8,12 +7,12 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from broker_peer import PATIENCE, BrokerThread
-from umqtt_broker import Broker, BrokerConfig
-from umqtt_broker.bridge import Bridges, BridgeStatus
+from umqtt_broker import BrokerConfig
+from umqtt_broker.bridge import BridgeStatus
 from umqtt_broker.bridge_config import BridgeConfig, parse_topic
 
 HERE = Path(__file__).parent
@@ -77,36 +76,21 @@ class BridgedBroker(BrokerThread):
     """A broker in a thread, and its bridges."""
 
     def __init__(self, *bridges: BridgeConfig, **settings: Any) -> None:
-        super().__init__(BrokerConfig(port=0, **settings))
-        self._configs = bridges
-        self.bridges: Bridges
+        super().__init__(BrokerConfig(port=0, bridges=bridges, **settings))
 
-    async def _main(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        try:
-            async with Broker(self._config) as self.broker:
-                self.bridges = Bridges(self.broker, self._configs)
-                await self.bridges.start()
-                self.port = self.broker.port
-                self._ready.set()
-                await self._stop.wait()
-                await self.bridges.stop()
-        except BaseException as error:
-            self._error = error
-            raise
-        finally:
-            self._ready.set()
+    def __enter__(self) -> Self:
+        super().__enter__()
+        return self
 
     def status(self, index: int = 0) -> BridgeStatus:
         """Return what a bridge says of itself."""
-        return self.call(lambda: self.bridges.status[index])
+        return self.call(lambda: self.broker.bridges.status[index])
 
     def wait_connected(self, connects: int = 1) -> None:
         """Wait until every bridge is connected, for the nth time at least, and its subscriptions are answered."""
 
         def ready() -> bool:
-            return all(status.subscribed and status.connects >= connects for status in self.bridges.status)
+            return all(status.subscribed and status.connects >= connects for status in self.broker.bridges.status)
 
         self.wait_until(ready)
 

@@ -1,7 +1,7 @@
 """A broker with bridges as a process that can be killed: bridge_process.py STORE BRIDGES PORT.
 
-BRIDGES is a file with one `connection` section, as in mosquitto.conf, or with none. Its restart_timeout is shortened, so
-that a test need not wait for whole seconds.
+BRIDGES is a file with one `connection` section, as in mosquitto.conf, or with none. Its
+restart_timeout is shortened, so that a test need not wait.
 """
 
 import asyncio
@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from umqtt_broker import Broker, BrokerConfig
-from umqtt_broker.bridge import Bridges
 from umqtt_broker.bridge_config import parse_connection
 
 
@@ -21,9 +20,7 @@ async def _main(store: str, path: str, port: str) -> None:
     configs = [parse_connection(section)] if section else []
     for config in configs:
         config.restart_timeout = (0.02, 0.1)
-    async with Broker(BrokerConfig(port=int(port), store=store)) as broker:
-        bridges = Bridges(broker, configs)
-        await bridges.start()
+    async with Broker(BrokerConfig(port=int(port), store=store, bridges=tuple(configs))) as broker:
         print(f"listening on {broker.host}:{broker.port}", flush=True)
         await asyncio.Event().wait()
 

@@ -75,12 +75,12 @@ def test_what_is_published_while_the_remote_broker_is_away_arrives_in_order_when
             far.subscribe(b"a", 2)
             proxy.refuse(True)
             proxy.cut()
-            broker.wait_until(lambda: not broker.bridges.status[0].connected)
+            broker.wait_until(lambda: not broker.broker.bridges.status[0].connected)
             publish_all(broker.port, b"a", 500, qos)
             assert broker.status().queued == 500
             proxy.refuse(False)
             check(collect(far, 500), 500, qos)
-            broker.wait_until(lambda: broker.bridges.status[0].queued == 0)
+            broker.wait_until(lambda: broker.broker.bridges.status[0].queued == 0)
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -151,14 +151,14 @@ def test_a_remote_broker_that_forgets_the_session_gets_every_message_and_every_s
             broker.wait_connected()
             for life in range(2, 5):
                 mosquitto.kill()
-                broker.wait_until(lambda: not broker.bridges.status[0].connected)
+                broker.wait_until(lambda: not broker.broker.bridges.status[0].connected)
                 publish_all(broker.port, b"out", 100, 1)
                 mosquitto.start()
                 with Peer(mosquitto.port) as far:
                     far.connect(b"far")
                     far.subscribe(b"out", 1)
                     broker.wait_connected(life)
-                    broker.wait_until(lambda: broker.bridges.status[0].queued == 0)
+                    broker.wait_until(lambda: broker.broker.bridges.status[0].queued == 0)
                     assert sorted(collect(far, 100)) == list(range(100))
                 with Peer(mosquitto.port) as far:
                     far.connect(b"far")

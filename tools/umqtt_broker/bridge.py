@@ -8,11 +8,10 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .bridge_config import BridgeConfig, check_bridges
+from .bridge_config import BridgeConfig
 from .bridge_life import Life
 from .bridge_topics import TopicMap
 
@@ -51,15 +50,15 @@ class BridgeStatus:
 
 
 class Bridges:
-    """All bridges of a broker; one of its services. `configs`: those of its configuration unless given."""
+    """All bridges of a broker's configuration; one of its services."""
 
-    def __init__(self, broker: "Broker", configs: Sequence[BridgeConfig] | None = None) -> None:
-        configs = broker.config.bridges if configs is None else configs
-        check_bridges(configs)
-        self._bridges = [Bridge(broker, config) for config in configs]
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._bridges: list[Bridge] = []
 
     async def start(self) -> None:
         """Begin to connect. Raises ConfigError when a certificate or key cannot be read."""
+        self._bridges = [Bridge(self._broker, config) for config in self._broker.config.bridges]
         for bridge in self._bridges:
             bridge.load_certificates()
         for bridge in self._bridges:

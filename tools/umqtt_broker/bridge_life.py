@@ -340,8 +340,15 @@ class Life:
             return
 
     def _notify_local(self, state: bytes) -> None:
-        if self._config.notifications:
-            self._local.publish(PUBLISH | 1, 0, self._config.notification_topic, state)
+        if not self._config.notifications:
+            return
+        topic_name = self._config.notification_topic
+        if topic_name.startswith(b"$SYS/"):  # where clients, and so the local end, may not publish
+            router = self._bridge.broker.router
+            router.publish_own(topic_name, state)
+            router.flush()
+        else:
+            self._local.publish(PUBLISH | 1, 0, topic_name, state)
 
     def _notify_remote(self, state: bytes) -> None:
         if self._client is not None and self._config.notifications and not self._config.notifications_local_only:

@@ -1,0 +1,141 @@
+"""The `connection` section of mosquitto.conf: what it means, and that every mistake is named with file and line."""
+
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from umqtt_broker.bridge_config import BridgeConfig, TopicRule, bridge_from_lines, check_bridges, parse_connection
+from umqtt_broker.errors import ConfigError
+
+
+def read(text: str) -> BridgeConfig:
+    section: list[tuple[str, str, str]] = []
+    for number, line in enumerate(text.strip().splitlines(), 1):
+        key, _, value = line.partition(" ")
+        section.append((key, value, f"b.conf:{number}"))
+    return parse_connection(section)
+
+
+def test_a_section_says_what_mosquittos_manual_says(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("wordpass\n")
+    config = read(
+        f"""
+connection up
+addresses a.example [::1]:1884 b.example:8883
+topic sensors/# out 1
+topic # both 2 here/ there/
+topic cmd in
+topic "" in 0 here/x there/x
+clientid me
+username user
+remote_password_file {secret}
+cleansession true
+keepalive_interval 30
+restart_timeout 2 20
+try_private false
+notifications false
+round_robin true
+start_type automatic
+bridge_protocol_version mqttv31
+"""
+    )
+    assert config.addresses == (("a.example", 1883), ("::1", 1884), ("b.example", 8883))
+    assert config.topics == (
+        TopicRule(b"sensors/#", "out", 1),
+        TopicRule(b"#", "both", 2, b"here/", b"there/"),
+        TopicRule(b"cmd", "in"),
+        TopicRule(b"", "in", 0, b"here/x", b"there/x"),
+    )
+    assert (config.remote_client_id, config.local_client_id) == (b"me", b"local.me")
+    assert (config.remote_username, config.remote_password) == (b"user", b"wordpass")
+    assert (config.clean_session, config.keep_alive, config.restart_timeout) == (True, 30, (2, 20))
+    assert (config.try_private, config.notifications, config.round_robin, config.protocol_level) == (
+        False,
+        False,
+        True,
+        3,
+    )
+    assert "wordpass" not in repr(config)
+
+
+def test_what_is_not_said_is_what_mosquitto_takes() -> None:
+    config = read("connection up\naddress h\ntopic a")
+    name = f"up.{socket.gethostname()}".encode()
+    assert (config.remote_client_id, config.local_client_id) == (name, b"local." + name)
+    assert config.notification_topic == b"$SYS/broker/connection/" + name + b"/state"
+    assert config.topics == (TopicRule(b"a", "out", 0, b"", b""),)
+    assert not config.clean_session and config.try_private and config.notifications and not config.insecure
+    assert (config.keep_alive, config.restart_timeout, config.protocol_level) == (60, (5, 30), 4)
+    assert config.tls_context() is None
+
+
+WRONG = [
+    ("topic a sideways", "3: topic: direction sideways"),
+    ("topic a out 3", "3: topic: QoS 3"),
+    ("topic a/#/b", "3: topic: a/#/b is no topic filter"),
+    ("topic a out 0 l+/ r/", "3: topic: prefix l+/"),
+    ('topic "" out 0 l ""', "3: topic: an empty pattern"),
+    ("topic a out 0 l/ r/ more", "3: topic: more is one word too many"),
+    ("start_type lazy", "3: start_type: lazy is not supported: choose automatic"),
+    ("start_type once", "3: start_type: once is not supported"),
+    ("bridge_protocol_version mqttv50", "3: bridge_protocol_version: mqttv50 is not supported"),
+    ("keepalive_interval 4", "3: keepalive_interval: 4 is not between 5 and 65535"),
+    ("restart_timeout 30 5", "3: restart_timeout: the longest wait, 5"),
+    ("try_private yes", "3: try_private: yes is neither true nor false"),
+    ("address ::1", "3: address stands in line 2 already"),
+    ("bridge_psk 00", "3: bridge_psk is not supported"),
+    ("bridge_colour red", "3: unknown key bridge_colour"),
+    ("remote_password_file /nowhere", "3: remote_password_file: cannot read /nowhere"),
+    ("cleansession", "3: cleansession: needs a value"),
+    ("remote_password x", "1: bridge up has a remote_password without a remote_username"),
+    ("bridge_certfile x", "1: bridge up: bridge_certfile and bridge_keyfile go together"),
+    ("bridge_insecure true", "1: bridge up has settings of TLS, but no bridge_cafile"),
+]
+
+
+@pytest.mark.parametrize(("line", "problem"), WRONG, ids=[line for line, _ in WRONG])
+def test_every_mistake_is_named_with_file_and_line(line: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(f"connection up\naddress h\n{line}\ntopic z")
+    assert f"b.conf:{problem}" in str(caught.value)
+
+
+def test_a_section_without_an_address_or_a_topic_is_refused() -> None:
+    for text, missing in (("connection up\ntopic a", "no address"), ("connection up\naddress h", "no topic")):
+        with pytest.raises(ConfigError, match=missing):
+            read(text)
+    with pytest.raises(ConfigError, match="IPv6"):
+        read("connection up\naddress ::1\ntopic a")
+
+
+def test_all_mistakes_of_a_section_are_reported_at_once() -> None:
+    lines = [("f", 1, "connection", "up"), ("f", 2, "topic", "a b"), ("f", 3, "keepalive_interval", "x")]
+    problems: list[tuple[str, int, str]] = []
+    assert bridge_from_lines(lines, lambda *problem: problems.append(problem)) is None
+    assert [line for _, line, _ in problems] == [2, 3]
+
+
+def test_bridges_that_cannot_be_told_apart_are_refused() -> None:
+    one = read("connection up\naddress h\ntopic a")
+    with pytest.raises(ConfigError, match="two connections up"):
+        check_bridges([one, one])
+    other = read("connection other\naddress h\ntopic a\nlocal_clientid " + one.local_client_id.decode())
+    with pytest.raises(ConfigError, match="same local_clientid"):
+        check_bridges([one, other])
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_tls_verifies_the_name_unless_told_and_the_chain_always(tmp_path: Path) -> None:
+    request = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=ca"
+    files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "ca.pem")]
+    subprocess.run(request.split() + files, check=True, capture_output=True)
+    text = f"connection up\naddress h:8883\ntopic a\nbridge_cafile {tmp_path / 'ca.pem'}\n"
+    context = read(text).tls_context()
+    assert context is not None and context.check_hostname and context.verify_mode == 2
+    context = read(text + "bridge_insecure true").tls_context()
+    assert context is not None and not context.check_hostname and context.verify_mode == 2
+    with pytest.raises(ConfigError, match="nowhere"):
+        read("connection up\naddress h\ntopic a\nbridge_cafile /nowhere").tls_context()
