@@ -1,14 +1,16 @@
 """New settings while the broker runs: what changes at once, what waits for a restart, what never happens."""
 
 import asyncio
+import shutil
 import signal
 import ssl
+import subprocess
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from broker_certificates import Pki
-from broker_peer import BrokerProcess, Peer, connect_packet
+from broker_peer import CONNACK, BrokerProcess, Peer, connect_packet, encode, text
 from configured_broker import ConfiguredBroker
 from umqtt_broker import Broker, BrokerConfig, ConfigError, Listener, Tls
 from umqtt_broker.permission import Permission
@@ -42,8 +44,11 @@ class Counting(Permission):
     """Counts what is done to it."""
 
     def __init__(self, error: str = "") -> None:
-        self.reloads = 0
+        self.reloads = self.closed = 0
         self.error = error
+
+    def close(self) -> None:
+        self.closed += 1
 
     def reload(self) -> None:
         if self.error:
@@ -149,9 +154,11 @@ def test_without_new_settings_each_permission_reads_its_files_once() -> None:
         other.error = "acl_file is wrong"
         with pytest.raises(ConfigError, match="acl_file"):
             broker.reload()
+        assert (everyone.closed, other.closed) == (0, 0)
 
     listeners = (Listener(port=0), Listener(port=0, permission=other), Listener(port=0, permission=other))
     with_broker(BrokerConfig(listeners=listeners, permission=everyone), check)
+    assert (everyone.closed, other.closed) == (1, 1)
 
 
 # In a process, by SIGHUP
@@ -229,3 +236,44 @@ def test_many_signals_at_once_are_one_reload_after_another(tmp_path: Path) -> No
         broker.reload(f"{OPEN}log_type all\n")
         peer.connect(b"peer")
         assert broker.stop() == 0
+
+
+@pytest.mark.skipif(
+    shutil.which("mosquitto_passwd") is None, reason="mosquitto is not installed: apt install mosquitto"
+)
+def test_sighup_reads_passwords_and_rules_again(tmp_path: Path) -> None:
+    passwords, rules = tmp_path / "passwords", tmp_path / "rules"
+    passwords.touch(0o600)
+
+    def set_password(name: str, password: str) -> None:
+        subprocess.run(["mosquitto_passwd", "-b", str(passwords), name, password], check=True, timeout=10)
+
+    set_password("ada", "first")
+    rules.write_text("user ada\ntopic readwrite a/#\n")
+    settings = f"listener 0 127.0.0.1\npassword_file {passwords}\nacl_file {rules}\n"
+
+    def connack(password: str) -> int:
+        with Peer(broker.port()) as peer:
+            peer.send(connect_packet_of(b"visitor", "ada", password))
+            return peer.expect(CONNACK).body[1]
+
+    with ConfiguredBroker(tmp_path / "broker.conf", settings) as broker, Peer(broker.port()) as ada:
+        ada.send(connect_packet_of(b"resident", "ada", "first"))
+        assert ada.expect(CONNACK).body[1] == 0
+        assert ada.subscribe(b"a/b") == 0 and ada.subscribe(b"b/b") == 0x80
+        set_password("ada", "second")
+        rules.write_text("user ada\ntopic readwrite b/#\n")
+        assert (connack("first"), connack("second")) == (0, 4)
+        broker.reload()
+        assert (connack("first"), connack("second")) == (4, 0)
+        assert ada.subscribe(b"a/b") == 0x80 and ada.subscribe(b"b/b") == 0
+        rules.write_text("topic nonsense more nonsense\n")
+        broker.reload(until="reload refused")
+        assert ada.subscribe(b"b/c") == 0
+        assert broker.stop() == 0
+
+
+def connect_packet_of(client_id: bytes, name: str, password: str) -> bytes:
+    """Return a CONNECT with credentials."""
+    body = b"\x00\x04MQTT\x04\xc2\x00\x00" + text(client_id) + text(name.encode()) + text(password.encode())
+    return encode(0x10, body)

@@ -10,7 +10,8 @@ from .bridge import Bridges
 from .config import BrokerConfig
 from .connection import Connection
 from .listeners import Place, open_places
-from .reload import apply
+from .observation import Observation
+from .reload import apply, permissions
 from .router import Router
 from .sessions import Sessions
 from .stats import Stats
@@ -51,8 +52,9 @@ class Broker:
         self._connections_of: Counter[int] = Counter()
         self._ticking: asyncio.TimerHandle | None = None
         self._places: list[Place] = []
+        self.observation = Observation(self)
         self.bridges = Bridges(self)
-        self._services: list[Service] = [self.bridges]
+        self._services: list[Service] = [self.observation, self.bridges]
         self._all_gone = asyncio.Event()
 
     async def __aenter__(self) -> "Broker":
@@ -134,6 +136,8 @@ class Broker:
             await self.store.close()
         finally:
             await self._wait_for_connections()
+            for permission in permissions(self.config):
+                permission.close()
 
     async def _wait_for_connections(self) -> None:
         """Let the last packets leave; cut the connections that do not take them."""

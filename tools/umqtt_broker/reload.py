@@ -45,8 +45,7 @@ def apply(broker: "Broker", places: Sequence["Place"], config: BrokerConfig | No
     for place, context in zip(places, contexts, strict=True):
         if place.context is not None and context is not None:
             place.context = context
-    if changed := getattr(broker.sessions, "rights_changed", None):
-        changed()
+    broker.sessions.rights_changed()
     return sorted(needs_restart)
 
 
