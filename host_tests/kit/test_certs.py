@@ -18,6 +18,7 @@ from cryptography import x509
 from kit_command import umqtt_command
 from umqtt_broker.config import Tls
 from umqtt_broker.tls import make_context
+from umqtt_kit.__main__ import run
 from umqtt_kit.certs import Authority
 from umqtt_kit.errors import KitError
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
@@ -228,13 +229,19 @@ def _contents(folder: Path) -> dict[Path, bytes]:
         (["ca", "--dir", "/dev/null"], "/dev/null"),
     ],
 )
+@pytest.mark.usefixtures("authority")
 def test_what_cannot_be_is_one_line_and_changes_nothing(
-    authority: Authority, tmp_path: Path, arguments: list[str], named: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    named: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     before = _contents(tmp_path)
-    ended = _certs(tmp_path, *arguments)
-    assert ended.returncode == 2 and ended.stdout == ""
-    assert len(ended.stderr.splitlines()) == 1 and named in ended.stderr and "—" in ended.stderr, ended.stderr
+    assert run(["certs", *arguments]) == 2
+    shown, error = capsys.readouterr()
+    assert shown == "" and len(error.splitlines()) == 1 and named in error and "—" in error, error
     assert _contents(tmp_path) == before
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from kit_command import umqtt_command
 from umqtt_broker.passwords import PasswordFile
+from umqtt_kit.__main__ import run
 
 PATIENCE = 20.0
 
@@ -124,13 +126,20 @@ def test_a_user_is_deleted_and_the_others_stay(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_one_line_and_changes_nothing(
-    tmp_path: Path, arguments: list[str], given: str, named: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    given: str,
+    named: str,
 ) -> None:
-    (tmp_path / "bad").write_text("nonsense\n")
-    ended = _passwd(tmp_path, *arguments, given=given)
-    assert ended.returncode == 2 and ended.stdout == ""
-    assert len(ended.stderr.splitlines()) == 1 and named in ended.stderr and "—" in ended.stderr
-    assert os.listdir(tmp_path) == ["bad"] and (tmp_path / "bad").read_text() == "nonsense\n"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+    Path("bad").write_text("nonsense\n")
+    assert run(["passwd", *arguments]) == 2
+    shown, error = capsys.readouterr()
+    assert shown == "" and len(error.splitlines()) == 1 and named in error and "—" in error, error
+    assert os.listdir(tmp_path) == ["bad"] and Path("bad").read_text() == "nonsense\n"
 
 
 def test_commands_at_the_same_time_lose_no_user(tmp_path: Path) -> None:
