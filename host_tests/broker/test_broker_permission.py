@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import re
+import ssl
 import sys
 from pathlib import Path
 
 import pytest
-from broker_peer import CONNACK, PUBACK, PUBREC, Peer, encode, publish_packet, text
-from umqtt_broker import ConfigError, FilePermission, Listener, PermissionHook
+from broker_peer import CONNACK, PUBACK, PUBREC, Closed, Peer, encode, publish_packet, text
+from umqtt_broker import ConfigError, FilePermission, Listener, PermissionHook, Tls
 from umqtt_broker import Peer as BrokerPeer
 from umqtt_broker.blacklist import Blacklist
 from umqtt_broker.conf import load
@@ -348,3 +349,43 @@ def test_the_configuration_of_the_documentation_takes_the_files_of_umqtt_certs(
     (listener,) = load("broker.conf").broker.all_listeners()
     assert listener.use_identity_as_username and listener.tls is not None and listener.tls.require_certificate
     make_context(listener.tls)
+
+
+def _secure_peer(port: int, folder: Path, device: str) -> Peer:
+    context = ssl.create_default_context(cafile=folder / "ca.pem")
+    context.load_cert_chain(folder / "devices" / device / "cert.pem", folder / "devices" / device / "key.pem")
+    peer = Peer(port)
+    peer.socket = context.wrap_socket(peer.socket, server_hostname="localhost")
+    return peer
+
+
+def test_a_device_is_known_by_its_certificate_until_it_is_revoked(start_broker, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "certs")
+    authority.create("fleet")
+    authority.issue_broker(["localhost"])
+    for device in ("pump-7", "pump-8"):
+        authority.issue_device(device)
+    folder, acl = authority.folder, tmp_path / "acl"
+    acl.write_text("pattern write fleet/%u/telemetry\n")
+    tls = Tls(
+        certfile=str(folder / "broker" / "cert.pem"),
+        keyfile=str(folder / "broker" / "key.pem"),
+        cafile=str(folder / "ca.pem"),
+        crlfile=str(folder / "crl.pem"),
+        require_certificate=True,
+    )
+    listener = Listener(port=0, tls=tls, use_identity_as_username=True)
+    broker = start_broker(listeners=(listener,), permission=FilePermission(acl_file=str(acl)))
+    with _secure_peer(broker.port, folder, "pump-7") as pump:
+        pump.connect(b"any")
+        pump.publish(b"fleet/pump-7/telemetry", b"", 1)
+        assert broker.call(lambda: broker.broker.stats.denied) == 0
+        pump.publish(b"fleet/pump-8/telemetry", b"", 1)
+        assert broker.call(lambda: broker.broker.stats.denied) == 1
+        authority.revoke("pump-7")
+        broker.call(broker.broker.reload)
+        pump.publish(b"fleet/pump-7/telemetry", b"", 1)  # who is connected stays
+    with pytest.raises((ssl.SSLError, ConnectionError, Closed)), _secure_peer(broker.port, folder, "pump-7") as pump:
+        pump.connect(b"any")
+    with _secure_peer(broker.port, folder, "pump-8") as pump:
+        pump.connect(b"any")
