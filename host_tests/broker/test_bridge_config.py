@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from umqtt_broker.bridge_config import BridgeConfig, TopicRule, bridge_from_lines, check_bridges, parse_connection
+from umqtt_broker.bridge_topics import TopicMap
 from umqtt_broker.errors import ConfigError
 
 
@@ -139,3 +140,18 @@ def test_tls_verifies_the_name_unless_told_and_the_chain_always(tmp_path: Path) 
     assert context is not None and not context.check_hostname and context.verify_mode == 2
     with pytest.raises(ConfigError, match="nowhere"):
         read("connection up\naddress h\ntopic a\nbridge_cafile /nowhere").tls_context()
+
+
+def test_the_example_of_the_documentation_is_a_configuration(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "broker-bridge.md").read_text().split("```")[1]
+    (tmp_path / "password").write_text("secret")
+    config = read(
+        "\n".join(line for line in text.splitlines() if line).replace(
+            "/etc/umqtt/headquarters.password", str(tmp_path / "password")
+        )
+    )
+    assert config.addresses[1] == ("standby.example.com", 8883) and config.remote_password == b"secret"
+    outward = TopicMap(config.topics, outward=True)
+    assert outward.find(b"fleet/pump-7/telemetry") == b"plant-7/fleet/pump-7/telemetry"
+    assert TopicMap(config.topics, outward=False).find(b"plant-7/fleet/pump-7/cmd") == b"fleet/pump-7/cmd"
+    assert outward.find(b"alarms") == b"alarms"
