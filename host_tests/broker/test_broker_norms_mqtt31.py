@@ -94,9 +94,6 @@ def test_the_unused_flag_of_connect_is_ignored(broker: BrokerThread) -> None:
         assert peer.expect(CONNACK).body == b"\0\0"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the broker takes DUP on these packets for wrong flags, which it is in 3.1.1 alone"
-)
 def test_subscribe_unsubscribe_and_pubrel_may_carry_dup(connect) -> None:
     client = connect(b"client")
     for dup in (0, 8):

@@ -24,7 +24,6 @@ from .packets import (
 from .peers import peer_address
 from .publishing import Publish, publisher
 from .session import Session
-from .tls import identity_of
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -42,8 +41,8 @@ _log = logging.getLogger(__name__)
 class Connection(asyncio.Protocol):
     """From accept to close. `session` is None before CONNECT and after the end.
 
-    peer: address of the client. identity: the name in its certificate. connected_at: when its CONNECT was accepted, in
-    the event loop's time. keep_alive: seconds, 0: none. messages_in, messages_out: PUBLISH packets.
+    peer: address of the client. protocol_level: 3 for MQTT 3.1, 4 for 3.1.1. connected_at: when its CONNECT was
+    accepted, in the event loop's time. keep_alive: seconds, 0: none. messages_in, messages_out: PUBLISH packets.
     established: the CONNACK is written. congested: the peer reads too slowly for more output. closing: nothing more is
     read. held: how many times the store holds packets for it. held_back: None as long as the client is read freely.
     publish: how its messages get to the router.
@@ -73,6 +72,7 @@ class Connection(asyncio.Protocol):
         "messages_in",
         "messages_out",
         "peer",
+        "protocol_level",
         "publish",
         "session",
         "stats",
@@ -105,16 +105,12 @@ class Connection(asyncio.Protocol):
         self.messages_in = 0
         self.messages_out = 0
         self.peer = ""
+        self.protocol_level = 4
         self.established = False
         self.congested = False
         self.closing = False
         # Nothing more can be written.
         self._gone = False
-
-    @property
-    def identity(self) -> str | None:
-        """The name in the client's certificate, where the listener asks for it."""
-        return identity_of(self.transport, self.listener)
 
     # Called by the event loop
 
@@ -198,9 +194,8 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         limits = self.broker.around.limits
-        if limits is not None and limits.hits and (full := limits.hold(self)):
-            self.stats.publishers_held += 1
-            self._hold_back().wait_for_room(full)
+        if limits is not None and limits.hits:
+            self._hold_back().wait_for_room(limits)
 
     def keep(self, data: bytes, needed: int) -> None:
         """Keep what is not a whole packet until there are `needed` bytes."""
@@ -238,19 +233,6 @@ class Connection(asyncio.Protocol):
         self.held_back = None
         if tail:
             self.keep(tail, 0)
-
-    def room_again(self, full: Session | None) -> None:
-        """A queue that messages waited for has room, or is gone. None: all queues together."""
-        self._loop.call_soon(self._on_room, full)
-
-    def _on_room(self, full: Session | None) -> None:
-        if self.held_back is not None and not self.closing:
-            self.held_back.room_again(full)
-
-    def forget_full(self) -> None:
-        """Wait for no queue any longer."""
-        if self.broker.around.limits is not None:
-            self.broker.around.limits.unhold(self)
 
     @property
     def is_waited_for(self) -> bool:
@@ -303,6 +285,7 @@ class Connection(asyncio.Protocol):
             return
         session_present = self.broker.sessions.connect(self, connect)
         self.connected_at = self._last_packet = self._loop.time()
+        self.protocol_level = connect.protocol_level
         self.keep_alive = connect.keep_alive
         most = self.broker.config.max_keep_alive
         if most and not 0 < self.keep_alive <= most:
@@ -313,8 +296,13 @@ class Connection(asyncio.Protocol):
         if self.keep_alive:
             self._timer = self._loop.call_later(1.5 * self.keep_alive, self._check_keep_alive)
         self.bind()
-        # A session made or discarded is safe before the client hears of it.
-        self._store.hold(self, [encode_connack(ACCEPTED, session_present)])
+        connack = [encode_connack(ACCEPTED, session_present)]
+        if self.session is not None and self.session.store is None and not self.must_wait():
+            self.release(connack)
+        else:
+            # A session made or discarded is safe before the client hears of it; so is what was recorded for a session
+            # by the connection it had before.
+            self._store.hold(self, connack)
 
     def bind(self) -> None:
         """Choose what stands between the client and the router: its rights or the settings are new."""
@@ -352,10 +340,6 @@ class Connection(asyncio.Protocol):
             if self.session is not None:
                 self.session.go_online()
 
-    def commit_failed(self) -> None:
-        """What the client waits for is not safe: close without acknowledging it."""
-        self.abort()
-
     def write(self, packets: list[bytes]) -> None:
         """Write packets in one piece."""
         if self._gone:
@@ -391,6 +375,9 @@ class Connection(asyncio.Protocol):
         self.transport.abort()
         self.broker.sessions.detach(self)
 
+    # What the client waits for is not safe: close without acknowledging it.
+    commit_failed = abort
+
     def _stop_waiting(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -399,7 +386,6 @@ class Connection(asyncio.Protocol):
             self._decision.cancel()
         if self.held_back is not None:
             self.held_back.cancel()
-            self.forget_full()
 
     def _connect_timed_out(self) -> None:
         self.stats.connect_timeouts += 1

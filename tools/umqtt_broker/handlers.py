@@ -10,6 +10,7 @@ from .errors import MalformedPacket
 from .greeting import Greeting
 from .packets import (
     CONNECT,
+    DUP,
     PUBCOMP,
     PUBREC,
     PUBREL,
@@ -21,6 +22,10 @@ from .packets import (
     encode_suback,
 )
 from .session import OPEN, Session
+from .topics import is_topic_name
+
+# MQTT 3.1 marks these with DUP when they are sent again (its sections 3.6, 3.8 and 3.10).
+_MAY_CARRY_DUP = frozenset({PUBREL | DUP, SUBSCRIBE | DUP, UNSUBSCRIBE | DUP})
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -30,6 +35,8 @@ def process_other(
     connection: "Connection", session: Session, first_byte: int, packet: bytes, acknowledgements: list[bytes]
 ) -> None:
     """Process the packets that are not worth a place in the loop."""
+    if first_byte in _MAY_CARRY_DUP and connection.protocol_level == 3:
+        first_byte &= ~DUP
     if first_byte in (PUBREC, PUBREL, PUBCOMP):
         if len(packet) != 2:
             raise MalformedPacket("PUBREC, PUBREL or PUBCOMP length")
@@ -68,6 +75,8 @@ def process_publish_qos2(
     if packet_id in session.inbound:
         # Its PUBREC cannot leave before the first copy is safe: the acknowledgements of a connection leave in order,
         # and the CONNACK of a new one waited for everything recorded before it.
+        if not is_topic_name(topic_name):
+            raise MalformedPacket("invalid topic name")  # [MQTT-3.3.2-2]
         return
     connection.publish(topic_name, payload, 2, retain)
     session.remember_inbound(packet_id)

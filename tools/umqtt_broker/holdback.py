@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .errors import MalformedPacket
-from .limits import ReceiveRate
+from .limits import QueueLimits, ReceiveRate
 from .packet_loop import packet_length
 from .packets import PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 
@@ -43,6 +43,7 @@ class HeldBack:
         "_connection",
         "_deciding",
         "_full",
+        "_limits",
         "_loop",
         "_rate",
         "_tail",
@@ -57,6 +58,7 @@ class HeldBack:
         self._loop = loop
         self._deciding = False
         self._full: set[Session | None] = set()
+        self._limits: QueueLimits | None = None
         self._rate: ReceiveRate | None = None
         self._tail = tail
         self._timer: asyncio.TimerHandle | None = None
@@ -73,15 +75,24 @@ class HeldBack:
         if not is_undecided:
             self.feed(b"")
 
-    def wait_for_room(self, full: "set[Session | None]") -> None:
-        """Hold messages back until all these queues have room; None: all queues together."""
+    def wait_for_room(self, limits: QueueLimits) -> None:
+        """Hold messages back until all queues that were hit have room."""
+        self._limits = limits
+        full = limits.hold(self)
+        if full and not self._full:
+            self._connection.stats.publishers_held += 1
         self._full |= full
         self._watch()
 
     def room_again(self, full: "Session | None") -> None:
-        """One of these queues has room."""
+        """One of these queues has room, or is gone. None: all queues together."""
+        # Not at once: the session that tells is in the middle of something.
+        self._loop.call_soon(self._on_room, full)
+
+    def _on_room(self, full: "Session | None") -> None:
         self._full.discard(full)
-        self._advance()
+        if not self._connection.closing and self._connection.held_back is self:
+            self._advance()
 
     def limit_rate(self, rate: int) -> None:
         """Take at most `rate` messages a second; 0: no limit."""
@@ -130,6 +141,7 @@ class HeldBack:
     def cancel(self) -> None:
         """The connection is at its end."""
         self._waiting.clear()
+        self._forget_full()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -167,10 +179,14 @@ class HeldBack:
     def _let_through(self) -> None:
         """Take what waits although there is no room: the room may have to come from this very client."""
         self._connection.stats.publishers_let_through += 1
-        self._full.clear()
-        self._connection.forget_full()
+        self._forget_full()
         self.take_all()
         self._advance()
+
+    def _forget_full(self) -> None:
+        self._full.clear()
+        if self._limits is not None:
+            self._limits.unhold(self)
 
     def _watch(self) -> None:
         """Notice a standstill: begin to count again."""

@@ -12,6 +12,7 @@ from .packets import IDENTIFIER_REJECTED, NOT_AUTHORIZED, Connect, Will
 from .permission import Peer, Permission, Rights
 from .session import Session
 from .store import Recovered
+from .tls import identity_of
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -113,7 +114,7 @@ class Sessions:
                 return IDENTIFIER_REJECTED, packet
             prefix = config.auto_id_prefix if listener.auto_id_prefix is None else listener.auto_id_prefix
             packet = packet._replace(client_id=prefix + secrets.token_hex(8).encode())
-        peer = Peer(connection.peer, connection.identity, listener)
+        peer = _peer(connection)
         if listener.use_identity_as_username and peer.identity is None:
             return NOT_AUTHORIZED, packet
         return self._permission(connection).connect(packet, peer), packet
@@ -134,7 +135,7 @@ class Sessions:
         if session is not None and packet.clean_session:
             self.discard(session)
             session = None
-        username = Peer(connection.peer, connection.identity, listener).username(packet)
+        username = _peer(connection).username(packet)
         if session is None:
             session = self._new(key, client_id, mount, packet.clean_session)
             if session.store is not None:
@@ -299,6 +300,10 @@ class _AnyOf(Rights):
     def grant(self, topic_filter: bytes, qos: int) -> int:
         """See Rights."""
         return min(rights.grant(topic_filter, qos) for rights in self._rights)
+
+
+def _peer(connection: Connection) -> Peer:
+    return Peer(connection.peer, identity_of(connection.transport, connection.listener), connection.listener)
 
 
 def _may_publish(session: Session, will: Will) -> bool:
