@@ -71,7 +71,7 @@ class FilePermission(Permission):
 
     def connect(self, packet: Connect, peer: Peer) -> int | asyncio.Future[int]:
         """Check blacklist, client identifier and credentials, in this order: what is cheap first."""
-        username = peer.username(packet) or None
+        username = peer.username(packet)
         if self._blacklist.refuses(packet.client_id, username, peer.address):
             return NOT_AUTHORIZED
         if packet.client_id and not self._may_be_called(packet.client_id, username):

@@ -23,10 +23,13 @@ class Peer:
     listener: "Listener"
 
     def username(self, packet: Connect) -> bytes | None:
-        """Return the user name that rights are looked up by: the certificate's, where the listener says so."""
+        """Return the user name that rights are looked up by: the certificate's, where the listener says so.
+
+        An empty name is none, as it is in mosquitto.
+        """
         if self.listener.use_identity_as_username:
-            return None if self.identity is None else self.identity.encode()
-        return packet.user_name
+            return self.identity.encode() if self.identity else None
+        return packet.user_name or None
 
 
 class Rights:
