@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from broker_peer import Peer
+from broker_peer import Peer, connect_packet
 from configured_broker import ConfiguredBroker
 from umqtt_kit.commands.broker import broker as broker_command
 
@@ -148,3 +148,47 @@ def test_the_command_of_the_kit_knows_every_option_of_the_program() -> None:
         "--max-inflight",
     ):
         assert option in known and option in result.stdout
+
+
+def test_the_log_says_who_comes_and_goes_and_why(conf: Path) -> None:
+    text = (
+        f"{OPEN}log_type notice\nlog_type subscribe\nlog_type unsubscribe\nlog_timestamp false\nclientid_prefixes a\n"
+    )
+    with ConfiguredBroker(conf, text) as broker:
+        address = "127.0.0.1"
+
+        def comes(client_id: bytes, keep_alive: int = 0) -> Peer:
+            peer = Peer(broker.port())
+            peer.connect(client_id, keep_alive=keep_alive)
+            expected = f"{client_id.decode()} connected from {address} (clean_session 1, keep_alive {keep_alive})"
+            assert broker.wait_for("connected from") == f"notice: client {expected}"
+            return peer
+
+        def goes(client_id: str, reason: str) -> None:
+            assert broker.wait_for("disconnected") == f"notice: client {client_id} disconnected{reason}"
+
+        with comes(b"a1") as peer:
+            peer.subscribe(b"x/#", 1)
+            assert broker.wait_for("a1") == "subscribe: a1 x/# (QoS 1)"
+            peer.send(b"\xa2\x07\x00\x05\x00\x03x/#")
+            assert broker.wait_for("a1") == "unsubscribe: a1 x/#"
+            peer.disconnect()
+        goes("a1", "")
+        comes(b"a2").close()
+        goes("a2", ": closed by the client")
+        first = comes(b"a3")
+        second = Peer(broker.port())
+        second.connect(b"a3")
+        goes("a3", f": taken over from {address}")
+        second.send(b"\xf0\x00")
+        goes("a3", ": malformed: unexpected packet type or flags")
+        silent = comes(b"a4", keep_alive=1)
+        goes("a4", ": keep-alive")
+        with Peer(broker.port()) as stranger:
+            stranger.send(connect_packet(b"stranger"))
+            assert broker.wait_for("refused") == f"notice: client stranger from {address} refused with return code 2"
+        last = comes(b"a5")
+        broker.process.terminate()
+        goes("a5", ": the broker stops")
+        for peer in (first, second, silent, last):
+            peer.close()

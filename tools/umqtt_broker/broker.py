@@ -129,6 +129,7 @@ class Broker:
                 self.sessions.publish_will(connection.session)
         self.router.flush()
         for connection in connections:
+            connection.ending = "the broker stops"
             connection.close()
         self._places = []
         self._stop_ticking()

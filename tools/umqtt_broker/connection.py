@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 from .config import Listener
 from .errors import MalformedPacket
 from .holdback import HeldBack
+from .log import log_refused
 from .packet_loop import process
 from .packets import (
     ACCEPTED,
@@ -64,6 +65,7 @@ class Connection(asyncio.Protocol):
         "closing",
         "congested",
         "connected_at",
+        "ending",
         "established",
         "held",
         "held_back",
@@ -105,6 +107,8 @@ class Connection(asyncio.Protocol):
         self.messages_in = 0
         self.messages_out = 0
         self.peer = ""
+        # Why it ends, in the words of the log; "" for DISCONNECT.
+        self.ending = "closed by the client"
         self.protocol_level = 4
         self.established = False
         self.congested = False
@@ -128,6 +132,8 @@ class Connection(asyncio.Protocol):
         """The end, whoever wanted it: the session lives on or not, the will goes out or not."""
         if self.held_back is not None and exc is None and not self.closing:
             self.held_back.take_all()
+        if exc is not None:
+            self.ending = f"the network failed: {exc}"
         self.closing = self._gone = True
         self._stop_waiting()
         self.broker.forget(self)
@@ -180,6 +186,7 @@ class Connection(asyncio.Protocol):
             is_open = process(self, data, acknowledgements)
         except MalformedPacket as error:
             self.stats.malformed[error.reason] += 1
+            self.ending = f"malformed: {error.reason}"
             is_open = False
         session = self.session
         if session is not None and session.queue:
@@ -281,6 +288,7 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, connect: Connect, return_code: int) -> None:
         if return_code != ACCEPTED:
+            log_refused(connect.client_id, self.peer, return_code)
             self._refuse(return_code)
             return
         session_present = self.broker.sessions.connect(self, connect)
@@ -399,6 +407,7 @@ class Connection(asyncio.Protocol):
         due = self._last_packet + 1.5 * self.keep_alive
         if now >= due:
             self.stats.keep_alive_timeouts += 1
+            self.ending = "keep-alive"
             self.abort()
         else:
             self._timer = self._loop.call_at(due, self._check_keep_alive)

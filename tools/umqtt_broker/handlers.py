@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .errors import MalformedPacket
 from .greeting import Greeting
+from .log import log_subscribe, log_unsubscribe
 from .packets import (
     CONNECT,
     DUP,
@@ -59,6 +60,7 @@ def process_other(
         packet_id, topic_filters = decode_unsubscribe(packet)
         for topic_filter in topic_filters:
             connection.broker.router.unsubscribe(session, session.mount + topic_filter)
+            log_unsubscribe(session.client_id, topic_filter)
         acknowledgements.append(b"\xb0\x02" + packet[:2])
     elif first_byte == CONNECT:
         raise MalformedPacket("second CONNECT")  # [MQTT-3.1.0-2]
@@ -118,6 +120,7 @@ def _on_subscribe(connection: "Connection", session: Session, packet: bytes, ack
         topic_filter = session.mount + topic_filter
         return_code = qos if session.rights is None else session.rights.grant(topic_filter, qos)
         return_codes.append(return_code)
+        log_subscribe(session.client_id, topic_filter, return_code)
         if return_code != SUBSCRIPTION_FAILURE:
             router.subscribe(session, topic_filter, return_code)
             granted.append((topic_filter, return_code))

@@ -103,6 +103,7 @@ def process(connection: "Connection", data: bytes, acknowledgements: list[bytes]
                 if length:
                     raise MalformedPacket("DISCONNECT length")
                 connection.broker.sessions.forget_will(session)  # [MQTT-3.1.2-10]
+                connection.ending = ""
                 return False
             else:
                 process_other(connection, session, first_byte, data[body:packet_end], acknowledgements)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from .connection import Connection
 from .durable import DurableSession
 from .limits import QueueLimits
+from .log import log_connect, log_disconnect
 from .packets import IDENTIFIER_REJECTED, NOT_AUTHORIZED, Connect, Will
 from .permission import Peer, Permission, Rights
 from .session import Session
@@ -129,6 +130,7 @@ class Sessions:
             # [MQTT-3.1.4-2] Its session is taken from the old connection before the new one gets it, so whatever the
             # old one still does, it does to no session.
             self._stats.takeovers += 1
+            session.connection.ending = f"taken over from {connection.peer}"
             session.connection.abort()
             session = self._by_client_id.get(key)
         session_present = session is not None and not packet.clean_session
@@ -148,6 +150,9 @@ class Sessions:
         self._set_will(session, packet.will)
         session.attach(connection)
         connection.session = session
+        log_connect(
+            client_id, connection.peer, username, clean_session=packet.clean_session, keep_alive=packet.keep_alive
+        )
         # [MQTT-3.2.2-2] MQTT 3.1 has no session_present: the byte is reserved there.
         return session_present and packet.protocol_level == 4
 
@@ -172,6 +177,7 @@ class Sessions:
         if session is None:
             return
         session.detach()
+        log_disconnect(session.client_id, connection.ending)
         if session.clean:
             self.discard(session)
         else:
