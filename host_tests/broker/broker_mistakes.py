@@ -65,6 +65,10 @@ DROPS_RETAINED = """
 SqliteStore.set_retained = lambda self, topic_name, message: None
 """
 
+FORGETS_WILLS = """
+SqliteStore.set_will = lambda self, client_id, will: None
+"""
+
 _PROGRAM = """
 import sys
 from umqtt_broker.session import Session

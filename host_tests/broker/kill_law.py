@@ -219,9 +219,6 @@ def check_sessions(load: Load, tally: Tally) -> None:
         tally.failures += client.broken
 
 
-# Off until the broker hands wills to its store.
-WILLS = False
-
 CHECKS = (check_streams, check_retained, check_wills, check_sessions)
 
 
@@ -231,7 +228,7 @@ def run(
     seed: int,
     mistake: str = "",
     *,
-    with_wills: bool = WILLS,
+    with_wills: bool = True,
     say: Callable[[str], None] = lambda text: None,
 ) -> Tally:
     """Kill the broker `cycles` times, then count. `folder` is empty; `mistake` is planted in the broker."""

@@ -37,6 +37,7 @@ KILL_CONTROLS = {
     "forgets incoming identifiers": broker_mistakes.FORGETS_INCOMING_IDENTIFIERS,
     "turns the recovered queue round": broker_mistakes.SHUFFLES_PAGES,
     "drops retained messages": broker_mistakes.DROPS_RETAINED,
+    "forgets the wills of clients connected at the crash": broker_mistakes.FORGETS_WILLS,
 }
 
 

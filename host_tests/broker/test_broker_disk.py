@@ -1,0 +1,162 @@
+"""A full or broken disk: the broker stays up, acknowledges nothing that is not safe, and goes on when mended."""
+
+import resource
+import sqlite3
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from broker_peer import PUBACK, BrokerProcess, BrokerThread, Closed, Peer, publish_packet
+from umqtt_broker import BrokerConfig
+from umqtt_broker.store import writer
+
+# What SQLite says when the disk is full, was mounted read-only, or fails.
+FAULTS = ("database or disk is full", "attempt to write a readonly database", "disk I/O error")
+
+# More than fits where the room is small.
+ENOUGH = 2000
+
+
+class SmallRoom:
+    """A place for a store that can be made too small, and mended, while a broker uses it."""
+
+    def __init__(self, shrink: Callable[[int], None], mend: Callable[[int], None], folder: Path) -> None:
+        self.shrink, self.mend, self.folder = shrink, mend, folder
+
+
+@contextmanager
+def limited_files(folder: Path) -> Iterator[SmallRoom]:
+    """No file of the process may grow beyond a size: writing fails like on a full disk, but for the error's number."""
+
+    def limit(process: int, size: int) -> None:
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    def shrink(process: int) -> None:
+        limit(process, 200_000)
+
+    yield SmallRoom(shrink, lambda process: limit(process, resource.RLIM_INFINITY), folder)
+
+
+@contextmanager
+def full_disk(folder: Path) -> Iterator[SmallRoom]:
+    """A file system of its own, with a file on it that fills it up."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a file system takes more rights than this user has")
+    ballast = folder / "ballast"
+
+    def shrink(_: int) -> None:
+        ballast.write_bytes(b"x" * 700_000)
+
+    try:
+        yield SmallRoom(shrink, lambda _: ballast.unlink(), folder)
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("make_room", [limited_files, full_disk])
+def test_a_full_disk_stops_the_acknowledgements_but_not_the_broker(tmp_path: Path, make_room) -> None:
+    folder = tmp_path / "room"
+    folder.mkdir()
+    with make_room(folder) as room, BrokerProcess(room.folder / "broker.db") as broker:
+        with Peer(broker.port) as keeper:
+            keeper.connect(b"keeper", clean_session=False)
+            keeper.subscribe(b"kept", 1)
+            keeper.disconnect()
+        with Peer(broker.port) as client, Peer(broker.port) as other:
+            client.connect(b"client")
+            client.subscribe(b"a", 1)
+            other.connect(b"other")
+            room.shrink(broker.process.pid)
+            acknowledged = publish_until_refused(broker.port)
+            # Those who need no disk are served all the while.
+            other.publish(b"a", b"still here", 1)
+            assert client.receive_message().payload == b"still here"
+        room.mend(broker.process.pid)
+        sent = publish_when_mended(broker.port)
+        with Peer(broker.port) as keeper:
+            assert keeper.connect(b"keeper", clean_session=False)
+            found = []
+            while not found or found[-1] != b"mended":
+                found.append(keeper.receive_message().payload)
+            keeper.disconnect()
+        code, errors = broker.stop()
+    numbers = [int(payload) for payload in found if payload != b"mended"]
+    assert numbers[: len(acknowledged)] == acknowledged
+    # What was not acknowledged may be there all the same, behind the rest and in order.
+    assert numbers == sorted(numbers)
+    assert sent > 0
+    assert code == 0
+    assert "transaction failed, will be tried again" in errors
+
+
+def publish_until_refused(port: int) -> list[int]:
+    """Publish numbers with a payload that fills the room. Returns those acknowledged before the connection closed."""
+    acknowledged: list[int] = []
+    with Peer(port) as publisher:
+        publisher.connect(b"publisher")
+        try:
+            for number in range(1, ENOUGH):
+                publisher.send(publish_packet(b"kept", b"%01000d" % number, 1, number))
+                publisher.expect(PUBACK, number)
+                acknowledged.append(number)
+        except (Closed, ConnectionError):
+            return acknowledged
+    raise AssertionError("the room never filled up")
+
+
+def publish_when_mended(port: int) -> int:
+    """Publish one message until it is acknowledged. Returns how often it took."""
+    for attempt in range(1, 200):
+        with Peer(port) as publisher:
+            try:
+                publisher.connect(b"publisher")
+                publisher.publish(b"kept", b"mended", 1)
+            except (Closed, ConnectionError):
+                continue
+            return attempt
+    raise AssertionError("the broker did not notice that there is room again")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_is_counted_and_outlived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    monkeypatch.setattr("umqtt_broker.store.sqlite._RETRY_DELAY", 0.02)
+    broken = threading.Event()
+    write = writer.write
+
+    def fail(database: sqlite3.Connection, batch):
+        if broken.is_set():
+            database.execute("BEGIN IMMEDIATE")
+            raise sqlite3.OperationalError(fault)
+        return write(database, batch)
+
+    monkeypatch.setattr(writer, "write", fail)
+    with BrokerThread(BrokerConfig(port=0, store=str(tmp_path / "broker.db"))) as broker:
+        with Peer(broker.port) as keeper:
+            keeper.connect(b"keeper", clean_session=False)
+            keeper.subscribe(b"kept", 2)
+            keeper.disconnect()
+        with Peer(broker.port) as one, Peer(broker.port) as two:
+            one.connect(b"one")
+            two.connect(b"two")
+            broken.set()
+            for qos, publisher in ((1, one), (2, two)):
+                publisher.send(publish_packet(b"kept", b"%d" % qos, qos, 1))
+                with pytest.raises(Closed):
+                    publisher.receive()
+        # A session that cannot be made safe is not promised to anyone.
+        with Peer(broker.port) as newcomer, pytest.raises(Closed):
+            newcomer.connect(b"newcomer", clean_session=False)
+        assert broker.call(lambda: broker.broker.stats.commit_failures) >= 3
+        broken.clear()
+        broker.wait_until(lambda: broker.broker.store.committed == broker.broker.store.batch - 1)
+        with Peer(broker.port) as publisher, Peer(broker.port) as keeper:
+            publisher.connect(b"publisher")
+            publisher.publish(b"kept", b"3", 2)
+            assert keeper.connect(b"keeper", clean_session=False)
+            assert [keeper.receive_message().payload for _ in "123"] == [b"1", b"2", b"3"]
