@@ -1,0 +1,270 @@
+"""Clients that others wrote, and our own, each to each through the broker, at every QoS, and after a return.
+
+paho-mqtt comes with the test packages; mosquitto's clients are skipped where they are not installed; node's mqtt is
+installed once into a folder of the user's cache where node and npm are there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pytest
+from broker_peer import PATIENCE, BrokerProcess
+from paho.mqtt.enums import CallbackAPIVersion
+
+from umqtt_robust import Client
+
+_COUNT = 100
+_NODE_MQTT = "mqtt@5"
+_INSTALL_WITHIN_S = 90
+
+
+class Party(ABC):
+    """One implementation of MQTT clients, driven from here."""
+
+    @abstractmethod
+    def subscribe(self, port: int, client_id: str, topic_filter: str, qos: int) -> None:
+        """Make a persistent session with one subscription, and leave."""
+
+    @abstractmethod
+    def receive(self, port: int, client_id: str, topic_filter: str, qos: int, count: int) -> list[str]:
+        """Return to the session and receive so many messages."""
+
+    @abstractmethod
+    def publish(self, port: int, topic: str, qos: int, payloads: list[str]) -> None:
+        """Publish, and return when all are acknowledged."""
+
+
+class Mosquitto(Party):
+    """mosquitto_sub and mosquitto_pub."""
+
+    @staticmethod
+    def _subscriber(port: int, client_id: str, topic_filter: str, qos: int, *more: str) -> list[str]:
+        return ["mosquitto_sub", "-p", str(port), "-i", client_id, "-c", "-q", str(qos), "-t", topic_filter, *more]
+
+    def subscribe(self, port: int, client_id: str, topic_filter: str, qos: int) -> None:
+        subprocess.run(self._subscriber(port, client_id, topic_filter, qos, "-E"), check=True, timeout=PATIENCE)
+
+    def receive(self, port: int, client_id: str, topic_filter: str, qos: int, count: int) -> list[str]:
+        command = self._subscriber(port, client_id, topic_filter, qos, "-C", str(count), "-W", "10")
+        ended = subprocess.run(command, check=True, timeout=2 * PATIENCE, capture_output=True, text=True)
+        return ended.stdout.splitlines()
+
+    def publish(self, port: int, topic: str, qos: int, payloads: list[str]) -> None:
+        command = ["mosquitto_pub", "-p", str(port), "-q", str(qos), "-t", topic, "-l"]
+        subprocess.run(command, input="\n".join(payloads) + "\n", check=True, timeout=PATIENCE, text=True)
+
+
+class Paho(Party):
+    """paho-mqtt, the Python client."""
+
+    @staticmethod
+    def _connect(port: int, client_id: str, received: list[str], wanted: int, enough: threading.Event) -> paho.Client:
+        client = paho.Client(CallbackAPIVersion.VERSION2, client_id, clean_session=False)
+
+        def on_message(client: paho.Client, userdata: object, message: paho.MQTTMessage) -> None:
+            del client, userdata
+            received.append(message.payload.decode())
+            if len(received) == wanted:
+                enough.set()
+
+        client.on_message = on_message
+        client.connect("127.0.0.1", port)
+        client.loop_start()
+        return client
+
+    @staticmethod
+    def _leave(client: paho.Client) -> None:
+        client.disconnect()
+        client.loop_stop()
+
+    def subscribe(self, port: int, client_id: str, topic_filter: str, qos: int) -> None:
+        subscribed = threading.Event()
+        client = self._connect(port, client_id, [], 0, threading.Event())
+        client.on_subscribe = lambda *_: subscribed.set()
+        client.subscribe(topic_filter, qos)
+        assert subscribed.wait(PATIENCE)
+        self._leave(client)
+
+    def receive(self, port: int, client_id: str, topic_filter: str, qos: int, count: int) -> list[str]:
+        received: list[str] = []
+        enough = threading.Event()
+        client = self._connect(port, client_id, received, count, enough)
+        assert enough.wait(PATIENCE), len(received)
+        self._leave(client)
+        return received
+
+    def publish(self, port: int, topic: str, qos: int, payloads: list[str]) -> None:
+        client = self._connect(port, "paho-publisher", [], 0, threading.Event())
+        for message in [client.publish(topic, payload, qos) for payload in payloads]:
+            message.wait_for_publish(PATIENCE)
+            assert message.is_published()
+        self._leave(client)
+
+
+class Ours(Party):
+    """The library of this repository, on CPython."""
+
+    @staticmethod
+    def _connect(port: int, client_id: str) -> Client:
+        # Its store in memory ends with it: it has to say that it wants the session all the same.
+        return Client(
+            client_id.encode(),
+            (f"mqtt://127.0.0.1:{port}",),
+            keep_alive=60,
+            clean_session=False,
+            keep_broker_queue=True,
+        )
+
+    @staticmethod
+    def _drive(client: Client, until) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not until():
+            assert time.monotonic() < deadline, "not done in time"
+            client.poll(50)
+
+    def _leave(self, client: Client) -> None:
+        client.disconnect()
+        self._drive(client, lambda: client.closed)
+
+    def subscribe(self, port: int, client_id: str, topic_filter: str, qos: int) -> None:
+        client = self._connect(port, client_id)
+        client.on(topic_filter.encode(), lambda topic, payload: None)
+        client.subscribe(topic_filter.encode(), qos=qos)
+        self._drive(client, lambda: client.connected)
+        # Its PUBACK comes behind the SUBACK.
+        client.publish(b"subscribed", b"", qos=1)
+        self._drive(client, lambda: client.pending == 0)
+        self._leave(client)
+
+    def receive(self, port: int, client_id: str, topic_filter: str, qos: int, count: int) -> list[str]:
+        received: list[str] = []
+        client = self._connect(port, client_id)
+        client.on(topic_filter.encode(), lambda topic, payload: received.append(bytes(payload).decode()))
+        client.subscribe(topic_filter.encode(), qos=qos)
+        self._drive(client, lambda: len(received) >= count)
+        self._leave(client)
+        return received
+
+    def publish(self, port: int, topic: str, qos: int, payloads: list[str]) -> None:
+        client = self._connect(port, "our-publisher")
+        self._drive(client, lambda: client.connected)
+        for payload in payloads:
+            client.publish(topic.encode(), payload.encode(), qos=qos)
+            self._drive(client, lambda: client.pending < 20)
+        self._drive(client, lambda: client.pending == 0)
+        self._leave(client)
+
+
+_NODE = """
+const [action, port, clientId, topic, qos, rest] = JSON.parse(process.argv[2])
+const client = require('mqtt').connect({ host: '127.0.0.1', port, clientId, clean: false, protocolVersion: 4 })
+const received = []
+const end = () => client.end(false, {}, () => { console.log(JSON.stringify(received)); process.exit(0) })
+client.on('error', error => { console.error(error); process.exit(1) })
+if (action === 'receive') {
+  client.on('message', (_, payload) => { if (received.push(payload.toString()) === rest) setImmediate(end) })
+} else {
+  client.once('connect', () => {
+    if (action === 'subscribe') client.subscribe(topic, { qos }, end)
+    else Promise.all(rest.map(payload => client.publishAsync(topic, payload, { qos }))).then(end)
+  })
+}
+"""
+
+
+class Node(Party):
+    """node's mqtt."""
+
+    def __init__(self, modules: Path) -> None:
+        self._modules = modules
+
+    def _run(self, *arguments: object) -> list[str]:
+        ended = subprocess.run(
+            ["node", "-", json.dumps(arguments)],
+            input=_NODE,
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE,
+            check=False,
+            env={**os.environ, "NODE_PATH": str(self._modules)},
+        )
+        assert ended.returncode == 0, ended.stderr
+        return json.loads(ended.stdout)
+
+    def subscribe(self, port: int, client_id: str, topic_filter: str, qos: int) -> None:
+        self._run("subscribe", port, client_id, topic_filter, qos, 0)
+
+    def receive(self, port: int, client_id: str, topic_filter: str, qos: int, count: int) -> list[str]:
+        return self._run("receive", port, client_id, topic_filter, qos, count)
+
+    def publish(self, port: int, topic: str, qos: int, payloads: list[str]) -> None:
+        self._run("publish", port, "node-publisher", topic, qos, payloads)
+
+
+def node_modules() -> Path:
+    """The folder with node's mqtt: NODE_PATH's, or one in the cache, filled once. Skips where that cannot be."""
+    for folder in filter(None, os.environ.get("NODE_PATH", "").split(os.pathsep)):
+        if (Path(folder) / "mqtt").is_dir():
+            return Path(folder)
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("node's mqtt needs node and npm")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "umqtt-tests" / "node"
+    modules = cache / "node_modules"
+    if not (modules / "mqtt" / "package.json").is_file():
+        cache.mkdir(parents=True, exist_ok=True)
+        command = ["npm", "install", "--no-save", "--no-audit", "--no-fund", "--no-package-lock", "--silent"]
+        try:
+            ended = subprocess.run(
+                [*command, "--prefix", str(cache), _NODE_MQTT],
+                capture_output=True,
+                text=True,
+                timeout=_INSTALL_WITHIN_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            pytest.skip(f"npm did not install {_NODE_MQTT} within {_INSTALL_WITHIN_S} s")
+        if ended.returncode:
+            pytest.skip(f"npm cannot install {_NODE_MQTT}: {(ended.stderr.strip().splitlines() or ['no reason'])[-1]}")
+    return modules
+
+
+def party(name: str) -> Party:
+    """The implementation of that name. Skips where it is not there."""
+    if name == "mosquitto" and shutil.which("mosquitto_pub") is None:
+        pytest.skip("mosquitto-clients is not installed")
+    if name == "node":
+        return Node(node_modules())
+    return {"mosquitto": Mosquitto, "paho": Paho, "ours": Ours}[name]()
+
+
+_PARTIES = ("ours", "paho", "mosquitto", "node")
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with BrokerProcess(tmp_path_factory.mktemp("interop") / "broker.db") as broker:
+        yield broker.port
+
+
+@pytest.mark.parametrize(
+    ("subscriber", "publisher", "qos"),
+    [*((one, other, 2) for one in _PARTIES for other in _PARTIES), *((one, one, 1) for one in _PARTIES)],
+)
+def test_clients_of_others_get_every_message_in_order(port: int, subscriber: str, publisher: str, qos: int) -> None:
+    """The subscriber leaves, all is published while it is away, and it returns to its session."""
+    receiving, sending = party(subscriber), party(publisher)
+    client_id, topic = f"{subscriber}-{publisher}-{qos}", f"{subscriber}/{publisher}/{qos}"
+    payloads = [f"{number}" for number in range(_COUNT)]
+    receiving.subscribe(port, client_id, f"{subscriber}/{publisher}/+", qos)
+    sending.publish(port, topic, qos, payloads)
+    assert receiving.receive(port, client_id, f"{subscriber}/{publisher}/+", qos, _COUNT) == payloads

@@ -1,0 +1,55 @@
+"""What MQTT 3.1.1 demands of a server about WebSocket (section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from broker_peer import BrokerThread, connect_packet, publish_packet, subscribe_packet
+from umqtt_broker import BrokerConfig
+from umqtt_broker.config import Listener
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+_CONNACK, _SUBACK = b"\x20\x02\0\0", b"\x90\x03\0\1\0"
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with BrokerThread(BrokerConfig(listeners=(Listener(port=0, protocol="websockets"),))) as broker:
+        yield broker.port
+
+
+def open_socket(port: int) -> ClientConnection:
+    return connect(f"ws://127.0.0.1:{port}/mqtt", subprotocols=[Subprotocol("other"), Subprotocol("mqtt")])
+
+
+def test_the_sub_protocol_selected_is_mqtt(port: int) -> None:
+    with open_socket(port) as client:
+        assert client.subprotocol == "mqtt"
+
+
+def test_packets_and_frames_need_not_begin_and_end_together(port: int) -> None:
+    stream = (
+        connect_packet(b"c") + subscribe_packet(1, (b"a", 0)) + publish_packet(b"a", b"x") + publish_packet(b"a", b"y")
+    )
+    for size in (1, 3, 7, len(stream)):
+        with open_socket(port) as client:
+            for at in range(0, len(stream), size):
+                client.send(stream[at : at + size])
+            received = b""
+            while len(received) < len(_CONNACK + _SUBACK) + 2 * 6:
+                frame = client.recv(10)
+                assert isinstance(frame, bytes)
+                received += frame
+            assert received == _CONNACK + _SUBACK + publish_packet(b"a", b"x") + publish_packet(b"a", b"y"), size
+
+
+def test_a_text_frame_closes_the_connection(port: int) -> None:
+    with open_socket(port) as client:
+        client.send(connect_packet(b"c"))
+        assert client.recv(10) == _CONNACK
+        client.send("text")
+        with pytest.raises(ConnectionClosed):
+            client.recv(10)
