@@ -30,8 +30,9 @@ class BridgeStatus:
     messages_in, messages_out: accepted from, and given to, the remote broker; QoS 0 counts when it is written.
     connects: times the link came up. dropped_qos0: not sent, since the link was down or too slow.
     unmatched: messages of a topic name that no rule has, or that would be too long at the other end; left out.
-    too_large: came and were larger than this broker takes; left out. purges: times the remote broker was made to forget
-    this bridge. last_error: what went wrong last, in one line.
+    echoes: the bridge's own messages, coming back from this broker; left out. too_large: came and were larger than
+    this broker takes; left out. purges: times the remote broker was made to forget this bridge.
+    last_error: what went wrong last, in one line.
     """
 
     name: str
@@ -44,6 +45,7 @@ class BridgeStatus:
     connects: int = 0
     dropped_qos0: int = 0
     unmatched: int = 0
+    echoes: int = 0
     too_large: int = 0
     purges: int = 0
     last_error: str = ""
@@ -85,7 +87,8 @@ class Bridge:
         self.outward = TopicMap(config.topics, outward=True)
         self.inward = TopicMap(config.topics, outward=False)
         # Whether each end takes a protocol level that says "bridge".
-        self.local_private = self.remote_private = config.try_private
+        self.local_private = True
+        self.remote_private = config.try_private
         self._wait = 0.0
         self._life: Life | None = None
         self._task: asyncio.Task[None] | None = None

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from umqtt_robust.errors import Refused
@@ -45,6 +45,8 @@ class Life:
         self._index = 0
         # Messages above QoS 0 that the client has no room for yet: with those that it has, one window of the session.
         self._waiting: deque[tuple[int, int, bytes, bytes]] = deque()
+        # What the bridge published here and would be sent back, where the local broker does not prevent that.
+        self._echoes: Counter[tuple[bytes, bytes]] = Counter()
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._large: list[bytes] = []
@@ -122,9 +124,12 @@ class Life:
 
     def local_message(self, first_byte: int, packet_id: int, topic_name: bytes, payload: bytes) -> None:
         """Send a message on. Called from within the broker's routing: nothing is sent to the local end here."""
+        echo = bool(self._echoes) and self._take_echo(topic_name, payload)
         if first_byte & 6:
-            self._waiting.append((first_byte, packet_id, topic_name, payload))
+            self._waiting.append((first_byte, packet_id, b"" if echo else topic_name, payload))
             self.wake()
+            return
+        if echo:
             return
         client = self._client
         mapped = self._bridge.outward.get(topic_name) or self._bridge.outward.find(topic_name)
@@ -136,6 +141,17 @@ class Life:
             self._status.messages_out += 1
         else:
             self._status.dropped_qos0 += 1
+
+    def _take_echo(self, topic_name: bytes, payload: bytes) -> bool:
+        """Tell whether a message is the bridge's own, or a client's that is the same: they only change places."""
+        key = (topic_name, payload)
+        if key not in self._echoes:
+            return False
+        self._status.echoes += 1
+        self._echoes[key] -= 1
+        if not self._echoes[key]:
+            del self._echoes[key]
+        return True
 
     def _begin(self) -> None:
         if not self._local.is_open:
@@ -217,7 +233,9 @@ class Life:
         while waiting and len(outbox.queue) < outbox.store.slots:
             first_byte, packet_id, topic_name, payload = waiting.popleft()
             mapped = self._bridge.outward.get(topic_name) or self._bridge.outward.find(topic_name)
-            if not mapped:  # queued under rules that are no more
+            if not mapped:  # an echo, or queued under rules that are no more
+                if topic_name:
+                    self._status.unmatched += 1
                 self._leave_out(first_byte, packet_id)
                 continue
             flags = first_byte & 7 if self._config.outgoing_retain else first_byte & 6
@@ -230,7 +248,6 @@ class Life:
         return moved
 
     def _leave_out(self, first_byte: int, packet_id: int) -> None:
-        self._status.unmatched += 1
         if first_byte & 4:
             self._local.acknowledge(PUBREC, packet_id)
         self._local.acknowledge(PUBCOMP if first_byte & 4 else PUBACK, packet_id)
@@ -323,6 +340,8 @@ class Life:
             self._bridge.report(f"a message of {len(payload)} bytes is larger than max_packet_size; it is left out")
         else:
             self._status.messages_in += 1
+            if not self._bridge.local_private and self._bridge.outward.find(mapped):
+                self._echoes[mapped, payload] += 1
             self._local.publish(PUBLISH | flags & 15, packet_id, mapped, payload)
 
     async def _watch_primary(self) -> None:

@@ -1,0 +1,60 @@
+"""A topic that is shared in both directions does not go round."""
+
+from pathlib import Path
+
+import pytest
+from bridge_parts import BridgedBroker, Mosquitto, bridge_config, needs_mosquitto
+from broker_peer import BrokerThread, Peer
+from umqtt_broker import BrokerConfig
+
+
+def cross(broker: BridgedBroker, remote: int, qos: int) -> tuple[list[bytes], list[bytes]]:
+    """Publish at either end, and return what subscribers here and there got until all was quiet."""
+    broker.wait_connected()
+    with Peer(broker.port) as near, Peer(remote) as far, Peer(broker.port) as sender, Peer(remote) as far_sender:
+        near.connect(b"near")
+        far.connect(b"far")
+        near.subscribe(b"a/#", 0)
+        far.subscribe(b"a/#", 0)
+        sender.connect(b"sender")
+        far_sender.connect(b"far sender")
+        for number in range(20):
+            sender.publish(b"a/1", b"n%d" % number, qos)
+            far_sender.publish(b"a/2", b"f%d" % number, qos)
+        here, there = [], []
+        # A marker at QoS 0 that crosses in both directions comes after everything that was sent before it.
+        sender.publish(b"a/1", b"end", qos)
+        far_sender.publish(b"a/2", b"end", qos)
+        for peer, got in ((near, here), (far, there)):
+            ends = 0
+            while ends < 2:
+                payload = peer.receive_message().payload
+                ends += payload == b"end"
+                got.append(payload)
+        broker.wait_until(lambda: broker.broker.bridges.status[0].queued == 0)
+        for _ in range(3):
+            here += [packet.payload for packet in near.flush()]
+            there += [packet.payload for packet in far.flush()]
+        return here, there
+
+
+@needs_mosquitto
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_what_both_brokers_share_arrives_once_at_either_end(tmp_path: Path, qos: int) -> None:
+    with Mosquitto(tmp_path) as mosquitto, BridgedBroker(bridge_config(mosquitto.port, f"a/# both {qos}")) as broker:
+        for got in cross(broker, mosquitto.port, qos):
+            assert len(got) == len(set(got)) + 1 == 42
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("try_private", [True, False])
+def test_a_remote_broker_that_sends_back_what_it_got_starts_no_loop(qos: int, try_private: bool) -> None:
+    with BrokerThread(BrokerConfig(port=0)) as remote:
+        config = bridge_config(remote.port, f"a/# both {qos}", try_private=try_private)
+        with BridgedBroker(config) as broker:
+            here, there = cross(broker, remote.port, qos)
+            # Without the help of the remote broker what was published here comes back once, and goes no further.
+            assert all(there.count(payload) == 1 for payload in there if payload != b"end"), there
+            assert all(here.count(payload) <= 2 for payload in here if payload != b"end"), here
+            status = broker.status()
+            assert status.messages_out <= 21 and status.messages_in <= 42
