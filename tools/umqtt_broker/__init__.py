@@ -2,9 +2,12 @@
 
 What lives here, outermost first (each module imports only those below it and nothing else of the project):
 
-    __main__    the process: `python -m umqtt_broker -p PORT`
+    __main__, process   the process: `python -m umqtt_broker -c FILE`; signals, user, pid file
+    conf, conf_said, conf_build, conf_keys, conf_values, conf_lines   mosquitto.conf: from lines to settings
     broker      Broker: start, network connections, shutdown
-    listeners   where clients reach it
+    reload      new settings for a broker that runs
+    listeners, sockets, tls, peers   where clients reach it, and who they are
+    websocket, ws_upgrade, ws_frames   MQTT over WebSocket
     sessions    sessions by client identifier: CONNECT, takeover, wills, expiry, recovery
     connection  one network connection: reads bytes, writes what they cause
     holdback    a client that is read from more slowly than it sends
@@ -17,7 +20,7 @@ What lives here, outermost first (each module imports only those below it and no
     retained, trie, topics, packets   pure data structures and codecs, no I/O
     store       what survives a crash: the interface, memory and SQLite
     file_permission, blacklist, acl, filters, password_check, passwords   permission by files
-    permission, config, stats, errors
+    log, permission, config, stats, errors
 
 Use it inside a program:
 

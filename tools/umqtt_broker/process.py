@@ -47,6 +47,9 @@ class Process:
             return EXIT_USAGE
         for address in broker.addresses():
             print(f"listening on {address}", flush=True)
+        if broker.observation.link is not None and sys.stderr.isatty():
+            # It holds the token: for the eyes of who started the broker, and for no log.
+            print(f"live page: {broker.observation.link}", file=sys.stderr)
         # After the ready line, which is the first on standard output even if the log goes there too.
         self._warn(self._configuration.warnings)
         _log.log(NOTICE, "running, %s", ", ".join(broker.addresses()))
