@@ -131,7 +131,7 @@ def test_a_packet_cut_short_anywhere_closes_its_connection(start_broker, name: s
 
 
 def test_a_connection_lost_inside_a_packet_leaves_nothing(start_broker) -> None:
-    broker = start_broker()
+    broker = start_broker(sys_interval=0)
     for packet in (connect_packet(b"x", will=WILL), *VALID.values()):
         for size in range(1, len(packet)):
             with Peer(broker.port) as peer:
