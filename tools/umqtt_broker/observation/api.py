@@ -11,6 +11,7 @@ from aiohttp import web
 
 from umqtt_robust.topics import matches
 
+from ..retained import RetainedMessage
 from ..session import Session
 from ..topics import is_topic_filter, is_topic_name, is_utf8
 from . import readings
@@ -88,6 +89,7 @@ class Api:
                 "total": totals.connected + totals.away,
                 "maximum": stats.connections_max,
                 "slow": totals.slow,
+                "held_back": totals.held_back,
             },
             "messages": {
                 "received": stats.messages_in,
@@ -109,6 +111,8 @@ class Api:
                 "refused": stats.connections_refused,
                 "timed_out": stats.connect_timeouts + stats.keep_alive_timeouts,
                 "takeovers": stats.takeovers,
+                "publishers_held": stats.publishers_held,
+                "rate_limited": stats.rate_limited,
             },
             "malformed": dict(stats.malformed),
             "http_refused": dict(self._guard.refused),
@@ -129,16 +133,16 @@ class Api:
             raise web.HTTPBadRequest(text="after goes only with sort=client_id")
         after = query["after"].encode()
         selected = self._selector(query["state"], query["search"].casefold())
-        key = _by_client_id if by_name else self._sort_key(query["sort"])
+        key = _by_key if by_name else self._sort_key(query["sort"])
         found, matched = await smallest(
             readings.all_sessions(self._broker),
             query["limit"],
             key,
-            lambda session: session.client_id > after and selected(session) if after else selected(session),
+            lambda session: session.key > after and selected(session) if after else selected(session),
         )
         rows = [self._row(session) for session in found]
         more = by_name and matched > len(found)
-        return {"sessions": rows, "matched": matched, "next": rows[-1]["client_id"] if more else None}
+        return {"sessions": rows, "matched": matched, "next": text(found[-1].key) if more else None}
 
     @property
     def _window(self) -> int:
@@ -169,7 +173,7 @@ class Api:
         """Largest first, then by client identifier; what has no value comes last."""
 
         def key(session: Session) -> tuple[float, bytes]:
-            return -readings.sort_value(session, name, self._broker.loop.time()), session.client_id
+            return -readings.sort_value(session, name, self._broker.loop.time()), session.key
 
         return key
 
@@ -180,7 +184,7 @@ class Api:
         received = sent = None
         if connection is not None:
             received, sent = self._client_rates.rates(
-                session.client_id,
+                session.key,
                 connection.connected_at,
                 self._broker.loop.time(),
                 connection.messages_in,
@@ -209,7 +213,7 @@ class Api:
         if session.connection is not None:
             session.connection.abort()
         # A clean session has ended with its connection.
-        if readings.find_session(self._broker, session.client_id) is session:
+        if self._broker.sessions.get(session.client_id, session.mount) is session:
             self._broker.sessions.discard(session)
         self._broker.router.flush()
         await committed(self._broker)
@@ -217,7 +221,7 @@ class Api:
 
     def _find(self, request: web.Request, query: Answer) -> Session:
         client_id = query["client_id"] or request.match_info["client_id"]
-        session = readings.find_session(self._broker, client_id.encode("utf-8", "surrogateescape"))
+        session = self._broker.sessions.get(_encode(client_id), _encode(query["mount_point"]))
         if session is None:
             raise web.HTTPNotFound(text=f"there is no session of client {client_id}")
         return session
@@ -233,8 +237,8 @@ class Api:
         found, matched = await smallest(
             self._broker.router.subscriptions.match(topic_name),
             query["limit"],
-            lambda entry: entry[0].client_id,
-            lambda entry: entry[0].client_id > after,
+            lambda entry: entry[0].key,
+            lambda entry: entry[0].key > after,
         )
         subscribers = []
         for session, qos in found:
@@ -244,6 +248,7 @@ class Api:
             subscribers.append(
                 {
                     "client_id": text(session.client_id),
+                    "mount_point": text(session.mount),
                     "connected": session.connection is not None,
                     "qos": qos,
                     "may_read": readings.may_read(session, topic_name),
@@ -251,21 +256,22 @@ class Api:
                 }
             )
         more = matched > len(found)
-        return {"subscribers": subscribers, "matched": matched, "next": subscribers[-1]["client_id"] if more else None}
+        return {"subscribers": subscribers, "matched": matched, "next": text(found[-1][0].key) if more else None}
 
     async def retained(self, request: web.Request, query: Answer) -> Answer:
         """One page of retained messages."""
         del request
         after = query["after"].encode()
         found, matched = await smallest(
-            self._broker.router.retained.match(_topic_filter(query)),
+            # The steps that find nothing take time too: match() would not count them.
+            self._broker.router.retained.walk(_topic_filter(query)),
             query["limit"],
-            lambda message: message.topic_name,
-            lambda message: message.topic_name > after,
+            _topic_name,
+            lambda message: message is not None and message.topic_name > after,
         )
         rows: list[Answer] = []
         size = 0
-        for message in found:
+        for message in filter(None, found):
             shown = message.payload[: query["max_payload"]]
             size += len(shown)
             if rows and size > _MAX_PAGE_BYTES:
@@ -292,8 +298,8 @@ class Api:
             raise web.HTTPForbidden(text="topics below $SYS are the broker's own")
         router = self._broker.router
         names: list[bytes] = []
-        async for part in slices(router.retained.match(topic_filter)):
-            names += [message.topic_name for message in part]
+        async for part in slices(router.retained.walk(topic_filter)):
+            names += [message.topic_name for message in part if message is not None]
         async for part in slices(names, 100):
             for topic_name in part:
                 router.publish(topic_name, b"", 0, 1)
@@ -318,8 +324,17 @@ class Api:
         return {"done": True}
 
 
-def _by_client_id(session: Session) -> bytes:
-    return session.client_id
+def _by_key(session: Session) -> bytes:
+    # The client identifier; behind a mount point that and a zero byte before it, which no identifier holds.
+    return session.key
+
+
+def _topic_name(message: RetainedMessage | None) -> bytes:
+    return b"" if message is None else message.topic_name
+
+
+def _encode(given: str) -> bytes:
+    return given.encode("utf-8", "surrogateescape")
 
 
 def _topic_filter(query: Answer) -> bytes:

@@ -61,6 +61,7 @@ FAMILIES = (
     Family("clients", _GAUGE, "Clients connected, by listener.", _by_listener, "listener"),
     Family("sessions", _GAUGE, "Sessions, by whether their client is connected.", _sessions, "state"),
     Family("slow_consumers", _GAUGE, "Clients that take messages more slowly than they come.", lambda v: v.totals.slow),
+    Family("held_back_clients", _GAUGE, "Clients read from more slowly, or not at all.", lambda v: v.totals.held_back),
     Family("subscriptions", _GAUGE, "Subscriptions of all sessions.", lambda v: v.stats.subscriptions),
     Family("retained_messages", _GAUGE, "Retained messages, $SYS included.", lambda v: v.stats.retained),
     Family("queued_messages", _GAUGE, "QoS 1 and 2 messages waiting in sessions.", lambda v: v.totals.queued),
@@ -84,8 +85,6 @@ FAMILIES = (
     Family(
         "sessions_expired", _COUNTER, "Sessions forgotten after session_expiry.", lambda v: v.stats.sessions_expired
     ),
-    Family("packets_received", _COUNTER, "MQTT packets of every type received.", lambda v: v.stats.packets_in),
-    Family("packets_sent", _COUNTER, "MQTT packets of every type sent.", lambda v: v.stats.packets_out),
     Family("messages_received", _COUNTER, "PUBLISH packets received.", lambda v: v.stats.messages_in),
     Family("messages_sent", _COUNTER, "PUBLISH packets sent, resent ones included.", lambda v: v.stats.messages_out),
     Family("messages_resent", _COUNTER, "PUBLISH packets sent again with DUP.", lambda v: v.stats.resent),
@@ -99,6 +98,16 @@ FAMILIES = (
     Family("messages_denied", _COUNTER, "Messages their client may not publish.", lambda v: v.stats.denied),
     Family("received_bytes", _COUNTER, "Bytes received from clients.", lambda v: v.stats.bytes_in),
     Family("sent_bytes", _COUNTER, "Bytes sent to clients.", lambda v: v.stats.bytes_out),
+    Family(
+        "publishers_held", _COUNTER, "Times a publisher waited for a full queue.", lambda v: v.stats.publishers_held
+    ),
+    Family(
+        "publishers_let_through",
+        _COUNTER,
+        "Times one was read from all the same, for its acknowledgements.",
+        lambda v: v.stats.publishers_let_through,
+    ),
+    Family("rate_limited", _COUNTER, "Times a client was slowed by max_receive_rate.", lambda v: v.stats.rate_limited),
     Family("wills_published", _COUNTER, "Wills published.", lambda v: v.stats.wills),
     Family(
         "unknown_acknowledgements",

@@ -27,7 +27,7 @@ SCHEMAS: Mapping[str, Mapping[str, str]] = {
     },
     "Listener": {"name": _TEXT, "protocol": _TEXT, "tls": _BOOL, "clients": _INT},
     "Store": {"durable": _BOOL, "commits": _INT, "commit_failures": _INT},
-    "Clients": {"connected": _INT, "away": _INT, "total": _INT, "maximum": _INT, "slow": _INT},
+    "Clients": {"connected": _INT, "away": _INT, "total": _INT, "maximum": _INT, "slow": _INT, "held_back": _INT},
     "Messages": {
         "received": _INT,
         "sent": _INT,
@@ -43,6 +43,7 @@ SCHEMAS: Mapping[str, Mapping[str, str]] = {
     "History": {"interval_seconds": _INT, "rates": "number[]{}"},
     "SessionRow": {
         "client_id": _TEXT,
+        "mount_point": _TEXT,
         "connected": _BOOL,
         "clean_session": _BOOL,
         "username": "string?",
@@ -51,6 +52,7 @@ SCHEMAS: Mapping[str, Mapping[str, str]] = {
         "connected_seconds": "number?",
         "keep_alive": "integer?",
         "slow": _BOOL,
+        "held_back": _BOOL,
         "queued": _INT,
         "queued_bytes": _INT,
         "in_flight": _INT,
@@ -67,7 +69,14 @@ SCHEMAS: Mapping[str, Mapping[str, str]] = {
     },
     "TopicFilter": {"topic_filter": _TEXT, "qos": _INT},
     "SubscriberPage": {"subscribers": "Subscriber[]", "matched": _INT, "next": "string?"},
-    "Subscriber": {"client_id": _TEXT, "connected": _BOOL, "qos": _INT, "may_read": _BOOL, "topic_filters": "string[]"},
+    "Subscriber": {
+        "client_id": _TEXT,
+        "mount_point": _TEXT,
+        "connected": _BOOL,
+        "qos": _INT,
+        "may_read": _BOOL,
+        "topic_filters": "string[]",
+    },
     "RetainedPage": {"retained": "Retained[]", "matched": _INT, "next": "string?"},
     "Retained": {
         "topic_name": _TEXT,

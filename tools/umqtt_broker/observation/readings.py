@@ -32,11 +32,6 @@ def all_sessions(broker: "Broker") -> list[Session]:
     return list(broker.sessions)
 
 
-def find_session(broker: "Broker", client_id: bytes) -> Session | None:
-    """Return the session of a client identifier."""
-    return broker.sessions.get(client_id)
-
-
 def dropped_by_reason(stats: Stats) -> dict[str, int]:
     """Return the messages dropped so far by reason: the counters of Stats that begin with `dropped_`."""
     return {
@@ -44,11 +39,6 @@ def dropped_by_reason(stats: Stats) -> dict[str, int]:
         for name in sorted(Stats.__slots__)
         if name.startswith(_DROPPED)
     }
-
-
-def queued_bytes(session: Session) -> int:
-    """Return the payload bytes that wait in a session's queue."""
-    return session.queued_bytes
 
 
 def is_slow(session: Session, window: int) -> bool:
@@ -86,7 +76,9 @@ def names(session: Session) -> Iterator[str]:
 
 
 def may_read(session: Session, topic_name: bytes) -> bool:
-    """Tell whether a session's rights let it have a message with this topic name."""
+    """Tell whether a session may have a message with this topic name: its rights and its mount point let it."""
+    if not topic_name.startswith(session.mount):
+        return False
     return session.rights is None or session.rights.may_read(topic_name)
 
 
@@ -117,6 +109,7 @@ def session_row(session: Session, window: int, now: float) -> dict[str, object]:
     username = session.username
     return {
         "client_id": text(session.client_id),
+        "mount_point": text(session.mount),
         "connected": connection is not None,
         "clean_session": session.clean,
         "username": None if username is None else text(username),
@@ -125,6 +118,7 @@ def session_row(session: Session, window: int, now: float) -> dict[str, object]:
         "connected_seconds": None if connection is None else round(max(0.0, now - connection.connected_at), 1),
         "keep_alive": None if connection is None else connection.keep_alive,
         "slow": is_slow(session, window),
+        "held_back": connection is not None and connection.held_back is not None,
         "queued": session.queued,
         "queued_bytes": session.queued_bytes,
         "in_flight": len(session.in_flight),

@@ -70,6 +70,7 @@ class Route(NamedTuple):
 _CLIENT_ID = Parameter(
     "client_id", "client identifier, used in place of the one in the path: for those a path cannot carry", ""
 )
+_MOUNT_POINT = Parameter("mount_point", "mount_point of its listener, where that has one", "")
 _LIMIT = Parameter("limit", "entries a page", 100, lowest=1, highest=1000)
 _UNKNOWN = {404: "no session has this client identifier"}
 _NOT_SAFE = {503: "the store could not write it"}
@@ -117,7 +118,7 @@ ROUTES = (
         "session",
         "One session, its subscriptions and rates",
         "Session",
-        (_CLIENT_ID,),
+        (_CLIENT_ID, _MOUNT_POINT),
         errors=_UNKNOWN,
     ),
     Route(
@@ -126,7 +127,7 @@ ROUTES = (
         "forget",
         "Forget a session: its connection, subscriptions and queue",
         "Done",
-        (_CLIENT_ID,),
+        (_CLIENT_ID, _MOUNT_POINT),
         errors=_UNKNOWN | _NOT_SAFE,
     ),
     Route(
@@ -135,7 +136,7 @@ ROUTES = (
         "kick",
         "Cut a client's connection; its will is published",
         "Done",
-        (_CLIENT_ID,),
+        (_CLIENT_ID, _MOUNT_POINT),
         errors=_UNKNOWN | {409: "the client is not connected"},
     ),
     Route(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ..session import Session
-from .readings import is_slow, listener_name, queued_bytes
+from .readings import is_slow, listener_name
 from .slices import slices
 
 # Seconds a survey may be old, and its share of the loop's time at most: with very many sessions it gets older
@@ -20,14 +20,16 @@ _MAX_SHARE = 0.02
 class Totals:
     """What all sessions hold together. Messages count once for each session they wait for.
 
-    connected, away: sessions with and without a connection. slow: connected sessions that take messages more
-    slowly than they come. queued, queued_bytes: QoS 1 and 2 messages behind the cursors. in_flight: sent, not
-    acknowledged. by_listener: connected sessions by the name of their listener.
+    connected, away: sessions with and without a connection. slow: connected sessions that take messages more slowly
+    than they come. held_back: connected clients that the broker reads from more slowly. queued, queued_bytes: QoS 1 and
+    2 messages behind the cursors. in_flight: sent, not acknowledged. by_listener: connected sessions by the name of
+    their listener.
     """
 
     connected: int = 0
     away: int = 0
     slow: int = 0
+    held_back: int = 0
     queued: int = 0
     queued_bytes: int = 0
     in_flight: int = 0
@@ -65,9 +67,10 @@ class Survey:
                 else:
                     totals.connected += 1
                     totals.by_listener[listener_name(connection.listener)] += 1
+                    totals.held_back += connection.held_back is not None
                     totals.slow += is_slow(session, window)
                 totals.queued += session.queued
-                totals.queued_bytes += queued_bytes(session)
+                totals.queued_bytes += session.queued_bytes
                 totals.in_flight += len(session.in_flight)
             busy += time.perf_counter() - began
         return totals, busy

@@ -7,7 +7,6 @@ be lies. A wildcard in the first level does not match them [MQTT-4.7.2-1]; `$SYS
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..retained import RetainedMessage
 from ..stats import Stats
 from .rates import WINDOWS, LoadAverage
 from .readings import broker_version, dropped_by_reason
@@ -50,8 +49,8 @@ TOPICS = (
     Topic(
         "clients/slow", "connected clients that take messages more slowly than they come", lambda now: now.totals.slow
     ),
-    Topic("messages/received", "MQTT packets of every type received", lambda now: now.stats.packets_in),
-    Topic("messages/sent", "MQTT packets of every type sent", lambda now: now.stats.packets_out),
+    Topic("messages/received", "same as publish/messages/received", lambda now: now.stats.messages_in),
+    Topic("messages/sent", "same as publish/messages/sent", lambda now: now.stats.messages_out),
     Topic("messages/stored", "same as store/messages/count", lambda now: _stored(now)),
     Topic(
         "store/messages/count",
@@ -77,8 +76,8 @@ TOPICS = (
 
 # Counters whose growth per minute is averaged: mosquitto's names below `load/`.
 LOADS: tuple[tuple[str, str, Callable[[Stats], int]], ...] = (
-    ("messages/received", "MQTT packets received", lambda stats: stats.packets_in),
-    ("messages/sent", "MQTT packets sent", lambda stats: stats.packets_out),
+    ("messages/received", "PUBLISH packets received", lambda stats: stats.messages_in),
+    ("messages/sent", "PUBLISH packets sent", lambda stats: stats.messages_out),
     ("publish/received", "PUBLISH packets received", lambda stats: stats.messages_in),
     ("publish/sent", "PUBLISH packets sent", lambda stats: stats.messages_out),
     ("publish/dropped", "messages dropped", lambda stats: stats.dropped),
@@ -119,18 +118,17 @@ class SysTopics:
             payload = str(value).encode()
             if self._published.get(name) != payload:
                 self._published[name] = payload
-                self._publish((_ROOT + name).encode(), payload)
+                self._router.publish_own((_ROOT + name).encode(), payload)
                 published += 1
-        self._stats.retained = len(self._router.retained)
         self._router.flush()
         return published
 
     def withdraw(self) -> None:
         """Remove the topics: nobody shall take figures that stand still for the present ones."""
         for name in self._published:
-            self._router.retained.remove((_ROOT + name).encode())
+            self._router.publish_own((_ROOT + name).encode(), b"")
         self._published.clear()
-        self._stats.retained = len(self._router.retained)
+        self._router.flush()
 
     def _values(self, now: Moment, seconds: float) -> Iterator[tuple[str, object]]:
         for topic in TOPICS:
@@ -140,8 +138,3 @@ class SysTopics:
         for (name, _, count), load in zip(LOADS, self._loads, strict=True):
             for minutes, average in zip(WINDOWS, load.update(count(now.stats), seconds), strict=True):
                 yield f"load/{name}/{minutes}min", f"{average:.2f}"
-
-    def _publish(self, topic_name: bytes, payload: bytes) -> None:
-        # Not as a PUBLISH with the retain flag: the router would record that in the store.
-        self._router.retained.put(RetainedMessage(topic_name, payload, 0))
-        self._router.publish(topic_name, payload, 0, 0)

@@ -4,7 +4,12 @@ import { byId, bytes, confirmed, count, duration, element, rate, setText, toast,
 const PAGE = 50;
 
 // Client identifiers go into the query: a path would take "." and ".." for steps.
-const sessionPath = (clientId, action = "") => `/api/sessions/-${action}?client_id=${encodeURIComponent(clientId)}`;
+function sessionPath({ client_id, mount_point }, action = "") {
+  return `/api/sessions/-${action}?${new URLSearchParams({ client_id, mount_point })}`;
+}
+
+// One name for each session: a client identifier is unique behind each mount point only, and holds no NUL.
+const keyOf = (session) => `${session.mount_point}\0${session.client_id}`;
 
 export class Sessions {
   constructor(request, refresh) {
@@ -57,12 +62,13 @@ export class Sessions {
     const body = byId("rows");
     const kept = new Map();
     page.sessions.forEach((session, index) => {
-      const row = this.rows.get(session.client_id) ?? this.makeRow(session.client_id);
+      const key = keyOf(session);
+      const row = this.rows.get(key) ?? this.makeRow(session);
       this.fill(row, session, now);
-      kept.set(session.client_id, row);
+      kept.set(key, row);
       if (body.children[index] !== row.node) body.insertBefore(row.node, body.children[index] ?? null);
     });
-    for (const [clientId, row] of this.rows) if (!kept.has(clientId)) row.node.remove();
+    for (const [key, row] of this.rows) if (!kept.has(key)) row.node.remove();
     this.rows = kept;
     const filtered = byId("search").value.trim() || document.querySelector("input[name=state]:checked").value !== "all";
     const empty = page.sessions.length === 0;
@@ -75,18 +81,22 @@ export class Sessions {
     byId("first").hidden = !this.after;
   }
 
-  makeRow(clientId) {
+  makeRow(session) {
+    const shownName = visible(session.client_id);
     const node = element("tr");
     const name = element("td", "name");
     const client = element("div", "client");
     const state = element("span", "dot");
     state.setAttribute("role", "img");
-    const open = element("button", "open", visible(clientId));
+    const open = element("button", "open", shownName);
     open.type = "button";
-    open.title = visible(clientId);
-    open.addEventListener("click", () => this.open(clientId));
+    open.title = shownName;
+    open.addEventListener("click", () => this.open(session));
     const tag = element("span", "tag slow", "slow");
-    client.append(state, open, tag);
+    tag.title = "takes messages more slowly than they come";
+    const held = element("span", "tag", "held back");
+    held.title = "read from more slowly: its rate, or a full queue that it publishes into";
+    client.append(state, open, tag, held);
     name.append(client);
     const cell = (className, label) => {
       const made = element("td", className);
@@ -94,7 +104,7 @@ export class Sessions {
       return made;
     };
     const row = {
-      node, client, state, tag,
+      node, client, state, tag, held,
       address: cell("address where"),
       received: cell("n rate", "in /s"),
       sent: cell("n rate", "out /s"),
@@ -104,8 +114,8 @@ export class Sessions {
       kick: element("button", "button small", "Kick"),
     };
     row.kick.type = "button";
-    row.kick.setAttribute("aria-label", `Kick ${visible(clientId)}`);
-    row.kick.addEventListener("click", () => this.kick(clientId));
+    row.kick.setAttribute("aria-label", `Kick ${shownName}`);
+    row.kick.addEventListener("click", () => this.kick(session));
     const actions = element("td");
     actions.append(row.kick);
     node.append(name, row.address, row.received, row.sent, row.queued, row.inFlight, row.since, actions);
@@ -125,6 +135,7 @@ export class Sessions {
     row.client.classList.toggle("on", session.connected);
     row.state.setAttribute("aria-label", session.connected ? "connected" : "away");
     row.tag.hidden = !session.slow;
+    row.held.hidden = !session.held_back;
     setText(row.address, session.address ? visible(session.address) : "away");
     for (const [cell, name] of [[row.received, "messages_received"], [row.sent, "messages_sent"]]) {
       const value = grown(name);
@@ -144,8 +155,8 @@ export class Sessions {
 
   // Details
 
-  async open(clientId) {
-    this.shown = clientId;
+  async open(session) {
+    this.shown = session;
     try {
       await this.updateDetail();
     } catch (error) {
@@ -155,24 +166,25 @@ export class Sessions {
   }
 
   async updateDetail() {
-    const clientId = this.shown;
+    const { shown } = this;
+    const name = visible(shown.client_id);
     let found;
     try {
-      found = await this.request("GET", sessionPath(clientId));
+      found = await this.request("GET", sessionPath(shown));
     } catch (error) {
       if (error.status !== 404) throw error;
       byId("detail").close();
-      toast(`${visible(clientId)} is gone.`);
+      toast(`${name} is gone.`);
       return;
     }
-    if (this.shown !== clientId) return;
+    if (this.shown !== shown) return;
     const { session } = found;
-    setText("detail-title", visible(clientId));
+    setText("detail-title", name);
     const facts = [
       ["State", session.connected ? `connected for ${duration(session.connected_seconds)}` : "away"],
       ["Session", session.clean_session ? "ends with the connection" : "kept while away"],
       ["Address", session.address ? visible(session.address) : "–"],
-      ["Listener", session.listener ?? "–"],
+      ["Listener", (session.listener ?? "–") + (session.mount_point ? ` · ${visible(session.mount_point)}` : "")],
       ["User name", session.username === null ? "–" : visible(session.username)],
       ["Keep-alive", session.keep_alive === null ? "–" : session.keep_alive ? `${session.keep_alive} s` : "off"],
       ["Messages in", session.connected ? `${count(session.messages_received)} · ${rate(found.received_per_second)}/s` : "–"],
@@ -181,17 +193,17 @@ export class Sessions {
       ["In flight", count(session.in_flight) + (session.slow ? " · slow" : "")],
     ];
     const list = byId("detail-list");
-    facts.forEach(([name, value], index) => {
+    facts.forEach(([label, value], index) => {
       if (!list.children[index]) {
         const pair = element("div");
-        pair.append(element("dt", "", name), element("dd"));
+        pair.append(element("dt", "", label), element("dd"));
         list.append(pair);
       }
       setText(list.children[index].lastChild, value);
     });
-    const items = found.topic_filters.map(({ topic_filter: name, qos }) => {
+    const items = found.topic_filters.map(({ topic_filter: filter, qos }) => {
       const item = element("li");
-      item.append(element("span", "", visible(name)), element("span", "", `QoS ${qos}`));
+      item.append(element("span", "", visible(filter)), element("span", "", `QoS ${qos}`));
       return item;
     });
     if (session.subscriptions > items.length) items.push(element("li", "", `… ${count(session.subscriptions)} in all`));
@@ -202,16 +214,18 @@ export class Sessions {
     if (!byId("detail").open) byId("detail").showModal();
   }
 
-  async kick(clientId) {
+  async kick(session) {
+    const name = visible(session.client_id);
     const text = "Its connection is cut and its will is published. Most clients connect again by themselves.";
-    if (!await confirmed(`Kick ${visible(clientId)}?`, text, "Kick")) return;
-    await this.act("POST", sessionPath(clientId, "/kick"), `${visible(clientId)} was kicked.`);
+    if (!await confirmed(`Kick ${name}?`, text, "Kick")) return;
+    await this.act("POST", sessionPath(session, "/kick"), `${name} was kicked.`);
   }
 
-  async forget(clientId) {
+  async forget(session) {
+    const name = visible(session.client_id);
     const text = "Its subscriptions and every message that waits for it are deleted. This cannot be taken back.";
-    if (!await confirmed(`Forget the session of ${visible(clientId)}?`, text, "Forget")) return;
-    if (await this.act("DELETE", sessionPath(clientId), `The session of ${visible(clientId)} is gone.`)) {
+    if (!await confirmed(`Forget the session of ${name}?`, text, "Forget")) return;
+    if (await this.act("DELETE", sessionPath(session), `The session of ${name} is gone.`)) {
       byId("detail").close();
     }
   }
