@@ -10,6 +10,7 @@ from ..stats import Stats
 
 if TYPE_CHECKING:
     from ..broker import Broker
+    from ..connection import Connection
 
 _DROPPED = "dropped_"
 
@@ -50,6 +51,12 @@ def is_slow(session: Session, window: int) -> bool:
     if connection is None:
         return False
     return connection.congested or (len(session.in_flight) >= window and session.queued > 0)
+
+
+def is_held_back(connection: "Connection") -> bool:
+    """Tell whether what a client sent waits: for room in a queue, for its turn, or for leave to connect."""
+    held_back = connection.held_back
+    return held_back is not None and bool(held_back.paused or held_back._waiting)
 
 
 def listener_name(listener: Listener) -> str:
@@ -118,7 +125,7 @@ def session_row(session: Session, window: int, now: float) -> dict[str, object]:
         "connected_seconds": None if connection is None else round(max(0.0, now - connection.connected_at), 1),
         "keep_alive": None if connection is None else connection.keep_alive,
         "slow": is_slow(session, window),
-        "held_back": connection is not None and connection.held_back is not None,
+        "held_back": connection is not None and is_held_back(connection),
         "queued": session.queued,
         "queued_bytes": session.queued_bytes,
         "in_flight": len(session.in_flight),
