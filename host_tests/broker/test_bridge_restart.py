@@ -1,0 +1,75 @@
+"""What a bridge sends to the remote broker after a restart in the middle of a handshake, packet by packet."""
+
+import socket
+from pathlib import Path
+
+from bridge_parts import BridgedBroker, bridge_config
+from broker_peer import PATIENCE, PUBCOMP, PUBLISH, PUBREC, PUBREL, Peer, ack_packet, publish_packet
+
+CONNECT, PINGREQ = 1, 12
+
+
+class Remote(Peer):
+    """The remote broker's end of one link."""
+
+    def __init__(self, server: socket.socket, session_present: bool) -> None:
+        server.settimeout(PATIENCE)
+        self.socket, _ = server.accept()
+        self._buffer = bytearray()
+        connect = self.receive()
+        assert connect.kind == CONNECT and connect.body[:7] == b"\0\4MQTT\x84", "a bridge says that it is one"
+        assert not connect.body[7] & 2, "clean_session"
+        self.send(bytes((0x20, 2, session_present, 0)))
+
+
+def test_after_a_restart_each_message_goes_on_where_it_was_under_its_packet_identifier(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        config = bridge_config(port, "a out 2", notifications=False, attempt_unsubscribe=False)
+        store = str(tmp_path / "broker.db")
+        with BridgedBroker(config, store=store) as broker, Remote(server, False) as remote, Peer(broker.port) as near:
+            near.connect(b"near")
+            for number in range(3):
+                near.publish(b"a", b"%d" % number, 2)
+            sent = [remote.expect(PUBLISH) for _ in range(3)]
+            assert [(packet.payload, packet.dup) for packet in sent] == [(b"0", False), (b"1", False), (b"2", False)]
+            remote.send(ack_packet(PUBREC, sent[0].packet_id))
+            remote.expect(PUBREL, sent[0].packet_id)
+        with BridgedBroker(config, store=store) as broker, Remote(server, True) as remote:
+            remote.expect(PUBREL, sent[0].packet_id)
+            for packet in sent[1:]:
+                again = remote.expect(PUBLISH, packet.packet_id)
+                assert (again.payload, again.dup) == (packet.payload, True)
+            remote.send(ack_packet(PUBCOMP, sent[0].packet_id))
+            for packet in sent[1:]:
+                remote.send(ack_packet(PUBREC, packet.packet_id))
+                remote.expect(PUBREL, packet.packet_id)
+                remote.send(ack_packet(PUBCOMP, packet.packet_id))
+            session = broker.broker.sessions._by_client_id[config.local_client_id]
+            broker.wait_until(lambda: not session.in_flight and not session.queued)
+
+
+def test_an_identifier_at_qos_2_that_came_before_a_restart_is_known_after_it_and_freed_by_its_pubrel(
+    tmp_path: Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        config = bridge_config(port, "a out 1", "b in 2", notifications=False, attempt_unsubscribe=False)
+        store = str(tmp_path / "broker.db")
+        with BridgedBroker(config, store=store) as broker, Remote(server, False) as remote:
+            subscribe = remote.receive()
+            remote.send(b"\x90\x03" + subscribe.body[:2] + b"\2")
+            remote.send(publish_packet(b"b", b"first", 2, 7))
+            remote.expect(PUBREC, 7)
+        with BridgedBroker(config, store=store) as broker, Remote(server, True) as remote, Peer(broker.port) as near:
+            near.connect(b"near")
+            near.subscribe(b"b", 2)
+            remote.send(b"\x90\x03" + remote.receive().body[:2] + b"\2")
+            remote.send(publish_packet(b"b", b"first", 2, 7, dup=True))
+            remote.expect(PUBREC, 7)
+            remote.send(ack_packet(PUBREL, 7))
+            remote.expect(PUBCOMP, 7)
+            assert not broker.broker.sessions._by_client_id[config.local_client_id].inbound
+            remote.send(publish_packet(b"b", b"second", 2, 7))
+            remote.expect(PUBREC, 7)
+            assert near.receive_message().payload == b"second"
