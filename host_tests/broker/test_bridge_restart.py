@@ -3,6 +3,7 @@
 import socket
 from pathlib import Path
 
+import pytest
 from bridge_parts import BridgedBroker, bridge_config
 from broker_peer import PATIENCE, PUBCOMP, PUBLISH, PUBREC, PUBREL, Peer, ack_packet, publish_packet
 
@@ -49,8 +50,9 @@ def test_after_a_restart_each_message_goes_on_where_it_was_under_its_packet_iden
             broker.wait_until(lambda: not session.in_flight and not session.queued)
 
 
+@pytest.mark.parametrize("resent", [True, False], ids=["PUBLISH again", "PUBREL"])
 def test_an_identifier_at_qos_2_that_came_before_a_restart_is_known_after_it_and_freed_by_its_pubrel(
-    tmp_path: Path,
+    tmp_path: Path, resent: bool
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -65,8 +67,9 @@ def test_an_identifier_at_qos_2_that_came_before_a_restart_is_known_after_it_and
             near.connect(b"near")
             near.subscribe(b"b", 2)
             remote.send(b"\x90\x03" + remote.receive().body[:2] + b"\2")
-            remote.send(publish_packet(b"b", b"first", 2, 7, dup=True))
-            remote.expect(PUBREC, 7)
+            if resent:
+                remote.send(publish_packet(b"b", b"first", 2, 7, dup=True))
+                remote.expect(PUBREC, 7)
             remote.send(ack_packet(PUBREL, 7))
             remote.expect(PUBCOMP, 7)
             assert not broker.broker.sessions._by_client_id[config.local_client_id].inbound
