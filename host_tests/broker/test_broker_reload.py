@@ -10,8 +10,21 @@ from pathlib import Path
 
 import pytest
 from broker_certificates import Pki
-from broker_peer import CONNACK, BrokerProcess, Peer, connect_packet, encode, text
+from broker_peer import (
+    CONNACK,
+    PUBACK,
+    PUBLISH,
+    BrokerProcess,
+    BrokerThread,
+    Peer,
+    ack_packet,
+    connect_packet,
+    encode,
+    publish_packet,
+    text,
+)
 from configured_broker import ConfiguredBroker
+from conftest import StartBroker
 from umqtt_broker import Broker, BrokerConfig, ConfigError, Listener, Tls
 from umqtt_broker.permission import Permission
 
@@ -277,3 +290,64 @@ def connect_packet_of(client_id: bytes, name: str, password: str) -> bytes:
     """Return a CONNECT with credentials."""
     body = b"\x00\x04MQTT\x04\xc2\x00\x00" + text(client_id) + text(name.encode()) + text(password.encode())
     return encode(0x10, body)
+
+
+# What clients that are connected already feel
+
+
+def reloaded(broker: BrokerThread, **settings: object) -> None:
+    assert broker.call(lambda: broker.broker.reload(BrokerConfig(port=0, sys_interval=0, **settings))) == []  # type: ignore
+
+
+def test_limits_of_size_hold_at_once_for_who_is_connected(start_broker: StartBroker) -> None:
+    broker = start_broker(sys_interval=0)
+    with Peer(broker.port) as peer:
+        peer.connect(b"peer")
+        peer.subscribe(b"a", 0)
+        reloaded(broker, max_payload_size=10)
+        peer.send(publish_packet(b"a", bytes(11)) + publish_packet(b"a", bytes(10)))
+        assert peer.receive_message().payload == bytes(10)
+        reloaded(broker)
+        peer.send(publish_packet(b"a", bytes(11)))
+        assert peer.receive_message().payload == bytes(11)
+        reloaded(broker, max_packet_size=100)
+        peer.send(publish_packet(b"a", bytes(101)))
+        peer.wait_closed()
+
+
+def test_retained_messages_and_qos_0_for_the_absent_change_at_once(start_broker: StartBroker) -> None:
+    broker = start_broker(sys_interval=0)
+    with Peer(broker.port) as publisher:
+        publisher.connect(b"publisher")
+        with Peer(broker.port) as away:
+            away.connect(b"away", clean_session=False)
+            away.subscribe(b"a", 0)
+            away.disconnect()
+        reloaded(broker, retain_available=False, queue_qos0_messages=True)
+        publisher.publish(b"a", b"kept", retain=True)
+        assert broker.call(lambda: len(broker.broker.router.retained)) == 0
+        with Peer(broker.port) as back:
+            back.connect(b"away", clean_session=False)
+            assert back.receive_message().payload == b"kept"
+
+
+def test_a_window_that_grows_or_shrinks_counts_for_who_is_connected(start_broker: StartBroker) -> None:
+    broker = start_broker(sys_interval=0, max_inflight_messages=2)
+    with Peer(broker.port) as peer, Peer(broker.port) as publisher:
+        peer.connect(b"peer")
+        peer.subscribe(b"a", 1)
+        publisher.connect(b"publisher")
+        for number in range(10):
+            publisher.publish(b"a", bytes([number]), 1)
+        first = [peer.expect(PUBLISH) for _ in range(2)]
+        with pytest.raises(TimeoutError):
+            peer.receive(0.05)
+        reloaded(broker, max_inflight_messages=5)
+        peer.send(ack_packet(PUBACK, first[0].packet_id))
+        assert [peer.expect(PUBLISH).payload for _ in range(4)] == [bytes([number]) for number in range(2, 6)]
+        with pytest.raises(TimeoutError):
+            peer.receive(0.05)
+        reloaded(broker, max_inflight_messages=1)
+        peer.send(ack_packet(PUBACK, first[1].packet_id))
+        with pytest.raises(TimeoutError):
+            peer.receive(0.05)

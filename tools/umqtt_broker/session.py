@@ -184,6 +184,12 @@ class Session:
             self.limit = self._around.config.max_inflight_messages
             self.pump()
 
+    def settings_changed(self) -> None:
+        """Take over the settings that a session looks up once."""
+        self.keeps_qos0 = self._around.config.queue_qos0_messages and not self.clean
+        if self.limit:
+            self.open_window()
+
     def close_window(self) -> None:
         """Keep QoS 1 and 2 messages in the queue until open_window()."""
         self.limit = 0

@@ -266,6 +266,7 @@ class Sessions:
                 if session.connection is not None:
                     session.permission = self._permission(session.connection)
                 session.rights = session.permission.rights(session.client_id, session.username)
+            session.settings_changed()
             if session.connection is not None:
                 session.connection.bind()
         self._router.forget_routes()
