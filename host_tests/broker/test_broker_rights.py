@@ -1,0 +1,387 @@
+"""Rights, names and mount points: what a client may do follows it wherever its session goes. Mostly on both stores."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from broker_peer import (
+    CONNACK,
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    BrokerProcess,
+    BrokerThread,
+    Peer,
+    ack_packet,
+    connect_packet,
+    encode,
+    publish_packet,
+)
+from umqtt_broker import BrokerConfig, Listener, Permission
+from umqtt_broker.permission import Rights
+
+MakePeer = Callable[..., Peer]
+
+
+class Names(Rights):
+    """May read and write what is in a set, that counts how often it is asked."""
+
+    def __init__(self, readable: set[bytes], writable: set[bytes]) -> None:
+        self._readable = readable
+        self._writable = writable
+        self.asked = 0
+
+    def may_publish(self, topic_name: bytes) -> bool:
+        self.asked += 1
+        return topic_name in self._writable
+
+    def may_read(self, topic_name: bytes) -> bool:
+        self.asked += 1
+        return topic_name in self._readable
+
+
+class ByName(Permission):
+    """Rights by client identifier; everything for a client that is not in the table. reload() swaps tables."""
+
+    def __init__(self, table: dict[bytes, Rights], after_reload: dict[bytes, Rights] | None = None) -> None:
+        self.table = table
+        self.after_reload = after_reload
+        self.asked_for: list[tuple[bytes, bytes | None]] = []
+
+    def rights(self, client_id: bytes, username: bytes | None) -> Rights | None:
+        self.asked_for.append((client_id, username))
+        return self.table.get(client_id)
+
+    def reload(self) -> None:
+        if self.after_reload is not None:
+            self.table = self.after_reload
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return ":memory:" if request.param == "memory" else str(tmp_path / "broker.db")
+
+
+def test_nobody_gets_what_he_may_not_read_live_queued_or_retained(start_broker, store: str) -> None:
+    permission = ByName({b"reader": Names({b"open", b"kept/open"}, set())})
+    broker = start_broker(permission=permission, store=store)
+    with Peer(broker.port) as publisher, Peer(broker.port) as reader:
+        publisher.connect(b"publisher")
+        for name in (b"kept/open", b"kept/secret"):
+            publisher.publish(name, name, 1, retain=True)
+        reader.connect(b"reader", clean_session=False)
+        assert reader.subscribe(b"#", 1) == 1
+        assert reader.receive_message().topic_name == b"kept/open"
+        for name in (b"open", b"secret"):
+            publisher.publish(name, b"live", 1)
+            publisher.publish(name, b"live", 0)
+        assert {reader.receive_message().topic_name for _ in range(2)} == {b"open"}
+        assert reader.flush() == []
+        reader.disconnect()
+        for name in (b"open", b"secret"):
+            publisher.publish(name, b"queued", 1)
+        with Peer(broker.port) as again:
+            assert again.connect(b"reader", clean_session=False)
+            assert again.receive_message().topic_name == b"open"
+            assert again.flush() == []
+
+
+def test_a_denied_message_is_acknowledged_counted_and_routed_to_nobody_nor_retained(start_broker) -> None:
+    rights = Names({b"a", b"b"}, {b"a"})
+    broker = start_broker(permission=ByName({b"writer": rights}))
+    with Peer(broker.port) as writer, Peer(broker.port) as reader:
+        writer.connect(b"writer")
+        reader.connect(b"reader")
+        reader.subscribe(b"#", 0)
+        for qos in (0, 1, 2):
+            writer.publish(b"a", b"allowed", qos)
+            writer.publish(b"b", b"denied", qos, retain=True)
+        assert [packet.payload for packet in reader.flush()] == [b"allowed"] * 3
+        assert broker.call(lambda: broker.broker.stats.denied) == 3
+        assert broker.call(lambda: list(broker.broker.router.retained.match(b"#"))) == []
+        # A name that was allowed is not asked about again, one that was denied is.
+        assert rights.asked == 4
+        writer.send(publish_packet(b"b/#", b"", 0))
+        assert writer.wait_closed() == []
+
+
+def test_a_reload_changes_rights_without_dropping_a_connection(start_broker, store: str) -> None:
+    before: dict[bytes, Rights] = {b"reader": Names({b"a"}, {b"a"}), b"away": Names({b"a"}, set())}
+    after: dict[bytes, Rights] = {b"reader": Names({b"b"}, {b"b"}), b"away": Names({b"b"}, set())}
+    broker = start_broker(permission=ByName(before, after), store=store)
+    with Peer(broker.port) as reader, Peer(broker.port) as away, Peer(broker.port) as publisher:
+        reader.connect(b"reader")
+        away.connect(b"away", clean_session=False)
+        publisher.connect(b"publisher")
+        for client in (reader, away):
+            client.subscribe(b"+", 1)
+        away.disconnect()
+
+        def publish_both() -> list[bytes]:
+            for name in (b"a", b"b"):
+                publisher.publish(name, b"", 1)
+            reader.send(publish_packet(b"a", b"mine", 0) + publish_packet(b"b", b"mine", 0))
+            return [reader.receive_message().topic_name for _ in range(2)]
+
+        assert publish_both() == [b"a", b"a"]
+        broker.call(broker.broker.reload)
+        assert publish_both() == [b"b", b"b"]
+        assert reader.flush() == []
+        with Peer(broker.port) as again:
+            assert again.connect(b"away", clean_session=False)
+            assert [again.receive_message().topic_name for _ in range(2)] == [b"a", b"b"]
+            assert again.flush() == []
+
+
+def test_the_user_name_of_a_persistent_session_outlives_a_restart(start_broker, tmp_path: Path) -> None:
+    class ByUser(Permission):
+        def rights(self, client_id: bytes, username: bytes | None) -> Rights | None:
+            return Names({username or b""}, {b"a"}) if client_id == b"reader" else None
+
+    settings = {"permission": ByUser(), "store": str(tmp_path / "broker.db")}
+    with BrokerThread(BrokerConfig(port=0, **settings)) as broker, Peer(broker.port) as reader:
+        packet = connect_packet(b"reader", clean_session=False)
+        user = b"\0\3ada"
+        reader.send(encode(0x10, packet[2:9] + bytes((packet[9] | 0x80,)) + packet[10:] + user))
+        reader.expect(CONNACK)
+        reader.subscribe(b"#", 1)
+    broker = start_broker(**settings)
+    with Peer(broker.port) as publisher:
+        publisher.connect(b"publisher")
+        for name in (b"bob", b"ada"):
+            publisher.publish(name, b"", 1)
+    session = broker.broker.sessions.get(b"reader")
+    assert session is not None and (session.username, session.queued) == (b"ada", 1)
+
+
+class Slow(Permission):
+    """Answers a CONNECT when told to."""
+
+    def __init__(self) -> None:
+        self.decisions: dict[bytes, asyncio.Future[int]] = {}
+
+    def connect(self, packet, peer) -> int | asyncio.Future[int]:
+        if packet.client_id == b"watcher":
+            return 0
+        return self.decisions.setdefault(packet.client_id, asyncio.get_running_loop().create_future())
+
+
+def test_bytes_behind_a_connect_wait_for_its_decision_and_nobody_else_does(start_broker) -> None:
+    permission = Slow()
+    broker = start_broker(permission=permission)
+    with Peer(broker.port) as client, Peer(broker.port) as watcher:
+        watcher.connect(b"watcher")
+        watcher.subscribe(b"a", 0)
+        publish = publish_packet(b"a", b"1", 1, 1)
+        client.send(connect_packet(b"client") + publish[:5])
+        broker.wait_until(lambda: b"client" in permission.decisions)
+        client.send(publish[5:] + publish_packet(b"a", b"2", 1, 2))
+        assert watcher.flush() == []
+        with pytest.raises(TimeoutError):
+            client.receive(0.05)
+        broker.call(lambda: permission.decisions[b"client"].set_result(0))
+        assert client.expect(CONNACK).body == b"\0\0"
+        assert [client.expect(PUBACK).packet_id for _ in "12"] == [1, 2]
+        assert [packet.payload for packet in watcher.flush()] == [b"1", b"2"]
+        # From now on it is read like every other.
+        assert broker.call(lambda: broker.broker.sessions.get(b"client").connection.held_back) is None
+
+
+@pytest.mark.parametrize(("outcome", "code"), [(5, 5), (RuntimeError("a hook with a bug"), 3)])
+def test_a_late_refusal_is_answered_and_what_came_behind_the_connect_is_forgotten(start_broker, outcome, code) -> None:
+    permission = Slow()
+    broker = start_broker(permission=permission)
+    with Peer(broker.port) as client, Peer(broker.port) as watcher:
+        watcher.connect(b"watcher")
+        watcher.subscribe(b"a", 0)
+        client.send(connect_packet(b"client") + publish_packet(b"a", b"1", 1, 1))
+        broker.wait_until(lambda: b"client" in permission.decisions)
+        decision = permission.decisions[b"client"]
+        broker.call(
+            lambda: decision.set_result(outcome) if isinstance(outcome, int) else decision.set_exception(outcome)
+        )
+        assert client.expect(CONNACK).body == bytes((0, code))
+        assert client.wait_closed() == []
+        assert watcher.flush() == []
+
+
+def test_the_decision_for_a_client_that_went_away_is_cancelled(start_broker) -> None:
+    permission = Slow()
+    broker = start_broker(permission=permission, connect_timeout=0.2)
+    with Peer(broker.port) as client:
+        client.send(connect_packet(b"client"))
+        broker.wait_until(lambda: b"client" in permission.decisions)
+        assert client.wait_closed() == []
+    broker.wait_until(lambda: permission.decisions[b"client"].cancelled())
+    assert broker.call(lambda: len(list(broker.broker.sessions))) == 0
+
+
+def test_client_identifiers_must_begin_as_configured_but_for_those_the_broker_gives(start_broker) -> None:
+    broker = start_broker(client_id_prefixes=(b"pump-", b"valve-"), auto_id_prefix=b"given-")
+    for client_id, code in ((b"pump-1", 0), (b"valve-", 0), (b"pum", 2), (b"x-pump-", 2), (b"", 0)):
+        with Peer(broker.port) as client:
+            client.send(connect_packet(client_id))
+            assert client.expect(CONNACK).body == bytes((0, code))
+            names = broker.call(lambda: [session.client_id for session in broker.broker.sessions])
+            assert code or names[-1].startswith(client_id or b"given-")
+
+
+def test_each_listener_has_its_own_permission_and_its_own_limit_of_connections(start_broker) -> None:
+    class Nobody(Permission):
+        def connect(self, packet, peer) -> int:
+            return 5
+
+    broker = start_broker(
+        listeners=(Listener(port=0, max_connections=1), Listener(port=0, permission=Nobody())), max_connections=3
+    )
+    first, second = ports(broker)
+    with Peer(first) as client, Peer(first) as too_many, Peer(second) as refused:
+        client.connect(b"client")
+        assert too_many.wait_closed() == []
+        refused.send(connect_packet(b"client"))
+        assert refused.expect(CONNACK).body == b"\0\5"
+    broker.wait_until(lambda: broker.broker.stats.connections == 0)
+    with Peer(first) as client:
+        client.connect(b"client")
+    assert broker.call(lambda: broker.broker.stats.connections_refused) == 2
+
+
+# Mount points
+
+
+def mounted_config(store: str = ":memory:") -> BrokerConfig:
+    """A plain listener and two behind mount points."""
+    mounts = (b"", b"north/", b"south/")
+    return BrokerConfig(listeners=tuple(Listener(port=0, mount_point=mount) for mount in mounts), store=store)
+
+
+def ports(broker: BrokerThread) -> list[int]:
+    """Return where the listeners of a broker listen."""
+    return [place.sockets[0].getsockname()[1] for place in broker.broker._places]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_behind_a_mount_point_clients_see_only_each_other_and_no_prefix(store: str, qos: int) -> None:
+    with (
+        BrokerThread(mounted_config(store)) as broker,
+        Peer(ports(broker)[0]) as outside,
+        Peer(ports(broker)[1]) as inside,
+        Peer(ports(broker)[2]) as other,
+        Peer(ports(broker)[1]) as publisher,
+    ):
+        outside.connect(b"outside")
+        inside.connect(b"same", clean_session=False)
+        other.connect(b"same", clean_session=False)  # takes nobody over
+        publisher.connect(b"publisher", will=(b"will", b"gone", 0, False))
+        outside.subscribe(b"#", 0)
+        for client in (inside, other):
+            client.subscribe(b"#", qos)
+        publisher.publish(b"a", b"1", 2, retain=True)
+        message = inside.receive_message()
+        assert (message.topic_name, message.qos) == (b"a", qos)
+        if qos == 2:
+            inside.receive()
+            inside.send(ack_packet(PUBCOMP, message.packet_id))
+        assert [packet.topic_name for packet in outside.flush()] == [b"north/a"]
+        outside.send(publish_packet(b"south/b", b"2", 0))
+        assert other.receive_message().topic_name == b"b"
+        outside.send(publish_packet(b"north", b"the mount point itself", 0))
+        assert [outside.receive_message().topic_name for _ in range(2)] == [b"south/b", b"north"]
+        publisher.reset()
+        assert inside.receive_message().topic_name == b"will"
+        inside.subscribe(b"+", 0)
+        assert inside.receive_message().topic_name == b"a"  # retained
+        assert inside.flush() == other.flush() == []
+        assert not broker.call(lambda: broker.broker.stats.malformed)
+
+
+def test_a_queue_behind_a_mount_point_outlives_a_restart_without_its_prefix(tmp_path: Path) -> None:
+    config = mounted_config(str(tmp_path / "broker.db"))
+    with BrokerThread(config) as broker, Peer(ports(broker)[1]) as inside, Peer(ports(broker)[0]) as outside:
+        inside.connect(b"inside", clean_session=False)
+        inside.subscribe(b"a", 1)
+        inside.disconnect()
+        outside.connect(b"outside")
+        outside.publish(b"north/a", b"1", 1)
+    with BrokerThread(config) as broker, Peer(ports(broker)[1]) as inside, Peer(ports(broker)[0]) as outside:
+        outside.connect(b"outside")
+        outside.publish(b"north/a", b"2", 1)
+        assert inside.connect(b"inside", clean_session=False)
+        assert [(m.topic_name, m.payload) for m in (inside.receive_message(), inside.receive_message())] == [
+            (b"a", b"1"),
+            (b"a", b"2"),
+        ]
+
+
+def test_an_empty_topic_name_is_malformed_behind_a_mount_point_too() -> None:
+    with BrokerThread(mounted_config()) as broker, Peer(ports(broker)[1]) as client:
+        client.connect(b"client")
+        client.send(publish_packet(b"", b"x", 0))
+        assert client.wait_closed() == []
+
+
+def test_only_the_broker_itself_publishes_under_sys(start_broker, tmp_path: Path) -> None:
+    path = str(tmp_path / "broker.db")
+    settings = {"store": path, "sys_interval": 0}
+    with (
+        BrokerThread(BrokerConfig(port=0, **settings)) as broker,
+        Peer(broker.port) as forger,
+        Peer(broker.port) as reader,
+    ):
+        forger.connect(b"forger", will=(b"$SYS/x", b"forged", 0, True))
+        reader.connect(b"reader")
+        reader.subscribe(b"$SYS/#", 0)
+        for qos in (0, 1, 2):
+            forger.publish(b"$SYS/x", b"forged", qos, retain=True)
+        forger.reset()
+        broker.wait_until(lambda: broker.broker.stats.denied == 4)
+        broker.call(lambda: broker.broker.router.publish_own(b"$SYS/x", b"own"))
+        broker.call(broker.broker.router.flush)
+        assert [packet.payload for packet in reader.flush()] == [b"own"]
+        reader.subscribe(b"$SYS/x", 0)
+        assert reader.receive_message().retain
+    broker = start_broker(**settings)
+    assert broker.call(lambda: len(broker.broker.router.retained)) == 0
+
+
+# Wills
+
+
+def test_after_kill_9_the_wills_of_connected_clients_are_published(tmp_path: Path) -> None:
+    store = tmp_path / "broker.db"
+    with BrokerProcess(store) as broker:
+        watcher, polite, dropped, connected, clean = (Peer(broker.port) for _ in range(5))
+        watcher.connect(b"watcher", clean_session=False)
+        watcher.subscribe(b"will/#", 1)
+        for peer, name in ((polite, b"polite"), (dropped, b"dropped"), (connected, b"connected")):
+            peer.connect(name, clean_session=False, will=(b"will/" + name, b"gone", 1, False))
+        clean.connect(b"clean", will=(b"will/clean", b"gone", 1, True))
+        polite.disconnect()
+        dropped.reset()
+        assert watcher.receive_message().topic_name == b"will/dropped"
+        # Its SUBACK leaves when everything until now is safe, and the will is not published once more.
+        watcher.subscribe(b"will/+", 1)
+        broker.kill()
+        for peer in (watcher, connected, clean):
+            peer.close()
+    for expected in ({b"will/connected", b"will/clean"}, set()):
+        with BrokerProcess(store) as broker, Peer(broker.port) as watcher:
+            assert watcher.connect(b"watcher", clean_session=False)
+            found = {watcher.receive_message().topic_name for _ in range(len(expected))}
+            assert found == expected
+            assert watcher.flush() == []
+            watcher.close()
+            broker.kill()
+
+
+def test_a_will_that_may_not_be_published_is_not(start_broker) -> None:
+    broker = start_broker(permission=ByName({b"client": Names(set(), set())}))
+    with Peer(broker.port) as watcher, Peer(broker.port) as client:
+        watcher.connect(b"watcher")
+        watcher.subscribe(b"#", 0)
+        client.connect(b"client", will=(b"a", b"gone", 0, False))
+        client.reset()
+        broker.wait_until(lambda: broker.broker.stats.denied == 1)
+        assert watcher.flush() == []
+        assert broker.call(lambda: broker.broker.stats.wills) == 0
