@@ -98,7 +98,11 @@ class Batch:
 
     def is_worth_a_transaction(self) -> bool:
         """Tell whether there is anything to write or to read."""
-        return bool(self.acknowledged or _BARRIER_KEY in self.entries or self.undelivered())
+        return bool(
+            self.acknowledged
+            or _BARRIER_KEY in self.entries
+            or any(isinstance(entry, tuple) for entry in self.entries.values())
+        )
 
     def undelivered(self) -> list[Delivery]:
         """The messages that are not acknowledged yet, in the order recorded."""
