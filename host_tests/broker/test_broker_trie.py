@@ -1,26 +1,14 @@
 """The two tries against brute force."""
 
 import random
-import re
 
 import pytest
+from broker_model import matches
 from umqtt_broker.retained import RetainedMessage, RetainedMessages
 from umqtt_broker.topics import is_topic_filter, is_topic_name
 from umqtt_broker.trie import SubscriptionTrie
 
 LEVELS = [b"a", b"b", b"c", b"", b"$x", b"long-level"]
-
-
-def matches(topic_filter: bytes, topic_name: bytes) -> bool:
-    """Section 4.7 as one regular expression a filter, independent of any trie."""
-    if topic_filter[:1] in (b"+", b"#") and topic_name[:1] == b"$":
-        return False
-    pattern = re.escape(topic_filter).replace(rb"\+", rb"[^/]*")
-    if pattern == rb"\#":
-        pattern = rb".*"
-    elif pattern.endswith(rb"/\#"):
-        pattern = pattern[:-3] + rb"(/.*)?"
-    return re.fullmatch(pattern, topic_name, re.DOTALL) is not None
 
 
 def random_name(rng: random.Random) -> bytes:
@@ -62,6 +50,41 @@ def test_subscriptions_match_as_brute_force_does_and_leave_an_empty_trie(seed: i
     rng.shuffle(keys)
     for key in keys:
         assert trie.unsubscribe(*key)
+    assert not trie and trie.node_count() == 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_100_000_subscribes_and_unsubscribes_in_any_order_leave_an_empty_trie(seed: int) -> None:
+    rng = random.Random(seed)
+    trie: SubscriptionTrie[int] = SubscriptionTrie()
+    fleets = [b"fleet/%d/" % number for number in range(1000)]
+    made = {(rng.choice(fleets), random_filter(rng), rng.randrange(20)) for _ in range(60_000)}
+    keys = [(fleet + rest, subscriber) for fleet, rest, subscriber in made][:50_000]
+    of_fleet: dict[bytes, set[tuple[bytes, int]]] = {fleet: set() for fleet in fleets}
+    # Every subscription has its end somewhere behind its beginning.
+    moments = sorted((moment, number) for number in range(50_000) for moment in (rng.random(), rng.random()))
+    model: dict[tuple[bytes, int], int] = {}
+    for step, (_, number) in enumerate(moments):
+        key = keys[number]
+        fleet = key[0][: key[0].index(b"/", 6) + 1]
+        if key in model:
+            assert trie.unsubscribe(*key)
+            del model[key]
+            of_fleet[fleet].remove(key)
+        else:
+            assert trie.subscribe(*key, number % 3)
+            model[key] = number % 3
+            of_fleet[fleet].add(key)
+        if step % 100 == 0:
+            # Only filters of its own fleet can match: they all begin with two plain levels.
+            fleet = rng.choice(fleets)
+            topic_name = fleet + random_name(rng)
+            expected: dict[int, int] = {}
+            for topic_filter, subscriber in of_fleet[fleet]:
+                if matches(topic_filter, topic_name):
+                    expected[subscriber] = max(model[topic_filter, subscriber], expected.get(subscriber, -1))
+            assert dict(trie.match(topic_name)) == expected, (seed, step, topic_name)
+    assert len(keys) == 50_000 and not model
     assert not trie and trie.node_count() == 0
 
 
