@@ -327,7 +327,7 @@ def test_ranges_hold_exactly_the_positions_given(seed: int) -> None:
 def test_what_a_session_was_told_before_a_stop_is_there_after_it(tmp_path: Path) -> None:
     from umqtt_broker import BrokerConfig
 
-    config = BrokerConfig(port=0, store=str(tmp_path / "broker.db"))
+    config = BrokerConfig(port=0, store=str(tmp_path / "broker.db"), sys_interval=0)
     with BrokerThread(config) as broker:
         keep(broker, 2)
         with Peer(broker.port) as publisher:

@@ -322,7 +322,8 @@ class SqliteStore(Store):
         self.committed = batch.number
         self._stats.commits += 1
         if sent := sum(row[5] for row in batch.deliveries):
-            self._lingers = 2 * batch.early >= sent
+            # Most of them, or those that wait for one slow subscriber would wait in vain.
+            self._lingers = 4 * batch.early >= 3 * sent
         self._commit_next()
         for held in batch.pop_all_held():
             held.holder.held -= 1
