@@ -9,7 +9,6 @@ from broker_peer import (
     CONNACK,
     PUBACK,
     PUBCOMP,
-    PUBREC,
     BrokerProcess,
     BrokerThread,
     Peer,

@@ -136,7 +136,8 @@ class ReceiveRate:
         """Return how many messages may be taken at `now` (seconds)."""
         self._credit = min(self._rate, self._credit + (now - self._since) * self._rate)
         self._since = now
-        return int(self._credit)
+        # What rounding took of a whole message is given back.
+        return int(self._credit + 1e-6)
 
     def spend(self, messages: int) -> None:
         """Take that many."""

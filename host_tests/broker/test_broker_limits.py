@@ -1,0 +1,379 @@
+"""Limits: who is slowed, what is dropped, and that nobody ever waits for himself."""
+
+from collections.abc import Callable
+
+import pytest
+from broker_peer import (
+    CONNACK,
+    PATIENCE,
+    PINGRESP,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    BrokerThread,
+    Closed,
+    Packet,
+    Peer,
+    ack_packet,
+    connect_packet,
+    publish_packet,
+)
+from umqtt_broker import limits as limits_module
+from umqtt_broker.limits import ReceiveRate
+
+LIMITS = [
+    {"max_queued_messages": 10},
+    {"max_queued_bytes": 1000},
+    {"max_queued_messages_total": 10},
+    {"max_queued_bytes_total": 1000},
+]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def start(request: pytest.FixtureRequest, tmp_path, start_broker) -> Callable[..., BrokerThread]:
+    """Start a broker with limits, on both stores."""
+    store = ":memory:" if request.param == "memory" else str(tmp_path / "broker.db")
+    return lambda **settings: start_broker(store=store, **settings)
+
+
+def leave(broker: BrokerThread, client_id: bytes = b"absent") -> None:
+    """Leave a persistent subscription to a/# without a connection."""
+    with Peer(broker.port) as client:
+        client.connect(client_id, clean_session=False)
+        client.subscribe(b"a/#", 2)
+        client.disconnect()
+
+
+def held(broker: BrokerThread, client_id: bytes) -> bool:
+    """Tell whether the broker holds a client back."""
+
+    def ask() -> bool:
+        session = broker.broker.sessions.get(client_id)
+        assert session is not None and session.connection is not None
+        return session.connection.held_back is not None
+
+    return broker.call(ask)
+
+
+def payload(number: int) -> bytes:
+    return b"%0100d" % number
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: next(iter(limit)))
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_publisher_into_a_full_queue_waits_until_there_is_room_and_nothing_is_lost(start, limit, qos: int) -> None:
+    broker = start(max_inflight_messages=5, **limit)
+    leave(broker)
+    answer = PUBACK if qos == 1 else PUBREC
+    with Peer(broker.port) as publisher, Peer(broker.port) as bystander:
+        publisher.connect(b"publisher")
+        bystander.connect(b"bystander")
+        # One read each: a read is taken whole.
+        for number in range(1, 11):
+            publisher.send(publish_packet(b"a/b", payload(number), qos, number))
+            publisher.expect(answer, number)
+        assert held(broker, b"publisher")
+        for number in range(11, 31):
+            publisher.send(publish_packet(b"a/b", payload(number), qos, number))
+        # Alive, but what it publishes waits.
+        assert publisher.flush() == []
+        assert broker.call(lambda: broker.broker.stats.queued) == 10
+        bystander.publish(b"b", b"", qos)  # into no full queue: not held back
+        with Peer(broker.port) as client:
+            assert client.connect(b"absent", clean_session=False)
+            numbers = [int(client.receive_message().payload) for _ in range(30)]
+            assert numbers == list(range(1, 31))
+            assert finish(client) == []
+        assert sorted(publisher.expect(answer).packet_id for _ in range(20)) == list(range(11, 31))
+        assert not held(broker, b"publisher")
+        stats = broker.broker.stats
+        assert broker.call(lambda: (stats.dropped, stats.publishers_let_through)) == (0, 0)
+        limits = broker.broker.around.limits
+        assert limits is not None and broker.call(lambda: (limits.messages, limits.bytes)) == (0, 0)
+
+
+def finish(client: Peer) -> list[Packet]:
+    """Complete what is left at QoS 2, and return every other packet."""
+    packets = client.flush()
+    for packet in packets:
+        if packet.kind == PUBREL:
+            client.send(ack_packet(PUBCOMP, packet.packet_id))
+    return [packet for packet in packets if packet.kind != PUBREL]
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: next(iter(limit)))
+def test_with_drop_the_queue_stays_at_its_limit_and_every_drop_is_counted(start, limit) -> None:
+    broker = start(at_queue_limit="drop", **limit)
+    leave(broker)
+    with Peer(broker.port) as publisher:
+        publisher.connect(b"publisher")
+        for number in range(1, 31):
+            publisher.publish(b"a/b", payload(number), 1)
+        assert not held(broker, b"publisher")
+    session = broker.broker.sessions.get(b"absent")
+    assert session is not None and session.queued == 10
+    assert (broker.broker.stats.dropped_queue_full, session.dropped) == (20, 20)
+    with Peer(broker.port) as client:
+        assert client.connect(b"absent", clean_session=False)
+        assert [int(client.receive_message().payload) for _ in range(10)] == list(range(1, 11))
+        assert client.flush() == []
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_client_that_fills_its_own_queue_is_not_left_waiting_for_itself(start, qos: int) -> None:
+    broker = start(max_inflight_messages=2, max_queued_messages=5)
+    answer = PUBACK if qos == 1 else PUBREC
+    with Peer(broker.port) as client:
+        client.connect(b"client")
+        client.subscribe(b"a", 1)
+        for number in range(1, 41):
+            client.send(publish_packet(b"a", b"%d" % number, qos, number))
+        received: list[int] = []
+        answered: list[int] = []
+        while len(received) < 40 or len(answered) < 40:
+            packet = client.receive()
+            if packet.kind == PUBLISH:
+                received.append(int(packet.payload))
+                client.send(ack_packet(PUBACK, packet.packet_id))
+            elif packet.kind == answer:
+                answered.append(packet.packet_id)
+        assert received == answered == list(range(1, 41))
+
+
+def test_two_clients_that_fill_each_others_queues_do_not_wait_for_ever(start) -> None:
+    broker = start(max_inflight_messages=2, max_queued_messages=5)
+    with Peer(broker.port) as one, Peer(broker.port) as two:
+        clients = {b"one": one, b"two": two}
+        for name, client in clients.items():
+            client.connect(name)
+            client.subscribe(name, 1)
+        for number in range(1, 41):
+            one.send(publish_packet(b"two", b"%d" % number, 1, number))
+            two.send(publish_packet(b"one", b"%d" % number, 1, number))
+        received: dict[bytes, list[int]] = {name: [] for name in clients}
+        answers = dict.fromkeys(clients, 0)
+        waiting = set(clients)
+        while waiting:
+            for name in sorted(waiting):
+                packet = clients[name].receive()
+                if packet.kind == PUBLISH:
+                    received[name].append(int(packet.payload))
+                    clients[name].send(ack_packet(PUBACK, packet.packet_id))
+                else:
+                    answers[name] += 1
+                if answers[name] == 40 and len(received[name]) == 40:
+                    waiting.discard(name)
+        assert received == {name: list(range(1, 41)) for name in clients}
+
+
+def test_a_client_that_acknowledges_only_when_it_is_acknowledged_is_let_through(start, monkeypatch) -> None:
+    monkeypatch.setattr("umqtt_broker.holdback._STANDSTILL", 0.1)
+    broker = start(max_inflight_messages=2, max_queued_messages=3)
+    with Peer(broker.port) as client, Peer(broker.port) as publisher:
+        client.connect(b"client")
+        client.subscribe(b"a", 1)
+        publisher.connect(b"publisher")
+        for number in range(1, 6):
+            publisher.publish(b"a", b"%d" % number, 1)
+        messages = [client.expect(PUBLISH) for _ in range(2)]
+        # Its handler publishes and waits for the PUBACK before it acknowledges what it handles.
+        for number in (6, 7):
+            client.send(publish_packet(b"a", b"%d" % number, 1, number))
+            client.expect(PUBACK, number)
+        assert broker.call(lambda: broker.broker.stats.publishers_let_through) == 1
+        for message in messages:
+            client.send(ack_packet(PUBACK, message.packet_id))
+        assert [int(client.receive_message().payload) for _ in range(5)] == [3, 4, 5, 6, 7]
+
+
+def test_one_that_floods_a_full_queue_is_not_read_from_until_there_is_room(start, monkeypatch) -> None:
+    monkeypatch.setattr("umqtt_broker.holdback._MOST_WAITING", 100_000)
+    broker = start(max_queued_messages=1)
+    leave(broker)
+    with Peer(broker.port) as publisher:
+        publisher.connect(b"publisher", keep_alive=1)
+        publisher.socket.setblocking(False)
+        flood = b"".join(publish_packet(b"a", bytes(50_000), 1, number) for number in range(1, 1000))
+        sent = 0
+        session = broker.broker.sessions.get(b"publisher")
+        assert session is not None and session.connection is not None
+        connection = session.connection
+
+        def paused() -> bool:
+            nonlocal sent
+            try:
+                while sent < len(flood):
+                    sent += publisher.socket.send(flood[sent : sent + 65536])
+            except BlockingIOError:
+                pass
+            return connection.held_back is not None and connection.held_back.paused
+
+        broker.wait_until(paused)
+        assert sent < len(flood)
+        # Nobody reads its PINGREQ: that is no silence of its own.
+        broker.call(connection._check_keep_alive)
+        assert broker.call(lambda: connection.session is not None)
+        publisher.socket.settimeout(PATIENCE)
+        # The session goes, and with it everything to wait for.
+        with Peer(broker.port) as client:
+            client.connect(b"absent", clean_session=True)
+            publisher.socket.sendall(flood[sent:])
+            assert [publisher.expect(PUBACK).packet_id for _ in range(1, 1000)] == list(range(1, 1000))
+
+
+def test_what_a_held_back_client_published_before_it_left_is_taken(start) -> None:
+    broker = start(max_queued_messages=2, queue_qos0_messages=True)
+    leave(broker)
+    with Peer(broker.port) as publisher:
+        publisher.connect(b"publisher", will=(b"a", b"will", 0, False))
+        publisher.publish(b"a", b"1", 1)
+        publisher.publish(b"a", b"2", 1)
+        publisher.send(publish_packet(b"a", b"3", 0) + publish_packet(b"a", b"4", 0) + b"\xe0\x00")
+        publisher.close()
+        broker.wait_until(lambda: broker.broker.stats.connections == 0)
+    with Peer(broker.port) as client:
+        assert client.connect(b"absent", clean_session=False)
+        assert [client.receive_message().payload for _ in range(4)] == [b"1", b"2", b"3", b"4"]
+        assert client.flush() == []
+
+
+def test_old_messages_of_an_absent_client_hold_nobody_back(start, monkeypatch) -> None:
+    broker = start(max_queued_messages=3, message_expiry=10)
+    leave(broker)
+    expiry = broker.broker.around.expiry
+    now = expiry.clock()
+    with Peer(broker.port) as publisher:
+        publisher.connect(b"publisher")
+        for number in range(1, 4):
+            publisher.publish(b"a", b"%d" % number, 1)
+        publisher.send(publish_packet(b"a", b"4", 1, 99))
+        assert publisher.flush() == []
+        monkeypatch.setattr(expiry, "clock", lambda: now + 12)
+        broker.call(broker.broker.expire)
+        publisher.expect(PUBACK, 99)
+        assert broker.call(lambda: broker.broker.stats.dropped_expired) == 3
+
+
+# QoS 0 for absent clients
+
+
+def test_qos_0_waits_for_an_absent_client_in_order_when_it_is_told_to(start) -> None:
+    broker = start(queue_qos0_messages=True, max_inflight_messages=3)
+    leave(broker)
+    with Peer(broker.port) as publisher, Peer(broker.port) as clean:
+        clean.connect(b"clean")
+        clean.subscribe(b"a", 0)
+        publisher.connect(b"publisher")
+        for number in range(1, 31):
+            publisher.publish(b"a", b"%d" % number, number % 3)
+        with Peer(broker.port) as client:
+            assert client.connect(b"absent", clean_session=False)
+            messages = [client.receive_message() for _ in range(30)]
+            assert [int(message.payload) for message in messages] == list(range(1, 31))
+            assert [message.qos for message in messages] == [number % 3 for number in range(1, 31)]
+            assert finish(client) == []
+            publisher.publish(b"a", b"live", 0)
+            assert client.receive_message().payload == b"live"
+        assert len(clean.flush()) == 31
+        session = broker.broker.sessions.get(b"absent")
+        assert session is not None and broker.call(lambda: (session.queued, session.queued_bytes)) == (0, 0)
+
+
+# Rates and sizes
+
+
+def test_a_token_bucket_gives_its_rate_and_saves_up_one_second() -> None:
+    bucket = ReceiveRate(10, now=0.0)
+    taken = 0
+    for tenths in range(101):
+        while bucket.available(tenths / 10):
+            bucket.spend(1)
+            taken += 1
+        assert 0 < bucket.wait() <= 0.1 + 1e-9
+    assert taken == 10 + 100
+    assert bucket.available(1000.0) == 10
+
+
+def test_a_client_above_its_rate_is_slowed_and_loses_nothing(start) -> None:
+    broker = start(max_receive_rate=100)
+    with Peer(broker.port) as fast, Peer(broker.port) as watcher:
+        watcher.connect(b"watcher")
+        watcher.subscribe(b"a", 1)
+        fast.connect(b"fast")
+        # The first hundred at once, then one every 10 ms.
+        fast.send(b"".join(publish_packet(b"a", b"%d" % number, 1, number) for number in range(1, 121)))
+        assert PINGRESP in [packet.kind for packet in [*take_until_pong(fast)]]
+        began = broker.call(lambda: broker.broker.stats.messages_in)
+        assert began < 120
+        assert [int(watcher.receive_message().payload) for _ in range(120)] == list(range(1, 121))
+        assert broker.call(lambda: broker.broker.stats.rate_limited) > 0
+
+
+def take_until_pong(client: Peer) -> list[Packet]:
+    """Send PINGREQ, and return what comes up to its answer."""
+    client.send(b"\xc0\x00")
+    packets = [client.receive()]
+    while packets[-1].kind != PINGRESP:
+        packets.append(client.receive())
+    return packets
+
+
+def test_the_connect_itself_may_bring_more_than_the_rate(start) -> None:
+    broker = start(max_receive_rate=5)
+    with Peer(broker.port) as fast:
+        fast.send(connect_packet(b"fast") + b"".join(publish_packet(b"a", b"", 1, number) for number in range(1, 8)))
+        assert fast.expect(CONNACK).body == b"\0\0"
+        assert [fast.expect(PUBACK).packet_id for _ in range(7)] == list(range(1, 8))
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_payload_above_the_limit_is_acknowledged_counted_and_not_routed(start, qos: int) -> None:
+    broker = start(max_payload_size=100)
+    with Peer(broker.port) as publisher, Peer(broker.port) as watcher:
+        watcher.connect(b"watcher")
+        watcher.subscribe(b"#", 0)
+        publisher.connect(b"publisher")
+        publisher.publish(b"a", bytes(101), qos, retain=True)
+        publisher.publish(b"a", bytes(100), qos)
+        assert [len(packet.payload) for packet in watcher.flush()] == [100]
+        assert broker.call(lambda: broker.broker.stats.dropped_too_large) == 1
+
+
+def test_without_retained_messages_the_flag_is_ignored(start) -> None:
+    broker = start(retain_available=False, sys_interval=0)
+    with Peer(broker.port) as publisher, Peer(broker.port) as watcher:
+        publisher.connect(b"publisher", will=(b"a", b"will", 0, True))
+        publisher.publish(b"a", b"1", 1, retain=True)
+        publisher.reset()
+        broker.wait_until(lambda: broker.broker.stats.wills == 1)
+        watcher.connect(b"watcher")
+        watcher.subscribe(b"#", 0)
+        assert watcher.flush() == []
+
+
+def test_a_client_that_asks_for_less_watching_is_watched_as_configured(start_broker) -> None:
+    broker = start_broker(max_keep_alive=1)
+    with Peer(broker.port) as never, Peer(broker.port) as rarely:
+        never.connect(b"never", keep_alive=0)
+        rarely.connect(b"rarely", keep_alive=60)
+        for client in (never, rarely):
+            with pytest.raises(Closed):
+                client.receive(5.0)
+        assert broker.call(lambda: broker.broker.stats.keep_alive_timeouts) == 2
+
+
+def test_a_limit_that_comes_with_a_reload_counts_what_waits_already(start) -> None:
+    broker = start()
+    leave(broker)
+    with Peer(broker.port) as publisher:
+        publisher.connect(b"publisher")
+        for number in range(5):
+            publisher.publish(b"a", b"%d" % number, 1)
+        broker.broker.config.max_queued_messages_total = 6
+        broker.call(broker.broker.sessions.rights_changed)
+        limits = broker.broker.around.limits
+        assert isinstance(limits, limits_module.QueueLimits) and limits.messages == 5
+        publisher.publish(b"a", b"5", 1)
+        assert held(broker, b"publisher")
