@@ -5,7 +5,8 @@
 Ratios are what counts: contenders run in turn (A B A B …) and a figure is the median of its runs. CPU time is what
 the kernel accounts to the broker's process, all threads, per delivered message; the load generator (load/, C, one
 thread) checks every delivery, and a run with a message lost, repeated or out of order gives no figure. mosquitto runs
-with set_tcp_nodelay true and false, and each row shows the better; queues and windows are without limit everywhere.
+with set_tcp_nodelay true and false, and each row shows the better; its queues and windows are without limit. Ours runs
+with permissions, limits, keep-alive and metrics switched on (broker_ours.py), the others with none of them.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def measure(lab: Lab, case: Case, peers: tuple[str, ...], *, quick: bool) -> lis
             options = {**case.options, "seconds": seconds, "warm": warm}
             try:
                 broker = lab.broker(name, fresh=case.fresh)
-                result = lab.run(broker, case.mode, options, anonymous=case.anonymous)
+                result = lab.run(broker, case.mode, options)
                 if found := faults(result):
                     raise LabError(f"{name}: {found} of {result['published']:,.0f} messages")
             except LabError as error:

@@ -16,14 +16,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from broker_ours import configuration, password
+from broker_ours import USER, configuration, password
 from broker_plan import AEDES, AMQTT, MOSQUITTO, MOSQUITTO_DELAY, OURS, OURS_DURABLE
 
 _HERE = Path(__file__).resolve().parent
 _START_WITHIN_S = 15.0
 _RUN_WITHIN_S = 120.0
 _SYNC_BYTES = 4096
-_USER = "bench"
 
 
 class LabError(Exception):
@@ -98,13 +97,9 @@ class Lab:
         while self._brokers:
             self._brokers.popitem()[1].stop()
 
-    def run(
-        self, broker: Running, mode: str, options: Mapping[str, float], *, anonymous: bool = False
-    ) -> dict[str, float]:
+    def run(self, broker: Running, mode: str, options: Mapping[str, float]) -> dict[str, float]:
         """One run of the load generator. Raises LabError for a broker that refuses, hangs or ends."""
-        environment = {**os.environ, "LOAD_USER": _USER, "LOAD_PASSWORD": password()}
-        if anonymous:
-            del environment["LOAD_USER"], environment["LOAD_PASSWORD"]
+        environment = {**os.environ, "LOAD_USER": USER, "LOAD_PASSWORD": password()}
         command = [str(self._generator), mode, str(broker.port), str(broker.process.pid)]
         command += [f"{name}={value}" for name, value in options.items()]
         try:
@@ -187,7 +182,7 @@ class Lab:
         command = [sys.executable]
         if self._profile is not None:
             command += ["-m", "cProfile", "-o", str(self._profile)]
-        return [*command, "-m", "umqtt_broker", *configuration(folder, port, user=_USER, durable=durable)]
+        return [*command, "-m", "umqtt_broker", *configuration(folder, port, durable=durable)]
 
     def _mosquitto_command(self, port: int, nodelay: str) -> list[str]:
         path = self._folder / f"mosquitto-{port}.conf"

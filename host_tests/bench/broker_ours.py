@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import functools
 import secrets
+import socket
 from pathlib import Path
+
+from umqtt_broker.passwords import PasswordFile, PasswordHash
+
+USER = "bench"
 
 
 @functools.cache
@@ -13,7 +18,43 @@ def password() -> str:
     return secrets.token_hex(8)
 
 
-def configuration(folder: Path, port: int, *, user: str, durable: bool) -> list[str]:
-    """Write what the broker needs into `folder` and return its arguments."""
-    del user
-    return ["-p", str(port), "--store", str(folder / "broker.db") if durable else ":memory:"]
+def configuration(folder: Path, port: int, *, durable: bool) -> list[str]:
+    """Write what the broker needs into `folder` and return its arguments.
+
+    Every limit is set and none is reached: what is measured is that they are looked at.
+    """
+    passwords = PasswordFile(folder / "passwords")
+    passwords.set(USER.encode(), PasswordHash.make(password().encode()))
+    passwords.write()
+    rules = folder / "acl"
+    rules.write_text(f"user {USER}\ntopic readwrite bench/#\ntopic deny bench/secret/#\npattern write fleet/%c/#\n")
+    rules.chmod(0o600)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        http_port = probe.getsockname()[1]
+    settings = {
+        "listener": f"{port} 127.0.0.1",
+        "allow_anonymous": "false",
+        "password_file": passwords.path,
+        "acl_file": rules,
+        "global_max_connections": 10_000,
+        "max_queued_messages": 1_000_000,
+        "max_queued_bytes": 1_000_000_000,
+        "max_queued_messages_total": 10_000_000,
+        "max_queued_bytes_total": 10_000_000_000,
+        "max_packet_size": 1_000_000,
+        "message_size_limit": 500_000,
+        "max_receive_rate": 100_000_000,
+        "max_keepalive": 300,
+        "message_expiry": "1d",
+        "persistent_client_expiration": "1d",
+        "sys_interval": 10,
+        "http_listener": f"{http_port} 127.0.0.1",
+        "http_token_file": folder / "token",
+        "persistence": "true" if durable else "false",
+        "log_dest": "none",
+    }
+    if durable:
+        settings["persistence_location"] = f"{folder}/"
+    path = folder / "broker.conf"
+    path.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+    return ["-c", str(path)]

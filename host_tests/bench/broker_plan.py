@@ -47,7 +47,6 @@ class Case:
     ours: str = OURS
     peers: tuple[str, ...] = PEERS
     fresh: bool = False
-    anonymous: bool = False
 
 
 def _throughput(name: str, most_cpu: float, least_rate: float, **options: int) -> Case:
@@ -82,8 +81,6 @@ CASES = (
             ("", CONNECT_RATE): Goal(15_000, LEAST_OF_OURS),
         },
         fresh=True,
-        # A password is hashed slowly on purpose; what is measured here is a connection.
-        anonymous=True,
     ),
     Case(
         "durable QoS 1 window 100",

@@ -58,7 +58,7 @@ def lab() -> Iterator[Lab]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_tiny_run_of_each_case_delivers_everything_in_order(lab: Lab, case: Case):
     options = {name: min(value, _SMALLER.get(name, value)) for name, value in case.options.items()} | _TINY
-    result = lab.run(lab.broker(case.ours), case.mode, options, anonymous=case.anonymous)
+    result = lab.run(lab.broker(case.ours), case.mode, options)
     assert not faults(result)
     assert result["counted"] > 0 and result["seconds"] > 0 and result["cpu_us"] > 0
 
