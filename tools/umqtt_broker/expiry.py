@@ -14,9 +14,9 @@ class Expiry:
 
     __slots__ = ("_config", "clock", "deadline")
 
-    def __init__(self, config: BrokerConfig, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, config: BrokerConfig) -> None:
         self._config = config
-        self.clock = clock
+        self.clock: Callable[[], float] = time.time
         self.deadline = 0
         self.tick()
 
