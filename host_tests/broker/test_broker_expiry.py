@@ -49,7 +49,9 @@ def leave(broker: Aging, client_id: bytes = b"absent", qos: int = 2) -> None:
         client.connect(client_id, clean_session=False)
         client.subscribe(b"a/#", qos)
         client.disconnect()
-    broker.thread.wait_until(lambda: broker.thread.broker.sessions.get(client_id).connection is None)
+    session = broker.thread.broker.sessions.get(client_id)
+    assert session is not None
+    broker.thread.wait_until(lambda: session.connection is None)
 
 
 @pytest.mark.parametrize("qos", [1, 2])
