@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from umqtt_broker import StoreError
@@ -193,7 +194,7 @@ def cut_off(database: sqlite3.Connection, batch: Batch) -> None:
         executemany = database.executemany
 
         @staticmethod
-        def execute(statement: str, *values: object) -> sqlite3.Cursor:
+        def execute(statement: str, *values: Any) -> sqlite3.Cursor:
             if statement == "COMMIT":
                 raise _Cut
             return database.execute(statement, *values)

@@ -1,0 +1,159 @@
+"""What the store holds back: random recording, acknowledging, committing and failing against a plain model."""
+
+import asyncio
+import random
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+from umqtt_broker.retained import RetainedMessage
+from umqtt_broker.stats import Stats
+from umqtt_broker.store import sqlite as sqlite_store
+from umqtt_broker.store import writer
+from umqtt_broker.store.base import DeliveryRow
+from umqtt_broker.store.batch import Batch
+from umqtt_broker.store.sqlite import SqliteStore
+
+STEPS = 300
+
+# A message by (session, position), or a retained topic name: what must be safe.
+Need = tuple[int, int] | bytes
+
+
+class Disk:
+    """In place of writer.write: one transaction at a time, when allowed to, kept in sets."""
+
+    def __init__(self) -> None:
+        self.written: set[Need] = set()
+        self.messages: set[tuple[int, int]] = set()
+        self._allowed = threading.Semaphore(0)
+        self._fail = False
+        self.waiting = threading.Event()
+
+    def write(self, database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]:
+        self.waiting.set()
+        assert self._allowed.acquire(timeout=10)
+        self.waiting.clear()
+        if self._fail:
+            raise sqlite3.OperationalError("disk I/O error")
+        new = {(row[0], row[1]) for row in batch.deliveries}
+        assert not new & self.messages, "a message was written twice"
+        self.messages |= new
+        self.written |= new | set(batch.retained)
+        for session, positions in batch.acknowledged.items():
+            self.messages -= {(session, position) for position in positions}
+        return [[] for _ in batch.pages]
+
+    def let(self, *, fail: bool = False) -> None:
+        self._fail = fail
+        self._allowed.release()
+
+
+class Holder:
+    """A connection: checks the order, and that everything promised is safe, when it is told to write."""
+
+    def __init__(self, model: "Model") -> None:
+        self.held = 0
+        self.is_closed = False
+        self.waits: list[tuple[bytes, set[Need]]] = []
+        self._model = model
+
+    def release(self, packets: list[bytes]) -> None:
+        if self.is_closed:
+            return
+        packet, needs = self.waits.pop(0)
+        assert [packet] == packets, "out of order"
+        missing = needs - self._model.acknowledged - self._model.disk.written
+        assert not missing, f"{packet!r} left before {missing} was safe"
+        if self._model.rng.random() < 0.2:
+            # What leaves may cause more: a will, the packets behind a CONNACK.
+            self._model.rng.choice([self._model.hold, self._model.publish])()
+
+    def commit_failed(self) -> None:
+        self.is_closed = True
+
+
+class Model:
+    """The store, the disk, and what was asked of them."""
+
+    def __init__(self, store: SqliteStore, disk: Disk, rng: random.Random) -> None:
+        self.store, self.disk, self.rng = store, disk, rng
+        self.acknowledged: set[Need] = set()
+        self.recorded: set[Need] = set()
+        self.unacknowledged: list[tuple[int, int]] = []
+        self.holders = [Holder(self) for _ in range(4)]
+        self._number = 0
+
+    def publish(self) -> None:
+        self._number += 1
+        session, sent = self.rng.randint(1, 3), self.rng.random() < 0.8
+        self.store.add_delivery((session, self._number, 1, 1, 0, sent, 0, b"t", b"x", 0))
+        self.recorded.add((session, self._number))
+        self.unacknowledged.append((session, self._number))
+
+    def acknowledge(self) -> None:
+        if self.unacknowledged:
+            # Mostly the oldest, as clients do.
+            at = 0 if self.rng.random() < 0.7 else self.rng.randrange(len(self.unacknowledged))
+            session, position = self.unacknowledged.pop(at)
+            self.acknowledged.add((session, position))
+            self.store.remove_delivery(session, position)
+
+    def retain(self) -> None:
+        self._number += 1
+        topic_name = b"%d" % self._number
+        self.store.set_retained(topic_name, RetainedMessage(topic_name, b"x", 1))
+        self.recorded.add(topic_name)
+
+    def hold(self) -> None:
+        self._number += 1
+        at = self.rng.randrange(len(self.holders))
+        if self.holders[at].is_closed:
+            self.holders[at] = Holder(self)
+        packet = b"%d" % self._number
+        holder = self.holders[at]
+        holder.waits.append((packet, set(self.recorded)))
+        self.store.hold(holder, [packet])
+
+
+async def play(store: SqliteStore, disk: Disk, rng: random.Random) -> None:
+    model = Model(store, disk, rng)
+    stats = Stats()
+    store.open(asyncio.get_running_loop(), stats, lambda: None)
+    errors: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context["exception"]))
+    for _ in range(STEPS):
+        rng.choice([model.publish, model.publish, model.acknowledge, model.acknowledge, model.hold, model.retain])()
+        if rng.random() < 0.4:
+            await asyncio.sleep(0)
+        if disk.waiting.is_set() and rng.random() < 0.3:
+            disk.let(fail=rng.random() < 0.1)
+            await asyncio.sleep(0.0005)
+        if rng.random() < 0.02:
+            await asyncio.sleep(0.003)
+        assert not errors, errors[0]
+    async with asyncio.timeout(10):
+        while store._committing or store._open_batch.is_worth_a_transaction() or any(h.held for h in model.holders):
+            if disk.waiting.is_set():
+                disk.let()
+            await asyncio.sleep(0.0005)
+            assert not errors, errors[0]
+    for holder in model.holders:
+        assert holder.is_closed or not holder.waits, "still held, and nothing is under way"
+    assert disk.messages == set(model.unacknowledged)
+    await store.close()
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_nothing_is_released_before_it_is_safe_or_out_of_order_and_nothing_is_held_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    rng = random.Random(seed)
+    disk = Disk()
+    monkeypatch.setattr(writer, "write", disk.write)
+    monkeypatch.setattr(sqlite_store, "_RETRY_DELAY", 0.001)
+    monkeypatch.setattr(sqlite_store, "_LAZY", 0.002)
+    store = SqliteStore(str(tmp_path / "broker.db"))
+    store._lingers = rng.random() < 0.5
+    asyncio.run(play(store, disk, rng))
