@@ -4,14 +4,15 @@
 
 The invariant is that of test_broker_fuzz.py: no exception, the connection closed exactly when a decoder of its own says
 so, valid answers, nothing left behind, a bystander who notices nothing. The corpus begins with the sessions of the
-tests; with --corpus DIR what was found is kept there. An input that breaks the invariant is written to a file, which
-atheris names; `--replay FILE` runs it alone.
+tests; with --corpus DIR what was found is kept there. What a connection does depends on those before it, so when the
+invariant breaks all inputs since the broker began are written to a file; `--replay FILE` runs them again.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import struct
 import sys
 import tempfile
 from pathlib import Path
@@ -21,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 _EXIT_MISSING = 6
 # A broker is used for so many inputs, then everything has to be forgotten.
 _INPUTS_PER_BROKER = 200
+_STORY = Path("broker-fuzz-story")
 
 
 class Target:
@@ -32,23 +34,39 @@ class Target:
         self._open = Wire.open
         self._loop = asyncio.new_event_loop()
         self._wire: Wire | None = None
-        self._count = 0
+        self._story: list[bytes] = []
 
     def __call__(self, data: bytes) -> None:
         """Raises when the invariant is broken."""
         if len(data) < 2:
             return
-        self._loop.run_until_complete(self._play(data[1:], data[0] or len(data)))
+        self._story.append(data)
+        try:
+            self._loop.run_until_complete(self._play(data[1:], data[0] or len(data)))
+        except BaseException:
+            _STORY.write_bytes(b"".join(struct.pack(">I", len(each)) + each for each in self._story))
+            print(f"the invariant is broken; run it again with --replay {_STORY.resolve()}", file=sys.stderr)
+            raise
 
     async def _play(self, stream: bytes, size: int) -> None:
         if self._wire is None:
             self._wire = await self._open()
         self._wire.send([stream[at : at + size] for at in range(0, len(stream), size)])
-        self._count += 1
-        if self._count % _INPUTS_PER_BROKER == 0:
+        if len(self._story) >= _INPUTS_PER_BROKER:
             self._wire.forget_everything()
             await self._wire.close()
             self._wire = None
+            self._story.clear()
+
+    def replay(self, story: bytes) -> int:
+        """Run what was written when the invariant broke. Returns the number of inputs."""
+        at = count = 0
+        while at < len(story):
+            (size,) = struct.unpack_from(">I", story, at)
+            self(story[at + 4 : at + 4 + size])
+            at += 4 + size
+            count += 1
+        return count
 
 
 def seed_corpus(folder: Path) -> None:
@@ -69,11 +87,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="fuzz_broker", description="Fuzz the broker's packet path.")
     parser.add_argument("--minutes", type=float, default=1.0, metavar="M", help="how long (default: %(default)s)")
     parser.add_argument("--corpus", type=Path, metavar="DIR", help="folder that keeps the inputs that were found")
-    parser.add_argument("--replay", type=Path, metavar="FILE", help="run one input alone")
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="run the inputs of such a file")
     options = parser.parse_args()
     if options.replay is not None:
-        Target()(options.replay.read_bytes())
-        print(f"{options.replay}: the invariant holds")
+        count = Target().replay(options.replay.read_bytes())
+        print(f"{options.replay}: the invariant holds for {count} inputs")
         return 0
     try:
         import atheris
