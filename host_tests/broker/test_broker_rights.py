@@ -9,6 +9,7 @@ from broker_peer import (
     CONNACK,
     PUBACK,
     PUBCOMP,
+    PUBLISH,
     BrokerProcess,
     BrokerThread,
     Peer,
@@ -16,6 +17,7 @@ from broker_peer import (
     connect_packet,
     encode,
     publish_packet,
+    text,
 )
 from umqtt_broker import BrokerConfig, Listener, Permission
 from umqtt_broker.permission import Rights
@@ -152,6 +154,73 @@ def test_the_user_name_of_a_persistent_session_outlives_a_restart(start_broker, 
             publisher.publish(name, b"", 1)
     session = broker.broker.sessions.get(b"reader")
     assert session is not None and (session.username, session.queued) == (b"ada", 1)
+
+
+def test_what_waits_for_one_user_is_not_for_another_under_the_same_identifier(start_broker, store: str) -> None:
+    class ByUser(Permission):
+        def rights(self, client_id: bytes, username: bytes | None) -> Rights | None:
+            return Names({username or b""}, set()) if client_id == b"shared" else None
+
+    broker = start_broker(permission=ByUser(), store=store)
+
+    def connect(client: Peer, name: bytes) -> bytes:
+        packet = connect_packet(b"shared", clean_session=False)
+        client.send(encode(0x10, packet[2:9] + bytes((packet[9] | 0x80,)) + packet[10:] + text(name)))
+        return client.expect(CONNACK).body
+
+    with Peer(broker.port) as ada, Peer(broker.port) as bob, Peer(broker.port) as publisher, Peer(broker.port) as back:
+        publisher.connect(b"publisher")
+        assert connect(ada, b"ada") == b"\0\0"
+        ada.subscribe(b"#", 1)
+        publisher.publish(b"ada", b"1", 1)
+        ada.reset()
+        assert connect(back, b"ada") == b"\1\0"
+        assert back.receive_message(acknowledge=False).dup
+        back.reset()
+        assert connect(bob, b"bob") == b"\0\0"
+        publisher.publish(b"ada", b"2", 1)
+        assert bob.flush() == []
+        assert broker.call(lambda: broker.broker.stats.sessions_of_others) == 1
+
+
+def test_a_bridge_gets_the_retain_flag_but_not_its_own_messages_nor_those_of_its_origin(start_broker) -> None:
+    broker = start_broker(sys_interval=0)
+    with (
+        Peer(broker.port) as bridge,
+        Peer(broker.port) as twin,
+        Peer(broker.port) as other,
+        Peer(broker.port) as client,
+    ):
+        for peer, name in ((bridge, b"bridge"), (twin, b"twin"), (other, b"other")):
+            peer.send(connect_packet(name).replace(b"MQTT\x04", b"MQTT\x84"))
+            assert peer.expect(CONNACK).body == b"\0\0"
+        client.connect(b"client")
+        for peer in (bridge, twin, other, client):
+            peer.subscribe(b"#", 1)
+        for name in (b"bridge", b"twin"):
+            session = broker.broker.sessions.get(name)
+            assert session is not None
+            session.origin = b"the same broker"
+        bridge.send(publish_packet(b"a", b"1", 1, 1, retain=True))
+        bridge.expect(PUBACK, 1)
+        assert bridge.flush() == twin.flush() == []
+        assert other.receive_message().retain
+        assert not client.receive_message().retain
+        for qos in (0, 1):
+            client.send(publish_packet(b"b", b"2", qos, 2, retain=True))
+            for peer in (bridge, twin, other):
+                message = peer.receive_message()
+                assert (message.retain, message.qos) == (True, qos)
+            while client.receive().kind != PUBLISH:
+                pass
+        # Only a bridge may say below $SYS that it is there.
+        state = b"$SYS/broker/connection/x/state"
+        client.send(publish_packet(state, b"1", 0))
+        client.flush()
+        assert broker.broker.stats.denied == 1
+        other.subscribe(state, 0)
+        bridge.send(publish_packet(state, b"1", 0))
+        assert other.receive_message().topic_name == state
 
 
 class Slow(Permission):

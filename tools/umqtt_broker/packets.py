@@ -56,7 +56,10 @@ class Will(NamedTuple):
 
 
 class Connect(NamedTuple):
-    """A decoded CONNECT. `keep_alive` in seconds, 0 for none; `user_name` and `password` None when absent."""
+    """A decoded CONNECT. `keep_alive` in seconds, 0 for none; `user_name` and `password` None when absent.
+
+    bridge: the client is another broker, and wants neither its own messages back nor their retain flag taken away.
+    """
 
     protocol_level: int
     clean_session: bool
@@ -65,6 +68,7 @@ class Connect(NamedTuple):
     will: Will | None
     user_name: bytes | None
     password: bytes | None
+    bridge: bool = False
 
 
 class UnacceptableProtocol(MalformedPacket):
@@ -113,7 +117,8 @@ def decode_connect(packet: bytes) -> Connect:
     if len(packet) < at + 4:
         raise MalformedPacket("CONNECT cut short")
     level, flags = packet[at], packet[at + 1]
-    # A bridge sets the top bit of the level to ask for loop detection; only plain levels are spoken here.
+    # The top bit of the level is not in the specification: mosquitto's bridges set it, and so do ours.
+    is_bridge, level = bool(level & 0x80), level & 0x7F
     if level != _PROTOCOLS[name]:
         raise UnacceptableProtocol("unacceptable protocol level")
     keep_alive = packet[at + 2] << 8 | packet[at + 3]
@@ -143,7 +148,7 @@ def decode_connect(packet: bytes) -> Connect:
         password, at = _field(packet, at, "CONNECT cut short")
     if at != len(packet):
         raise MalformedPacket("CONNECT longer than its fields")
-    return Connect(level, bool(flags & 2), keep_alive, client_id, will, user_name, password)
+    return Connect(level, bool(flags & 2), keep_alive, client_id, will, user_name, password, is_bridge)
 
 
 def decode_subscribe(packet: bytes) -> tuple[int, list[tuple[bytes, int]]]:

@@ -1,6 +1,7 @@
 """What stands between a client's PUBLISH and the router, chosen once a connection: for most clients nothing."""
 
 from collections.abc import Callable
+from functools import partial
 
 from .config import BrokerConfig
 from .errors import MalformedPacket
@@ -19,7 +20,7 @@ _MAX_ALLOWED = 256
 
 def publisher(session: Session, router: Router, stats: Stats, config: BrokerConfig) -> Publish:
     """Return how a message of this client gets to the router; valid until its rights or the settings change."""
-    publish: Publish = router.publish_here
+    publish: Publish = partial(router.publish_from, session) if session.is_bridge else router.publish_here
     if config.max_payload_size or not config.retain_available:
         publish = _limited(publish, stats, config)
     if session.rights is not None:

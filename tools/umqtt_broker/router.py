@@ -18,8 +18,12 @@ _NONE: dict[bytes, "_Routes"] = {}
 # Sessions with the QoS of their subscriptions.
 _Routes = list[tuple[Session, int]]
 
-# Topics that only the broker itself publishes to.
+# Topics that only the broker itself publishes to, but for those where bridges say that they are there.
 _OWN = b"$SYS/"
+_BRIDGES = b"$SYS/broker/connection/"
+
+# First byte of a QoS 0 PUBLISH without and with the retain flag.
+_QOS0 = (b"\x30", b"\x31")
 
 
 class Router:
@@ -35,6 +39,10 @@ class Router:
         self._routes: dict[bytes, _Routes] = {}
         # The same for sessions behind a mount point, who see another name: by topic name, then by mount point.
         self._mounted: dict[bytes, dict[bytes, _Routes]] = {}
+        # And for bridges, who see the retain flag and do not get their own messages back.
+        self._bridged: dict[bytes, _Routes] = {}
+        # The bridge whose message is being published.
+        self._source: Session | None = None
         # publish() made once, and not for each connection.
         self.publish_here = self.publish
 
@@ -46,23 +54,24 @@ class Router:
         retain: int,
         routes: _Routes | None = None,
         shown_name: bytes = b"",
+        shown_retain: int = 0,
     ) -> None:
         """Hand a message to everyone subscribed. Raises MalformedPacket for a bad name [MQTT-3.3.2-2].
 
         The message is shared: QoS and packet identifier of a subscriber never get into it.
-        routes, shown_name: hand it to these instead, under that name.
+        routes, shown_name, shown_retain: hand it to these instead, under that name and with that retain flag.
         """
         if routes is None:
             routes = self._routes.get(topic_name)
             if routes is None:
-                if topic_name.startswith(_OWN) and is_topic_name(topic_name):
+                if topic_name.startswith(_OWN) and not self._may_publish_own(topic_name):
                     self._stats.denied += 1
                     return
                 routes = self._find_routes(topic_name)
             if retain:
                 self._retain(topic_name, payload, qos)
-            if self._mounted:
-                self._publish_mounted(topic_name, payload, qos)
+            if self._mounted or self._bridged:
+                self._publish_apart(topic_name, payload, qos, retain)
             shown_name = topic_name
         qos0_packet = None
         heads: list[bytes | None] = [None, None, None]
@@ -74,27 +83,51 @@ class Router:
                 head = heads[granted_qos]
                 if head is None:
                     head = heads[granted_qos] = encode_publish_head(
-                        PUBLISH | granted_qos << 1, shown_name, len(payload)
+                        PUBLISH | granted_qos << 1 | shown_retain, shown_name, len(payload)
                     )
-                session.deliver(granted_qos, head, topic_name, payload, 0)
+                session.deliver(granted_qos, head, topic_name, payload, shown_retain)
                 continue
             direct = session.direct
             if direct is None:
-                session.deliver_qos0(encode_publish_head(PUBLISH, shown_name, len(payload)), topic_name, payload, 0)
+                head = encode_publish_head(PUBLISH | shown_retain, shown_name, len(payload))
+                session.deliver_qos0(head, topic_name, payload, shown_retain)
                 continue
             if qos0_packet is None:
                 length = len(shown_name)
                 qos0_packet = b"".join(
-                    (b"\x30", encode_remaining_length(2 + length + len(payload)), UINT16[length], shown_name, payload)
+                    (
+                        _QOS0[shown_retain],
+                        encode_remaining_length(2 + length + len(payload)),
+                        UINT16[length],
+                        shown_name,
+                        payload,
+                    )
                 )
             direct.append(qos0_packet)
             if not session.dirty:
                 session.dirty = True
                 self.dirty.append(session)
 
-    def _publish_mounted(self, topic_name: bytes, payload: bytes, qos: int) -> None:
+    def _publish_apart(self, topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
+        """Hand a message to those who do not see it as it is: behind mount points, and bridges."""
         for mount, routes in self._mounted.get(topic_name, _NONE).items():
             self.publish(topic_name, payload, qos, 0, routes, topic_name[len(mount) :])
+        source = self._source
+        others = [route for route in self._bridged.get(topic_name, ()) if not _is_same(route[0], source)]
+        if others:
+            self.publish(topic_name, payload, qos, 0, others, topic_name, retain)
+
+    def publish_from(self, source: Session, topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
+        """Publish what a bridge brings: it does not go back where it came from."""
+        self._source = source
+        try:
+            self.publish(topic_name, payload, qos, retain)
+        finally:
+            self._source = None
+
+    def _may_publish_own(self, topic_name: bytes) -> bool:
+        # An invalid name is not denied: it closes the connection.
+        return not is_topic_name(topic_name) or (self._source is not None and topic_name.startswith(_BRIDGES))
 
     def publish_own(self, topic_name: bytes, payload: bytes) -> None:
         """Publish a figure of the broker itself: retained at QoS 0 under `$SYS/`, where no client may; not stored."""
@@ -103,8 +136,8 @@ class Router:
         else:
             self.retained.remove(topic_name)
         self._stats.retained = len(self.retained)
-        routes, mounted = self._match(topic_name)
-        self.publish(topic_name, payload, 0, 0, routes, topic_name)
+        routes, mounted, bridged = self._match(topic_name)
+        self.publish(topic_name, payload, 0, 0, routes + bridged, topic_name)
         for mount, behind in mounted.items():
             self.publish(topic_name, payload, 0, 0, behind, topic_name[len(mount) :])
 
@@ -121,31 +154,39 @@ class Router:
             raise MalformedPacket("invalid topic name")
         if len(self._routes) >= _MAX_ROUTES:
             self.forget_routes()
-        routes, mounted = self._match(topic_name)
-        self._routes[topic_name] = routes
+        routes, mounted, bridged = self._match(topic_name)
+        # A name below _OWN must not be found the short way: not everyone may publish to it.
+        if not topic_name.startswith(_OWN):
+            self._routes[topic_name] = routes
         if mounted:
             self._mounted[topic_name] = mounted
+        if bridged:
+            self._bridged[topic_name] = bridged
         return routes
 
-    def _match(self, topic_name: bytes) -> tuple[_Routes, dict[bytes, _Routes]]:
-        """Return who wants `topic_name` and may read it, and the same behind mount points, by mount point."""
+    def _match(self, topic_name: bytes) -> tuple[_Routes, dict[bytes, _Routes], _Routes]:
+        """Return who wants `topic_name` and may read it; behind mount points, by mount point; and bridges."""
         routes: _Routes = []
+        bridged: _Routes = []
         mounted: dict[bytes, _Routes] = {}
         for route in self.subscriptions.match(topic_name):
             session = route[0]
             if session.rights is not None and not session.rights.may_read(topic_name):
                 continue
-            if not session.mount:
+            if session.is_bridge:
+                bridged.append(route)
+            elif not session.mount:
                 routes.append(route)
             # The filter m/# also matches the topic m, which nobody behind the mount point m/ can see.
             elif topic_name.startswith(session.mount) and topic_name != session.mount:
                 mounted.setdefault(session.mount, []).append(route)
-        return routes, mounted
+        return routes, mounted, bridged
 
     def forget_routes(self) -> None:
         """Find all routes anew: what sessions may read has changed."""
         self._routes.clear()
         self._mounted.clear()
+        self._bridged.clear()
 
     # Subscriptions
 
@@ -189,6 +230,7 @@ class Router:
         else:
             self._routes.pop(topic_filter, None)
             self._mounted.pop(topic_filter, None)
+            self._bridged.pop(topic_filter, None)
 
     # Retained messages
 
@@ -208,3 +250,10 @@ class Router:
         self._stats.retained = len(self.retained)
         if self._store.durable:
             self._store.set_retained(topic_name, message)
+
+
+def _is_same(session: Session, source: Session | None) -> bool:
+    """Tell whether a bridge leads back to where a message came from: itself, or another to the same broker."""
+    return source is not None and (
+        session is source or (session.origin is not None and session.origin == source.origin)
+    )

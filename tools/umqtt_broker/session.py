@@ -48,6 +48,7 @@ class Session:
     subscriptions have it, what the client sees has not. permission, username, rights: who it is and what it may do;
     rights None: everything. away_since: when its last connection ended, in seconds since 1970. queued_bytes: payload
     bytes that wait behind the cursor. dropped: messages dropped for this session. will: of the connected client.
+    is_bridge: the client is another broker. origin: which one; bridges of one origin do not get each other's messages.
     """
 
     __slots__ = (
@@ -66,12 +67,14 @@ class Session:
         "greeting",
         "in_flight",
         "inbound",
+        "is_bridge",
         "keeps_qos0",
         "key",
         "last_packet_id",
         "limit",
         "mount",
         "number",
+        "origin",
         "out",
         "permission",
         "queue",
@@ -95,6 +98,8 @@ class Session:
         self.username: bytes | None = None
         self.rights: Rights | None = None
         self.will: Will | None = None
+        self.is_bridge = False
+        self.origin: bytes | None = None
         self.subscriptions: dict[bytes, int] = {}
         self.inbound: set[int] | frozenset[int] = _NOTHING
         # Nothing until it is needed: an empty deque takes 700 bytes, and most clients of a fleet only publish.

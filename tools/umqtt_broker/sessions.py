@@ -102,6 +102,7 @@ class Sessions:
     def identify(self, connection: Connection, packet: Connect) -> tuple[int | asyncio.Future[int], Connect]:
         """Find out who connects. Returns the CONNACK return code or its future, and the CONNECT with its identifier."""
         listener, config = connection.listener, self._config
+        named = packet
         if packet.client_id:
             if config.client_id_prefixes and not packet.client_id.startswith(config.client_id_prefixes):
                 return IDENTIFIER_REJECTED, packet
@@ -114,11 +115,12 @@ class Sessions:
             if not (may_name and is_allowed):
                 return IDENTIFIER_REJECTED, packet
             prefix = config.auto_id_prefix if listener.auto_id_prefix is None else listener.auto_id_prefix
-            packet = packet._replace(client_id=prefix + secrets.token_hex(8).encode())
+            named = packet._replace(client_id=prefix + secrets.token_hex(8).encode())
         peer = _peer(connection)
         if listener.use_identity_as_username and peer.identity is None:
             return NOT_AUTHORIZED, packet
-        return self._permission(connection).connect(packet, peer), packet
+        # Asked with the CONNECT as it came: rules for identifiers are about those that clients choose.
+        return self._permission(connection).connect(packet, peer), named
 
     def connect(self, connection: Connection, packet: Connect) -> bool:
         """Give a connection that is let in its session. Returns session_present."""
@@ -133,11 +135,17 @@ class Sessions:
             session.connection.ending = f"taken over from {connection.peer}"
             session.connection.abort()
             session = self._by_client_id.get(key)
+        permission, username = self._permission(connection), _peer(connection).username(packet) or None
+        rights = permission.rights(client_id, username)
+        if session is not None and rights is not None and session.username != username:
+            # What waits for one user is not for another.
+            self._stats.sessions_of_others += 1
+            self.discard(session)
+            session = None
         session_present = session is not None and not packet.clean_session
         if session is not None and packet.clean_session:
             self.discard(session)
             session = None
-        username = _peer(connection).username(packet)
         if session is None:
             session = self._new(key, client_id, mount, packet.clean_session)
             if session.store is not None:
@@ -145,8 +153,11 @@ class Sessions:
         else:
             self._return(session, username)
         session.username = username
-        session.permission = self._permission(connection)
-        self._set_rights(session, session.permission.rights(client_id, username))
+        session.permission = permission
+        if session.rights is not rights or session.is_bridge != packet.bridge:
+            session.rights, session.is_bridge = rights, packet.bridge
+            if session.subscriptions:
+                self._router.forget_routes()
         self._set_will(session, packet.will)
         session.attach(connection)
         connection.session = session
@@ -239,14 +250,17 @@ class Sessions:
             return
         self.forget_will(session)
         if _may_publish(session, will):
-            self._publish(will)
+            self._publish(will, session if session.is_bridge else None)
         else:
             self._stats.denied += 1
 
-    def _publish(self, will: Will) -> None:
+    def _publish(self, will: Will, source: Session | None = None) -> None:
         self._stats.wills += 1
         retain = int(will.retain and self._config.retain_available)
-        self._router.publish(will.topic_name, will.payload, will.qos, retain)
+        if source is None:
+            self._router.publish(will.topic_name, will.payload, will.qos, retain)
+        else:
+            self._router.publish_from(source, will.topic_name, will.payload, will.qos, retain)
 
     def forget_will(self, session: Session) -> None:
         """The client has said DISCONNECT [MQTT-3.1.2-10], or its will is published."""
@@ -276,12 +290,6 @@ class Sessions:
             if limits is not None:
                 for session in self._by_client_id.values():
                     limits.added(session, session.queued, session.queued_bytes)
-
-    def _set_rights(self, session: Session, rights: Rights | None) -> None:
-        if session.rights is not rights:
-            session.rights = rights
-            if session.subscriptions:
-                self._router.forget_routes()
 
     def _new(self, key: bytes, client_id: bytes, mount: bytes, clean: bool) -> Session:
         kind = DurableSession if self._store.durable and not clean else Session

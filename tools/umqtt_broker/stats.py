@@ -15,7 +15,8 @@ class Stats:
     bytes_in / bytes_out: read from / handed to network connections.
     denied: messages a client may not publish; acknowledged as the specification asks, and not routed.
     resent: PUBLISH packets sent again with DUP. takeovers: connections closed by a newer one of the same client.
-    wills: published. sessions_expired: forgotten because their client stayed away for session_expiry.
+    wills: published. sessions_of_others: discarded because a client of another user came under their identifier.
+    sessions_expired: forgotten because their client stayed away for session_expiry.
     keep_alive_timeouts, connect_timeouts: connections closed for silence.
     unknown_acknowledgements: PUBACK, PUBREC or PUBCOMP for a packet identifier that is not in use.
     publishers_held: times a publisher was not read from because a queue was full.
@@ -59,6 +60,7 @@ class Stats:
         "retained",
         "sessions",
         "sessions_expired",
+        "sessions_of_others",
         "subscriptions",
         "takeovers",
         "unknown_acknowledgements",
@@ -72,6 +74,7 @@ class Stats:
         self.connections_refused = 0
         self.sessions = 0
         self.sessions_expired = 0
+        self.sessions_of_others = 0
         self.subscriptions = 0
         self.retained = 0
         self.messages_in = 0
