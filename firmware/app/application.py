@@ -4,14 +4,20 @@ import os
 import sys
 import time
 
+import startup
 from app import VERSION
+from app.actions import Actions
+from app.board import Board
 from app.clock import Clock, system_clock
 from app.commands import Commands
-from app.health import CrashReport, Log, Status
-from app.identity import hardware_id, open_identity
-from app.sensors import LoopTimer, System
+from app.crash import CrashReport
+from app.health import Health, reset_cause, start_watchdog
+from app.identity import Identity, hardware_id
+from app.ledger import Ledger
+from app.log import Log
+from app.restart import Restart, hardware_reset
 from app.settings import SettingsError, load
-from app.telemetry import Telemetry
+from app.status import Status
 from app.wifi import Wifi
 from umqtt_robust import Client, Will
 from umqtt_robust.errors import StoreError
@@ -27,64 +33,109 @@ _STATE_FOLDER = "/state"
 class Application:
     """The loop. Each part does a little in its step() and never waits; all waiting is in run()."""
 
-    def __init__(self, client, clock, loop_timer, wifi, telemetry, commands, status, crash_report, sleep_ms):
-        self._client = client
-        self._clock = clock
-        self._loop_timer = loop_timer
-        self._wifi = wifi
-        self._telemetry = telemetry
-        self._commands = commands
-        self._status = status
-        self._crash_report = crash_report
+    def __init__(self, board, sleep_ms):
+        self.board = board
         self._sleep_ms = sleep_ms
 
     def run(self):
         """For ever. What is raised here is a bug of this program, never the state of the network."""
+        board = self.board
         while True:
             wait_ms = self.step()
-            if self._wifi.connected or self._client.connected:
-                self._client.poll(wait_ms)
+            if board.wifi.connected or board.client.connected:
+                board.client.poll(wait_ms)
             else:
                 # Attempts without a network would only lengthen the client's pauses between them.
                 self._sleep_ms(min(wait_ms, _WIFI_POLL_MS))
 
     def step(self):
         """One pass. Returns the milliseconds until the next one is due."""
-        self._loop_timer.start()
-        self._wifi.step(self._clock.uptime_ms())
-        self._status.step(self._client)
-        self._crash_report.step(self._client)
-        self._commands.step()
-        wait_ms = self._telemetry.step()
-        self._loop_timer.stop()
-        return _LONGEST_WAIT_MS if wait_ms is None else min(wait_ms, _LONGEST_WAIT_MS)
+        board = self.board
+        if board.loop_timer:
+            board.loop_timer.start()
+        board.wifi.step(board.clock.uptime_ms())
+        board.status.step(board.client)
+        board.crash_report.step(board.client)
+        board.actions.step()
+        board.commands.step()
+        wait_ms = _LONGEST_WAIT_MS
+        for part in (board.update, board.telemetry, board.sleeper):
+            if part:
+                wanted = part.step()
+                if wanted is not None and wanted < wait_ms:
+                    wait_ms = wanted
+        board.restart.step()
+        board.health.step()
+        if board.loop_timer:
+            board.loop_timer.stop()
+        return wait_ms
 
 
 def build(folder="/"):
     """The Application of the settings in folder. Raises SettingsError, naming the key."""
+    boots = startup.now or startup.begin()
     settings, secrets = load(folder)
-    clock = Clock(time.ticks_ms, time.ticks_diff, system_clock(time, sys.platform))
+    if settings.get("watchdog_ms") and not boots.woke:
+        start_watchdog(settings["watchdog_ms"])
+    board = Board(folder.rstrip("/"), settings, boots, VERSION)
+    wake = _wake(boots)
     # Durable before anything is read, sent or retried.
-    identity = open_identity(settings["device_id"] or _hardware_id(), _state_folder(folder))
-    status = Status(identity, VERSION)
-    client, store_error = _client(settings, secrets, identity, status, _state_folder(folder))
-    log = Log(client, identity)
-    if identity.counter_error:
-        log.report("warning", identity.counter_error)
-    if store_error:
-        log.report("error", store_error)
-    loop_timer = LoopTimer(clock)
-    telemetry = Telemetry(client, identity, clock, (System(clock, loop_timer),), settings["interval_ms"], log.report)
-    commands = Commands(client, identity, clock, telemetry)
+    board.identity = identity = Identity(settings["device_id"] or _hardware_id(), boots.count, wake and wake.random_bits)
+    board.clock = clock = Clock(time.ticks_ms, time.ticks_diff, system_clock(time, sys.platform))
+    extra = {"slot": boots.slot, "cause": reset_cause()}
+    if boots.on_trial:
+        extra["trial"] = True
+    if boots.failed != startup.NONE:
+        extra["rolled_back"] = boots.failed
+    board.status = Status(identity, VERSION, "safe mode" if boots.safe else "boot", extra)
+    state_folder = _state_folder(folder)
+    board.client = client = _client(settings, secrets, identity, board.status, state_folder)
+    board.log = log = Log(client, identity)
+    for level, text in (("warning", boots.error), ("error", client.store_error)):
+        if text:
+            log.report(level, text)
+    board.crash_report = CrashReport(log.report)
+    board.restart = Restart(client, clock, board.status, boots, hardware_reset)
+    if not boots.safe:
+        _add_telemetry(board, wake)
+    board.actions = Actions(board)
     command_topic = identity.topic("cmd")
-    client.on(command_topic, commands.handle)
-    client.subscribe(command_topic, qos=1)
-    wifi = Wifi(_station() if settings["wifi"] else None, settings["wifi"], secrets["wifi"])
-    return Application(client, clock, loop_timer, wifi, telemetry, commands, status, CrashReport(log), time.sleep_ms)
+    board.commands = Commands(client, identity.topic("reply"), Ledger(state_folder + "/commands"), board.actions)
+    client.on(command_topic, board.commands.handle)
+    client.subscribe(command_topic, qos=2)
+    board.health = Health(client, clock, board.telemetry, boots, board.restart)
+    board.wifi = Wifi(_station() if settings["wifi"] else None, settings["wifi"], secrets["wifi"])
+    return Application(board, time.sleep_ms)
+
+
+def _add_telemetry(board, wake):
+    # What safe mode does without.
+    from app.sensors import LoopTimer, System
+    from app.telemetry import Telemetry
+
+    board.loop_timer = LoopTimer(board.clock)
+    sensors = (System(board.clock, board.loop_timer),)
+    board.telemetry = Telemetry(
+        board.client, board.identity, board.clock, sensors, board.settings["interval_ms"], board.log.report
+    )
+    if board.settings.get("sleep_s"):
+        board.sleep(wake)
+
+
+def _wake(boots):
+    # What the deep sleep before this start kept, or None: then this is a boot like any other.
+    if not boots.woke:
+        return None
+    from app.sleep import woken
+
+    wake = woken(boots.count)
+    if wake is None:
+        boots.count_boot()
+    return wake
 
 
 def _client(settings, secrets, identity, status, state_folder):
-    # (client, None), or with a store in RAM and why: a board whose flash cannot be read must still be reachable.
+    # With a store in RAM where the flash cannot be read: the board must still be reachable.
     options = {
         "keep_alive": settings["keep_alive"],
         "clean_session": False,
@@ -96,9 +147,12 @@ def _client(settings, secrets, identity, status, state_folder):
     # A small file needs no block of its own up to this size, by the program size of the flash.
     store = FlashStore(state_folder + "/mqtt", slots, chunk=504 if sys.platform == "rp2" else 120)
     try:
-        return Client(name, brokers, store=store, **options), None
+        client = Client(name, brokers, store=store, **options)
+        client.store_error = None
     except StoreError as error:
-        return Client(name, brokers, store=MemoryStore(slots), **options), "readings are not kept in flash: %s" % error
+        client = Client(name, brokers, store=MemoryStore(slots), **options)
+        client.store_error = "readings are not kept in flash: %s" % error
+    return client
 
 
 def _hardware_id():
@@ -123,6 +177,6 @@ def _state_folder(folder):
     try:
         os.mkdir(path)
     except OSError:
-        # It exists; if it could not be made, writing the counter fails next and says so.
+        # It exists; if it could not be made, the store's first write fails and says so.
         pass
     return path

@@ -1,27 +1,63 @@
 """settings.json and secrets.json: what they may hold, checked with errors that name the file and the key.
 
-    settings.json  {"device_id": null, "brokers": ["mqtt://192.168.1.2:1883"], "interval_ms": 1000,
-                    "keep_alive": 60, "wifi": ["workshop", "phone"], "outbox": 64}
-    secrets.json   {"wifi": {"workshop": "password"}, "mqtt": {"username": "pump-7", "password": "…"}}
+    settings.json  {"brokers": ["mqtts://broker.example"], "interval_ms": 10000, "wifi": ["workshop", "phone"],
+                    "sensors": [{"module": "dht22", "pin": 4, "name": "cellar"}]}
+    secrets.json   {"wifi": {"workshop": "password"}, "mqtt": {"username": "pump-7", "password": "…"},
+                    "tls": {"ca": "/ca.pem", "cert": "/pump-7.pem", "key": "/pump-7.key"}}
 
-device_id null means machine.unique_id() in hex. interval_ms is in milliseconds, keep_alive in seconds (0:
-off). wifi lists the networks to try, in order (none: the network is a cable's or an operating system's); their
-passwords are in secrets.json (none: an open network). outbox is in messages. A key left out has the value of
-DEFAULTS. The host checks with the same functions before it deploys. No error text repeats a secret.
+A key left out has the value of DEFAULTS; docs/firmware.md describes each. The host checks with the same functions
+before it deploys, and imports this file by its path: it needs nothing else of the firmware. settings_files.py reads and
+writes the two on the board. No error repeats a secret.
 """
 
-import json
+FILE = "settings.json"
+SECRETS = "secrets.json"
 
-DEFAULTS = {"device_id": None, "brokers": [], "interval_ms": 1000, "keep_alive": 60, "wifi": [], "outbox": 64}
+DEFAULTS = {
+    "device_id": None,
+    "brokers": [],
+    "interval_ms": 1000,
+    "keep_alive": 60,
+    "outbox": 64,
+    "telemetry_qos": 1,
+    "expires_s": 0,
+    "wifi": [],
+    "country": "",
+    "hostname": None,
+    "power_save": False,
+    "ntp_host": None,
+    "log_level": "info",
+    "sensors": [],
+    "watchdog_ms": 30_000,
+    "sleep_s": 0,
+    "home_assistant": False,
+    "update_url": None,
+    "board": None,
+}
 
-_SHORTEST_INTERVAL_MS = 10
-_LONGEST_INTERVAL_MS = 86_400_000
-_LONGEST_KEEP_ALIVE = 65535
-_LARGEST_OUTBOX = 10_000
+# What a running board takes over at once; the rest counts from the next boot on.
+LIVE = ("interval_ms", "telemetry_qos", "expires_s", "log_level", "home_assistant")
+
+LEVELS = ("debug", "info", "warning", "error")
+
+# key: (least, most, unit). 0 means off or never, where it is allowed.
+_NUMBERS = {
+    "interval_ms": (10, 86_400_000, "milliseconds"),
+    "keep_alive": (0, 65535, "seconds"),
+    "outbox": (1, 10_000, "messages"),
+    "telemetry_qos": (1, 2, "QoS"),
+    "expires_s": (0, 31_536_000, "seconds"),
+    "watchdog_ms": (0, 3_600_000, "milliseconds"),
+    "sleep_s": (0, 604_800, "seconds"),
+}
+_SWITCHES = ("power_save", "home_assistant")
+_SHORTEST_WATCHDOG_MS = 1000
 _LONGEST_NAME = 64
-_SCHEMES = ("mqtt://", "mqtts://")
-# IEEE 802.11: an SSID has at most 32 bytes.
+# A name of a network in DNS (RFC 1035) has at most 63 characters; the ports take 32.
+_LONGEST_HOSTNAME = 32
+# IEEE 802.11: an SSID has at most 32 bytes; a WPA2 passphrase 8 to 63 characters, or 64 as hex digits.
 _LONGEST_SSID = 32
+_MOST_SENSORS = 16
 
 
 class SettingsError(ValueError):
@@ -34,69 +70,59 @@ class SettingsError(ValueError):
         self.problem = problem
 
 
-def load(folder):
-    """(settings, secrets) from the two files in folder, checked, with defaults filled in.
-
-    Raises SettingsError. secrets.json may be missing; settings.json may not, since a board without a broker
-    is of no use.
-    """
-    settings = check_settings(_read(folder, "settings.json", None))
-    secrets = check_secrets(_read(folder, "secrets.json", {}))
-    return settings, secrets
-
-
-def check_settings(values, file="settings.json"):
+def check_settings(values, file=FILE):
     """values with the defaults filled in. Raises SettingsError."""
-    _check_object(values, DEFAULTS, file, "")
+    check_object(values, DEFAULTS, file, "")
     merged = dict(DEFAULTS)
     merged.update(values)
-    for key, check in (
-        ("device_id", _device_id_problem),
-        ("brokers", _brokers_problem),
-        ("interval_ms", _interval_problem),
-        ("keep_alive", _keep_alive_problem),
-        ("wifi", _wifi_problem),
-        ("outbox", _outbox_problem),
-    ):
-        problem = check(merged[key])
+    for key in DEFAULTS:
+        value = merged[key]
+        if key in _NUMBERS:
+            problem = _number_problem(value, *_NUMBERS[key])
+        elif key in _SWITCHES:
+            problem = None if isinstance(value, bool) else "must be true or false"
+        else:
+            problem = _CHECKS[key](value)
         if problem:
             raise SettingsError(file, key, problem)
+    if 0 < merged["watchdog_ms"] < _SHORTEST_WATCHDOG_MS:
+        raise SettingsError(file, "watchdog_ms", "must be 0 (off) or at least %d" % _SHORTEST_WATCHDOG_MS)
     return merged
 
 
-def check_secrets(values, file="secrets.json"):
+def check_secrets(values, file=SECRETS):
     """values with the defaults filled in. Raises SettingsError, which never repeats a secret."""
-    _check_object(values, ("wifi", "mqtt"), file, "")
-    wifi = values.get("wifi", {})
-    mqtt = values.get("mqtt", {})
-    _check_object(wifi, None, file, "wifi")
-    _check_object(mqtt, ("username", "password"), file, "mqtt")
-    for section, entries in (("wifi", wifi), ("mqtt", mqtt)):
+    sections = {"wifi": None, "mqtt": ("username", "password"), "tls": ("ca", "cert", "key")}
+    check_object(values, sections, file, "")
+    filled = {}
+    for section, known in sections.items():
+        entries = filled[section] = values.get(section, {})
+        check_object(entries, known, file, section)
         for key, value in entries.items():
             if not isinstance(value, str):
                 raise SettingsError(file, section + "." + key, "must be text")
+            if section == "wifi" and value and not 8 <= len(value.encode()) <= 64:
+                raise SettingsError(file, "wifi." + key, "a password has 8 to 63 characters; \"\" is an open network")
+            if section == "tls" and not (value.startswith("/") and len(value) > 1):
+                raise SettingsError(file, "tls." + key, "must be the path of a file on the board, for instance /ca.pem")
     # [MQTT-3.1.2-22] a password without a user name cannot be sent.
-    if "password" in mqtt and "username" not in mqtt:
+    if "password" in filled["mqtt"] and "username" not in filled["mqtt"]:
         raise SettingsError(file, "mqtt.username", "is missing, and MQTT has no password without a user name")
-    return {"wifi": wifi, "mqtt": mqtt}
+    tls = filled["tls"]
+    for one, other in (("cert", "key"), ("key", "cert"), ("cert", "ca")):
+        if one in tls and other not in tls:
+            raise SettingsError(file, "tls." + other, "is missing, and tls.%s is of no use without it" % one)
+    return filled
 
 
-def _read(folder, file, missing):
-    path = folder.rstrip("/") + "/" + file
-    try:
-        with open(path) as stream:
-            text = stream.read()
-    except OSError:
-        if missing is None:
-            raise SettingsError(file, "", "is not on the board; it must hold at least the list of brokers")
-        return missing
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise SettingsError(file, "", "is not JSON")
+def check_together(settings, secrets):
+    """What only the two files together can have wrong. Raises SettingsError."""
+    if settings["brokers"][0].startswith("mqtts:") and "ca" not in secrets["tls"]:
+        raise SettingsError(SECRETS, "tls.ca", "is missing: without it no mqtts broker can be trusted")
 
 
-def _check_object(values, known, file, section):
+def check_object(values, known, file, section):
+    """Raises SettingsError unless values is a dict with no other keys than known (None: any)."""
     if not isinstance(values, dict):
         raise SettingsError(file, section, "must be an object")
     if known is None:
@@ -104,19 +130,47 @@ def _check_object(values, known, file, section):
     for key in values:
         if key not in known:
             name = section + "." + key if section else key
-            raise SettingsError(file, name, "unknown key; known are " + ", ".join(sorted(known)))
+            raise SettingsError(file, name, "unknown key; " + _nearest(key, sorted(known)))
+
+
+def _nearest(key, known):
+    # By the pairs of letters that two names share, which costs a board little.
+    def likeness(name):
+        shared = sum([name[i : i + 2] in key for i in range(len(name) - 1)])
+        return 2 * shared / (len(name) + len(key) - 2) if len(name) + len(key) > 2 else 0
+
+    best = max(known, key=likeness)
+    return "did you mean %s?" % best if likeness(best) > 0.5 else "known are " + ", ".join(known)
+
+
+def _is_text(value, most, least=1):
+    return isinstance(value, str) and least <= len(value.encode()) <= most
+
+
+def _only(text, others):
+    # None, or what is wrong with the first character that is no ASCII letter, no digit and none of others.
+    for character in text:
+        if not (character.isalpha() or character.isdigit() or character in others) or ord(character) > 126:
+            return "%r: only letters, digits and %s are allowed" % (character, " ".join(others))
+    return None
+
+
+def _number_problem(value, least, most, unit):
+    # isinstance(True, int) holds, and true is no number of seconds.
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        if unit == "QoS":
+            return "must be %d or %d" % (least, most)
+        return "must be a whole number of %s from %d to %d" % (unit, least, most)
+    return None
 
 
 def _device_id_problem(value):
     if value is None:
         return None
-    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_NAME:
+    if not _is_text(value, _LONGEST_NAME):
         return "must be null or text of 1 to %d characters" % _LONGEST_NAME
-    for character in value:
-        # It is a level of topic names [MQTT-4.7.1] and goes unescaped into readers' shells and file names.
-        if not (character.isalpha() or character.isdigit() or character in "-_.:") or ord(character) > 126:
-            return "%r: only letters, digits and - _ . : are allowed" % character
-    return None
+    # It is a level of topic names [MQTT-4.7.1] and goes unescaped into readers' shells and file names.
+    return _only(value, "-_.:")
 
 
 def _brokers_problem(value):
@@ -126,49 +180,106 @@ def _brokers_problem(value):
         problem = _address_problem(address)
         if problem:
             return "address %d: %s" % (position + 1, problem)
+        if address.startswith("mqtts:") != value[0].startswith("mqtts:"):
+            # Whoever blocks the encrypted one must not be given the readings in the clear.
+            return "address %d: mqtts and mqtt must not be mixed" % (position + 1)
     return None
 
 
 def _address_problem(address):
-    if not isinstance(address, str) or not address.startswith(_SCHEMES):
+    if not isinstance(address, str) or not address.startswith(("mqtt://", "mqtts://")):
         return "must begin with mqtt:// or mqtts://"
-    rest = address[address.index("://") + 3:]
+    rest = address[address.index("://") + 3 :]
     # Checked before anything is quoted: a password belongs in secrets.json.
     if "@" in rest:
         return "must not hold a user name; put it into secrets.json under mqtt"
-    host, _, port = rest.rpartition(":") if ":" in rest and not rest.endswith("]") else (rest, "", "")
-    if not host or "/" in rest:
-        return "%r: must be mqtt://host or mqtt://host:port" % address
-    if port and not (port.isdigit() and 0 < int(port) < 65536):
-        return "%r: the port must be 1 to 65535" % address
-    if not port and rest.endswith(":"):
-        return "%r: the port is missing after the colon" % address
+    if not _is_host_and_port(rest):
+        return "%r: must be like mqtt://host or mqtt://host:1883" % address
     return None
 
 
-def _interval_problem(value):
-    return _whole_number_problem(value, _SHORTEST_INTERVAL_MS, _LONGEST_INTERVAL_MS, "milliseconds")
-
-
-def _keep_alive_problem(value):
-    return _whole_number_problem(value, 0, _LONGEST_KEEP_ALIVE, "seconds")
-
-
-def _outbox_problem(value):
-    return _whole_number_problem(value, 1, _LARGEST_OUTBOX, "messages")
-
-
-def _whole_number_problem(value, low, high, unit):
-    # isinstance(True, int) holds, and true is no number of seconds.
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        return "must be a whole number of %s from %d to %d" % (unit, low, high)
-    return None
+def _is_host_and_port(text):
+    host, port = text, ""
+    if ":" in text and not text.endswith("]"):
+        host, _, port = text.rpartition(":")
+        if not port.isdigit() or not 0 < int(port) < 65536:
+            return False
+    return bool(host) and not [character for character in host if character in "/?# "]
 
 
 def _wifi_problem(value):
     if not isinstance(value, list):
         return "must be a list of network names"
     for position, ssid in enumerate(value):
-        if not isinstance(ssid, str) or not 0 < len(ssid.encode()) <= _LONGEST_SSID:
+        if not _is_text(ssid, _LONGEST_SSID):
             return "network %d: must be text of 1 to %d bytes" % (position + 1, _LONGEST_SSID)
     return None
+
+
+def _country_problem(value):
+    if value == "" or _is_text(value, 2, 2) and value.isalpha() and value.upper() == value:
+        return None
+    return "must be \"\" or two capital letters (ISO 3166), for instance \"DE\""
+
+
+def _hostname_problem(value):
+    if value is None:
+        return None
+    if not _is_text(value, _LONGEST_HOSTNAME) or "-" in (value[0], value[-1]):
+        return "must be null or text of 1 to %d characters, the first and last no hyphen" % _LONGEST_HOSTNAME
+    return _only(value, "-")
+
+
+def _ntp_host_problem(value):
+    if value is None or value == "" or _is_text(value, 255) and _is_host_and_port(value):
+        return None
+    return "must be null, \"\" (off), host or host:port"
+
+
+def _log_level_problem(value):
+    return None if value in LEVELS else "must be one of " + ", ".join(LEVELS)
+
+
+def _sensors_problem(value):
+    if not isinstance(value, list) or len(value) > _MOST_SENSORS:
+        return "must be a list of at most %d objects" % _MOST_SENSORS
+    names = []
+    for position, sensor in enumerate(value):
+        where = "sensor %d: " % (position + 1)
+        module = sensor.get("module") if isinstance(sensor, dict) else None
+        if not _is_text(module, 32) or _only(module, "_") or module[0].isdigit():
+            return where + "must be an object like {\"module\": \"dht22\", \"pin\": 4, \"name\": \"cellar\"}"
+        name = sensor.get("name", "")
+        if not isinstance(name, str) or len(name) > 32 or _only(name, "-_"):
+            return where + "name: must be text of at most 32 letters, digits, - and _"
+        if (module, name) in names:
+            # Their metrics would have the same names, and one of them would be lost.
+            return where + "another one of %s has the same name; give each its own" % module
+        names.append((module, name))
+    return None
+
+
+def _update_url_problem(value):
+    if value is None or _is_text(value, 255) and value.startswith(("http://", "https://")) and "@" not in value:
+        return None
+    return "must be null or the beginning of the addresses that may be loaded, https://… or http://…, without a user"
+
+
+def _board_problem(value):
+    if value is None:
+        return None
+    return _only(value, "_") if _is_text(value, _LONGEST_NAME) else "must be null or the name of a folder in boards/"
+
+
+_CHECKS = {
+    "device_id": _device_id_problem,
+    "brokers": _brokers_problem,
+    "wifi": _wifi_problem,
+    "country": _country_problem,
+    "hostname": _hostname_problem,
+    "ntp_host": _ntp_host_problem,
+    "log_level": _log_level_problem,
+    "sensors": _sensors_problem,
+    "update_url": _update_url_problem,
+    "board": _board_problem,
+}

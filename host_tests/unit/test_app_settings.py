@@ -1,6 +1,10 @@
 """settings.json and secrets.json: every mistake is one line that names file and key, and no secret."""
 
-from app.settings import SettingsError, check_secrets, check_settings
+import json
+import os
+
+from app import settings, settings_files
+from app.settings import SettingsError, check_secrets, check_settings, check_together
 from umqtt_testkit.portable import equal, raises
 
 _GOOD = {"brokers": ["mqtt://127.0.0.1:1883"]}
@@ -12,23 +16,65 @@ def _with(**changes):
     return values
 
 
-def test_a_list_of_brokers_is_enough():
-    settings = check_settings(_GOOD)
-    equal(settings["interval_ms"], 1000)
-    equal(settings["keep_alive"], 60)
-    equal(settings["device_id"], None)
-    equal(settings["wifi"], [])
+class _Folder:
+    """A new folder with these files, as text; removed at the end."""
+
+    def __init__(self, **files):
+        self.path = "/tmp/umqtt-settings-%s" % os.urandom(4).hex()
+        os.mkdir(self.path)
+        for name, text in files.items():
+            self.write(name + ".json", text)
+
+    def write(self, name, text):
+        with open(self.path + "/" + name, "w") as file:
+            file.write(text)
+
+    def read(self, name="settings.json"):
+        with open(self.path + "/" + name) as file:
+            return file.read()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for name in os.listdir(self.path):
+            os.remove(self.path + "/" + name)
+        os.rmdir(self.path)
+
+
+def test_a_list_of_brokers_is_enough_and_all_else_has_its_default():
+    filled = check_settings(_GOOD)
+    equal(sorted(filled), sorted(settings.DEFAULTS))
+    for key in filled:
+        if key != "brokers":
+            equal(filled[key], settings.DEFAULTS[key], key)
 
 
 def test_every_bad_value_names_its_key():
+    sensor = {"module": "dht22", "pin": 4}
     for key, values in (
         ("device_id", (1, "", "a/b", "a+b", "a#", "a b", "x" * 65, "é")),
         ("brokers", ([], "mqtt://a", [1], ["http://a"], ["mqtt://"], ["mqtt://a:0"], ["mqtt://a:65536"],
-                     ["mqtt://a:"], ["mqtt://a:b"], ["mqtt://a/b"], ["mqtt://u:p@a"])),
+                     ["mqtt://a:"], ["mqtt://a:b"], ["mqtt://a/b"], ["mqtt://u:p@a"], ["mqtts://a", "mqtt://b"])),
         ("interval_ms", (0, 9, -1, 86400001, 1.5, "1000", None, True)),
         ("keep_alive", (-1, 65536, 1.5, "60", None, False)),
         ("outbox", (0, -1, 10001, 2.5, "64", None, True)),
+        ("telemetry_qos", (0, 3, "1", None, True, 1.0)),
+        ("expires_s", (-1, 31536001, 0.5, None, False)),
         ("wifi", ("net", [1], [""], ["x" * 33])),
+        ("country", (None, "de", "D", "DEU", 49, "D1")),
+        ("hostname", ("", "-a", "a-", "a_b", "a.b", "x" * 33, 5)),
+        ("power_save", (0, 1, None, "yes")),
+        ("ntp_host", (5, "a:b", "a:0", ":123", "a b", "http://a")),
+        ("log_level", ("verbose", None, 3, [])),
+        ("sensors", ({}, ["dht22"], [{}], [{"module": 3}], [{"module": ""}], [{"module": "../x"}], [{"module": "1x"}],
+                     [{"module": "dht22", "name": 4}], [{"module": "dht22", "name": "a b"}], [sensor, sensor],
+                     [{"module": "a", "name": str(n)} for n in range(17)])),
+        ("watchdog_ms", (-1, 999, 3600001, None, True)),
+        ("sleep_s", (-1, 604801, 1.5, None)),
+        ("home_assistant", (0, "on", None)),
+        ("update_url", (1, "", "ftp://a", "https://u:p@a")),
+        ("board", (1, "", "../x", "a b")),
     ):
         for value in values:
             error = raises(SettingsError, check_settings, _with(**{key: value}))
@@ -36,10 +82,31 @@ def test_every_bad_value_names_its_key():
             assert "\n" not in str(error) and str(error).startswith("settings.json: %s: " % key), str(error)
 
 
-def test_an_unknown_key_is_refused_by_name():
-    error = raises(SettingsError, check_settings, _with(intervall_ms=5))
-    equal(error.key, "intervall_ms")
-    assert "interval_ms" in str(error)
+def test_every_key_has_values_that_are_accepted():
+    good = {
+        "device_id": (None, "pump-7", "a.b:c_d"), "interval_ms": (10, 86400000), "keep_alive": (0, 65535),
+        "brokers": (["mqtt://a"], ["mqtts://a.example:8883", "mqtts://b"], ["mqtt://[::1]:1883", "mqtt://[::1]"],
+                    ["mqtt://192.168.1.2:1"]),
+        "outbox": (1, 10000), "telemetry_qos": (1, 2), "expires_s": (0, 31536000), "wifi": ([], ["é" * 16]),
+        "country": ("", "DE"), "hostname": (None, "pump-7", "x" * 32), "power_save": (True, False),
+        "ntp_host": (None, "", "pool.ntp.org", "192.168.1.2", "127.0.0.1:12345"), "log_level": settings.LEVELS,
+        "sensors": ([], [{"module": "dht22", "pin": 4, "name": "cellar"}, {"module": "dht22", "pin": 5}]),
+        "watchdog_ms": (0, 1000, 3600000), "sleep_s": (0, 604800), "home_assistant": (True, False),
+        "update_url": (None, "https://updates.example/pumps/"), "board": (None, "ESP32_GENERIC_S3"),
+    }  # fmt: skip
+    equal(sorted(good), sorted(settings.DEFAULTS))
+    for key, values in good.items():
+        for value in values:
+            equal(check_settings(_with(**{key: value}))[key], value)
+
+
+def test_an_unknown_key_is_refused_and_the_nearest_known_one_named():
+    for wrong, right in (("intervall_ms", "interval_ms"), ("broker", "brokers"), ("keepalive", "keep_alive"),
+                         ("timezone_of_the_moon", "known are board, brokers")):
+        error = raises(SettingsError, check_settings, _with(**{wrong: 5}))
+        equal(error.key, wrong)
+        assert right in str(error), str(error)
+    assert "username" in str(raises(SettingsError, check_secrets, {"mqtt": {"user": "x"}}))
 
 
 def test_what_is_no_object_is_refused():
@@ -48,23 +115,69 @@ def test_what_is_no_object_is_refused():
         raises(SettingsError, check_secrets, values)
 
 
-def test_addresses_that_work_are_accepted():
-    addresses = ["mqtt://a", "mqtts://a.example:8883", "mqtt://192.168.1.2:1", "mqtt://[::1]:1883", "mqtt://[::1]"]
-    equal(check_settings(_with(brokers=addresses))["brokers"], addresses)
-
-
 def test_no_error_repeats_a_secret():
     for values in (
         {"mqtt": {"password": "hunter2"}},
         {"mqtt": {"username": ["hunter2"]}},
         {"wifi": {"net": ["hunter2"]}},
+        {"wifi": {"net": "hunter2"}},
         {"wifi": "hunter2"},
+        {"tls": {"ca": "hunter2"}},
     ):
         error = raises(SettingsError, check_secrets, values)
         assert "hunter2" not in str(error), str(error)
     error = raises(SettingsError, check_settings, _with(brokers=["mqtt://user:hunter2@host"]))
     assert "hunter2" not in str(error), str(error)
+    with _Folder(settings=json.dumps(_GOOD), secrets='{"wifi": {"net": hunter2}}') as folder:
+        assert "hunter2" not in str(raises(SettingsError, settings_files.load, folder.path))
 
 
-def test_secrets_may_be_empty():
-    equal(check_secrets({}), {"wifi": {}, "mqtt": {}})
+def test_secrets_may_be_empty_and_tls_goes_together():
+    equal(check_secrets({}), {"wifi": {}, "mqtt": {}, "tls": {}})
+    tls = {"ca": "/ca.pem", "cert": "/c.pem", "key": "/k.pem"}
+    equal(check_secrets({"tls": tls})["tls"], tls)
+    for missing, given in (("key", ("ca", "cert")), ("cert", ("ca", "key")), ("ca", ("cert", "key"))):
+        error = raises(SettingsError, check_secrets, {"tls": {key: tls[key] for key in given}})
+        equal(error.key, "tls." + missing)
+    for password in ("", "x" * 8, "x" * 64):
+        check_secrets({"wifi": {"net": password}})
+
+
+def test_an_mqtts_broker_needs_a_certificate_authority():
+    values = check_settings(_with(brokers=["mqtts://a"]))
+    equal(raises(SettingsError, check_together, values, check_secrets({})).key, "tls.ca")
+    check_together(values, check_secrets({"tls": {"ca": "/ca.pem"}}))
+
+
+def test_the_files_are_read_and_settings_json_may_not_be_missing():
+    with _Folder() as folder:
+        equal(raises(SettingsError, settings_files.load, folder.path).file, "settings.json")
+    with _Folder(settings=json.dumps(_GOOD)) as folder:
+        equal(settings_files.load(folder.path)[0]["outbox"], 64)
+    with _Folder(settings="{") as folder:
+        assert "not JSON" in str(raises(SettingsError, settings_files.load, folder.path))
+
+
+def test_one_key_is_changed_and_the_others_stay_as_they_were_written():
+    with _Folder(settings=json.dumps(_with(keep_alive=30))) as folder:
+        equal(settings_files.change(folder.path, "interval_ms", 5000)["interval_ms"], 5000)
+        equal(json.loads(folder.read()), _with(keep_alive=30, interval_ms=5000))
+        equal(settings_files.change(folder.path, "keep_alive", None)["keep_alive"], 60)
+        equal(json.loads(folder.read()), _with(interval_ms=5000))
+        equal(os.listdir(folder.path), ["settings.json"])
+
+
+def test_a_bad_change_leaves_the_file_alone():
+    before = json.dumps(_GOOD)
+    with _Folder(settings=before) as folder:
+        for key, value in (("interval_ms", 1), ("intervall_ms", 5000), ("intervall_ms", None), ("brokers", None),
+                           ("brokers", ["mqtts://a"])):
+            error = raises(SettingsError, settings_files.change, folder.path, key, value)
+            assert error.key in (key, "tls.ca"), str(error)
+            equal(folder.read(), before)
+
+
+def test_a_cut_between_remove_and_rename_on_fat_loses_nothing():
+    with _Folder() as folder:
+        folder.write("settings.json.new", json.dumps(_GOOD))
+        equal(settings_files.load(folder.path)[0]["brokers"], _GOOD["brokers"])

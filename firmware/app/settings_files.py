@@ -1,0 +1,82 @@
+"""settings.json and secrets.json on the board: read and checked, and changed so that a power cut does no harm."""
+
+import json
+import os
+
+from app.settings import (
+    DEFAULTS,
+    FILE,
+    SECRETS,
+    SettingsError,
+    check_object,
+    check_secrets,
+    check_settings,
+    check_together,
+)
+
+
+def load(folder):
+    """(settings, secrets) from the two files in folder, checked, with defaults filled in.
+
+    Raises SettingsError. secrets.json may be missing; settings.json may not, since a board without a broker
+    is of no use.
+    """
+    settings = check_settings(_read(folder, FILE, None))
+    secrets = check_secrets(_read(folder, SECRETS, {}))
+    check_together(settings, secrets)
+    return settings, secrets
+
+
+def change(folder, key, value):
+    """Set one key of settings.json, durably and all at once; value None restores its default. Returns all settings.
+
+    Raises SettingsError, and OSError when it cannot be written; the file is as it was then.
+    """
+    values = _read(folder, FILE, None)
+    check_object(values, None, FILE, "")
+    if value is None:
+        values.pop(key, None)
+        check_object({key: None}, DEFAULTS, FILE, "")
+    else:
+        values[key] = value
+    settings = check_settings(values)
+    check_together(settings, check_secrets(_read(folder, SECRETS, {})))
+    save(folder, FILE, values)
+    return settings
+
+
+def save(folder, file, values):
+    """Write values as JSON to file: after a power cut it holds either what it held or all of this. Raises OSError."""
+    path = _path(folder, file)
+    with open(path + ".new", "w") as stream:
+        stream.write(json.dumps(values))
+        stream.flush()
+        # littlefs is durable at close; an operating system needs to be told.
+        if hasattr(os, "fsync"):
+            os.fsync(stream.fileno())
+    try:
+        os.rename(path + ".new", path)
+    except OSError:
+        # FAT does not replace. A cut between these two leaves the new file alone, which _read() then takes.
+        os.remove(path)
+        os.rename(path + ".new", path)
+
+
+def _path(folder, file):
+    return folder.rstrip("/") + "/" + file
+
+
+def _read(folder, file, missing):
+    for suffix in ("", ".new"):
+        try:
+            with open(_path(folder, file) + suffix) as stream:
+                text = stream.read()
+        except OSError:
+            continue
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise SettingsError(file, "", "is not JSON")
+    if missing is None:
+        raise SettingsError(file, "", "is not on the board; it must hold at least the list of brokers")
+    return missing
