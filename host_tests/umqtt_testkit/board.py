@@ -8,7 +8,8 @@
         board.kill()                            # the power is cut; the flash keeps what littlefs had written
         board.start()
 
-`python -m umqtt_testkit.board IMAGE LINK` runs one for people: `mpremote connect LINK`, end it with Ctrl-C.
+`python -m umqtt_testkit.board IMAGE [LINK]` runs one for people, until Ctrl-C: `umqtt devices` lists it under the name
+of the link (or of the image), and `mpremote connect LINK` reaches it.
 
 The board is a process that mounts the image as `/`, runs boot.py and main.py and then the REPL. Its end is
 the end of a life: Ctrl-D is a soft reboot, `machine.reset()`, a deep sleep and the watchdog kill it at once,
@@ -35,6 +36,7 @@ from typing import Self
 
 from .board_life import BoardError, BoardProcess, LifeSettings
 from .interpreter import DEVICE_FILES, micropython_command
+from .registry import RegistryError, registered
 
 _BLOCK_SIZE = 4096
 _TOOL_HEAP = "4M"
@@ -243,7 +245,8 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m umqtt_testkit.board", description="a virtual board on a pseudo terminal"
     )
     parser.add_argument("image", type=Path, help="flash image; made when it does not exist")
-    parser.add_argument("link", type=Path, help="name for the port: mpremote connect LINK")
+    parser.add_argument("link", type=Path, nargs="?", help="link to the port: mpremote connect LINK")
+    parser.add_argument("--name", help="what `umqtt --device` calls it; by default the link's name, or the image's")
     parser.add_argument("--geometry", choices=sorted(GEOMETRIES), default="esp32")
     parser.add_argument("--heap", default="256K")
     parser.add_argument("--log", type=Path, help="file for all output")
@@ -251,12 +254,20 @@ def main(arguments: list[str] | None = None) -> int:
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
-    with VirtualBoard(
-        options.image, geometry=options.geometry, heap=options.heap, link=options.link, log=options.log
-    ) as board:
-        board.start()
-        print(f"board at {options.link}", flush=True)
-        ended.wait()
+    name = options.name or (options.link or options.image.with_suffix("")).name
+    try:
+        with (
+            VirtualBoard(
+                options.image, geometry=options.geometry, heap=options.heap, link=options.link, log=options.log
+            ) as board,
+            registered(name, board.port, image=str(board.image)),
+        ):
+            board.start()
+            print(f"board at {options.link or board.port}", flush=True)
+            ended.wait()
+    except RegistryError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -1,0 +1,117 @@
+"""Where virtual boards are found by name, as a plugged-in board is found by its USB id.
+
+One file a board in $XDG_RUNTIME_DIR/umqtt-boards (or, where that variable is missing, umqtt-boards-UID in the folder
+for temporary files), which only its owner may enter:
+
+    NAME    {"port": "/dev/pts/7", "board": "UNIX", "image": "/home/me/flash.img"}
+
+The process that is the board holds a lock (flock) on its file as long as it lives, so the entry of a board that was
+killed is known to be stale: its pseudo terminal may be somebody else's by now. `python -m umqtt_testkit.board` and
+registered() write entries, `umqtt devices` and every command's --device read them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_NAME_CHARACTERS = "-_.:"
+
+
+class RegistryError(Exception):
+    """The registry cannot be used; str() says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A virtual board that runs: its name, its serial port, the folder of its board under boards/, its flash image."""
+
+    name: str
+    port: str
+    board: str
+    image: str
+
+
+def folder() -> Path:
+    """The registry's folder, which need not exist."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime:
+        return Path(runtime) / "umqtt-boards"
+    return Path(tempfile.gettempdir()) / f"umqtt-boards-{os.getuid()}"
+
+
+def entries() -> list[Entry]:
+    """The boards that run, by name. Entries of boards that were killed are removed. Raises RegistryError."""
+    where = folder()
+    if not where.exists():
+        return []
+    _check_ours(where)
+    found = []
+    for file in sorted(where.iterdir()):
+        entry = _read(file)
+        if entry is not None:
+            found.append(entry)
+    return found
+
+
+@contextlib.contextmanager
+def registered(name: str, port: str, *, board: str = "UNIX", image: str = "") -> Iterator[None]:
+    """Within this context the board is found under this name. Raises RegistryError when the name is taken or bad."""
+    if not name or not all(letter.isalnum() or letter in _NAME_CHARACTERS for letter in name) or name[0] == ".":
+        raise RegistryError(f"{name!r} is no name for a board - use letters, digits and - _ . :")
+    where = folder()
+    where.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_ours(where)
+    path = where / name
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RegistryError(f"a virtual board named '{name}' runs already - give this one another name") from None
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, json.dumps({"port": port, "board": board, "image": image}).encode())
+        yield
+        path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def _check_ours(where: Path) -> None:
+    # In a folder for everybody's temporary files, somebody else may have made it first to name ports of his choice.
+    status = where.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise RegistryError(f"{where} must be a folder of yours that nobody else may enter - try: chmod 700 {where}")
+
+
+def _read(file: Path) -> Entry | None:
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return None  # removed meanwhile
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _parse(file.name, os.read(descriptor, 4096))
+    else:
+        # Nobody holds it: its board is dead. A new one of this name that has opened the file but not locked it yet
+        # would lose its entry here, for this instant lasts a microsecond, and it can be started again.
+        file.unlink(missing_ok=True)
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _parse(name: str, text: bytes) -> Entry | None:
+    try:
+        values = json.loads(text)
+        return Entry(name, values["port"], values["board"], values["image"])
+    except (ValueError, KeyError, TypeError):
+        return None  # being written at this moment

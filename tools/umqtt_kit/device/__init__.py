@@ -1,0 +1,23 @@
+"""Boards on a cable: where they are (ports, choose), and what can be done with one (board).
+
+    board = Board(choose(device))           # `device`: what the user gave with --device, or None
+    with board:
+        print(board.info().version, board.files("/"))
+
+    ports    serial ports with a board behind them, and virtual boards
+    choose   which of them --device means; the click option itself
+    board    class Board: one board in its raw REPL
+    line     the serial port under mpremote: deadlines, and errors that say what to do
+    scripts  the programs that run on the board
+
+Everything that talks to a board goes through here; nothing else imports mpremote or opens a serial port. Whatever goes
+wrong is a KitError of one line: exit code 3 when no board is there (none plugged in, port busy, cable pulled), 5 when
+there is one that does not do what it is told.
+"""
+
+from umqtt_kit.device.board import Board, DeviceError, Info
+from umqtt_kit.device.choose import choose, device_option
+from umqtt_kit.device.line import open_serial
+from umqtt_kit.device.ports import Port, find_ports
+
+__all__ = ["Board", "DeviceError", "Info", "Port", "choose", "device_option", "find_ports", "open_serial"]

@@ -1,0 +1,387 @@
+"""One board on its serial port, in the raw REPL. The one place that uses mpremote.
+
+mpremote is used by its Python API (mpremote.transport_serial), not by its command:
+- the API raises what failed: the board's traceback as text of its own, apart from its output; the command prints both
+  mixed and ends with 1 for a missing port, a busy port and a program's mistake alike, and prints no reason why a port
+  could not be opened;
+- the command has no time limits: on a board that prints for ever it never ends;
+- one connection serves hundreds of files, where the command starts a Python and resets the board for each.
+The API may change; this module is all that would have to follow, and host_tests/kit/test_device_board.py tells.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any, Self, cast
+
+from mpremote.transport import TransportError
+from mpremote.transport_serial import SerialTransport
+
+from umqtt_kit.device import scripts
+from umqtt_kit.device.line import Late, Line, gone, open_serial
+from umqtt_kit.device.ports import Port
+from umqtt_kit.errors import EXIT_DEVICE, KitError
+
+BAUDRATE = 115200
+# A board that boots, or finishes a long operation, may miss the first Ctrl-C.
+_ATTEMPTS = 3
+_ATTEMPT_WITHIN_S = 4.0
+_ANSWERS_WITHIN_S = 10.0
+_RESTARTS_WITHIN_S = 3.0
+_REOPENS_WITHIN_S = 15.0
+_RETRY_S = 0.1
+# Base64 of this is 1 KB of source, which a board compiles in a few KB of heap.
+_CHUNK = 768
+_PATHS_A_CALL = 12
+# Where put() writes until the file is whole; left over by an interruption, the next put() overwrites it.
+TEMPORARY = "/umqtt-put.tmp"
+_ARCHITECTURES = (
+    "none", "x86", "x64", "armv6", "armv6m", "armv7m", "armv7em", "armv7emsp", "armv7emdp",
+    "xtensa", "xtensawin", "rv32imc", "rv64imc",
+)  # fmt: skip
+
+
+class DeviceError(KitError):
+    """A program raised on the board. traceback: the board's own text; error: its last line."""
+
+    def __init__(self, message: str, traceback: str) -> None:
+        super().__init__(message, EXIT_DEVICE)
+        self.traceback = traceback
+        self.error = last_line(traceback)
+
+
+@dataclass(frozen=True)
+class Info:
+    """What a board is and runs. Sizes in bytes.
+
+    version: MicroPython's, for instance "1.28.0"; mpy_version, mpy_sub_version: of the .mpy files it loads;
+    architecture: mpy-cross's name for its native code; device_id: from settings.json, else the unique id in hex;
+    app_version: of the application that boot.py has chosen, None without one; has_main: there is a /main.py.
+    """
+
+    version: str
+    mpy_version: int
+    mpy_sub_version: int
+    architecture: str
+    platform: str
+    machine: str
+    build: str
+    unique_id: str | None
+    flash_free: int
+    flash_size: int
+    heap_free: int
+    heap_size: int
+    app_version: str | None
+    device_id: str | None
+    provisioned: bool
+    has_main: bool
+    path: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        return {**asdict(self), "path": list(self.path)}
+
+
+class Board:
+    """A board whose program was interrupted: in the raw REPL, after a soft reset (boot.py has run, main.py has not).
+
+    port: from choose(), or a path. soft_reset=False keeps what the interrupted program had in memory. restart: leaving
+    the context resets the board, so that its program runs again, whatever happened in between. Every method raises
+    KitError: exit code 3 when the board is not there (any more), 5 when it does not do what it should.
+    """
+
+    def __init__(
+        self, port: Port | str, *, restart: bool = True, soft_reset: bool = True, baudrate: int = BAUDRATE
+    ) -> None:
+        self.path = port if isinstance(port, str) else port.path
+        self.name = port if isinstance(port, str) else port.name
+        self._restart = restart
+        self._baudrate = baudrate
+        self._loaded: set[str] = set()
+        self._transport, self._line = self._connect()
+        try:
+            self.interrupt(soft_reset=soft_reset)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._restart:
+                # After a failure that failure is what the user must hear of, not that the board cannot be reset either.
+                with contextlib.suppress(KitError) if kind else contextlib.nullcontext():
+                    self.reset()
+        finally:
+            self.close()
+
+    # Control
+
+    def interrupt(self, *, soft_reset: bool = True) -> None:
+        """Stop whatever runs and wait for the prompt of the raw REPL. Raises KitError."""
+        self._loaded.clear()
+        late = Late(talking=False)
+        for _ in range(_ATTEMPTS):
+            self._line.deadline = time.monotonic() + _ATTEMPT_WITHIN_S
+            try:
+                self._transport.enter_raw_repl(soft_reset=soft_reset)
+                break
+            except Late as error:
+                late = error
+            except TransportError:
+                late = Late(talking=True)
+        else:
+            raise KitError(f"{self.name}: {_no_prompt(late)}", EXIT_DEVICE)
+        self._keep_watchdog_quiet()
+
+    def soft_reset(self) -> None:
+        """Forget everything in memory and run boot.py, not main.py."""
+        self.interrupt(soft_reset=True)
+
+    def reset(self) -> None:
+        """Reset the hardware; boot.py and main.py run. The board must be reopened to be talked to again."""
+        with contextlib.suppress(Late, TransportError):
+            self._line.deadline = time.monotonic() + _RESTARTS_WITHIN_S
+            if not self._transport.in_raw_repl:
+                self._transport.enter_raw_repl(soft_reset=False)
+            self._transport.exec_raw_no_follow("import machine\nmachine.reset()")
+            self._transport.in_raw_repl = False
+            return
+        raise KitError(f"{self.name}: the board cannot be reset from here — press its reset button", EXIT_DEVICE)
+
+    def reopen(self, timeout_s: float = _REOPENS_WITHIN_S) -> None:
+        """After reset(): wait until the port is back (USB of the board itself goes away) and interrupt main.py."""
+        self.close()
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                self._transport, self._line = self._connect()
+                break
+            except KitError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_RETRY_S)
+        self.interrupt()
+
+    def close(self) -> None:
+        """Let go of the port, whatever state the board is in. May be called again."""
+        with contextlib.suppress(OSError):
+            self._transport.close()
+        with contextlib.suppress(OSError):
+            self._line.close()
+
+    # Programs
+
+    def exec(
+        self, source: str, timeout_s: float = _ANSWERS_WITHIN_S, on_output: Callable[[bytes], object] | None = None
+    ) -> str:
+        """Run a program on the board; returns what it printed, or hands it to on_output as it comes.
+
+        Raises DeviceError when the program raised, KitError (exit code 5) when it did not end in timeout_s.
+        """
+        printed = bytearray()
+        show = on_output or printed.extend
+        with self._within(timeout_s):
+            # With a consumer mpremote reads in linear time, and hands the end mark to it as well.
+            _, error = self._transport.exec_raw(
+                source, data_consumer=lambda data: show(data) if data != b"\x04" else None
+            )
+        if error:
+            raise self._device_error(error.decode(errors="replace"))
+        return printed.decode(errors="replace").replace("\r\n", "\n")
+
+    def eval(self, expression: str, timeout_s: float = _ANSWERS_WITHIN_S) -> object:
+        """The value of an expression on the board, if it is a literal (numbers, text, bytes, lists …)."""
+        return self._literal(self.exec(f"print(repr({expression}))", timeout_s))
+
+    # Files; paths are absolute
+
+    def get(self, path: str) -> bytes | None:
+        """A file's content; None when there is none."""
+        lines = self._call("GET", f"_u_get({path!r})", 60.0)
+        return None if lines == "-\n" else base64.b64decode(lines)
+
+    def put(self, path: str, data: bytes, on_sent: Callable[[int], object] | None = None) -> None:
+        """Write a file, making its folders. It is the old file or the new one at any moment, never a part of it.
+
+        on_sent: called with the number of bytes after each chunk.
+        """
+        self._call("PUT", "_u_open()")
+        for start in range(0, len(data), _CHUNK):
+            chunk = data[start : start + _CHUNK]
+            self._call("PUT", f"_u_write({base64.b64encode(chunk)!r})")
+            if on_sent is not None:
+                on_sent(len(chunk))
+        self._call("PUT", f"_u_close({path!r})")
+
+    def hashes(self, paths: Iterable[str]) -> dict[str, str | None]:
+        """SHA-256 in hex of each file, computed on the board; None for one that is not there."""
+        paths = list(paths)
+        found: list[str | None] = []
+        for start in range(0, len(paths), _PATHS_A_CALL):
+            lines = self._call("HASH", f"_u_hash({paths[start : start + _PATHS_A_CALL]!r})", 30.0).split()
+            found += [None if line == "-" else line for line in lines]
+        return dict(zip(paths, found, strict=True))
+
+    def list_files(self, folder: str = "/") -> dict[str, int]:
+        """Path and size of every file in a folder and below; folders have the size -1. Empty if it is not there."""
+        try:
+            lines = self._call("TREE", f"_u_list({folder!r})", 30.0).splitlines()
+        except DeviceError as error:
+            if "ENOENT" in error.error or error.error == "OSError: 2":
+                return {}
+            raise
+        return dict(sorted(ast.literal_eval(line) for line in lines))
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove files; those that are not there already are no error."""
+        paths = list(paths)
+        for start in range(0, len(paths), _PATHS_A_CALL):
+            self._call("REMOVE", f"_u_remove({paths[start : start + _PATHS_A_CALL]!r})")
+
+    def remove_empty(self, folders: Iterable[str]) -> None:
+        """Remove folders, in this order; those with something in them stay."""
+        self._call("REMOVE", f"_u_rmdir({list(folders)!r})")
+
+    def remove_tree(self, folder: str) -> None:
+        """Remove a folder and everything in it."""
+        entries = self.list_files(folder)
+        self.remove(path for path, size in entries.items() if size >= 0)
+        folders = [path for path, size in entries.items() if size < 0]
+        self.remove_empty([*sorted(folders, reverse=True), folder])
+
+    def mkdir(self, path: str) -> None:
+        """Make a folder, and those above it; one that is there already is no error."""
+        self._call("MKDIR", f"_u_mkdir({path!r})")
+
+    def info(self) -> Info:
+        """What the board is and runs."""
+        found = self._literal(self.exec(scripts.INFO))
+        if not isinstance(found, dict):
+            raise self._nonsense(repr(found))
+        mpy, unique_id = found.pop("mpy"), found.pop("unique_id")
+        serial = unique_id.hex() if unique_id is not None else None
+        return Info(
+            **found
+            | {
+                "version": ".".join(str(part) for part in found["version"] if part != ""),
+                "path": tuple(found["path"]),
+                "device_id": found["device_id"] or serial,
+            },
+            mpy_version=mpy & 0xFF,
+            mpy_sub_version=mpy >> 8 & 3,
+            # Newer versions put flags of the architecture above its four bits.
+            architecture=_ARCHITECTURES[mpy >> 10 & 0xF] if mpy >> 10 & 0xF < len(_ARCHITECTURES) else "unknown",
+            unique_id=serial,
+        )
+
+    # Inside
+
+    def _connect(self) -> tuple[SerialTransport, Line]:
+        try:
+            transport = SerialTransport(self.path, baudrate=self._baudrate)
+        except (TransportError, OSError):
+            # mpremote says only that it failed; opening it again tells why, or that it was for a moment.
+            open_serial(self.path, baudrate=self._baudrate).close()
+            try:
+                transport = SerialTransport(self.path, baudrate=self._baudrate)
+            except (TransportError, OSError):
+                raise gone(self.name) from None
+        line = Line(cast(Any, transport.serial), self.name)
+        transport.serial = cast(Any, line)
+        # With this mpremote waits in read() until a byte comes instead of asking a hundred times a second. Line.read()
+        # returns what it was asked for or raises, so mpremote's own time limits, which count differently, never apply.
+        transport.is_pty = True
+        return transport, line
+
+    @contextlib.contextmanager
+    def _within(self, timeout_s: float) -> Iterator[None]:
+        self._line.deadline = time.monotonic() + timeout_s
+        try:
+            yield
+        except Late as late:
+            self._transport.in_raw_repl = False
+            what = "goes on printing and does not end" if late.talking else "does not answer"
+            raise KitError(f"{self.name}: the board {what} within {timeout_s:g} s — press its reset button, "
+                           "and repeat the command", EXIT_DEVICE) from None  # fmt: skip
+        except TransportError as error:
+            self._transport.in_raw_repl = False
+            raise self._nonsense(str(error)) from error
+        except KitError:
+            self._transport.in_raw_repl = False
+            raise
+
+    def _call(self, script: str, call: str, timeout_s: float = _ANSWERS_WITHIN_S) -> str:
+        # The functions of a script are sent once, when first needed.
+        if script not in self._loaded:
+            self.exec(getattr(scripts, script).replace("{temporary}", TEMPORARY))
+            self._loaded.add(script)
+        return self.exec(call, timeout_s)
+
+    def _keep_watchdog_quiet(self) -> None:
+        value = self._literal(self.exec(scripts.WATCHDOG_SETTING))
+        if value == -1:
+            value = _default_watchdog_ms()
+        if isinstance(value, int) and value > 0:
+            self.exec(scripts.WATCHDOG.format(timeout_ms=value))
+        else:
+            self.exec(scripts.NO_WATCHDOG)
+
+    def _literal(self, text: str) -> object:
+        try:
+            return ast.literal_eval(text.strip())
+        except (ValueError, SyntaxError):
+            raise self._nonsense(text) from None
+
+    def _nonsense(self, text: str) -> KitError:
+        short = " ".join(text.split())[-100:]
+        return KitError(f"{self.name}: unexpected answer {short!r} — repeat the command; if it stays, reset the board",
+                        EXIT_DEVICE)  # fmt: skip
+
+    def _device_error(self, traceback: str) -> DeviceError:
+        line = last_line(traceback)
+        remedy = next((remedy for mark, remedy in _REMEDIES.items() if mark in line), None)
+        return DeviceError(f"{self.name}: on the board: {line}{' — ' + remedy if remedy else ''}", traceback)
+
+
+_REMEDIES = {
+    "ENOSPC": "its flash is full: remove files, or see: umqtt doctor",
+    "[Errno 28]": "its flash is full: remove files, or see: umqtt doctor",
+    "OSError: 28": "its flash is full: remove files, or see: umqtt doctor",
+    "MemoryError": "its heap is full: reset the board and repeat the command",
+    "EIO": "its flash cannot be read or written: erase it with umqtt flash",
+}
+
+
+def last_line(traceback: str) -> str:
+    """The line of a traceback that names the exception."""
+    lines = [line.strip() for line in traceback.splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"
+
+
+def _no_prompt(late: Late) -> str:
+    if late.talking:
+        return (
+            "its program prints on and ignores Ctrl-C — press the board's reset button and repeat the command at once; "
+            "if that does not help, erase it: umqtt flash --erase"
+        )
+    return (
+        "the board does not answer — is MicroPython on it (umqtt flash), is this its port (umqtt devices)? "
+        "Press its reset button and repeat"
+    )
+
+
+def _default_watchdog_ms() -> int:
+    # What a board whose settings name none was told by the application's defaults.
+    from umqtt_kit.firmware_settings import settings_module
+
+    return int(settings_module().DEFAULTS.get("watchdog_ms", 0))

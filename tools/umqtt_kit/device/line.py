@@ -1,0 +1,192 @@
+"""The serial port under mpremote: every wait has a deadline, and every failure says what to do.
+
+mpremote's own waits end in different ways, or not at all: a board that prints for ever keeps it reading, an answer cut
+short keeps it waiting. Line stands between it and pyserial, the place where mpremote itself puts its own wrapper while
+it mounts a folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from umqtt_kit.errors import EXIT_NO_DEVICE, KitError
+
+if TYPE_CHECKING:
+    import serial
+
+_READ_SIZE = 4096
+_WRITE_WITHIN_S = 5.0
+# A board that has said nothing for so long is not printing without end.
+_SILENT_AFTER_S = 0.2
+
+
+class Late(Exception):
+    """The deadline has passed; talking: bytes came until then, so the board is alive but does something else."""
+
+    def __init__(self, talking: bool) -> None:
+        super().__init__("late")
+        self.talking = talking
+
+
+class Line:
+    """What mpremote takes for its pyserial port. Raises Late, and KitError when the port is gone.
+
+    deadline: time.monotonic() at which every wait ends. name: for the error texts.
+    """
+
+    def __init__(self, port: serial.Serial, name: str) -> None:
+        self._port = port
+        self._name = name
+        self._arrived = bytearray()
+        self._last_arrival = 0.0
+        self.deadline = time.monotonic() + _WRITE_WITHIN_S
+        port.write_timeout = _WRITE_WITHIN_S
+
+    def read(self, size: int = 1) -> bytes:
+        """Exactly `size` bytes."""
+        while len(self._arrived) < size:
+            self._wait()
+        data = bytes(self._arrived[:size])
+        del self._arrived[:size]
+        return data
+
+    def inWaiting(self) -> int:
+        """How many bytes read() has at once. mpremote empties the line with it, which must end as well."""
+        self._check_deadline()
+        if not self._arrived:
+            self._take()
+        return len(self._arrived)
+
+    def write(self, data: bytes) -> int | None:
+        import serial
+
+        try:
+            return self._port.write(data)
+        except serial.SerialTimeoutException:
+            raise Late(talking=False) from None
+        except (serial.SerialException, OSError) as error:
+            raise gone(self._name) from error
+
+    def close(self) -> None:
+        self._port.close()
+
+    @property
+    def fd(self) -> int:
+        return self._port.fileno()
+
+    # mpremote lowers these before it closes, so that some boards do not reset.
+    @property
+    def rts(self) -> bool:
+        return self._port.rts
+
+    @rts.setter
+    def rts(self, value: bool) -> None:
+        self._port.rts = value
+
+    @property
+    def dtr(self) -> bool:
+        return self._port.dtr
+
+    @dtr.setter
+    def dtr(self, value: bool) -> None:
+        self._port.dtr = value
+
+    def _wait(self) -> None:
+        left = self._check_deadline()
+        readable, _, _ = select.select([self._port.fileno()], [], [], left)
+        if readable:
+            self._take()
+
+    def _take(self) -> None:
+        import serial
+
+        try:
+            waiting = self._port.in_waiting
+            # A port whose cable was pulled is readable and has nothing to read: pyserial makes an error of that.
+            if not waiting and not select.select([self._port.fileno()], [], [], 0)[0]:
+                return
+            self._arrived += self._port.read(min(max(waiting, 1), _READ_SIZE))
+        except (serial.SerialException, OSError) as error:
+            raise gone(self._name) from error
+        self._last_arrival = time.monotonic()
+
+    def _check_deadline(self) -> float:
+        # Seconds left.
+        now = time.monotonic()
+        if now >= self.deadline:
+            raise Late(talking=now - self._last_arrival < _SILENT_AFTER_S)
+        return self.deadline - now
+
+
+def gone(name: str) -> KitError:
+    """The error for a port that was there a moment ago."""
+    return KitError(f"{name}: the board is gone — plug it in again and repeat the command", EXIT_NO_DEVICE)
+
+
+def open_serial(path: str, *, baudrate: int = 115200, timeout_s: float = 0.1) -> serial.Serial:
+    """The port, for this process alone; read() waits up to timeout_s. For what only listens, as `umqtt logs` does.
+
+    Raises KitError (exit code 3).
+    """
+    import serial
+
+    try:
+        return serial.Serial(path, baudrate=baudrate, timeout=timeout_s, exclusive=True)
+    except (serial.SerialException, OSError) as error:
+        raise why_not_open(path, error) from error
+
+
+def why_not_open(path: str, error: OSError) -> KitError:
+    """What to tell the user when a port cannot be opened."""
+    number = error.errno
+    if number == errno.ENOENT or not os.path.exists(path):
+        return KitError(f"there is no port {path} — try: umqtt devices", EXIT_NO_DEVICE)
+    if number in (errno.EACCES, errno.EPERM):
+        return KitError(f"{path}: you may not open this port — {_permission_remedy(path)}", EXIT_NO_DEVICE)
+    if number in (errno.EAGAIN, errno.EBUSY):
+        user = _used_by(path)
+        return KitError(f"{path}: {user or 'another program'} has this port open — close it and repeat", EXIT_NO_DEVICE)
+    if number == errno.EIO:
+        return gone(path)
+    return KitError(f"{path}: {error.strerror or error} — try: umqtt devices", EXIT_NO_DEVICE)
+
+
+def _permission_remedy(path: str) -> str:
+    import grp
+
+    try:
+        group = grp.getgrgid(os.stat(path).st_gid).gr_name
+    except (KeyError, OSError):
+        group = "dialout"
+    return f"try: sudo usermod -aG {group} $USER, and log in again"
+
+
+def _used_by(path: str) -> str | None:
+    """`NAME (pid N)` of a process of ours that has the port open, where the system tells (Linux)."""
+    real = os.path.realpath(path)
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if os.readlink(descriptor) == real and descriptor.parts[2] != str(os.getpid()):
+                command = (Path("/proc") / descriptor.parts[2] / "cmdline").read_bytes().split(b"\0")
+                return f"{_program(command)} (pid {descriptor.parts[2]})"
+        except OSError:
+            continue  # ended meanwhile, or somebody else's
+    return None
+
+
+def _program(command: list[bytes]) -> str:
+    """What a person calls it: `mpremote` for `python -m mpremote …`, `umqtt logs` for `…/bin/umqtt logs`."""
+    words = [os.fsdecode(word) for word in command if word]
+    if words and Path(words[0]).name.startswith("python"):
+        words = [word for word in words[1:] if word == "umqtt_kit" or not word.startswith("-")]
+    if not words:
+        return "a program"
+    name = Path(words[0]).name
+    if name in ("umqtt", "umqtt_kit"):
+        return " ".join(["umqtt", *words[1:2]])
+    return name
