@@ -8,7 +8,7 @@ while True:
     client.poll(1000)
 """
 
+from .base_errors import MQTTError
 from .client import Client, Will
-from .errors import MQTTError
 
 __all__ = ["Client", "MQTTError", "Will"]

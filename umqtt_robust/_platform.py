@@ -22,5 +22,5 @@ def ticks_diff(later, earlier):
     The port's own ticks_diff is not used, because its period differs (2**62 on a 64-bit host) and an injected clock
     wraps where the caller says. No intermediate value leaves a 31-bit small integer, so nothing is allocated.
     """
-    diff = (later - earlier) & 0x3FFFFFFF
-    return diff if diff < 0x20000000 else diff - 0x20000000 - 0x20000000
+    # 30 bits, of which the highest becomes the sign.
+    return ((later - earlier & 0x3FFFFFFF) ^ 0x20000000) - 0x20000000

@@ -71,7 +71,7 @@ class Client(Inbox):
             while True:
                 self._wake.clear()
                 ms = self.tick()
-                if self.has_part("policy"):  # messages expire by the second, also while there is no link
+                if "policy" in self.parts:  # messages expire by the second, also while there is no link
                     self.part("policy").pump()
                     ms = min(ms, 1000)
                 self._changed.set()  # whoever waits looks again

@@ -2,13 +2,14 @@
 
 import os
 
-from . import packets
 from ._platform import const, ticks_diff, ticks_ms
-from .errors import InvalidArgument, LinkLost, MQTTError, Refused
+from .base_errors import LinkLost, MQTTError
 from .outbox import Outbox
+from .parts import load
 from .session import Session
+from .states import CLOSED
 from .store import MemoryStore
-from .topics import check_topic_name, check_utf8
+from .subscriptions import checked
 
 _NEVER = const(0x1FFFFFFF)
 _LONGEST = const(128000)  # ms between two attempts
@@ -16,76 +17,17 @@ _STABLE = const(10000)  # ms: a link that lasted this long was good
 _BRIEF = const(3000)  # ms: a link that ended this soon after CONNACK was thrown off
 _READS = const(8)  # receive buffers that one tick may take
 
-# What the client is doing: _doing.
-_WAIT = const(0)  # for the next attempt
-_CONNECT = const(1)
-_AWAIT_CONNACK = const(2)
-_WORK = const(3)
-_ENDED = const(4)
-
-
-class Will:
-    """The message that the broker publishes when this client is lost: MQTT 3.1.1, 3.1.2.5."""
-
-    def __init__(self, topic, payload, qos=0, retain=False):
-        self.topic = check_topic_name(topic)
-        self.payload = payload.encode() if isinstance(payload, str) else bytes(payload)
-        self.qos = qos
-        self.retain = retain
-        if qos not in (0, 1, 2) or len(self.payload) > 65535:
-            raise InvalidArgument("a will has qos 0, 1 or 2 and a payload of at most 65535 bytes")
-
-
-def parse_url(url):
-    """(scheme, host, port, path) of a broker's URL such as mqtt://broker.example or mqtts://[::1]:8883."""
-    scheme, _, rest = url.partition("://")
-    port = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}.get(scheme)
-    address, _, path = rest.partition("/")
-    host, _, number = address.partition(":")
-    if address[:1] == "[":
-        host, closed, number = address[1:].partition("]")
-        number = number[1:] if closed and number[:1] in ("", ":") else "?"
-    if number and port:
-        port = int(number) if number.isdigit() else 0
-    if not port or port > 65535 or not host or "@" in host:
-        raise InvalidArgument("a broker is like mqtt://host:1883, without credentials, not " + url)
-    return scheme, host, port, "/" + path
-
 
 def _random(n):
     return int.from_bytes(os.urandom(4), "big") % n
 
 
-# The options, which Client takes by keyword and which are attributes of it. Set on the instance: an attribute that only
-# the class has costs several times as much to read.
-_OPTIONS = {
-    "window": 8,
-    "ack_timeout": 30000,
-    "connect_timeout": 15000,
-    "ping_after": 0,
-    "ping_timeout": 0,
-    "rx_size": 1024,
-    "tx_size": 1024,
-    "policy": 0,
-    "max_bytes": None,
-    "queue_qos0": False,
-    "manual_ack": False,
-    "transports": None,
-    "allow_plain": False,
-    "allow_mqtt31": False,
-    "keep_broker_queue": False,
-    "ticks": ticks_ms,
-    "random": _random,
-    "on_connect": None,
-    "on_disconnect": None,
-    "on_message": None,
-    "on_raw": None,
-    "on_large": None,
-    "on_acknowledged": None,
-    "on_dropped": None,
-    "on_error": None,
-    "on_dead_letter": None,
-}
+def Will(topic, payload, qos=0, retain=False):
+    """The message that the broker publishes when this client is lost (3.1.2.5): what Client(will=...) takes.
+
+    Raises InvalidArgument.
+    """
+    return load("checks").will(topic, payload, qos, retain)
 
 
 class Client(Session):
@@ -117,54 +59,60 @@ class Client(Session):
     Raises InvalidArgument.
     """
 
+    # Options and callbacks that are seldom read. Those that every message needs are set on the instance, because an
+    # attribute that only the class has costs several times as much to read.
+    connect_timeout = 15000
+    rx_size = tx_size = 1024
+    policy = 0
+    max_bytes = transports = None
+    allow_plain = allow_mqtt31 = keep_broker_queue = False
+    on_connect = on_disconnect = on_message = on_large = on_dropped = on_error = on_dead_letter = None
+
     def __init__(self, client_id, servers, keep_alive=60, clean_session=True, store=None, will=None, username=None,
                  password=None, **options):  # fmt: skip
-        for name in _OPTIONS:
-            setattr(self, name, options.pop(name, _OPTIONS[name]))
-        if options:
-            raise InvalidArgument("unknown option " + list(options)[0])
-        if not isinstance(keep_alive, int) or not 0 <= keep_alive <= 65535:
-            raise InvalidArgument("keep_alive must be 0 to 65535 seconds")
-        if not 0 <= self.ping_after <= keep_alive * 1000:
-            raise InvalidArgument("ping_after must be at most keep_alive")
-        client_id = check_utf8(client_id, "client_id")
-        if not client_id and not clean_session or password is not None and username is None:
-            # [MQTT-3.1.3-7], [MQTT-3.1.2-22]
-            raise InvalidArgument("an empty client_id needs clean_session, and a password a username")
-        if username is not None:
-            username = check_utf8(username, "username")
-        if isinstance(password, str):
-            password = password.encode()
-        self._connect_as = client_id, keep_alive, clean_session, will, username, password
-        self._servers = [self._parse(url) for url in ((servers,) if isinstance(servers, str) else servers)]
-        secure = [server[3] for server in self._servers]
-        if not secure or True in secure and False in secure and not self.allow_plain:
-            raise InvalidArgument("servers are none, or mix encrypted and plain without allow_plain")
+        self.window = 8
+        self.ack_timeout = 30000
+        self.ping_after = self.ping_timeout = 0
+        self.queue_qos0 = self.manual_ack = False
+        self.on_raw = self.on_acknowledged = None
+        self.ticks = ticks_ms
+        self.random = _random
+        for name in options:
+            # Everything else that an instance has so far is a method.
+            if name not in ("ticks", "random") and callable(getattr(self, name, print)):
+                raise load("errors").InvalidArgument("unknown option " + name)
+            setattr(self, name, options[name])
+        client_id = checked(client_id, "check_utf8")
+        self.connect_as = client_id, keep_alive, clean_session, will, username, password
+        self.clean_session = clean_session
+        # What CONNECT says after its fixed header; what it says once, to make the broker forget; ms until the next
+        # attempt, when it is not _back_off() that tells, or True: at once, and to the same server.
+        self.connect_as_usual = self.purge = self.again = None
+        self.assume_present = False  # the broker does not say whether it remembers: MQTT 3.1
+        if (
+            not client_id
+            or not isinstance(keep_alive, int)
+            or keep_alive >> 16
+            or will
+            or username is not None
+            or password is not None
+            or self.ping_after
+        ):
+            load("checks").connect(self)
+        else:
+            n = len(client_id)
+            flags = 2 if clean_session else 0
+            self.connect_as_usual = (
+                b"\0\4MQTT\4" + bytes((flags, keep_alive >> 8, keep_alive & 255, n >> 8, n & 255)) + client_id
+            )  # 3.1
+        self.servers = not self.transports and _plain_server(servers) or load("servers").parse(self, servers)
         Session.__init__(self, Outbox(store or MemoryStore(), self.window), keep_alive * 1000)
         self._rx = bytearray(self.rx_size)
-        self._rx_end = 0
         self.transport = self.socket = self._closing_at = None
-        self.connected = self.closed = False
-        self._level = 4
-        self.clean_session = clean_session
-        self.purge = self.again = self._busy = self._slept = False
-        self._server = self._tried = self._brief = self._limit = 0
-        self.reconnects = 0
+        self.connected = self.closed = self._busy = self._slept = False
+        self._server = self.tried = self._brief = self.limit = self._rx_end = self.reconnects = 0
         self.now = self.out.now = self.ticks() & 0x3FFFFFFF
-        self._do(_WAIT, self._back_off())
-
-    def _parse(self, url):
-        # (factory, arguments, name, whether it is encrypted)
-        scheme, host, port, path = parse_url(url)
-        factory = (self.transports or {}).get(scheme)
-        arguments = host, port, path
-        if not factory:
-            if scheme != "mqtt":
-                raise InvalidArgument("%s needs transports={'%s': ...}" % (url, scheme))
-            from .transport import TCP as factory
-
-            arguments = host, port
-        return factory, arguments, "%s:%d" % (host, port), scheme[-1] == "s" and scheme != "ws"
+        self._begin(self._back_off())
 
     def is_pending(self, packet_id):
         """True while the message of that packet id is in the outbox."""
@@ -184,26 +132,26 @@ class Client(Session):
         self._closing_at = None
         if self.closed:
             self.closed = False
-            self._do(_WAIT)
+            self._begin(0)
 
     def poll(self, ms):
         """Waits up to ms, but no longer than tick() allows, for something to arrive; then calls tick()."""
-        left = self._wait - ticks_diff(self.ticks() & 0x3FFFFFFF, self.now)
-        if left > 0 and ms > 0 and not self._broken:
+        left = min(ms, self._wait - ticks_diff(self.ticks() & 0x3FFFFFFF, self.now))
+        if left > 0 and not self._broken:
             if self.transport:
                 try:
-                    self.transport.wait(min(ms, left), self.waits())
+                    self.transport.wait(left, self.waits())
                 except OSError as error:
                     self._broken = error
             else:
                 from time import sleep
 
-                sleep(min(ms, left) / 1000)
+                sleep(left / 1000)
         return self.tick()
 
     def waits(self):
         """True while the client waits for `socket` to take bytes, or to connect: what a selector has to know."""
-        writing = self._doing == _CONNECT or self.out.waits()
+        writing = self.transport and self.state == CLOSED or self.out.waits()
         transport_waits = getattr(self.transport, "waits", None)  # WebSocket may have to read before it can write
         return transport_waits(writing) if transport_waits else writing
 
@@ -216,26 +164,26 @@ class Client(Session):
             return 0
         self._busy = True
         self.advance()
-        if self.has_part("policy"):
-            self.part("policy").tick()
+        wait = _NEVER
         try:
+            for timer in self.timers:
+                wait = min(wait, timer())
             if self._slept:
                 self._slept = False
                 if self._closing_at is not None:
                     self._closing_at = self.now
                 if self.transport:
-                    raise LinkLost("this device slept for days")
+                    raise LinkLost("slept for days")
             self._wait = self._tick()
-        except (OSError, MQTTError, MemoryError) as error:
+        except BaseException as error:  # of a callback too: the link is out of step with what was read from it
             self._lost(error)
-        except BaseException as error:  # of a callback: the link is out of step with what was read from it
-            self._lost(error)
-            raise
+            if not isinstance(error, (OSError, MQTTError, MemoryError)):
+                raise
         finally:
             self._busy = False
         if self._closing_at is not None:
-            left = ticks_diff(self._closing_at, self.now) if self.outbox.queue else 0
-            self._wait = min(self._wait, max(0, left))
+            wait = min(wait, max(0, ticks_diff(self._closing_at, self.now))) if self.outbox.queue else 0
+        self._wait = min(self._wait, wait)
         return self._wait
 
     def advance(self):
@@ -248,42 +196,45 @@ class Client(Session):
     def _tick(self):
         if self._closing_at is not None:
             if not self.outbox.queue or ticks_diff(self._closing_at, self.now) <= 0:
-                self._end_now()
-        if self._doing == _ENDED:
+                self._closing_at = None
+                if self.connected:
+                    self.say_goodbye()
+                self._drop()
+                self.closed = True
+        if self.closed:
             return _NEVER
-        if self._doing == _WAIT:
+        if not self.transport:
             elapsed = ticks_diff(self.now, self._since)
             if 0 <= elapsed < self._until:  # below 0: days ago
                 return self._until - elapsed
-            factory, arguments, _, _ = self._servers[self._server]
-            self._do(_CONNECT, self.connect_timeout)
+            factory, arguments = self.servers[self._server][:2]
+            self._begin(self.connect_timeout)
             self.transport = factory(*arguments)
-        if self._doing == _CONNECT:
+        if self.state == CLOSED:
             ready = self.transport.ready()
             self.socket = self.transport.socket  # another one at the next address of a name
             if ready:
-                self._do(_AWAIT_CONNACK, self.connect_timeout)
+                self._begin(self.connect_timeout)
                 self.open(self.transport.write, self.connect_packet())
-        if self._doing != _CONNECT:
+        if self.state != CLOSED:
             self._read()
         wait = self.work()
-        if ticks_diff(self.now, self._since) >= _STABLE and self._doing == _WORK:
-            self._limit = self._brief = 0
-        if self._doing < _WORK:
+        if not self.connected:
             wait = self._until - ticks_diff(self.now, self._since)
             if not 0 < wait <= self._until:
-                raise LinkLost("no connection within connect_timeout")
+                raise LinkLost("connect_timeout")
+        elif ticks_diff(self.now, self._since) >= _STABLE:
+            self.limit = self._brief = 0
         return wait
 
     def connect_packet(self):
-        """CONNECT, as the next link sends it."""
-        return packets.connect(*self._connect_as, self._level, self.purge)
+        """CONNECT after its fixed header, as the next link sends it."""
+        return self.purge or self.connect_as_usual
 
-    def _do(self, doing, until=0):
-        self._doing = doing
+    def _begin(self, until):
+        # What begins now must be over, or done, in so many ms.
         self._since = self.now
         self._until = self._wait = until
-        self.connected = doing == _WORK
 
     def _read(self):
         buf = self._rx
@@ -309,90 +260,92 @@ class Client(Session):
     def connected_as(self, session_present, return_code):
         """CONNACK has come."""
         if return_code:
-            if return_code == 1 and self.allow_mqtt31 and self._level == 4:
-                self._level = 3
-                self.again = True
-            raise Refused("connect", return_code)
-        name = self._servers[self._server][2]
+            load("refused").connection(self, return_code)
+        name = self.servers[self._server][2]
         if self.purge:
             self.part("resume").purged(name)
+        self.resume((session_present or self.assume_present) and self.part("resume").check(name))
         store = self.outbox.store
-        known = False
-        if session_present or self._level == 3 and not self.clean_session:
-            known = self.part("resume").check(name)
-        self.resume(known)
         if store.session != name:
             store.session = name
-        self._do(_WORK)
+        self.connected = True
+        self._begin(0)
         if self.on_connect:
             self.on_connect(bool(session_present))
 
     def _lost(self, error):
-        doing = self._doing
+        connected = self.connected
         lasted = ticks_diff(self.now, self._since)
+        again = self.again
+        self.again = None
         self._drop()
-        code = error.args[1] if isinstance(error, Refused) else 0
-        if doing == _WORK:
+        if connected:
             self.reconnects += 1
-            self._tried = 0
+            self.tried = 0
             if not 0 <= lasted < _STABLE:
-                self._limit = self._brief = 0
+                self.limit = self._brief = 0
             self._brief = self._brief + 1 if lasted < _BRIEF else 0
             if self._brief == 3:
                 self._brief = 0
-                self._report(LinkLost("thrown off again and again: is this client id in use elsewhere?"))
-        elif not self.again:
-            self._tried += 1
-            self.purge = False  # resume.py will ask for it again, where it is needed
-            self._server = (self._server + 1) % len(self._servers)
-        if self.again:
-            self.again = False
-            self._do(_WAIT)
-        elif doing != _WORK and self._tried < len(self._servers):
-            self._do(_WAIT)  # every server of the list is tried before the wait
+                self.report(LinkLost("is this client id in use elsewhere?"))
+        elif again is not True:
+            self.tried += 1
+            self.purge = None  # resume.py will ask for it again, where it is needed
+            self._server = (self._server + 1) % len(self.servers)
+            if self.tried < len(self.servers):
+                again = True  # every server of the list is tried before the wait
+        if again is True:
+            again = 0
         else:
-            self._tried = 0
-            self._do(_WAIT, self._back_off(code in (2, 4, 5)))
-        if doing == _WORK and self.on_disconnect:
+            self.tried = 0
+            if again is None:
+                again = self._back_off()
+        self._begin(again)
+        if not connected:
+            self.report(error)
+        elif self.on_disconnect:
             self.on_disconnect(error)
-        elif doing != _WORK:
-            self._report(error)
 
-    def _back_off(self, longest=False):
+    def _back_off(self):
         # Full jitter: evenly between 0 and a limit, which is 1 s twice and then doubles. Even the first wait is random,
-        # so that a restarted broker does not meet its whole fleet at once. Where another attempt is unlikely to fare
-        # better: the longest limit, less up to a quarter.
-        limit = self._limit
-        self._limit = min(limit * 2, _LONGEST) if limit else 1000
-        if longest:
-            self._limit = _LONGEST
-            return _LONGEST - self.random(_LONGEST // 4)
+        # so that a restarted broker does not meet its whole fleet at once.
+        limit = self.limit
+        self.limit = min(limit * 2, _LONGEST) if limit else 1000
         return self.random((limit or 1000) + 1)
 
     def _drop(self):
         self.close()
+        self.connected = False
         self._rx_end = 0
         transport = self.transport
         self.transport = self.socket = None
         if transport:
             transport.close()
 
-    def _end_now(self):
-        self._closing_at = None
-        if self.connected:
-            self.say_goodbye()
-        self._drop()
-        self._do(_ENDED)
-        self.closed = True
-
     def say_goodbye(self):
         """Sends DISCONNECT, if the link takes it now."""
         try:
-            self.out.put(b"\xe0\0")
+            self.out.put(0xE0, b"")
             self.out.flush()
         except OSError as error:
-            self._report(error)
+            self.report(error)
 
-    def _report(self, error):
+    def report(self, error):
+        """Tells the program."""
         if self.on_error:
             self.on_error(error)
+
+
+def _plain_server(url):
+    # [(factory, arguments, name)] of mqtt://host or mqtt://host:port over TCP; None for servers.py to look at.
+    if isinstance(url, str) and url[:7] == "mqtt://":
+        host, _, port = url[7:].partition(":")
+        port = port or "1883"
+        if host and port.isdigit() and 0 < int(port) < 65536:
+            for odd in "/@[":
+                if odd in host:
+                    return None
+            from .transport import TCP
+
+            return [(TCP, (host, int(port)), host + ":" + port)]
+    return None

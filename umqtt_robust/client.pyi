@@ -9,20 +9,15 @@ from .transport import Transport
 # factory(host, port, path)
 _Factory = Callable[[str, int, str], Transport]
 
-class Will:
-    topic: bytes
-    payload: bytes
-    qos: int
-    retain: bool
-    def __init__(
-        self,
-        topic: str | bytes,
-        payload: str | bytes | bytearray | memoryview,
-        qos: Literal[0, 1, 2] = 0,
-        retain: bool = False,
-    ) -> None: ...
+# What Client(will=...) takes, as Will() returns it.
+_Will = tuple[bytes, bytes, int, bool]
 
-def parse_url(url: str) -> tuple[str, str, int, str]: ...
+def Will(
+    topic: str | bytes,
+    payload: str | bytes | bytearray | memoryview,
+    qos: Literal[0, 1, 2] = 0,
+    retain: bool = False,
+) -> _Will: ...
 
 class Client(Session):
     connect_timeout: int
@@ -43,10 +38,6 @@ class Client(Session):
     socket: Any
     transport: Transport | None
 
-    # Of resume.py.
-    purge: bool
-    again: bool
-
     def __init__(
         self,
         client_id: str | bytes,
@@ -54,7 +45,7 @@ class Client(Session):
         keep_alive: int = 60,
         clean_session: bool = True,
         store: Store | None = None,
-        will: Will | None = None,
+        will: _Will | None = None,
         username: str | bytes | None = None,
         password: str | bytes | None = None,
         *,
@@ -92,5 +83,5 @@ class Client(Session):
     def poll(self, ms: int) -> int: ...
     def tick(self) -> int: ...
     def waits(self) -> bool: ...
+    # For clients that say more in their CONNECT, such as bridges.
     def connect_packet(self) -> bytes: ...
-    def say_goodbye(self) -> None: ...

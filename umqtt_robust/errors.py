@@ -14,28 +14,16 @@ The first three are raised at the call that caused them. LinkLost and what is be
 go to `Client.on_error` or `Client.on_disconnect` and into counters.
 """
 
+from .base_errors import LinkLost, MQTTError, OutboxFull, ProtocolError
 
-class MQTTError(Exception):
-    """Base of all errors of this library."""
+__all__ = ["InvalidArgument", "LinkLost", "MQTTError", "OutboxFull", "ProtocolError", "Refused", "StoreError"]
 
 
 class InvalidArgument(MQTTError):
     pass
 
 
-class OutboxFull(MQTTError):
-    pass
-
-
 class StoreError(MQTTError):
-    pass
-
-
-class LinkLost(MQTTError):
-    pass
-
-
-class ProtocolError(LinkLost):
     pass
 
 

@@ -13,9 +13,10 @@ packet id that is forgotten could not promise exactly once.
 
 from ._platform import const, ticks_diff
 from .errors import InvalidArgument, StoreError
-from .states import AWAIT_PUBREC, UP
+from .states import UP
 
 _NEVER = const(0x1FFFFFFF)
+_QOS_2 = const(0x04)
 
 
 class Part:
@@ -36,6 +37,7 @@ class Part:
         self._order = []  # slots, the oldest message first
         self._tried_at = None
         self.failures = 0
+        session.timers.append(self.due)
 
     # What a store has
 
@@ -49,7 +51,7 @@ class Part:
 
     def put(self, slot, packet_id, flags, topic, payload, lifetime):
         session = self._session
-        if flags & AWAIT_PUBREC:
+        if flags & _QOS_2:
             raise InvalidArgument("late storing is for QoS 1")
         # In the order of publish(): what is older goes first.
         while self._order and (session.state != UP or len(self._order) >= session.window):

@@ -23,7 +23,7 @@ class Part:
     def acknowledge(self, packet_id):
         """See Client.acknowledge()."""
         if packet_id not in self._held:
-            return self._session.has_part("qos2") and self._session.part("qos2").handled(packet_id)
+            return "qos2" in self._session.parts and self._session.part("qos2").handled(packet_id)
         self._held[self._held.index(packet_id)] = -packet_id
         self.pump()
         return True

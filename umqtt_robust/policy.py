@@ -1,7 +1,7 @@
 """What a full outbox does with one more message, its limit in bytes, and messages that expire."""
 
 from ._platform import const, ticks_diff
-from .errors import OutboxFull
+from .base_errors import OutboxFull
 
 # Client(policy=...)
 REJECT = 0  # publish() raises OutboxFull
@@ -14,6 +14,7 @@ EXPIRED = 1
 UNREADABLE = 2  # the store found it damaged; topic and payload are empty
 
 _MAYBE_SENT = const(0x10)
+_NEVER = const(0x1FFFFFFF)
 
 
 class Part:
@@ -25,14 +26,18 @@ class Part:
         self._then = session.now
         self._deadline = {}  # packet id: seconds of uptime
         self._size = {}  # packet id: bytes
-        for packet_id, lifetime in session.outbox.lifetimes.items():
-            self._deadline[packet_id] = lifetime
+        if session.outbox.lifetimes:
+            self._deadline.update(session.outbox.lifetimes)
+        session.timers.append(self.tick)
 
     def forget(self, session):
         """A new link changes nothing here."""
 
     def tick(self):
-        """Counts the seconds, with or without a link; a single gap of 2**29 ms (6.2 days) or more counts as that."""
+        """Counts the seconds, with or without a link; a single gap of 2**29 ms (6.2 days) or more counts as that.
+
+        Returns ms until it must be called again: whenever the client is driven will do.
+        """
         elapsed = ticks_diff(self._session.now, self._then)
         self._then = self._session.now
         self._ms += elapsed if elapsed >= 0 else 0x1FFFFFFF
@@ -40,6 +45,7 @@ class Part:
             self._uptime += self._ms // 1000
             self._ms %= 1000
             self.pump()
+        return _NEVER
 
     def make_room(self, packet_id, topic, payload, expires_in):
         """Called before a message is stored; returns its lifetime in seconds, 0: for ever. Raises OutboxFull."""
@@ -94,6 +100,10 @@ class Part:
                 self._drop(packet_id, FULL)
                 return True
         return False
+
+    def drop_unreadable(self, packet_id):
+        """The store cannot read a message any more."""
+        self._drop(packet_id, UNREADABLE)
 
     def _drop(self, packet_id, reason):
         session = self._session

@@ -10,6 +10,7 @@ DROP_NEWEST: Final = 2
 # The last argument of Client.on_dropped.
 FULL: Final = 0
 EXPIRED: Final = 1
+UNREADABLE: Final = 2
 
 class Part:
     def __init__(self, session: Session) -> None: ...

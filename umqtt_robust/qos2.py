@@ -1,14 +1,27 @@
-"""QoS 2, both ways: MQTT 3.1.1, 4.3.3. The steps are those of states.OUTBOUND and of INBOUND."""
+"""QoS 2, both ways: MQTT 3.1.1, 4.3.3. Every step is in OUTBOUND or INBOUND."""
 
 from ._platform import const
+from .base_errors import ProtocolError
 from .errors import StoreError
-from .states import AWAIT_PUBCOMP, AWAIT_PUBREC, UP
+from .states import DONE, UP
 
 _PUBREC = const(0x50)
 _PUBREL = const(0x62)  # with the flags that it must have [MQTT-3.6.1-1]
 _PUBCOMP = const(0x70)
 _DUP = const(0x08)
+_STATE = const(0x46)
+_STORED = const(0x5F)  # the flags that count for the store too
 _HANDED_OVER = const(0x80)  # of a stored message: only its packet id still counts
+
+# An outbound message, as it stands in its flags; packet << 8 | state: next state.
+AWAIT_PUBREC = 0x04
+AWAIT_PUBCOMP = 0x44
+
+OUTBOUND = {
+    0x5000 | AWAIT_PUBREC: AWAIT_PUBCOMP,
+    0x5000 | AWAIT_PUBCOMP: AWAIT_PUBCOMP,  # PUBREC again: PUBREL again
+    0x7000 | AWAIT_PUBCOMP: DONE,
+}
 
 # An inbound message at QoS 2: stored at its PUBLISH, handed over at its PUBREL; packet << 8 | state: next state.
 UNKNOWN = 0
@@ -88,13 +101,21 @@ class Part:
     def _deliver(self, packet_id, message):
         flags, topic, payload = message
         if not flags & _HANDED_OVER:
-            self._session.deliver_stored(flags, packet_id, topic, payload, packet_id in self._old)
+            session = self._session
+            session.describe(flags, packet_id, packet_id in self._old)
+            if session.on_raw:
+                k = len(topic)
+                session.hand_over(session.on_raw, topic + payload, 0, k, k, k + len(payload))
+            else:
+                if topic != session.seen:
+                    session.find_route(topic)
+                session.deliver(topic, payload)
 
     def _change(self, packet_id, state, rank):
         outbox = self._session.outbox
         slot = outbox.slot_of[packet_id]
         flags = outbox.flags[slot] & ~AWAIT_PUBCOMP | state
-        outbox.store.change(slot, flags & 0x7F, rank)
+        outbox.store.change(slot, flags & _STORED, rank)
         outbox.flags[slot] = flags
 
     # Outbound
@@ -104,17 +125,25 @@ class Part:
         session = self._session
         if kind == _PUBREL & 0xF0:
             self._release(packet_id)
-        elif kind == _PUBREC:
-            if session.acknowledged(packet_id, kind) and packet_id not in session.outbox.released:
-                outbox = session.outbox
+            return
+        outbox = session.outbox
+        slot = outbox.slot_of.get(packet_id)
+        if slot is None or not outbox.flags[slot] & _DUP:
+            session.unexpected += 1  # of a message from before a session that was lost
+        else:
+            state = OUTBOUND.get(kind << 8 | outbox.flags[slot] & _STATE)
+            if state is None:
+                raise ProtocolError("acknowledgement of another QoS")
+            if state == DONE:
+                session.delivered(packet_id)
+            elif packet_id not in outbox.released:
                 outbox.rank += 1
-                self._change(packet_id, AWAIT_PUBCOMP, outbox.rank)  # durable before PUBREL
+                self._change(packet_id, state, outbox.rank)  # durable before PUBREL
                 outbox.released.append(packet_id)
-                session.resumed(packet_id)
+                session.in_flight += outbox.resumed(packet_id, session.now)
+        if kind == _PUBREC:
             # For an unknown id too: otherwise the broker would keep it for ever.
             session.out.put_ack(_PUBREL, packet_id)
-        else:
-            session.acknowledged(packet_id, kind)
 
     def resend(self):
         """A new link to the same session: PUBREL for every PUBREC, in their order [MQTT-4.6.0-4]."""
@@ -129,7 +158,7 @@ class Part:
             if not session.out.has_room():
                 return False
             packet_id = self._resend.pop(0)
-            session.resumed(packet_id)
+            session.in_flight += session.outbox.resumed(packet_id, session.now)
             session.out.put_ack(_PUBREL, packet_id)
         return not self._done
 

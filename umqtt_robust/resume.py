@@ -7,7 +7,8 @@ connects once with clean_session, which makes the broker forget, and connects ag
 keep_broker_queue it takes the session as it is, for the messages that the broker has queued.
 """
 
-from .errors import LinkLost, ProtocolError
+from .base_errors import LinkLost, ProtocolError
+from .parts import load
 
 
 class SessionPurged(LinkLost):
@@ -34,7 +35,10 @@ class Part:
         if client.outbox.store.session == broker:
             return True
         if not client.keep_broker_queue:
-            client.purge = client.again = True
+            client.purge = load("packets").connect(
+                *client.connect_as, level=4 if client.connect_as_usual[1] == 4 else 3, purge=True
+            )
+            client.again = True
             client.say_goodbye()  # without it the broker would publish the will
             raise SessionPurged(broker)
         return False
@@ -42,7 +46,7 @@ class Part:
     def purged(self, broker):
         """The broker has forgotten, and so do we; raises LinkLost, so that the client connects again."""
         client = self._session
-        client.purge = False
+        client.purge = None
         client.again = True
         client.begin_session()
         client.outbox.store.session = broker  # both halves are empty now

@@ -1,17 +1,19 @@
 """What waits to be sent: one fixed buffer, so that packets leave in one write each and none allocates."""
 
 from ._platform import const
-from .packets import packet, string
+from .parts import load
 
-# PUBLISH leaves this much of the buffer to acknowledgements and PINGREQ.
+# Other packets leave this much of the buffer to acknowledgements and PINGREQ.
 _RESERVE = const(16)
+_FIXED_HEADER = const(5)  # bytes at most: 2.2
+_LEAST = const(32)  # bytes of the buffer, so that the beginning of every packet fits
 
 
 class SendBuffer:
     """_bytes[_start:end] waits. A payload too large for it is written from where it lies, when _start is _cut."""
 
     def __init__(self, size):
-        self._bytes = bytearray(size)
+        self._bytes = bytearray(max(size, _LEAST))
         self.now = 0  # ms, of the last tick
         self.open(None)
 
@@ -22,73 +24,67 @@ class SendBuffer:
         self._start = self.end = self._cut = self._body_at = 0
         self.written_at = self.now
 
-    def put_publish(self, head, topic, packet_id, payload):
-        """Puts a PUBLISH (3.3); False when there is no room for it now. packet_id 0: none."""
+    def put(self, head, payload, topic=b"", packet_id=0):
+        """Puts a packet; False when there is no room for it now.
+
+        head: its first byte. payload: all that comes after the fixed header (2.2), or with `topic` what comes after
+        the topic name and, unless it is 0, the packet id: then it is a PUBLISH (3.3).
+        """
         tx = self._bytes
         i = self.end
-        j = len(topic)
         k = len(payload)
-        length = j + k + (4 if packet_id else 2)
-        room = len(tx) - i - j - 9 - _RESERVE
-        if room < k and (self._body is not None or room < 0):
-            if i or self._body is not None:
+        j = len(topic) + (4 if packet_id else 2) if topic else 0
+        n = k + j
+        room = len(tx) - i - j - _FIXED_HEADER - _RESERVE
+        if room < k and (room < 0 or self._body is not None):
+            if i or self._body is not None or not j:
                 return False
-            # Not even the topic fits.
-            body = string(topic)
-            if packet_id:
-                body += bytes((packet_id >> 8, packet_id & 255))
-            return self.put(packet(head, body + payload))
+            return self.put(head, load("packets").publish(topic, packet_id, payload))  # not even the topic fits
         tx[i] = head
         i += 1
-        while length > 127:
-            tx[i] = length & 127 | 128
-            length >>= 7
+        while n > 127:  # the remaining length: 2.2.3
+            tx[i] = n & 127 | 128
+            n >>= 7
             i += 1
-        tx[i] = length
-        tx[i + 1] = j >> 8
-        tx[i + 2] = j & 255
-        i += 3
-        j += i
-        tx[i:j] = topic
-        if packet_id:
-            tx[j] = packet_id >> 8
-            tx[j + 1] = packet_id & 255
-            j += 2
+        tx[i] = n
+        i += 1
+        if j:
+            n = len(topic)
+            tx[i] = n >> 8
+            tx[i + 1] = n & 255
+            i += 2
+            n += i
+            tx[i:n] = topic
+            i = n
+            if packet_id:
+                tx[i] = packet_id >> 8
+                tx[i + 1] = packet_id & 255
+                i += 2
         if room < k:
-            self.end = self._cut = j
+            self.end = self._cut = i
             self._body = payload
         else:
-            self.end = k = j + k
-            tx[j:k] = payload
-        return True
-
-    def put(self, whole):
-        """Puts a whole packet, beside the buffer when it is too large for it; False when there is no room now."""
-        i = self.end
-        j = i + len(whole)
-        if j + _RESERVE <= len(self._bytes):
-            self._bytes[i:j] = whole
-            self.end = j
-        elif i or self._body is not None:
-            return False
-        else:
-            self._cut = 0
-            self._body = whole
+            self.end = k = i + k
+            tx[i:k] = payload
         return True
 
     def has_room(self):
         """True when an acknowledgement or PINGREQ fits."""
         return self.end + 4 <= len(self._bytes)
 
-    def put_ack(self, head, packet_id):
-        """Puts PUBACK, PUBREC, PUBREL or PUBCOMP; only where has_room()."""
+    def put_ack(self, head, packet_id=None):
+        """Puts PUBACK, PUBREC, PUBREL or PUBCOMP, or without packet_id PINGREQ; only where has_room()."""
         tx = self._bytes
         i = self.end
         tx[i] = head
-        tx[i + 1] = 2
-        tx[i + 2] = packet_id >> 8
-        tx[i + 3] = packet_id & 255
-        self.end = i + 4
+        if packet_id is not None:
+            tx[i + 1] = 2
+            tx[i + 2] = packet_id >> 8
+            tx[i + 3] = packet_id & 255
+            self.end = i + 4
+        else:
+            tx[i + 1] = 0
+            self.end = i + 2
 
     def flush(self):
         """Writes what waits; True when nothing is left. Raises what write() raises."""
@@ -118,9 +114,3 @@ class SendBuffer:
     def waits(self):
         """True while bytes wait for the link to take them."""
         return self.end > 0 or self._body is not None
-
-    def put_ping(self):
-        """Puts PINGREQ; only where has_room()."""
-        self._bytes[self.end] = 0xC0
-        self._bytes[self.end + 1] = 0
-        self.end += 2

@@ -111,7 +111,7 @@ class MQTTClient:
         client = self._poll(0)
         self._until(client.out.has_room)
         if not client._ping:
-            client.out.put_ping()
+            client.out.put_ack(0xC0)
             client._ping = 2
             client._ping_at = client.now
         self._pinged = True

@@ -1,9 +1,13 @@
-"""Topic names and topic filters: MQTT 3.1.1, chapter 4.7."""
+"""Topic names and topic filters that are more than printable ASCII without wildcards: MQTT 3.1.1, chapter 4.7.
 
+The others are dealt with by is_plain() in incoming.py and by comparison.
+"""
+
+from .base_errors import ProtocolError
 from .errors import InvalidArgument
 
 
-def check_utf8(text, what):
+def check_utf8(text, what="client_id"):
     """`text` (str or bytes) as bytes fit for the wire [MQTT-1.5.3-1, MQTT-1.5.3-2].
 
     Raises InvalidArgument when it is of another type, not UTF-8, holds U+0000 or is longer than 65535 bytes.
@@ -43,6 +47,14 @@ def check_topic_name(topic):
     if not topic or b"+" in topic or b"#" in topic:
         raise InvalidArgument("topic is empty or has a wildcard")
     return topic
+
+
+def check_inbound(topic):
+    """Raises ProtocolError unless a PUBLISH may have that topic name [MQTT-3.3.2-2]."""
+    try:
+        check_topic_name(topic)
+    except InvalidArgument as error:
+        raise ProtocolError(error.args[0])
 
 
 def check_topic_filter(topic_filter):

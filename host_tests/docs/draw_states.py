@@ -77,7 +77,11 @@ def diagrams() -> Iterable[Diagram]:
         "The link",
         """CONNECT leaves as soon as there is a connection, and the first packet that comes must be CONNACK. A CONNACK
         that refuses closes the link. `UP` is `Client.connected`.""",
-        {(key & 0x0F, key & 0xF0): target for key, target in states.LINK.items()},
+        {
+            (entry & states.NEVER, kind << 4): states.UP
+            for kind, entry in enumerate(states.LINK)
+            if entry != states.NEVER
+        },
         _named("CLOSED", "AWAIT_CONNACK", "UP"),
         {},
         (
@@ -90,7 +94,7 @@ def diagrams() -> Iterable[Diagram]:
     yield Diagram(
         "A message to the broker at QoS 1",
         "In a new link it is sent again, with DUP when the broker has kept the session.",
-        _split(states.OUTBOUND),
+        {(states.AWAIT_PUBACK, 0x40): states.DONE},
         _named("DONE", "AWAIT_PUBACK"),
         {},
         ((None, states.AWAIT_PUBACK, "publish() / PUBLISH"), (states.DONE, None, "on_acknowledged")),
@@ -100,12 +104,12 @@ def diagrams() -> Iterable[Diagram]:
         """The step to `AWAIT_PUBCOMP` is in the store before PUBREL leaves. In a new link of the same session the
         packet of the state goes again: PUBLISH, or PUBREL. When the broker has lost the session the message begins
         anew.""",
-        _split(states.OUTBOUND),
-        _named("DONE", "AWAIT_PUBREC", "AWAIT_PUBCOMP"),
+        _split(qos2.OUTBOUND),
+        _named("DONE") | _named("AWAIT_PUBREC", "AWAIT_PUBCOMP", module=qos2),
         {0x50: "PUBREL"},
         (
-            (None, states.AWAIT_PUBREC, "publish() / PUBLISH"),
-            (states.AWAIT_PUBCOMP, states.AWAIT_PUBREC, "session lost / PUBLISH"),
+            (None, qos2.AWAIT_PUBREC, "publish() / PUBLISH"),
+            (qos2.AWAIT_PUBCOMP, qos2.AWAIT_PUBREC, "session lost / PUBLISH"),
             (states.DONE, None, "on_acknowledged"),
         ),
     )

@@ -214,7 +214,7 @@ def check_payloads_and_topics_at_the_edges(port, other):
 def check_packet_ids_through_the_wrap(port, other):
     receiver = connected(b"r12", port, subscribe={b"wrap": 2}, clean_session=True)
     sender = connected(b"s12", port)
-    sender.client._last_id = 65535 - 10
+    sender.client.last_id = 65535 - 10
     ids = [sender.client.publish(b"wrap", b"%d" % i, 1 + i % 2) for i in range(20)]
     wait(lambda: sender.up() and len(receiver.messages) == 20, sender, receiver)
     assert 65535 in ids and 1 in ids and 0 not in ids

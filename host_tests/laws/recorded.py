@@ -105,7 +105,7 @@ def play(recorded, ends):
     world = make_world()
     player = Player(recorded, ends)
     world.client.transports = None
-    world.client._servers = [(lambda host, port, path: player, ("", 0, ""), "host0:1883", False)]
+    world.client.servers = [(lambda host, port, path: player, ("", 0, ""), "host0:1883", False)]
     quiet = 0
     ticks = 0
     while quiet < 3:

@@ -10,7 +10,11 @@ import sys
 from cut_wire import Wire
 from world import World
 
+import umqtt_robust
 from umqtt_robust import transport
+
+if not hasattr(transport, "Socket"):  # the bundle: its modules are one
+    transport = umqtt_robust
 
 
 def error(number):

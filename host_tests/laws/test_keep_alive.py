@@ -238,7 +238,7 @@ def test_connack_has_a_deadline():
                 wire.ready = lambda: state != "not connected"
                 return wire
 
-            world.client._servers = [(slow,) + world.client._servers[0][1:]]
+            world.client.servers = [(slow,) + world.client.servers[0][1:]]
             run_until(world, lambda: len(world.wires) > wires, 20000)
             equal(run_until(world, lambda: world.of_kind("error"), 20000), 7000, state)
 

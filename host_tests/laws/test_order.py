@@ -191,12 +191,12 @@ def test_pubrels_that_waited_for_room_are_forgotten_with_the_session():
             wire.write = lambda buf, offset, size: write(buf, offset, size) if wire.up < 15 else None
             return wire
 
-        servers = client._servers
-        client._servers = [(full,) + servers[0][1:]]
+        servers = client.servers
+        client.servers = [(full,) + servers[0][1:]]
         world.run(lambda client=client, world=world: len(world.wires) == 2 and client.connected)
         client.tick()
         broker.lose_sessions = lost
-        client._servers = servers
+        client.servers = servers
         world.wire.break_now()
         world.settle()
         assert world.run(lambda client=client: client.connected and not client.pending)
@@ -214,12 +214,12 @@ def test_the_packet_id_of_an_unanswered_request_is_in_use():
         else:
             client.subscribe(b"more")
             client.tick()
-            in_use = client._last_id
-        client._last_id = in_use - 1
+            in_use = client.last_id
+        client.last_id = in_use - 1
         if publish_first:
             client.subscribe(b"more")
             client.tick()
-            assert client._last_id != in_use
+            assert client.last_id != in_use
         else:
             assert client.publish(b"t", b"x", 1) != in_use
 
@@ -228,7 +228,7 @@ def test_packet_ids_follow_those_in_the_store_after_a_restart():
     flash = Flash()
     world = World(flash=flash)
     world.unreachable = True
-    world.client._last_id = 499
+    world.client.last_id = 499
     for _ in range(3):
         world.client.publish(b"t", b"x", 1)
     world.restart()
@@ -244,7 +244,7 @@ def test_packet_ids_through_the_wrap_skip_those_in_use():
         for _ in range(stuck):
             client.publish(b"t", b"stuck", 2)
         first = sorted(client.outbox.slot_of)
-        client._last_id = 65535 - 3
+        client.last_id = 65535 - 3
         broker.acknowledge = True
         ids = []
         for i in range(9):
@@ -268,7 +268,7 @@ def test_random_use_never_reuses_a_packet_id_or_breaks_an_order():
         )
         client = world.client
         broker = world.brokers[0]
-        client._last_id = 65530 - rng.below(20)
+        client.last_id = 65530 - rng.below(20)
         client.subscribe(b"down/#", qos=2)
         sent = []
         commands = []

@@ -52,14 +52,14 @@ def test_truncated_payload_then_fin_is_never_delivered():
 
 def test_packet_id_0_at_the_wrap():
     world = connected(window=2)
-    world.client._last_id = 65534
+    world.client.last_id = 65534
     ids = []
     for i in range(4):
         ids.append(world.client.publish(b"t", b"%d" % i, 1))
     world.client.subscribe(b"more")
     comes_back(world)
     equal(ids, [65535, 1, 2, 3])
-    world.client._last_id = 65535
+    world.client.last_id = 65535
     world.client.subscribe(b"and more")
     comes_back(world)
     equal([body[:2] for head, body in world.brokers[0].seen if head == 0x82][-1], b"\0\1")

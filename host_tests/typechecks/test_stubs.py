@@ -15,6 +15,7 @@ import pytest
 
 import umqtt_robust
 from umqtt_robust import client as client_module
+from umqtt_robust.errors import InvalidArgument
 
 _HERE = Path(__file__).resolve().parent
 _LIBRARY = Path(umqtt_robust.__file__).resolve().parent
@@ -79,17 +80,20 @@ def test_every_option_of_the_client_is_in_its_stub_with_its_default_and_as_an_at
         argument.arg: ast.literal_eval(default) if default is not None else inspect.Parameter.empty
         for argument, default in zip(init.args.kwonlyargs, init.args.kw_defaults, strict=True)
     }
-    expected = {
-        name: ... if callable(default) else default for name, default in vars(client_module)["_OPTIONS"].items()
-    }
-    assert found == expected
+    # client_module.Client sets all of them before it takes the first.
+    client = client_module.Client("c", "mqtt://h")
+    assert found == {name: ... if callable(value := getattr(client, name)) else value for name in found}
+    for name in {*dir(client_module.Client), "teleport"} - set(found):
+        if name == "teleport" or callable(getattr(client_module.Client, name)):
+            with pytest.raises(InvalidArgument):
+                client_module.Client("c", "mqtt://h", **{name: None})
     attributes = {
         node.target.id
         for each in classes.values()
         for node in each.body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     }
-    assert set(expected) <= attributes
+    assert set(found) <= attributes
 
 
 def test_every_attribute_that_the_client_documents_is_in_its_stubs():

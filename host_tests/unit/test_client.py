@@ -3,9 +3,9 @@
 from umqtt_testkit.portable import equal, raises
 
 from umqtt_robust import Client, Will
-from umqtt_robust.client import parse_url
 from umqtt_robust.errors import InvalidArgument, OutboxFull
 from umqtt_robust.policy import DROP_NEWEST
+from umqtt_robust.servers import parse_url
 from umqtt_robust.store import MemoryStore
 
 

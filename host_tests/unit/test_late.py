@@ -38,6 +38,7 @@ class Session:
         self.outbox = Outbox(self.store, self.window)
         self.state = UP
         self.now = 0
+        self.timers = []
         self.errors = []
         self.on_error = self.errors.append
         self.late = Part(self)

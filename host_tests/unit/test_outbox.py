@@ -14,8 +14,8 @@ def put(outbox, n):
 def send_next(outbox):
     packet_id = outbox.unsent()
     if packet_id:
-        outbox.sent(packet_id)
-        assert outbox.resumed(packet_id, 0)
+        assert outbox.sent(packet_id, 0)
+        assert not outbox.resumed(packet_id, 1)
     return packet_id
 
 

@@ -4,31 +4,33 @@ from umqtt_testkit.portable import equal, raises
 
 from umqtt_robust import Will, packets
 from umqtt_robust.errors import InvalidArgument, ProtocolError
+from umqtt_robust.incoming import decode_length
+from umqtt_robust.sending import SendBuffer
 
 
 def test_connect_with_everything():
     will = Will("w/t", "gone", qos=1, retain=True)
     equal(
         packets.connect(b"id", 60, False, will, b"user", b"word", 4, False),
-        b"\x10\x25\x00\x04MQTT\x04\xec\x00\x3c\x00\x02id\x00\x03w/t\x00\x04gone\x00\x04user\x00\x04word",
+        b"\x00\x04MQTT\x04\xec\x00\x3c\x00\x02id\x00\x03w/t\x00\x04gone\x00\x04user\x00\x04word",
     )
 
 
 def test_connect_with_nothing():
-    equal(packets.connect(b"", 0, True, None, None, None, 4, False), b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x00\x00\x00")
+    equal(packets.connect(b"", 0, True, None, None, None, 4, False), b"\x00\x04MQTT\x04\x02\x00\x00\x00\x00")
 
 
 def test_connect_as_mqtt_3_1():
     equal(
         packets.connect(b"i", 258, True, None, None, None, 3, False),
-        b"\x10\x0f\x00\x06MQIsdp\x03\x02\x01\x02\x00\x01i",
+        b"\x00\x06MQIsdp\x03\x02\x01\x02\x00\x01i",
     )
 
 
 def test_connect_to_make_the_broker_forget_carries_no_will():
     equal(
         packets.connect(b"i", 0, False, Will("w", "x"), None, None, 4, True),
-        b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01i",
+        b"\x00\x04MQTT\x04\x02\x00\x00\x00\x01i",
     )
 
 
@@ -43,16 +45,29 @@ def test_remaining_length_at_every_border():
         (2097152, b"\x80\x80\x80\x01"),
         (268435455, b"\xff\xff\xff\x7f"),
     ):
-        equal(packets.decode_length(encoded, 0, len(encoded)), (length, len(encoded)))
+        equal(decode_length(encoded, 0, len(encoded)), (length, len(encoded)))
         for cut in range(len(encoded)):
-            equal(packets.decode_length(encoded, 0, cut), None)
-    raises(ProtocolError, packets.decode_length, b"\x80\x80\x80\x80\x01", 0, 5)
+            equal(decode_length(encoded, 0, cut), None)
+    raises(ProtocolError, decode_length, b"\x80\x80\x80\x80\x01", 0, 5)
 
 
-def test_packet_prepends_the_remaining_length():
+def test_the_send_buffer_prepends_the_remaining_length():
     for n in (0, 127, 128, 16384):
-        whole = packets.packet(0x30, bytes(n))
-        equal(packets.decode_length(whole, 1, len(whole)), (n, len(whole) - n))
+        written = []
+        out = SendBuffer(64)
+        out.open(lambda buf, i, size: written.append(bytes(buf[i : i + size])) or size)
+        assert out.put(0x30, bytes(n)) and out.flush()
+        whole = b"".join(written)
+        equal(decode_length(whole, 1, len(whole)), (n, len(whole) - n))
+
+
+def test_a_topic_larger_than_the_send_buffer_goes_beside_it():
+    for packet_id, ident in ((0, b""), (258, b"\1\2")):
+        written = []
+        out = SendBuffer(32)
+        out.open(lambda buf, i, size: written.append(bytes(buf[i : i + size])) or size)
+        assert out.put(0x30, b"payload", b"t" * 100, packet_id) and out.flush()
+        equal(b"".join(written), b"0" + bytes((109 + len(ident),)) + b"\0\x64" + b"t" * 100 + ident + b"payload")
 
 
 def test_a_will_is_checked_when_it_is_made():

@@ -27,7 +27,8 @@ def held(client):
 
 
 def send_next(client):
-    client._sent(client.outbox.unsent())
+    packet_id = client.outbox.unsent()
+    client.in_flight += client.outbox.sent(packet_id, 0)
 
 
 def test_reject_leaves_everything_as_it_was():
@@ -98,7 +99,7 @@ def test_a_packet_id_that_is_used_again_does_not_inherit_an_expiry():
     client = offline(4)
     packet_id = put(client, 1, expires_in=1000)
     client.remove(packet_id)
-    client._last_id = packet_id - 1
+    client.last_id = packet_id - 1
     equal(put(client, 2), packet_id)
     client.clock.advance(10000)
     client.tick()

@@ -1,0 +1,47 @@
+"""Arguments that are more than the plain ones, or wrong: what the client does not see at a glance is looked at here."""
+
+from .errors import InvalidArgument
+from .packets import connect as connect_packet
+from .topics import check_topic_name, check_utf8
+
+
+def connect(client):
+    """Checks what Client() was given for CONNECT, and makes that packet. Raises InvalidArgument."""
+    client_id, keep_alive, clean_session, will, username, password = client.connect_as
+    if not isinstance(keep_alive, int) or not 0 <= keep_alive <= 65535:
+        raise InvalidArgument("keep_alive must be 0 to 65535 seconds")
+    if not 0 <= client.ping_after <= keep_alive * 1000:
+        raise InvalidArgument("ping_after must be at most keep_alive")
+    if not client_id and not clean_session or password is not None and username is None:
+        # [MQTT-3.1.3-7], [MQTT-3.1.2-22]
+        raise InvalidArgument("an empty client_id needs clean_session, and a password a username")
+    if username is not None:
+        username = check_utf8(username, "username")
+    if isinstance(password, str):
+        password = password.encode()
+    client.connect_as = client_id, keep_alive, clean_session, will, username, password
+    client.connect_as_usual = connect_packet(*client.connect_as)
+
+
+def will(topic, payload, qos, retain):
+    """The four, as packets.connect() takes them."""
+    topic = check_topic_name(topic)
+    payload = payload.encode() if isinstance(payload, str) else copy(payload)
+    if qos not in (0, 1, 2) or len(payload) > 65535:
+        raise InvalidArgument("a will has qos 0, 1 or 2 and a payload of at most 65535 bytes")
+    return topic, payload, qos, retain
+
+
+def copy(payload):
+    """A payload that is not str, as bytes: a message may wait while its buffer is used again."""
+    if not isinstance(payload, (bytes, bytearray, memoryview)):
+        raise InvalidArgument("payload must be bytes, str, bytearray or memoryview")
+    return bytes(payload)
+
+
+def publish(size, qos, expires_in=None):
+    """Raises InvalidArgument unless a message may have that QoS, size (of topic and payload) and lifetime."""
+    if qos not in (0, 1, 2) or size > 268435451:  # 2.2.3
+        raise InvalidArgument("qos must be 0, 1 or 2, and the packet at most 268435455 bytes")
+    if expires_in is not None and expires_in <= 0:
+        raise InvalidArgument("expires_in must be positive")

@@ -1,0 +1,40 @@
+"""Brokers' URLs other than a plain mqtt://host:port, and lists of them."""
+
+from .errors import InvalidArgument
+
+
+def parse_url(url):
+    """(scheme, host, port, path) of a broker's URL such as mqtt://broker.example or mqtts://[::1]:8883."""
+    scheme, _, rest = url.partition("://")
+    port = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}.get(scheme)
+    address, _, path = rest.partition("/")
+    host, _, number = address.partition(":")
+    if address[:1] == "[":
+        host, closed, number = address[1:].partition("]")
+        number = number[1:] if closed and number[:1] in ("", ":") else "?"
+    if number and port:
+        port = int(number) if number.isdigit() else 0
+    if not port or port > 65535 or not host or "@" in host:
+        raise InvalidArgument("a broker is like mqtt://host:1883, without credentials, not " + url)
+    return scheme, host, port, "/" + path
+
+
+def parse(client, urls):
+    """(factory, its arguments, name) of each broker. urls: one or several. Raises InvalidArgument."""
+    servers = []
+    secure = []
+    for url in (urls,) if isinstance(urls, str) else urls:
+        scheme, host, port, path = parse_url(url)
+        factory = (client.transports or {}).get(scheme)
+        arguments = host, port, path
+        if not factory:
+            if scheme != "mqtt":
+                raise InvalidArgument("%s needs transports={'%s': ...}" % (url, scheme))
+            from .transport import TCP as factory
+
+            arguments = host, port
+        servers.append((factory, arguments, "%s:%d" % (host, port)))
+        secure.append(scheme[-1] == "s" and scheme != "ws")
+    if not secure or True in secure and False in secure and not client.allow_plain:
+        raise InvalidArgument("servers are none, or mix encrypted and plain without allow_plain")
+    return servers
