@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from client_plan import PAYLOAD_BYTES, ROUND_TRIP_MS, WINDOW, Contender, Scenario
 from client_source import Source
+from umqtt_kit.bundle import Bundle, library_folder
 from umqtt_testkit.interpreter import device_search_path, micropython_command
 from umqtt_testkit.proxy import FaultProxy
 
@@ -82,6 +83,9 @@ class Lab:
             self.broker_port = self._start_mosquitto()
             self.source_port = self._stack.enter_context(Source()).port
             self._slow: FaultProxy | None = None
+            # What boards run.
+            self._library = self._folder / "library"
+            Bundle(library_folder()).compile(self._library)
             self._stack = self._stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -127,7 +131,8 @@ class Lab:
         search: list[Path] = []
         if contender.micropython:
             command = micropython_command()
-            search = [*([self._peers] if self._peers else []), *map(Path, device_search_path(_DEVICE, _STUBS))]
+            peers = [self._peers] if self._peers else []
+            search = [self._library, *peers, *map(Path, device_search_path(_DEVICE, _STUBS))]
         command += [str(_DEVICE / contender.program), json.dumps(given), action]
         return self._start(command, f"{contender.name}: {action}", search, self._folder)
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from client_lab import Lab, LabError
 from client_plan import MQTT_AS, OURS, SIMPLE, Contender, Row
-from umqtt_kit.sizes import BUDGETS, compile_file, heap_after_import, library_folder, measure
+from umqtt_kit.bundle import Bundle, library_folder
+from umqtt_kit.mpy_cross import compile_file
+from umqtt_kit.sizes import BUDGETS, heap_after_import, measure
 
 # The smallest heap is looked for in this range, by steps of this many bytes.
 _SMALLEST_HEAP = 4 * 1024
@@ -58,9 +60,7 @@ def smallest_heap_rows(lab: Lab, folder: Path, *, quick: bool) -> Iterator[Row]:
     """The same folder as of size_rows, which compiles the peers. quick: coarser, and without mqtt_as."""
     step = _COARSE_STEP if quick else _HEAP_STEP
     library = folder / "ours"
-    for source in library_folder().glob("*.py"):
-        if source.stem != "_host":
-            compile_file(source, library / "umqtt_robust" / f"{source.stem}.mpy")
+    Bundle(library_folder()).compile(library)
     ours = smallest_heap(lab, OURS, library, step)
     for contender in SIMPLE[:1] if quick else (SIMPLE[0], MQTT_AS[0]):
         peer = smallest_heap(lab, contender, folder / contender.name, step) if lab.has(contender) else None

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 from umqtt_kit import sizes
 from umqtt_kit.__main__ import run
+from umqtt_kit.bundle import Bundle, library_folder
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 
 try:
     micropython_command()
 except MicroPythonMissing as missing:
     pytest.skip(str(missing), allow_module_level=True)
+
+
+_DEVICE = Path(__file__).resolve().parent / "device"
 
 
 @pytest.fixture(scope="module")
@@ -26,21 +31,37 @@ def test_no_budget_is_passed(measured):
     assert measured.passed() == []
 
 
-def test_the_smallest_set_is_the_client_over_tcp_without_what_is_loaded_when_needed(measured):
-    smallest = {module.module for module in measured.modules if module.smallest}
-    assert {"__init__", "client", "session", "outbox", "store", "transport"} <= smallest
-    assert not {"qos2", "manual", "policy", "large", "resume"} & smallest
-
-
 def test_every_module_a_board_may_carry_is_measured(measured):
-    files = {file.stem for file in sizes.library_folder().glob("*.py")} - {"_host"}
-    assert {module.module for module in measured.modules} == files
+    files = {file.stem for file in library_folder().glob("*.py")} - {"_host"}
+    bundle = Bundle(library_folder())
+    assert {module.module for module in measured.modules} | set(bundle.joined) == files
+    assert {module.module for module in sizes.measure_apart().modules} == files
     assert all(module.mpy_bytes > 0 and module.heap_bytes >= 0 for module in measured.modules)
+
+
+def test_code_that_stays_in_rom_takes_less_heap(measured):
+    assert 0 < measured.totals["smallest_rom_heap_bytes"] < measured.totals["smallest_heap_bytes"]
+
+
+def test_the_smallest_set_is_all_that_qos_0_and_1_both_ways_and_a_new_link_need(tmp_path: Path):
+    Bundle(library_folder()).compile(tmp_path)
+    for optional in (tmp_path / sizes.PACKAGE).glob("*.mpy"):
+        if optional.stem != "__init__":
+            optional.unlink()
+    ended = subprocess.run(
+        [*micropython_command(), str(_DEVICE / "smallest.py"), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.stdout, ended.stderr
+    assert json.loads(ended.stdout) == {"lost": 2, "received": 4, "modules": ["umqtt_robust"]}
 
 
 def test_a_module_that_grows_passes_the_budget(tmp_path: Path):
     grown = tmp_path / sizes.PACKAGE
-    shutil.copytree(sizes.library_folder(), grown, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(library_folder(), grown, ignore=shutil.ignore_patterns("__pycache__"))
     with (grown / "session.py").open("a") as file:
         for number in range(400):
             file.write(f"\n\ndef grown_{number}(argument_{number}):\n    return 'grown {number}', argument_{number}\n")

@@ -54,8 +54,12 @@ def micropython_command(heap: str | None = None, guard: Literal["parent", "termi
 def device_search_path(*first: Path) -> list[str]:
     """Folders to put on MicroPython's sys.path so that umqtt_robust and umqtt_testkit.portable are found
     there.
+
+    The environment variable UMQTT_DEVICE_LIBRARY may name a folder that holds umqtt_robust in another form, such as
+    the bundle that goes onto boards: it comes before all.
     """
-    folders = [*first]
+    told = os.environ.get("UMQTT_DEVICE_LIBRARY")
+    folders = [*([Path(told)] if told else []), *first]
     for package in ("umqtt_robust", "umqtt_testkit"):
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.submodule_search_locations:

@@ -1,0 +1,82 @@
+"""The bundle that goes onto boards is the client of the readable modules: the same tests, on real MicroPython.
+
+`make prove-client` (UMQTT_FULL_SWEEPS=1) runs all of them, `make test` leaves out the longest sweeps.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from umqtt_kit import shorten
+from umqtt_kit.bundle import INIT, PACKAGE, Bundle, library_folder
+from umqtt_kit.mpy_cross import compile_file
+from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+
+_TESTS = Path(__file__).resolve().parents[1]
+_FOLDERS = [_TESTS / "unit", _TESTS / "laws"]
+_FULL = bool(os.getenv("UMQTT_FULL_SWEEPS"))
+_LONGEST = "not (power_cut or soup or test_app or websocket or tls)"
+
+try:
+    micropython_command()
+except MicroPythonMissing as missing:
+    pytest.skip(str(missing), allow_module_level=True)
+
+
+def _names_that_tests_look_at() -> set[str]:
+    names = shorten.Names([ast.parse(file.read_text()) for folder in _FOLDERS for file in folder.glob("*.py")])
+    return {*names.attributes, *names.variables}
+
+
+def _run_tests(library: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "micropython", *options],
+        capture_output=True,
+        text=True,
+        cwd=_TESTS.parent,
+        env={**os.environ, "UMQTT_DEVICE_LIBRARY": str(library)},
+        check=False,
+    )
+
+
+@pytest.mark.timeout(600)
+def test_units_and_laws_hold_for_the_bundle(tmp_path: Path):
+    doors = [name for name in Bundle(library_folder()).joined if name != INIT]
+    bundle = Bundle(library_folder(), doors, _names_that_tests_look_at())
+    bundle.compile(tmp_path)
+    assert len(bundle.attributes) > 40  # most names are short all the same
+    ended = _run_tests(tmp_path, *map(str, _FOLDERS), *(() if _FULL else ("-k", _LONGEST)))
+    assert ended.returncode == 0, ended.stdout[-6000:]
+
+
+def test_what_the_tests_import_is_the_bundle(tmp_path: Path):
+    Bundle(library_folder()).compile(tmp_path)
+    (tmp_path / PACKAGE / f"{INIT}.mpy").unlink()
+    (tmp_path / PACKAGE / f"{INIT}.py").write_text("raise RuntimeError('planted')\n")
+    ended = _run_tests(tmp_path, str(_TESTS / "unit" / "test_client.py"))
+    assert ended.returncode == 1
+    assert "planted" in ended.stdout
+
+
+def test_every_rom_name_is_in_the_rom(tmp_path: Path):
+    # A name that an .mpy spells is one that the interpreter may not have: here all are numbers.
+    source = tmp_path / "words.py"
+    source.write_text("\n".join(f"_.{name}" for name in shorten.ROM_NAMES))
+    compile_file(source, tmp_path / "words.mpy", "_")
+    compiled = (tmp_path / "words.mpy").read_bytes()
+    assert [name for name in shorten.ROM_NAMES if len(name) > 2 and name.encode() in compiled] == []
+
+
+def test_programs_find_every_public_name(tmp_path: Path):
+    bundle = Bundle(library_folder())
+    shortened = {*bundle.attributes, *bundle.variables}
+    public = {"Client", "publish", "on_message", "expires_in", "MemoryStore", "tombstone", "TCP", "socket"}
+    assert not shortened & public
+    assert {"_send", "_pump", "Outbox", "SendBuffer"} <= shortened
+    assert len({*bundle.attributes.values()}) == len(bundle.attributes)
+    assert len({*bundle.variables.values()}) == len(bundle.variables)

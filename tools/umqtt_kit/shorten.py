@@ -1,0 +1,340 @@
+"""Makes one small source of several readable ones: what a compiler for boards could do, and mpy-cross does not.
+
+Nothing here knows what the device library is about; bundle.py says what goes together and which names stay.
+"""
+
+from __future__ import annotations
+
+import ast
+import keyword
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+# Names that every MicroPython has in its ROM, and every .mpy refers to by number (py/makeqstrdata.py): as the name of
+# something private such a word takes two bytes of flash and no heap, where another takes some 10 and 25.
+_WORDS = """
+ArithmeticError AssertionError AttributeError EOFError Ellipsis GeneratorExit ImportError IndentationError IndexError
+KeyError KeyboardInterrupt LookupError NameError NotImplementedError OverflowError RuntimeError StopIteration
+SyntaxError SystemExit TypeError ValueError ZeroDivisionError abs all any append args bool builtins bytecode callable
+chr classmethod clear close const copy count dict dir divmod end endswith eval exec extend find format from_bytes get
+getattr globals hasattr hash id index insert int isalpha isdigit isinstance islower isspace issubclass isupper items
+iter join key keys len list little locals lower lstrip main map next object open ord pop popitem pow print range read
+readinto readline remove replace repr reverse rfind rindex round rsplit rstrip send sep set setattr setdefault sort
+sorted split start startswith staticmethod step stop str strip sum super throw to_bytes tuple type update upper value
+values write zip
+"""
+ROM_NAMES = tuple(_WORDS.split())
+# Two letters are next best.
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def without_docstrings(tree: ast.Module) -> ast.Module:
+    """Docstrings, and a function or class that is nothing else gets `pass`."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                node.body = node.body[1:] or ([] if isinstance(node, ast.Module) else [ast.Pass()])
+    return tree
+
+
+def branch_of_boards(tree: ast.Module, host_module: str) -> ast.Module:
+    """Of a `try` that imports `host_module` in one of its branches, what runs where there is none."""
+
+    def imports_host(body: Iterable[ast.stmt]) -> bool:
+        return any(isinstance(node, ast.ImportFrom) and node.module == host_module for node in body)
+
+    body: list[ast.stmt] = []
+    for node in tree.body:
+        if isinstance(node, ast.Try) and any(imports_host(handler.body) for handler in node.handlers):
+            body += node.body
+        elif isinstance(node, ast.Try) and imports_host(node.orelse):
+            body += node.handlers[0].body
+        else:
+            body.append(node)
+    tree.body = body
+    return tree
+
+
+def targets_of(node: ast.Assign) -> set[str]:
+    """The names that an assignment sets."""
+    return {target.id for target in node.targets if isinstance(target, ast.Name)}
+
+
+def take_constants(tree: ast.Module, public: Iterable[str] = ()) -> dict[str, ast.Constant]:
+    """Takes the numbers out of a module that are assigned to a name in capitals, unless it is public."""
+    found: dict[str, ast.Constant] = {}
+    body: list[ast.stmt] = []
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and len(targets := targets_of(node)) == 1:
+            (name,) = targets
+            value = node.value
+            if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "const":
+                value = value.args[0]
+            if name.isupper() and name not in public and isinstance(value, ast.Constant) and _is_number(value):
+                found[name] = value
+                continue
+        body.append(node)
+    tree.body = body
+    return found
+
+
+def _is_number(value: ast.Constant) -> bool:
+    return isinstance(value.value, int) and not isinstance(value.value, bool)
+
+
+class _Inline(ast.NodeTransformer):
+    def __init__(self, constants: Mapping[str, ast.Constant]) -> None:
+        self._constants = constants
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._constants.get(node.id, node)
+
+
+def with_constants(tree: ast.Module, constants: Mapping[str, ast.Constant]) -> ast.Module:
+    """The module with numbers where these names stood; mpy-cross folds what is calculated of them."""
+    return _Inline(constants).visit(tree)
+
+
+def merge_single_bases(tree: ast.Module) -> ast.Module:
+    """A class that exists only to be the base of one other class becomes part of that one.
+
+    Its methods that are overridden and called as Base.method(self, ...) go on under another name.
+    """
+    while (pair := _single_base(tree)) is not None:
+        base, derived = pair
+        called = {
+            node.attr
+            for node in ast.walk(derived)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == base.name
+        }
+        overridden = {node.name for node in derived.body if isinstance(node, ast.FunctionDef)}
+        renamed = {name: f"_{base.name}{name}" if name in overridden else name for name in called}
+        taken: list[ast.stmt] = []
+        for node in base.body:
+            if isinstance(node, ast.FunctionDef) and node.name in overridden:
+                if node.name not in called:
+                    continue
+                node.name = renamed[node.name]
+            if not isinstance(node, ast.Pass):
+                taken.append(node)
+        _CallsOfBase(base.name, renamed).visit(derived)
+        derived.bases = base.bases
+        derived.body = taken + [node for node in derived.body if not isinstance(node, ast.Pass)]
+        tree.body.remove(base)
+    return tree
+
+
+def _single_base(tree: ast.Module) -> tuple[ast.ClassDef, ast.ClassDef] | None:
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    for base in classes.values():
+        users = [node for node in tree.body if node is not base and _mentions(node, base.name)]
+        if len(users) == 1 and isinstance(users[0], ast.ClassDef):
+            derived = users[0]
+            if [one.id for one in derived.bases if isinstance(one, ast.Name)] == [base.name]:
+                return base, derived
+    return None
+
+
+def _mentions(tree: ast.AST, name: str) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))
+
+
+class _CallsOfBase(ast.NodeTransformer):
+    def __init__(self, base: str, renamed: Mapping[str, str]) -> None:
+        self._base = base
+        self._renamed = renamed
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        self.generic_visit(node)
+        called = node.func
+        if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == self._base:
+            node.func = ast.Attribute(node.args.pop(0), self._renamed[called.attr], ast.Load())
+        return node
+
+
+def with_empty_classes_by_call(tree: ast.Module) -> ast.Module:
+    """A class without a body of its own is made by a call of type(), which needs no code object."""
+
+    def made(node: ast.stmt) -> ast.stmt:
+        if isinstance(node, ast.ClassDef) and all(isinstance(one, ast.Pass) for one in node.body):
+            call = ast.Call(
+                ast.Name("type", ast.Load()),
+                [ast.Constant(node.name), ast.Tuple(node.bases, ast.Load()), ast.Dict([], [])],
+                [],
+            )
+            return ast.Assign([ast.Name(node.name, ast.Store())], call, lineno=node.lineno)
+        return node
+
+    tree.body = [made(node) for node in tree.body]
+    return tree
+
+
+class Names:
+    """Where the names of a source stand, by the three kinds that never meet.
+
+    attributes: of objects, methods and what classes hold; variables: of modules and functions; and the arguments of
+    functions, which are variables too. keywords: what calls spell. Each with how often it is used.
+    """
+
+    def __init__(self, trees: Iterable[ast.AST]) -> None:
+        self.attributes: Counter[str] = Counter()
+        self.variables: Counter[str] = Counter()
+        self.keywords: set[str] = set()
+        self.strings: set[str] = set()
+        self.made_attributes: set[str] = set()
+        self.made_globals: set[str] = set()
+        for tree in trees:
+            self._module_level(tree)
+            for node in ast.walk(tree):
+                self._take(node)
+
+    def _module_level(self, tree: ast.AST) -> None:
+        for node in tree.body if isinstance(tree, ast.Module) else ():
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                self.made_globals.add(node.name)
+            elif isinstance(node, ast.Assign):
+                self.made_globals |= targets_of(node)
+            elif isinstance(node, ast.ImportFrom):
+                self.made_globals |= {one.asname for one in node.names if one.asname}
+
+    def _take(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Name):
+            self.variables[node.id] += 1
+        elif isinstance(node, ast.arg):
+            self.variables[node.arg] += 1
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ExceptHandler)) and node.name:
+            self.variables[node.name] += 1
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            self.variables.update(node.names)
+        elif isinstance(node, ast.alias):
+            self.variables.update([*node.name.split("."), node.asname or node.name])
+            self.attributes.update(node.name.split("."))
+        elif isinstance(node, ast.Attribute):
+            self.attributes[node.attr] += 1
+            if isinstance(node.ctx, ast.Store):
+                self.made_attributes.add(node.attr)
+        elif isinstance(node, ast.keyword) and node.arg:
+            self.keywords.add(node.arg)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+            self.strings.add(node.value)
+        elif isinstance(node, ast.ClassDef):
+            self.variables[node.name] += 1
+            for statement in node.body:
+                if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    self.made_attributes.add(statement.name)
+                    self.attributes[statement.name] += 1
+                if isinstance(statement, ast.Assign):
+                    self.made_attributes |= targets_of(statement)
+                    self.attributes.update(targets_of(statement))
+
+
+class _Rename(ast.NodeTransformer):
+    def __init__(self, attributes: Mapping[str, str], variables: Mapping[str, str]) -> None:
+        self._attributes = attributes
+        self._variables = variables
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        self.generic_visit(node)
+        node.attr = self._attributes.get(node.attr, node.attr)
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.stmt:
+        self.generic_visit(node)
+        node.name = self._variables.get(node.name, node.name)
+        for statement in node.body:
+            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                statement.name = self._attributes.get(statement.name, statement.name)
+            for target in statement.targets if isinstance(statement, ast.Assign) else ():
+                if isinstance(target, ast.Name):
+                    target.id = self._attributes.get(target.id, target.id)
+        return node
+
+    def visit_Module(self, node: ast.Module) -> ast.Module:
+        self.generic_visit(node)
+        for statement in node.body:
+            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                statement.name = self._variables.get(statement.name, statement.name)
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        node.id = self._variables.get(node.id, node.id)
+        return node
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.arg = self._variables.get(node.arg, node.arg)
+        return node
+
+    def visit_alias(self, node: ast.alias) -> ast.alias:
+        if node.asname is None:
+            node.name = self._variables.get(node.name, node.name)
+        else:
+            node.asname = self._variables.get(node.asname, node.asname)
+        return node
+
+
+def renamed(tree: ast.Module, attributes: Mapping[str, str], variables: Mapping[str, str]) -> ast.Module:
+    """The source with these names in place of others. variables: of modules; no function may have one of its own that
+    is called like one of them.
+    """
+    return _Rename(attributes, variables).visit(tree)
+
+
+def with_short_arguments(
+    tree: ast.Module, public: Iterable[str], keywords: Iterable[str], pool: Iterable[str]
+) -> ast.Module:
+    """Arguments of functions under the first names, at best of the pool, that nothing in the function is called.
+
+    public: functions (as `function` or `Class.function`) whose arguments programs may spell; keywords: what calls in
+    the library spell.
+    """
+    public = set(public)
+    keywords = set(keywords)
+    pool = [*pool, *ROM_NAMES, *_LETTERS]
+    for name, function in _outermost_functions(tree):
+        names = [node.arg for node in ast.walk(function) if isinstance(node, ast.arg)]
+        own = {argument.arg for argument in _arguments(function)} - {"self"} if name in public else set()
+        wanted = [name for name in dict.fromkeys(names) if name not in own | keywords]
+        used = Names([function]).variables
+        free = iter([name for name in pool if name not in used])
+        short = {name: next(free) for name in wanted}
+        _RenameArguments(short).visit(function)
+    return tree
+
+
+def _outermost_functions(tree: ast.Module) -> Iterable[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for node in tree.body:
+        prefix = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+        for inner in node.body if isinstance(node, ast.ClassDef) else (node,):
+            if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield prefix + inner.name, inner
+
+
+def _arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterable[ast.arg]:
+    every = function.args
+    yield from (*every.posonlyargs, *every.args, *every.kwonlyargs)
+    yield from (one for one in (every.vararg, every.kwarg) if one)
+
+
+class _RenameArguments(ast.NodeTransformer):
+    def __init__(self, short: Mapping[str, str]) -> None:
+        self._short = short
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        node.id = self._short.get(node.id, node.id)
+        return node
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.arg = self._short.get(node.arg, node.arg)
+        return node
+
+
+def short_names(wanted: Iterable[str], at_hand: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
+    """A short name for each, the first ones those that cost least; none that is taken.
+
+    at_hand: names that the source uses for something of another kind: they cost nothing more.
+    """
+    taken = set(taken)
+    pool = [*at_hand, *ROM_NAMES, *_LETTERS, *(a + b for a in _LETTERS for b in _LETTERS)]
+    free = [name for name in dict.fromkeys(pool) if name not in taken and not keyword.iskeyword(name)]
+    return dict(zip(wanted, free, strict=False))
