@@ -354,8 +354,8 @@ def test_behind_a_mount_point_clients_see_only_each_other_and_no_prefix(store: s
         assert [packet.topic_name for packet in outside.flush()] == [b"north/a"]
         outside.send(publish_packet(b"south/b", b"2", 0))
         assert other.receive_message().topic_name == b"b"
-        outside.send(publish_packet(b"north", b"the mount point itself", 0))
-        assert [outside.receive_message().topic_name for _ in range(2)] == [b"south/b", b"north"]
+        outside.send(publish_packet(b"north/", b"no name behind the mount point", 0))
+        assert [outside.receive_message().topic_name for _ in range(2)] == [b"south/b", b"north/"]
         publisher.reset()
         assert inside.receive_message().topic_name == b"will"
         inside.subscribe(b"+", 0)
@@ -438,7 +438,8 @@ def test_after_kill_9_the_wills_of_connected_clients_are_published(tmp_path: Pat
             assert watcher.connect(b"watcher", clean_session=False)
             found = {watcher.receive_message().topic_name for _ in range(len(expected))}
             assert found == expected
-            assert watcher.flush() == []
+            # What the kill took of the acknowledgements comes again, marked as such; a will published twice would not.
+            assert all(packet.dup for packet in watcher.flush())
             watcher.close()
             broker.kill()
 
