@@ -4,7 +4,7 @@ PY := $(VENV)/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types bench-client prove-client prove-flash clean
+.PHONY: help setup demo test lint types bench-client bench-broker prove-client prove-flash prove-broker fuzz clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,11 +30,21 @@ types: setup ## basedpyright
 bench-client: setup ## The client against its figures and its peers (ARGS="--quick --json --peers DIR")
 	@$(PY) host_tests/bench/client.py $(ARGS)
 
+bench-broker: setup ## The broker against its figures and its peers (ARGS="--quick --json --peers DIR")
+	@$(PY) host_tests/bench/broker.py $(ARGS)
+
 prove-client: setup ## Every law of the client in full: every cut, split and order
 	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest -q host_tests/laws host_tests/fuzz $(ARGS)
 
 prove-flash: setup ## The flash store: a million power cuts, 200 kills, wear (ARGS="--quick --json --seed N")
 	@$(PY) host_tests/flash/prove.py $(ARGS)
+
+prove-broker: setup ## The broker killed 50 times under load, counted; a traced run (ARGS="--quick --json --seed N")
+	@$(PY) host_tests/broker/prove.py $(ARGS)
+
+fuzz: setup ## The packet path with atheris, which is installed for it (ARGS="-max_total_time=60")
+	@$(PY) -m pip install --quiet "atheris>=2.3"
+	@$(PY) host_tests/broker/fuzz_broker.py $(ARGS)
 
 clean: ## Remove what setup and the demo made
 	rm -rf $(VENV) umqtt-demo build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
