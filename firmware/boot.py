@@ -1,18 +1,15 @@
-"""Runs before main.py at every boot: puts what was deployed before what is frozen into the image.
+"""Runs before main.py at every boot, and for the prompt: puts the version that runs first on sys.path.
 
-A frozen image carries umqtt_robust and app too. The application in the root folder comes first by
-MicroPython's own order; a deployed /lib would come last, so that an update of the library would be ignored.
+It writes nothing, since tools restart the interpreter as often as they like: main.py counts the boot, see startup.py.
 """
 
 import gc
-import sys
 
-_LIB = "/lib"
-_FROZEN = ".frozen"
+try:
+    import startup
 
-if _FROZEN in sys.path:
-    if _LIB in sys.path:
-        sys.path.remove(_LIB)
-    sys.path.insert(sys.path.index(_FROZEN), _LIB)
+    startup.select(startup.Startup("", startup._cause()).folder)
+except Exception as error:  # noqa: BLE001 - whatever is wrong: main.py and the prompt must be reached
+    print("boot.py: the version to run was not chosen:", repr(error))
 
 gc.collect()

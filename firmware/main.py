@@ -1,13 +1,16 @@
-"""Starts the application. Every decision lies in the package app; see app/__init__.py."""
+"""Starts the application. Every decision lies in startup.py and in the package app; see app/__init__.py."""
 
-from app import health
+import startup
 
 try:
+    startup.begin()
     # Within the try: a file missing after a deployment cut short is a crash to be told about like any other.
     from app import application
 
     application.build().run()
-except Exception as error:
+except BaseException as error:  # noqa: BLE001 - it is raised again
+    import postmortem
+
     # Kept in flash and published after the next boot; the console shows it now.
-    health.keep_traceback(error)
+    postmortem.handle(error)
     raise

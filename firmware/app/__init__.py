@@ -7,10 +7,16 @@
     wifi         joins the networks of the settings, in order, with back-off
     sensors      readings of the machine itself
     telemetry    takes readings at an interval and publishes them as records
-    commands     what a board does when told so on its command topic
-    health       status topic, and the last traceback kept in flash
+    board        the parts, as the commands see them
+    commands     what a board does when told so: received, kept in the ledger, carried out by actions and act_*, answered
+    health       watchdog and confirmation of a boot; status, crash and restart beside it
+    sleep        deep sleep between readings, where the settings ask for it
+    update       a new version over the air
 
-May be imported here: umqtt_robust and MicroPython's own modules, nothing else. Modules of one board (network,
+Beside the package, and never part of an update: startup.py chooses the version that runs, postmortem.py keeps what
+ended it.
+
+May be imported here: umqtt_robust, startup, postmortem and MicroPython's own modules, nothing else. Modules of one board (network,
 machine) are imported by application.build() alone and passed in, so that the rest runs on a host unchanged.
 """
 

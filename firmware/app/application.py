@@ -16,7 +16,8 @@ from app.identity import Identity, hardware_id
 from app.ledger import Ledger
 from app.log import Log
 from app.restart import Restart, hardware_reset
-from app.settings import SettingsError, load
+from app.settings import SettingsError
+from app.settings_files import load
 from app.status import Status
 from app.wifi import Wifi
 from umqtt_robust import Client, Will
@@ -75,7 +76,7 @@ def build(folder="/"):
     """The Application of the settings in folder. Raises SettingsError, naming the key."""
     boots = startup.now or startup.begin()
     settings, secrets = load(folder)
-    if settings.get("watchdog_ms") and not boots.woke:
+    if settings["watchdog_ms"]:
         start_watchdog(settings["watchdog_ms"])
     board = Board(folder.rstrip("/"), settings, boots, VERSION)
     wake = _wake(boots)
@@ -118,7 +119,7 @@ def _add_telemetry(board, wake):
     board.telemetry = Telemetry(
         board.client, board.identity, board.clock, sensors, board.settings["interval_ms"], board.log.report
     )
-    if board.settings.get("sleep_s"):
+    if board.settings["sleep_s"]:
         board.sleep(wake)
 
 

@@ -1,105 +1,153 @@
 """What the board does when told so on fleet/{device_id}/cmd, and the reply on fleet/{device_id}/reply.
 
-    {"id": "7", "cmd": "ping"}      -> {"id": "7", "ok": true, "result": {"boot": "17-…", "up": 912345}}
-    {"id": "8", "cmd": "pause"}     stops taking readings; replies when everything in the outbox is
-    acknowledged {"id": "9", "cmd": "resume"}    takes readings again
+    {"id": "7", "cmd": "set", "args": {"key": "interval_ms", "value": 500}}
+    {"id": "7", "ok": true, "result": {"key": "interval_ms", "value": 500, "was": 1000, "applies": "now"}}
 
-A reply to what went wrong: {"id": "9", "ok": false, "result": "unknown command 'x': known are pause, ping,
-resume"}. Every command may come twice (QoS 1) and does the same then.
+Each command is in flash (ledger.py) before it is carried out, and its reply until the broker has it. One whose id is
+known is not carried out again, whatever brought it back: QoS 2 broken by a power cut, a broker that lost its session,
+or a sender that repeats it. Its reply goes again instead. The ledger knows the last 16 commands.
+
+What a power cut in the middle of a command leads to is up to the command; actions.py says it for each. Commands are
+carried out in the order in which they came, and those that take longer than a moment (pause, update, reboot) are
+answered later.
 """
 
 import json
 
+from app.ledger import Full
 from umqtt_robust.errors import OutboxFull, StoreError
 
-_MAX_COMMAND_BYTES = 1024
+_MAX_COMMAND_BYTES = 900
 _MAX_ID_CHARACTERS = 64
-# Replies that wait for room in the outbox; a flood of commands beyond that is counted, not remembered.
-_MAX_WAITING_REPLIES = 16
+_MAX_REPLY_BYTES = 1600
+# Replies to what is no command, and to commands that find no room: kept in RAM; more than that are counted.
+_MAX_WAITING_REPLIES = 8
 
 
 class CommandError(ValueError):
     """A command that cannot be carried out; its text goes into the reply."""
 
 
-class Commands:
-    """handle() is the client's handler for the command topic; step() sends the replies that had to wait."""
+class Later(Exception):
+    """Raised by an action that will be answered by reply() when it is done."""
 
-    def __init__(self, client, identity, clock, telemetry):
+
+class Commands:
+    """handle() is the client's handler for the command topic; step() sends replies.
+
+    actions: object with names(), run(name, args, order), which returns the result or raises CommandError or Later,
+    and recover(name, args, order), the same for a command that the end of the last run cut short.
+    """
+
+    def __init__(self, client, topic, ledger, actions):
         self._client = client
-        self._identity = identity
-        self._clock = clock
-        self._telemetry = telemetry
-        self._reply_topic = identity.topic("reply")
-        self._replies = []
-        self._paused_ids = []
+        self._topic = topic
+        self._ledger = ledger
+        self._actions = actions
+        self._refusals = []
+        self._recover = ledger.open()
+        self.executed = 0
+        self.repeated = 0
         self.unanswered = 0
-        self._known = {"ping": self._ping, "pause": self._pause, "resume": self._resume}
+        self.error = None
 
     def handle(self, topic, payload):
         """Never raises for a bad command: it is answered."""
         command_id = None
         try:
-            command_id, name = parse_command(payload)
-            action = self._known.get(name)
-            if action is None:
-                known = ", ".join(sorted(self._known))
+            command_id, name, args = parse_command(payload)
+            order = self._ledger.find(command_id)
+            if order is not None:
+                self.repeated += 1
+                self._ledger.again(order)
+                return
+            if name not in self._actions.names():
+                known = ", ".join(sorted(self._actions.names()))
                 raise CommandError("unknown command %r: known are %s" % (name, known))
-            action(command_id)
+            order = self._begin(command_id, payload)
         except CommandError as error:
-            self._reply(command_id, False, str(error))
+            self._refuse(command_id, str(error))
+            return
+        self._run(order, command_id, name, args, self._actions.run)
 
     def step(self):
-        """Send what waits: replies that found no room, and those to pause once the outbox is empty."""
-        while self._replies:
-            try:
-                self._client.publish(self._reply_topic, self._replies[0], qos=1)
-            except (OutboxFull, StoreError):
-                return
-            self._replies.pop(0)
-        if self._paused_ids and self._client.pending == 0:
-            waiting = self._paused_ids
-            self._paused_ids = []
-            for command_id in waiting:
-                self._reply(command_id, True, self._counts())
+        """Answer what the last run left open; send what waits."""
+        while self._recover:
+            order = self._recover.pop(0)
+            command = self._ledger.command(order)
+            args = command.get("args")
+            self._run(order, command.get("id"), command.get("cmd"), args if args else {}, self._actions.recover)
+        self._ledger_call(self._ledger.settle, self._client.is_pending)
+        try:
+            while self._refusals:
+                self._client.publish(self._topic, self._refusals[0], qos=1)
+                self._refusals.pop(0)
+            found = self._ledger.next_reply()
+            while found:
+                self._ledger.publishing(found[0], self._client.publish(self._topic, found[1], qos=1))
+                found = self._ledger.next_reply()
+        except (OutboxFull, StoreError):
+            return  # they wait for room
 
-    def _ping(self, command_id):
-        self._reply(command_id, True, {"boot": self._identity.boot, "up": self._clock.uptime_ms()})
+    @property
+    def busy(self):
+        """True while a command is not done, or the broker lacks its reply."""
+        return bool(self._refusals or self._recover or self._ledger.busy)
 
-    def _pause(self, command_id):
-        self._telemetry.paused = True
-        if command_id in self._paused_ids:
+    def reply(self, order, ok, result):
+        """Answer a command that raised Later. A second answer is none."""
+        if self._ledger.is_open(order):
+            self._finish(order, self._ledger.command(order).get("id"), ok, result)
+
+    def dropped(self, packet_id):
+        """The outbox gave up a message: if it was a reply, it goes again."""
+        self._ledger.dropped(packet_id)
+
+    def _begin(self, command_id, payload):
+        try:
+            return self._ledger.begin(command_id, payload)
+        except Full:
+            raise CommandError("not carried out: the replies to earlier commands still wait; send it again later")
+        except OSError as error:
+            raise CommandError("not carried out: it cannot be kept in flash: %r" % error)
+
+    def _run(self, order, command_id, name, args, action):
+        try:
+            self.executed += 1
+            self._finish(order, command_id, True, action(name, args, order))
+        except Later:
             return
-        if len(self._paused_ids) == _MAX_WAITING_REPLIES:
-            raise CommandError("too many wait for the outbox to empty: at most %d" % _MAX_WAITING_REPLIES)
-        self._paused_ids.append(command_id)
+        except CommandError as error:
+            self._finish(order, command_id, False, str(error))
 
-    def _resume(self, command_id):
-        # Whoever still waits for the outbox to empty is told the truth: it will not.
-        for waiting in self._paused_ids:
-            self._reply(waiting, False, "resumed before the outbox was empty")
-        self._paused_ids = []
-        self._telemetry.resume()
-        self._reply(command_id, True, self._counts())
+    def _finish(self, order, command_id, ok, result):
+        reply = encode_reply(command_id, ok, result)
+        if len(reply) > _MAX_REPLY_BYTES:
+            reply = encode_reply(command_id, False, "done, but the reply has more than %d bytes" % _MAX_REPLY_BYTES)
+        # Where the flash does not take it, the command stays known, and open: recover() answers it at the next start.
+        self._ledger_call(self._ledger.finish, order, reply)
 
-    def _counts(self):
-        return {
-            "boot": self._identity.boot,
-            "paused": self._telemetry.paused,
-            "published": self._telemetry.published,
-            "dropped": self._telemetry.dropped,
-        }
+    def _ledger_call(self, method, *arguments):
+        try:
+            method(*arguments)
+            self.error = None
+        except OSError as error:
+            self.error = "the ledger of commands: %r" % error
 
-    def _reply(self, command_id, ok, result):
-        # Kept until the outbox takes it: published by step(), never from within the client's handler.
-        if len(self._replies) == _MAX_WAITING_REPLIES:
+    def _refuse(self, command_id, text):
+        # Published by step(), never from within the client's handler.
+        if len(self._refusals) == _MAX_WAITING_REPLIES:
             self.unanswered += 1
             return
-        self._replies.append(json.dumps({"id": command_id, "ok": ok, "result": result}).encode())
+        self._refusals.append(encode_reply(command_id, False, text))
+
+
+def encode_reply(command_id, ok, result):
+    return json.dumps({"id": command_id, "ok": ok, "result": result}).encode()
 
 
 def parse_command(payload):
-    """(id: str, cmd: str) of a command's payload. Raises CommandError."""
+    """(id: str, cmd: str, args: dict) of a command's payload. Raises CommandError."""
     if len(payload) > _MAX_COMMAND_BYTES:
         raise CommandError("command of %d bytes: at most %d" % (len(payload), _MAX_COMMAND_BYTES))
     try:
@@ -115,4 +163,7 @@ def parse_command(payload):
     name = command.get("cmd")
     if not isinstance(name, str):
         raise CommandError("cmd: must be text, for instance ping")
-    return command_id, name
+    args = command.get("args", {})
+    if not isinstance(args, dict):
+        raise CommandError('args: must be an object, for instance {"key": "interval_ms"}')
+    return command_id, name, args

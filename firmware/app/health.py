@@ -1,116 +1,121 @@
-"""How the board is: its status topic, its log topic, and the last traceback, kept until published."""
+"""Whether the application is healthy: that feeds the watchdog and confirms the boot.
 
-import io
-import json
-import os
-import sys
+Healthy means that the loop runs and that readings are taken on schedule. The watchdog is fed by the loop alone, never
+by a timer: a loop that hangs, or goes round without doing its work, ends in a reset. A boot is confirmed by
+CONFIRM_MS of healthy loop, or by the broker's acknowledgement of the first reading taken since. A version on trial
+needs the acknowledgement: what cannot be reached any more could not be updated again, so it is given up without one
+after TRIAL_MS.
+"""
 
-from umqtt_robust.errors import OutboxFull, StoreError
+from startup import RETRY
 
-TRACEBACK_FILE = "/traceback.txt"
-# A record of the log topic stays well below the smallest receive buffer in the chain.
-_MAX_TRACEBACK_CHARACTERS = 1500
+CONFIRM_MS = 60_000
+TRIAL_MS = 600_000
+# In safe mode the whole application is tried again after so long: what made it fail may be over.
+RETRY_MS = 3_600_000
+# A reading may be late by its interval and this before the application counts as ill: a TLS handshake takes seconds.
+_LATE_MS = 30_000
+
+# The counter of the RP2040's watchdog has no more bits.
+_LONGEST_RP2_MS = 8388
+
+# machine.WDT once it runs: it cannot be stopped, so the prompt and a crash have to know it; see postmortem.py.
+watchdog = None
 
 
-class Log:
-    """The log topic: {"level": "warning", "text": "…", "boot": "17-…"}, with further fields if any."""
+class Health:
+    """client: umqtt_robust.Client; telemetry: None in safe mode; boots: startup.Startup; restart(): of the board."""
 
-    def __init__(self, client, identity):
+    def __init__(self, client, clock, telemetry, boots, restart):
         self._client = client
-        self._topic = identity.topic("log")
-        self._boot = identity.boot
-        self.refused = 0
+        self._clock = clock
+        self._telemetry = telemetry
+        self._boots = boots
+        self._restart = restart
+        self._seq = -1
+        self._taken_at = clock.uptime_ms()
+        self._healthy_since = self._taken_at
+        self.confirmed = False
+        self.error = None
 
-    def report(self, level, text, fields=None):
-        """True when the outbox took it. False: call again later; it is counted in refused."""
-        record = {"level": level, "text": text, "boot": self._boot}
-        if fields:
-            record.update(fields)
-        try:
-            self._client.publish(self._topic, json.dumps(record).encode(), qos=1)
-        except (OutboxFull, StoreError):
-            self.refused += 1
+    def step(self):
+        """To be called once in every pass of the loop. Feeds the watchdog if all is well; returns whether it is."""
+        now = self._clock.uptime_ms()
+        well = self._on_schedule(now)
+        if not well:
+            self._healthy_since = now
             return False
+        if watchdog:
+            watchdog.feed()
+        if not self.confirmed:
+            self._decide(now)
         return True
 
+    def _on_schedule(self, now):
+        telemetry = self._telemetry
+        if not telemetry or telemetry.paused or telemetry.seq != self._seq:
+            self._taken_at = now
+            if telemetry:
+                self._seq = telemetry.seq
+            return True
+        return now - self._taken_at <= 2 * telemetry.interval_ms + _LATE_MS
 
-class Status:
-    """The retained status topic: online after every connect; the will says offline when the link is lost."""
+    def _decide(self, now):
+        healthy_ms = now - self._healthy_since
+        if self._boots.safe:
+            if healthy_ms >= RETRY_MS:
+                self._end(lambda: self._boots.mark(RETRY))
+        elif self._acknowledged() or healthy_ms >= CONFIRM_MS and not self._boots.on_trial:
+            self.confirm()
+        elif self._boots.on_trial and now >= TRIAL_MS:
+            self._end(self._boots.give_up)
 
-    def __init__(self, identity, version):
-        self.topic = identity.topic("status")
-        self._identity = identity
-        self._version = version
-        self._connected = False
-        self._reason = "boot"
-
-    def payload(self, online, reason):
-        return json.dumps(
-            {"online": online, "boot": self._identity.boot, "fw": self._version, "reason": reason}
-        ).encode()
-
-    def step(self, client):
-        """Say online once for every connect: the broker has published the will of the link before."""
-        if not client.connected:
-            self._connected = False
-            return
-        if self._connected:
-            return
+    def _end(self, note):
         try:
-            client.publish(self.topic, self.payload(True, self._reason), qos=1, retain=True)
-        except (OutboxFull, StoreError):
-            # Said at the next step that finds room.
-            return
-        self._connected = True
-        self._reason = "reconnected"
+            note()
+        except OSError as error:
+            # The next boot comes to the same end, or gives the trial up by itself.
+            self.error = "not noted in flash: %r" % error
+        self._restart()
+
+    def _acknowledged(self):
+        # True once the broker has the first reading of this boot.
+        telemetry = self._telemetry
+        return telemetry and telemetry.first_id and not self._client.is_pending(telemetry.first_id)
+
+    def confirm(self):
+        """This boot is good, and what runs is kept. A flash that takes no mark is tried again at the next pass."""
+        try:
+            self._boots.confirm()
+            self.confirmed = True
+            self.error = None
+        except OSError as error:
+            self.error = "the boot is not confirmed in flash: %r" % error
 
 
-class CrashReport:
-    """Publishes the traceback that the run before left in flash, and forgets it once the broker has it."""
-
-    def __init__(self, log, path=TRACEBACK_FILE):
-        self._log = log
-        self._path = path
-        self._text = _read_text(path)
-        self._published = False
-
-    def step(self, client):
-        if self._text is None or not client.connected:
-            return
-        if not self._published:
-            lines = self._text.strip().split("\n")
-            self._published = self._log.report("error", lines[-1], {"crash": {"traceback": self._text}})
-        elif client.pending == 0:
-            # An empty outbox: acknowledged. A power cut before this publishes it twice, never not at all.
-            os.remove(self._path)
-            self._text = None
-
-
-def keep_traceback(error, path=TRACEBACK_FILE):
-    """Write the traceback of error to flash; called last of all, before the program ends."""
-    text = format_traceback(error)[-_MAX_TRACEBACK_CHARACTERS:]
+def start_watchdog(timeout_ms):
+    """Begin to be watched; where the board's longest timeout is shorter, with that. None where it has no watchdog."""
+    global watchdog
     try:
-        with open(path, "w") as file:
-            file.write(text)
-    except OSError as reason:
-        # The program ends with error either way, and the console shows it.
-        print("traceback not kept in %s: %r" % (path, reason))
-
-
-def format_traceback(error):
-    """The text that MicroPython (or CPython, where the tests run too) prints for error."""
-    if hasattr(sys, "print_exception"):
-        stream = io.StringIO()
-        sys.print_exception(error, stream)
-        return stream.getvalue()
-    import traceback
-
-    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
-
-
-def _read_text(path):
-    try:
-        with open(path) as file:
-            return file.read() or None
-    except OSError:
+        from machine import WDT
+    except ImportError:
         return None
+    try:
+        watchdog = WDT(timeout=timeout_ms)
+    except ValueError:
+        watchdog = WDT(timeout=min(timeout_ms, _LONGEST_RP2_MS))
+    return watchdog
+
+
+def reset_cause():
+    """Why the board started, as text for the status: power on, watchdog, reset, deep sleep, soft reset or unknown."""
+    try:
+        import machine
+
+        cause = machine.reset_cause()
+    except (ImportError, AttributeError):
+        return "unknown"
+    for name in ("PWRON", "WDT", "HARD", "DEEPSLEEP", "SOFT"):
+        if getattr(machine, name + "_RESET", None) == cause:
+            return name.lower()
+    return "unknown"

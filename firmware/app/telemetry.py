@@ -36,6 +36,8 @@ class Telemetry:
         self.interval_ms = interval_ms
         self.paused = False
         self.seq = 0
+        # Packet id of the first reading of this boot that the outbox took: its acknowledgement confirms the boot.
+        self.first_id = 0
         self.published = 0
         self.dropped = 0
 
@@ -64,12 +66,14 @@ class Telemetry:
         seq = self.seq
         self.seq += 1
         try:
-            self._client.publish(self._topic, record, qos=1)
+            packet_id = self._client.publish(self._topic, record, qos=1)
         except (OutboxFull, StoreError):
             self.dropped += 1
             add_to_gaps(self._gaps, seq)
             return
         self.published += 1
+        if not self.first_id:
+            self.first_id = packet_id
         for hook in on_published:
             hook(record)
 

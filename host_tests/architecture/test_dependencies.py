@@ -43,7 +43,7 @@ PACKAGES = {
     # Works with any MQTT broker, so it knows nothing of ours.
     "spark_ingest": Package("spark_ingest", frozenset({"umqtt_robust"}), frozenset({"ingest"})),
     "umqtt_robust": Package("umqtt_robust", on_device=True),
-    "firmware": Package("firmware", frozenset({"umqtt_robust", "app"}), on_device=True),
+    "firmware": Package("firmware", frozenset({"umqtt_robust", "app", "startup", "postmortem"}), on_device=True),
 }
 
 # What MicroPython has (built in or frozen on a board). typing, dataclasses, enum, abc, functools, logging,
@@ -101,7 +101,7 @@ EXCEPTIONS = {
     ("host_tests/umqtt_testkit/flash.py", "vfs"): "runs on MicroPython too, and says so on CPython",
     ("umqtt_robust/_host.py", "ssl"): "CPython's half of _platform, not installed on boards",
     ("umqtt_robust/_host.py", "tempfile"): "likewise: ssl reads a client's key from a file only",
-    ("firmware/app/health.py", "traceback"): "used where sys.print_exception is missing: under CPython",
+    ("firmware/postmortem.py", "traceback"): "used where sys.print_exception is missing: under CPython",
 }
 
 # Inside umqtt_robust: errors <- packets <- session <- client. A module may reach none of those to its right.

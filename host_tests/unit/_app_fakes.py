@@ -23,6 +23,9 @@ class Client:
         self.published.append((topic, payload, qos, retain))
         return len(self.published)
 
+    def is_pending(self, packet_id):
+        return packet_id > len(self.published) - self.pending
+
     def acknowledge(self):
         self.pending = 0
 

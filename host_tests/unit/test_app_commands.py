@@ -1,109 +1,300 @@
-"""Every command is answered, whatever came; pause answers only when nothing is left in the outbox."""
+"""Every command is carried out once and answered, whatever came, and whatever the power and the outbox do."""
 
 import json
+import os
 
 import _app_fakes as fakes
+from app.actions import Actions
+from app.board import Board
 from app.commands import CommandError, Commands, parse_command
+from app.ledger import SIZE, Ledger
 from app.telemetry import Telemetry
+from startup import Startup
 from umqtt_testkit.portable import Rng, equal, raises
 
 _REPLY = b"fleet/pump-7/reply"
 _CMD = b"fleet/pump-7/cmd"
 
 
-def _build(client=None):
-    client = client or fakes.Client()
-    ticks, clock = fakes.clock()
-    telemetry = Telemetry(client, fakes.identity(), clock, (), 100, fakes.Log().report)
-    return client, ticks, telemetry, Commands(client, fakes.identity(), clock, telemetry)
+class World:
+    """A board's parts over one flash folder; boot() is a restart."""
+
+    def __init__(self, room=100):
+        self.root = "/tmp/umqtt-commands-%s" % os.urandom(4).hex()
+        os.mkdir(self.root)
+        self.save({"brokers": ["mqtt://b"]})
+        self.client = fakes.Client(room)
+        self.restarts = 0
+        self.boot()
+
+    def save(self, settings):
+        with open(self.root + "/settings.json", "w") as file:
+            json.dump(settings, file)
+
+    def settings(self):
+        with open(self.root + "/settings.json") as file:
+            return json.load(file)
+
+    def boot(self):
+        self.ticks, clock = fakes.clock()
+        boots = Startup(self.root)
+        boots.begin()
+        self.board = board = Board(self.root, {"brokers": ["mqtt://b"], "interval_ms": 1000}, boots, "0.1.0")
+        board.client, board.clock, board.identity, board.log = self.client, clock, fakes.identity(), fakes.Log()
+        board.telemetry = Telemetry(self.client, board.identity, clock, (), 100, board.log.report)
+        board.restart = self._restart
+        board.actions = Actions(board)
+        board.commands = Commands(self.client, _REPLY, Ledger(self.root + "/state/commands"), board.actions)
+
+    def _restart(self):
+        self.restarts += 1
+
+    def send(self, command_id, name, **args):
+        payload = {"id": command_id, "cmd": name}
+        if args:
+            payload["args"] = args
+        self.board.commands.handle(_CMD, json.dumps(payload).encode())
+        return self.step()
+
+    def step(self):
+        self.board.actions.step()
+        self.board.commands.step()
+        return self.replies()[-1] if self.replies() else None
+
+    def replies(self):
+        return [json.loads(payload) for payload in self.client.payloads(_REPLY)]
+
+    def acknowledge(self):
+        self.client.acknowledge()
+        self.step()
 
 
-def _replies(client):
-    return [json.loads(payload) for payload in client.payloads(_REPLY)]
+def test_ping_answers_with_boot_uptime_and_version():
+    world = World()
+    world.ticks.advance(1234)
+    reply = world.send("1", "ping")
+    equal((reply["id"], reply["ok"]), ("1", True))
+    equal((reply["result"]["boot"], reply["result"]["up"]), ("17-9f3a2c5d8e1b4a70", 1234))
+    equal((reply["result"]["fw"], reply["result"]["slot"]), ("0.1.0", "base"))
 
 
-def test_ping_answers_with_boot_and_uptime():
-    client, ticks, _, commands = _build()
-    ticks.advance(1234)
-    commands.handle(_CMD, b'{"id": "1", "cmd": "ping"}')
-    commands.step()
-    equal(_replies(client), [{"id": "1", "ok": True, "result": {"boot": "17-9f3a2c5d8e1b4a70", "up": 1234}}])
+def test_a_command_that_comes_again_is_answered_alike_and_not_carried_out_again():
+    world = World()
+    first = world.send("1", "ping")
+    world.acknowledge()
+    world.ticks.advance(50)
+    equal(world.send("1", "ping"), first)
+    equal(world.send("1", "reboot"), first)
+    equal((len(world.replies()), world.board.commands.executed, world.restarts), (2, 1, 0))
+    world.acknowledge()
+    world.boot()
+    world.step()
+    equal(len(world.replies()), 2)
+    equal(world.send("1", "ping"), first)
+    equal((len(world.replies()), world.board.commands.repeated), (3, 1))
+
+
+def test_a_reply_that_the_broker_does_not_have_goes_again_after_a_restart():
+    world = World()
+    first = world.send("1", "ping")
+    # The outbox was lost with the power: it was in RAM.
+    world.client.pending = 0
+    world.client.published = []
+    world.boot()
+    equal(world.step(), first)
+
+
+def test_reboot_is_carried_out_once_and_answered_by_the_next_boot():
+    world = World()
+    world.send("1", "reboot")
+    equal((world.restarts, world.replies()), (1, []))
+    world.send("1", "reboot")
+    equal(world.restarts, 1)
+    world.boot()
+    reply = world.step()
+    equal((reply["id"], reply["ok"], world.restarts), ("1", True, 1))
+    assert "boot" in reply["result"]
+    world.acknowledge()
+    world.boot()
+    world.send("1", "reboot")
+    equal((world.restarts, len(world.replies())), (1, 2))
+
+
+def test_set_is_checked_written_and_applied():
+    world = World()
+    reply = world.send("1", "set", key="interval_ms", value=500)
+    equal(reply["result"], {"key": "interval_ms", "value": 500, "was": 1000, "applies": "now"})
+    equal((world.board.telemetry.interval_ms, world.settings()["interval_ms"]), (500, 500))
+    reply = world.send("2", "set", key="keep_alive", value=30)
+    equal(reply["result"]["applies"], "after reboot")
+    before = world.settings()
+    for args in ({"key": "interval_ms", "value": 1}, {"key": "colour", "value": 1}, {"key": "brokers", "value": []}):
+        reply = world.send("bad" + args["key"], "set", **args)
+        assert not reply["ok"] and args["key"] in reply["result"], reply
+    assert not world.send("3", "set", key="interval_ms")["ok"]
+    equal(world.settings(), before)
+    equal(world.send("4", "get", key="interval_ms")["result"], {"key": "interval_ms", "value": 500})
+    assert not world.send("5", "get", key="password")["ok"]
+
+
+def test_set_that_the_power_cut_short_says_whether_it_was_done():
+    for done in (False, True):
+        world = World()
+        ledger = Ledger(world.root + "/state/commands")
+        ledger.begin("7", b'{"id": "7", "cmd": "set", "args": {"key": "interval_ms", "value": 500}}')
+        if done:
+            world.save({"brokers": ["mqtt://b"], "interval_ms": 500})
+        world.boot()
+        reply = world.step()
+        equal((reply["id"], reply["ok"]), ("7", done))
+        equal(world.settings().get("interval_ms"), 500 if done else None)
 
 
 def test_pause_answers_only_once_the_outbox_is_empty():
-    client, ticks, telemetry, commands = _build()
-    telemetry.step()
-    commands.handle(_CMD, b'{"id": "2", "cmd": "pause"}')
+    world = World()
+    world.board.telemetry.step()
+    world.send("2", "pause")
     for _ in range(5):
-        ticks.advance(1000)
-        telemetry.step()
-        commands.step()
-    equal((_replies(client), telemetry.seq), ([], 1))
-    client.acknowledge()
-    commands.step()
-    commands.step()
-    equal(_replies(client), [{"id": "2", "ok": True, "result": {
+        world.ticks.advance(1000)
+        world.board.telemetry.step()
+        world.step()
+    equal((world.replies(), world.board.telemetry.seq), ([], 1))
+    world.acknowledge()
+    equal(world.replies(), [{"id": "2", "ok": True, "result": {
         "boot": "17-9f3a2c5d8e1b4a70", "paused": True, "published": 1, "dropped": 0}}])
 
 
 def test_pause_twice_under_one_id_is_answered_once():
-    client, _, telemetry, commands = _build()
-    telemetry.step()
-    commands.handle(_CMD, b'{"id": "2", "cmd": "pause"}')
-    commands.handle(_CMD, b'{"id": "2", "cmd": "pause"}')
-    client.acknowledge()
-    commands.step()
-    commands.step()
-    equal(len(_replies(client)), 1)
+    world = World()
+    world.board.telemetry.step()
+    world.send("2", "pause")
+    world.send("2", "pause")
+    world.acknowledge()
+    world.step()
+    equal(len(world.replies()), 1)
+
+
+def test_pause_that_a_restart_cut_short_says_so():
+    world = World()
+    world.board.telemetry.step()
+    world.send("2", "pause")
+    world.boot()
+    reply = world.step()
+    equal((reply["id"], reply["ok"], world.board.telemetry.paused), ("2", False, False))
 
 
 def test_resume_takes_readings_again_and_tells_who_still_waits():
-    client, ticks, telemetry, commands = _build()
-    telemetry.step()
-    commands.handle(_CMD, b'{"id": "2", "cmd": "pause"}')
-    commands.handle(_CMD, b'{"id": "3", "cmd": "resume"}')
-    commands.step()
-    telemetry.step()
-    equal(telemetry.seq, 2)
-    equal([(reply["id"], reply["ok"]) for reply in _replies(client)], [("2", False), ("3", True)])
+    world = World()
+    world.board.telemetry.step()
+    world.send("2", "pause")
+    world.send("3", "resume")
+    world.board.telemetry.step()
+    equal(world.board.telemetry.seq, 2)
+    equal([(reply["id"], reply["ok"]) for reply in world.replies()], [("2", False), ("3", True)])
+
+
+def test_read_shows_files_of_the_allowed_folders_and_no_secret():
+    world = World()
+    os.mkdir(world.root + "/app")
+    with open(world.root + "/app/big.py", "wb") as file:
+        file.write(b"\xc3\xa4" * 700)
+    for name in ("secrets.json", "ca.pem"):
+        with open(world.root + "/" + name, "w") as file:
+            file.write("top secret")
+    equal(world.send("1", "read")["result"]["entries"][0], ["app", None])
+    assert "secrets" not in json.dumps(world.replies())
+    equal(world.send("2", "read", path="/app")["result"]["entries"], [["big.py", 1400]])
+    found = world.send("3", "read", path="/app/big.py")["result"]
+    equal((found["size"], len(found["text"].encode())), (1400, found["bytes"]))
+    assert 250 <= found["bytes"] <= 1024
+    equal(world.send("4", "read", path="app/big.py", offset=1398)["result"]["text"], "\u00e4")
+    for number, path in enumerate(("/secrets.json", "//secrets.json", "app/../secrets.json", "/ca.pem", "../etc/passwd",
+                                   "state/mqtt/session", "/settings.json/../secrets.json", 7)):
+        reply = world.send("no%d" % number, "read", path=path)
+        assert not reply["ok"] and "top secret" not in reply["result"], reply
+
+
+def test_crash_tells_the_last_traceback():
+    world = World()
+    equal(world.send("1", "crash")["ok"], True)
 
 
 def test_an_unknown_command_is_answered_with_those_known():
-    client, _, _, commands = _build()
-    commands.handle(_CMD, b'{"id": "4", "cmd": "selfdestruct"}')
-    commands.step()
-    reply = _replies(client)[0]
+    reply = World().send("4", "selfdestruct")
     equal((reply["id"], reply["ok"]), ("4", False))
-    assert "pause, ping, resume" in reply["result"]
+    assert "crash, get, log, pause, ping, read" in reply["result"]
 
 
 def test_what_is_no_command_is_refused_and_answered():
     for payload in (
         b"", b"{", b"\xff\xfe", b"[]", b"7", b"{}", b'{"cmd": "ping"}', b'{"id": 1, "cmd": "ping"}',
         b'{"id": "", "cmd": "ping"}', b'{"id": "1"}', b'{"id": "1", "cmd": 3}',
+        b'{"id": "1", "cmd": "ping", "args": 1}',
         b'{"id": "' + b"x" * 65 + b'", "cmd": "ping"}', b" " * 2000,
     ):
         raises(CommandError, parse_command, payload)
-        client, _, _, commands = _build()
-        commands.handle(_CMD, payload)
-        commands.step()
-        equal([reply["ok"] for reply in _replies(client)], [False], repr(payload[:40]))
+        world = World()
+        world.board.commands.handle(_CMD, payload)
+        world.step()
+        equal([reply["ok"] for reply in world.replies()], [False], repr(payload[:40]))
 
 
 def test_random_bytes_never_raise():
     rng = Rng(99)
-    _, _, _, commands = _build()
+    world = World()
     for _ in range(300):
-        commands.handle(_CMD, rng.bytes(rng.below(40)))
-        commands.step()
+        world.board.commands.handle(_CMD, rng.bytes(rng.below(40)))
+        world.step()
 
 
-def test_replies_wait_for_room_in_the_outbox_and_a_flood_is_counted():
-    client, _, _, commands = _build(fakes.Client(room=0))
-    for number in range(20):
-        commands.handle(_CMD, b'{"id": "%d", "cmd": "ping"}' % number)
-        commands.step()
-    equal(commands.unanswered, 4)
-    client.room = 100
-    commands.step()
-    equal([reply["id"] for reply in _replies(client)], [str(number) for number in range(16)])
+def test_a_reply_too_long_for_a_message_is_answered_with_that():
+    world = World()
+    world.board.settings["wifi"] = ["x" * 30] * 60
+    reply = world.send("1", "get")
+    equal(reply["ok"], False)
+    assert "1600 bytes" in reply["result"]
+
+
+def test_replies_wait_for_room_in_the_outbox_and_what_finds_no_room_is_not_carried_out_and_counted():
+    world = World(room=0)
+    for number in range(SIZE + 12):
+        world.send(str(number), "ping")
+    commands = world.board.commands
+    equal((commands.executed, commands.unanswered), (SIZE, 4))
+    world.client.room = 100
+    world.step()
+    answers = {reply["id"]: reply["ok"] for reply in world.replies()}
+    equal([answers[str(number)] for number in range(SIZE + 8)], [True] * SIZE + [False] * 8)
+    # Once the broker has the replies there is room for the next.
+    world.acknowledge()
+    equal(world.send("next", "ping")["ok"], True)
+
+
+def test_a_reply_that_the_outbox_dropped_goes_again():
+    world = World()
+    world.send("1", "ping")
+    world.board.commands.dropped(1)
+    world.step()
+    equal([reply["id"] for reply in world.replies()], ["1", "1"])
+
+
+def test_a_command_that_cannot_be_kept_is_not_carried_out():
+    world = World()
+    world.board.commands._ledger._path = "/tmp/umqtt-no-such-folder/"
+    reply = world.send("1", "reboot")
+    equal((reply["ok"], world.restarts), (False, 0))
+    assert "cannot be kept in flash" in reply["result"]
+
+
+def test_the_oldest_ids_are_forgotten_first():
+    world = World()
+    for number in range(SIZE + 3):
+        world.send(str(number), "ping")
+        world.acknowledge()
+    for life in (0, 1):
+        executed = world.board.commands.executed
+        for number in range(3, SIZE + 3):
+            world.send(str(number), "ping")
+            world.acknowledge()
+        equal(world.board.commands.executed, executed, "life %d" % life)
+        world.boot()

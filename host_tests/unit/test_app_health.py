@@ -4,7 +4,10 @@ import json
 import os
 
 import _app_fakes as fakes
-from app.health import CrashReport, Log, Status, format_traceback, keep_traceback
+from app.crash import CrashReport, last_crash
+from app.log import Log
+from app.status import Status
+from postmortem import format_traceback, keep_traceback
 from umqtt_testkit.portable import equal
 
 _STATUS = b"fleet/pump-7/status"
@@ -51,10 +54,11 @@ def test_a_traceback_names_the_error():
 
 def test_a_traceback_is_published_after_the_next_boot_and_kept_until_acknowledged():
     path = _path()
-    keep_traceback(_caught(), path)
+    told = path + ".old"
+    keep_traceback(_caught(), 16, path, told)
     client = fakes.Client()
     client.connected = False
-    report = CrashReport(Log(client, fakes.identity()), path)
+    report = CrashReport(Log(client, fakes.identity()).report, path, told)
     report.step(client)
     equal(client.published, [])
     client.connected = True
@@ -62,22 +66,26 @@ def test_a_traceback_is_published_after_the_next_boot_and_kept_until_acknowledge
     report.step(client)
     os.stat(path)
     record = json.loads(client.payloads(_LOG)[0])
-    equal(record["level"], "error")
+    equal((record["level"], record["crash"]["n"], record["crash"]["boot"]), ("error", 1, 16))
     assert "KeyError" in record["text"] and "Traceback" in record["crash"]["traceback"]
     client.acknowledge()
     report.step(client)
     report.step(client)
     equal(len(client.published), 1)
-    try:
-        os.stat(path)
-    except OSError:
-        return
-    raise AssertionError("the traceback is still in flash")
+    # Nothing is told twice; whoever asks is told all the same, and the next crash counts on.
+    CrashReport(Log(client, fakes.identity()).report, path, told).step(client)
+    equal(len(client.published), 1)
+    equal(last_crash(path, told)["n"], 1)
+    keep_traceback(_caught(), 17, path, told)
+    crash = last_crash(path, told)
+    equal((crash["n"], crash["boot"]), (2, 17))
+    os.remove(path)
+    os.remove(told)
 
 
 def test_without_a_crash_nothing_is_published():
     client = fakes.Client()
-    CrashReport(Log(client, fakes.identity()), _path()).step(client)
+    CrashReport(Log(client, fakes.identity()).report, _path(), _path()).step(client)
     equal(client.published, [])
 
 

@@ -1,0 +1,40 @@
+"""The command set: {"key": "interval_ms", "value": 500} writes one setting, and applies it if that can be done now.
+
+The value null restores the default. What is written was checked by the function that checks settings.json at boot, so a
+set that is accepted cannot keep the board from booting; secrets.json is out of reach. The reply says when it counts.
+"""
+
+from app.commands import CommandError
+from app.settings import DEFAULTS, SettingsError
+from app.settings_files import change, load
+
+
+def run(board, args):
+    key, value = _key_and_value(args)
+    was = board.settings.get(key)
+    try:
+        settings = change(board.folder, key, value)
+    except SettingsError as error:
+        raise CommandError(str(error))
+    except OSError as error:
+        raise CommandError("not changed: settings.json cannot be written: %r" % error)
+    return {
+        "key": key,
+        "value": settings[key],
+        "was": was,
+        "applies": "now" if board.apply(settings, key) else "after reboot",
+    }
+
+
+def recover(board, args):
+    """After a power cut: it was done as a whole, or not at all."""
+    key, value = _key_and_value(args)
+    if load(board.folder)[0].get(key) != (DEFAULTS.get(key) if value is None else value):
+        raise CommandError("%s was not changed: the power failed before; send it again under another id" % key)
+    return {"key": key, "value": value, "applies": "now"}
+
+
+def _key_and_value(args):
+    if not isinstance(args.get("key"), str) or "value" not in args:
+        raise CommandError('set needs a key and a value: {"key": "interval_ms", "value": 500}')
+    return args["key"], args["value"]

@@ -1,0 +1,122 @@
+"""The commands, and what is promised of each when the power fails in the middle of it.
+
+Every command is carried out at most once, and answered. After a power cut the next boot answers those that it cut
+short, by recover():
+
+    ping, get, read, crash, log   change nothing: read afresh
+    pause                         the board takes readings again, and the reply says that it did not stay paused
+    resume                        done: a boot takes readings
+    reboot                        done, whatever restarted the board: the reply comes after the restart, with its boot
+    set                           settings.json is replaced as a whole, or not at all: the reply says which
+    update                        goes on where it was, until the new version is confirmed or given up; see update.py
+
+The rarely used ones are modules act_NAME with run(board, args) and, where they need it, recover(board, args); they
+are imported when first needed and forgotten again.
+"""
+
+import gc
+import sys
+
+from app.commands import CommandError, Later
+
+_MODULES = ("crash", "get", "log", "read", "set")
+_NAMES = _MODULES + ("pause", "ping", "reboot", "resume", "update")
+
+
+class Actions:
+    """board: the parts of the application, an app.application.Board."""
+
+    def __init__(self, board):
+        self._board = board
+        self._paused = []  # orders of those who wait for the outbox to empty
+
+    def names(self):
+        return _NAMES
+
+    def run(self, name, args, order):
+        """The result of a command. Raises CommandError and Later."""
+        if name in _MODULES:
+            return self._in_module("run", name, args)
+        return getattr(self, "_" + name)(args, order)
+
+    def recover(self, name, args, order):
+        """The same for a command that the end of the last run cut short."""
+        if name == "set":
+            return self._in_module("recover", name, args)
+        if name == "reboot":
+            return self._ping(args, order)
+        if name == "pause":
+            raise CommandError("the board restarted before its outbox was empty, and takes readings again")
+        if name == "update":
+            self._board.updater().recover(args, order)
+            raise Later
+        if name not in _NAMES:
+            raise CommandError("begun by a version that knew it, and cut short")
+        return self.run(name, args, order)
+
+    def step(self):
+        """Answer those to pause once the outbox is empty."""
+        if self._paused and self._board.client.pending == 0:
+            waiting = self._paused
+            self._paused = []
+            for order in waiting:
+                self._board.commands.reply(order, True, self._counts())
+
+    def _in_module(self, function, name, args):
+        module = "app.act_" + name
+        try:
+            action = getattr(__import__(module, None, None, (function,)), function)
+            return action(self._board, args)
+        except MemoryError:
+            raise CommandError("not enough memory; send it again under another id")
+        finally:
+            # Heap is scarcer than the time to import it again.
+            for name in (module, "app.settings_files", "app.settings"):
+                sys.modules.pop(name, None)
+            gc.collect()
+
+    def _ping(self, args, order):
+        board = self._board
+        return {
+            "boot": board.identity.boot,
+            "up": board.clock.uptime_ms(),
+            "fw": board.version,
+            "slot": board.boots.slot,
+            "mpy": getattr(sys.implementation, "_mpy", 0),
+            "platform": sys.platform,
+            "free": gc.mem_free() if hasattr(gc, "mem_free") else None,
+        }
+
+    def _pause(self, args, order):
+        if not self._board.telemetry:
+            raise CommandError("safe mode takes no readings")
+        self._board.telemetry.paused = True
+        self._paused.append(order)
+        raise Later
+
+    def _resume(self, args, order):
+        if not self._board.telemetry:
+            raise CommandError("safe mode takes no readings; send reboot to leave it")
+        # Whoever still waits for the outbox to empty is told the truth: it will not.
+        for waiting in self._paused:
+            self._board.commands.reply(waiting, False, "resumed before the outbox was empty")
+        self._paused = []
+        self._board.telemetry.resume()
+        return self._counts()
+
+    def _reboot(self, args, order):
+        self._board.restart()
+        raise Later
+
+    def _update(self, args, order):
+        self._board.updater().begin(args, order)
+        raise Later
+
+    def _counts(self):
+        telemetry = self._board.telemetry
+        return {
+            "boot": self._board.identity.boot,
+            "paused": telemetry.paused,
+            "published": telemetry.published,
+            "dropped": telemetry.dropped,
+        }

@@ -1,0 +1,50 @@
+"""The parts of the running application, as the commands see them."""
+
+
+class Board:
+    """folder: where settings.json lies, "" for the root; settings: dict; boots: startup.Startup; version: str.
+
+    application.build() adds identity, clock, client, status, log, crash_report, wifi, commands, actions, health and
+    restart (called, it restarts the board). telemetry and loop_timer are None in safe mode, sleeper where the board
+    is always awake, update until a command needs it.
+    """
+
+    telemetry = loop_timer = sleeper = update = None
+
+    def __init__(self, folder, settings, boots, version):
+        self.folder = folder
+        self.settings = settings
+        self.boots = boots
+        self.version = version
+
+    def updater(self):
+        """The part that carries out updates, imported when it is first needed."""
+        if not self.update:
+            from app.update import Updater
+
+            self.update = Updater(self)
+        return self.update
+
+    def sleep(self, wake=None):
+        """Begin to sleep between readings. wake: what the sleep before this start kept."""
+        from app.sleep import Sleeper
+
+        self.sleeper = Sleeper(self, wake)
+
+    def apply(self, settings, key):
+        """Use the settings, of which `key` has changed, as far as that can be done now; returns whether it could."""
+        self.settings = settings
+        telemetry = self.telemetry
+        if key == "interval_ms" and telemetry:
+            telemetry.interval_ms = settings[key]
+            if not telemetry.paused:
+                telemetry.resume()  # the next reading is taken now, and the schedule counts from it
+            return True
+        if key == "sleep_s" and telemetry:
+            if not settings[key]:
+                self.sleeper = None
+                telemetry.resume()
+            elif not self.sleeper:
+                self.sleep()
+            return True
+        return False

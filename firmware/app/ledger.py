@@ -1,0 +1,162 @@
+"""The commands that this board has begun, in flash: a command that comes again is known, also after a reboot.
+
+A ring of `size` commands in the folder `path`, each in two small files; numbers are little-endian, each file begins
+with the CRC-32 of the rest:
+
+    N     the command: order I, then its payload. Written before it is carried out.
+    Nr    its reply: order I, then the reply's JSON. Written when it is done.
+    sent  order I: the broker has the replies of all commands up to this one.
+
+A file is only written while nothing depends on what it held: N and Nr when the ring comes round to a command whose
+reply the broker has (the CRC and the order tell an old or torn reply from this command's), and a torn `sent` means
+that the replies kept are sent once more.
+"""
+
+import json
+import os
+from binascii import crc32
+from struct import pack, unpack_from
+
+SIZE = 16
+
+
+class Full(Exception):
+    """Every place of the ring holds a command whose reply the broker does not have yet."""
+
+
+class Ledger:
+    """Raises OSError from every method that writes."""
+
+    def __init__(self, path, size=SIZE):
+        self._path = path + "/"
+        self._size = size
+        self._ids = {}  # id: order
+        self._open = []  # orders of commands without a reply
+        self._waiting = []  # orders whose reply the broker does not have
+        self._publishing = {}  # order: packet id of the reply in the outbox
+        try:
+            os.mkdir(path)
+        except OSError:
+            pass  # it is there; if it could not be made, writing into it fails and says so
+        data = self._read("sent")
+        self._sent = unpack_from("<I", data)[0] if data and len(data) == 4 else 0
+        self.order = self._sent
+        orders = []
+        for n in range(size):
+            data = self._read("%d" % n)
+            if data and len(data) > 4:
+                orders.append((unpack_from("<I", data)[0], n))
+        for order, n in sorted(orders):
+            self.order = max(self.order, order)
+            self._ids[self.command(order).get("id")] = order
+            reply = self._read("%dr" % n)
+            if not reply or unpack_from("<I", reply)[0] != order:
+                self._open.append(order)
+            elif order > self._sent:
+                self._waiting.append(order)
+
+    def find(self, command_id):
+        """The order of the command of that id, or None."""
+        return self._ids.get(command_id)
+
+    def command(self, order):
+        """The command as it came: a dict."""
+        data = self._read("%d" % (order % self._size))
+        try:
+            return json.loads(data[4:]) if data and unpack_from("<I", data)[0] == order else {}
+        except ValueError:
+            return {}
+
+    @property
+    def busy(self):
+        """True while a command has no reply, or the broker lacks it."""
+        return bool(self._open or self._waiting)
+
+    def is_open(self, order):
+        return order in self._open
+
+    def open(self):
+        """The orders of the commands that have no reply yet: at a start, those that the end of the run cut short."""
+        return list(self._open)
+
+    def begin(self, command_id, payload):
+        """Keep a command before it is carried out. Returns its order. Raises Full and OSError."""
+        order = self.order + 1
+        oldest = order - self._size
+        if oldest in self._open or oldest in self._waiting:
+            raise Full
+        # First, in RAM too: its file is about to be written over.
+        for known in self._ids:
+            if self._ids[known] == oldest:
+                del self._ids[known]
+                break
+        self._write("%d" % (order % self._size), order, payload)
+        self.order = order
+        self._ids[command_id] = order
+        self._open.append(order)
+        return order
+
+    def finish(self, order, reply):
+        """Keep the reply of a command that is done, for next_reply(). reply: bytes."""
+        self._write("%dr" % (order % self._size), order, reply)
+        self._open.remove(order)
+        self._waiting.append(order)
+
+    def again(self, order):
+        """The command came again: its reply goes again."""
+        if order not in self._open and order not in self._waiting:
+            self._waiting.append(order)
+
+    def next_reply(self):
+        """(order, reply) of a reply that is not in the outbox, or None."""
+        for order in self._waiting:
+            if order not in self._publishing:
+                data = self._read("%dr" % (order % self._size))
+                return order, data[4:] if data else b""
+        return None
+
+    def publishing(self, order, packet_id):
+        """The outbox has the reply, under that packet id."""
+        self._publishing[order] = packet_id
+
+    def dropped(self, packet_id):
+        """The outbox gave a message up: if it was a reply, it goes again."""
+        for order in self._publishing:
+            if self._publishing[order] == packet_id:
+                del self._publishing[order]
+                return
+
+    def settle(self, is_pending):
+        """Forget the replies that the broker has acknowledged. is_pending(packet_id): it is still in the outbox."""
+        if not self._publishing:
+            return
+        for order in list(self._publishing):
+            if not is_pending(self._publishing[order]):
+                del self._publishing[order]
+                self._waiting.remove(order)
+        # Up to the first command that still has something to say.
+        sent = min(self._open + self._waiting + [self.order + 1]) - 1
+        if sent > self._sent:
+            self._write("sent", sent, b"")
+            self._sent = sent
+
+    def _write(self, name, order, data):
+        data = pack("<I", order) + data
+        with open(self._path + name, "wb") as file:
+            file.write(pack("<I", crc32(data) & 0xFFFFFFFF))
+            if file.write(data) != len(data):
+                raise OSError(28)
+            file.flush()
+            if hasattr(os, "fsync"):
+                os.fsync(file.fileno())
+
+    def _read(self, name):
+        # What _write() wrote, or None when there is none or it is torn.
+        try:
+            with open(self._path + name, "rb") as file:
+                data = file.read()
+        except OSError:
+            return None
+        if len(data) >= 8 and unpack_from("<I", data)[0] == crc32(data[4:]) & 0xFFFFFFFF:
+            return data[4:]
+        return None

@@ -1,0 +1,55 @@
+"""Restarts the board in an orderly way: says so, lets the broker have what can be had, then resets."""
+
+import startup
+
+_SAY_MS = 3_000
+_CLOSE_MS = 1_000
+
+
+class Restart:
+    """Called (by a command, a trial that failed) it sets out; step() does it. reset(): does not return."""
+
+    def __init__(self, client, clock, status, boots, reset, reason="restarting"):
+        self._client = client
+        self._clock = clock
+        self._status = status
+        self._boots = boots
+        self._reset = reset
+        self._reason = reason
+        self._since = None
+        self._said = False
+        self.asked = False
+
+    def __call__(self):
+        self.asked = True
+
+    def step(self):
+        """Nothing until asked; then a little in every pass of the loop until the board resets."""
+        if not self.asked:
+            return
+        client = self._client
+        now = self._clock.uptime_ms()
+        if self._since is None:
+            self._since = now
+            try:
+                if self._boots.state() is None:
+                    # On purpose, so it is no failure.
+                    self._boots.mark(startup.INTERRUPTED)
+            except OSError:
+                pass  # it may count as one failure: three in a row are needed
+        waited = now - self._since
+        if not self._said and client.connected:
+            self._said = self._status.say(client, False, self._reason) != 0
+        if not client.connected or client.pending == 0 or waited >= _SAY_MS:
+            if client.closed or waited >= _SAY_MS + _CLOSE_MS:
+                self._reset()
+            client.disconnect()
+
+
+def hardware_reset():
+    """machine.reset(), or the end of the program where there is none."""
+    try:
+        from machine import reset
+    except ImportError:
+        raise SystemExit
+    reset()

@@ -1,0 +1,47 @@
+"""The retained status topic: online after every connect; the will says offline when the link is lost."""
+
+import json
+
+from umqtt_robust.errors import OutboxFull, StoreError
+
+
+class Status:
+    """{"online": true, "boot": "17-…", "fw": "0.1.0", "reason": "boot", …}
+
+    reason: boot, reconnected, safe mode, sleeping, restarting; the will says connection lost. extra: dict of what is
+    added to every status of this boot: slot (version that runs), cause (of the reset), trial, rolled_back.
+    """
+
+    def __init__(self, identity, version, reason="boot", extra=None):
+        self.topic = identity.topic("status")
+        self._boot = identity.boot
+        self._version = version
+        self._connected = False
+        self._reason = reason
+        self._again = reason if reason == "safe mode" else "reconnected"
+        self.extra = extra or {}
+
+    def payload(self, online, reason):
+        status = {"online": online, "boot": self._boot, "fw": self._version, "reason": reason}
+        status.update(self.extra)
+        return json.dumps(status).encode()
+
+    def step(self, client):
+        """Say online once for every connect: the broker has published the will of the link before."""
+        if not client.connected:
+            self._connected = False
+            return
+        if not self._connected and self.say(client, True, self._reason):
+            self._connected = True
+            self._reason = self._again
+
+    def again(self):
+        """Something in it has changed: say it once more."""
+        self._connected = False
+
+    def say(self, client, online, reason):
+        """The packet id of the status, or 0 when the outbox has no room: call again later."""
+        try:
+            return client.publish(self.topic, self.payload(online, reason), qos=1, retain=True)
+        except (OutboxFull, StoreError):
+            return 0

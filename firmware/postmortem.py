@@ -1,0 +1,111 @@
+"""What main.py does with an application that has ended: its traceback is kept in flash, and the board starts again.
+
+Like startup.py it is written by the cable alone, so that a version whose files are broken can be told about too.
+"""
+
+import io
+import json
+import os
+import sys
+import time
+
+import startup
+
+TRACEBACK_FILE = "/state/traceback.txt"
+TOLD_FILE = "/state/traceback.old"
+# A record of the log topic stays well below the smallest receive buffer in the chain.
+_MAX_TRACEBACK_CHARACTERS = 1500
+# Time for whoever sits at the console to press Ctrl-C; doubled with every failure in a row, to spare the flash.
+_PAUSE_S = 10
+_LONGEST_PAUSE_S = 640
+
+
+def handle(error):
+    """Called last of all with what left main.py. Ctrl-C leads to the prompt; anything else restarts the board."""
+    boots = startup.now
+    if isinstance(error, SystemExit):
+        return
+    if isinstance(error, KeyboardInterrupt):
+        _mark(boots, startup.INTERRUPTED)
+        hold_watchdog()
+        return
+    keep_traceback(error, boots.count if boots else 0)
+    _mark(boots, startup.CRASHED)
+    print(format_traceback(error))
+    try:
+        import machine
+    except ImportError:
+        return
+    if not hasattr(machine, "reset"):
+        return
+    failures = boots.failures if boots else 0
+    pause_s = min(_PAUSE_S << min(failures, 8), _LONGEST_PAUSE_S)
+    print("restarting in %d s; Ctrl-C for the prompt" % pause_s)
+    dog = _watchdog()
+    for _ in range(pause_s):
+        time.sleep(1)
+        if dog:
+            dog.feed()
+    machine.reset()
+
+
+def keep_traceback(error, boot, path=TRACEBACK_FILE, told=TOLD_FILE):
+    """Write the traceback of error to flash: a line of JSON, {"n": crashes so far, "boot": count}, and the text."""
+    text = format_traceback(error)[-_MAX_TRACEBACK_CHARACTERS:]
+    number = 1 + max(read_traceback(path)[0].get("n", 0), read_traceback(told)[0].get("n", 0))
+    try:
+        with open(path, "w") as file:
+            file.write("%s\n%s" % (json.dumps({"n": number, "boot": boot}), text))
+    except OSError as reason:
+        # The program ends with error either way, and the console shows it.
+        print("traceback not kept in %s: %r" % (path, reason))
+
+
+def read_traceback(path):
+    """({"n": …, "boot": …}, text) of a file that keep_traceback() wrote; ({}, None) when there is none."""
+    try:
+        with open(path) as file:
+            head, _, text = file.read().partition("\n")
+        return json.loads(head), text
+    except (OSError, ValueError):
+        return {}, None
+
+
+def format_traceback(error):
+    """The text that MicroPython (or CPython, where the tests run too) prints for error."""
+    if hasattr(sys, "print_exception"):
+        stream = io.StringIO()
+        sys.print_exception(error, stream)
+        return stream.getvalue()
+    import traceback
+
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+
+
+def hold_watchdog():
+    """At the prompt nobody feeds the watchdog, and it cannot be stopped: a timer does, where the board has one."""
+    dog = _watchdog()
+    if not dog:
+        return
+    try:
+        from machine import Timer
+
+        Timer(0 if sys.platform == "esp32" else -1).init(period=1000, callback=lambda timer: dog.feed())
+    except (ImportError, ValueError, OSError, AttributeError) as reason:
+        print("the watchdog will restart the board soon: %r" % reason)
+
+
+def _watchdog():
+    # What the application left in its module, if it came that far.
+    health = sys.modules.get("app.health")
+    return health and health.watchdog
+
+
+def _mark(boots, state):
+    # Only while the boot is not marked yet: whoever was healthy has not failed.
+    if boots and boots.state() is None:
+        try:
+            os.stat("/state")
+            boots.mark(state)
+        except OSError as reason:
+            print("the end of this boot is not noted: %r" % reason)
