@@ -59,7 +59,8 @@ class Session:
     """What is owed to one client, and what it owes.
 
     queue: QoS 1 and 2 not sent on this connection. in_flight: sent and unacknowledged. released: packet identifiers of
-    PUBRELs without a PUBCOMP. unfinished: the client's own QoS 2 messages without a PUBREL.
+    PUBRELs without a PUBCOMP. unfinished: the client's own QoS 2 messages without a PUBREL. owed_first: PUBRELs that
+    come again after a reconnect, before any message. owed_pubrels: those that answer a PUBREC, among messages.
     """
 
     clean: bool
@@ -71,6 +72,7 @@ class Session:
     released: list[int] = field(default_factory=list)
     unfinished: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
     owed_qos0: list[Message] = field(default_factory=list)
+    owed_first: list[int] = field(default_factory=list)
     owed_pubrels: list[int] = field(default_factory=list)
     owed_answers: list[tuple[int, int]] = field(default_factory=list)
 
@@ -79,13 +81,14 @@ class Session:
         for message in self.in_flight:
             message.sent = True
         self.queue[:0] = self.in_flight
-        self.in_flight, self.owed_qos0, self.owed_pubrels, self.owed_answers = [], [], [], []
+        self.in_flight, self.owed_qos0, self.owed_answers = [], [], []
+        self.owed_first, self.owed_pubrels = [], []
         self.peer, self.will = None, None
 
     def go_online(self, peer: Peer, will: Will | None) -> None:
         """A new connection; PUBRELs come again first."""
         self.peer, self.will = peer, will
-        self.owed_pubrels = list(self.released)
+        self.owed_first = list(self.released)
 
 
 class Reference:
@@ -186,11 +189,13 @@ class Reference:
 
     def _is_owed(self, session: Session) -> bool:
         waiting = session.queue and self._has_room(session)
-        return bool(waiting or session.owed_qos0 or session.owed_pubrels or session.owed_answers)
+        owed = (session.owed_qos0, session.owed_first, session.owed_pubrels, session.owed_answers)
+        return bool(waiting or any(owed))
 
     def _take(self, client_id: bytes, session: Session, packet: Packet) -> None:
         if packet.kind == PUBREL:
-            assert session.owed_pubrels and session.owed_pubrels.pop(0) == packet.packet_id, (client_id, packet)
+            owed = session.owed_first or session.owed_pubrels
+            assert owed and owed.pop(0) == packet.packet_id, (client_id, packet)
         elif packet.kind != PUBLISH:
             assert session.owed_answers, (client_id, packet)
             assert session.owed_answers.pop(0) == (packet.kind, packet.packet_id), (client_id, packet)
@@ -204,7 +209,7 @@ class Reference:
     def _take_from_queue(self, client_id: bytes, session: Session, packet: Packet) -> None:
         assert session.queue, (client_id, "owed nothing", packet)
         assert self._has_room(session), (client_id, "more than the window", packet)
-        assert not session.owed_pubrels, (client_id, "before PUBRELs", packet)
+        assert not session.owed_first, (client_id, "before PUBRELs", packet)
         used = {*session.released, *(message.packet_id for message in session.in_flight)}
         assert packet.packet_id not in used, (client_id, "identifier in use", packet)
         first = session.queue[0]
