@@ -8,7 +8,7 @@
     sensors      readings of the machine itself
     telemetry    takes readings at an interval and publishes them as records
     board        the parts, as the commands see them
-    commands     what a board does when told so: received, kept in the ledger, carried out by actions and act_*, answered
+    commands     what a board does when told so: kept in the ledger, carried out by actions and act_*, answered
     health       watchdog and confirmation of a boot; status, crash and restart beside it
     sleep        deep sleep between readings, where the settings ask for it
     update       a new version over the air
@@ -16,8 +16,9 @@
 Beside the package, and never part of an update: startup.py chooses the version that runs, postmortem.py keeps what
 ended it.
 
-May be imported here: umqtt_robust, startup, postmortem and MicroPython's own modules, nothing else. Modules of one board (network,
-machine) are imported by application.build() alone and passed in, so that the rest runs on a host unchanged.
+May be imported here: umqtt_robust, startup, postmortem and MicroPython's own modules, nothing else. Modules of one
+board (network, machine) are imported by application.build() alone and passed in, so that the rest runs on a host
+unchanged.
 """
 
 VERSION = "0.1.0"

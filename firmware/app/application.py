@@ -5,6 +5,7 @@ import sys
 import time
 
 import startup
+
 from app import VERSION
 from app.actions import Actions
 from app.board import Board
@@ -81,7 +82,8 @@ def build(folder="/"):
     board = Board(folder.rstrip("/"), settings, boots, VERSION)
     wake = _wake(boots)
     # Durable before anything is read, sent or retried.
-    board.identity = identity = Identity(settings["device_id"] or _hardware_id(), boots.count, wake and wake.random_bits)
+    device_id = settings["device_id"] or _hardware_id()
+    board.identity = identity = Identity(device_id, boots.count, wake and wake.random_bits)
     board.clock = clock = Clock(time.ticks_ms, time.ticks_diff, system_clock(time, sys.platform))
     extra = {"slot": boots.slot, "cause": reset_cause()}
     if boots.on_trial:
