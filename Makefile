@@ -42,8 +42,8 @@ prove-flash: setup ## The flash store: a million power cuts, 200 kills, wear (AR
 prove-broker: setup ## The broker killed 50 times under load, counted; a traced run (ARGS="--quick --json --seed N")
 	@$(PY) host_tests/broker/prove.py $(ARGS)
 
-fuzz: setup ## The packet path with atheris, which is installed for it (ARGS="-max_total_time=60")
-	@$(PY) -m pip install --quiet "atheris>=2.3"
+fuzz: setup ## The packet path with atheris, which is installed for it (ARGS="--minutes M --corpus DIR")
+	@$(PY) -m pip install --disable-pip-version-check --quiet "atheris>=2.3"
 	@$(PY) host_tests/broker/fuzz_broker.py $(ARGS)
 
 clean: ## Remove what setup and the demo made
