@@ -8,7 +8,12 @@ while True:
     client.poll(1000)
 """
 
+from gc import collect
+
 from .base_errors import MQTTError
 from .client import Client, Will
 
 __all__ = ["Client", "MQTTError", "Will"]
+
+# What the import has left behind would otherwise lie for ever between things that stay.
+collect()

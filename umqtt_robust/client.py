@@ -82,13 +82,18 @@ class Client(Session):
             if name not in ("ticks", "random") and callable(getattr(self, name, print)):
                 raise load("errors").InvalidArgument("unknown option " + name)
             setattr(self, name, options[name])
-        client_id = checked(client_id, "check_utf8")
-        self.connect_as = client_id, keep_alive, clean_session, will, username, password
-        self.clean_session = clean_session
+        Session.__init__(self)
         # What CONNECT says after its fixed header; what it says once, to make the broker forget; ms until the next
         # attempt, when it is not _back_off() that tells, or True: at once, and to the same server.
         self.connect_as_usual = self.purge = self.again = None
         self.assume_present = False  # the broker does not say whether it remembers: MQTT 3.1
+        self.connect_as = self.servers = self._rx = self.transport = self.socket = self._closing_at = None
+        self.clean_session = clean_session
+        self.connected = self.closed = self._busy = self._slept = False
+        self._server = self.tried = self._brief = self.limit = self._rx_end = self.reconnects = 0
+        self._since = self._until = 0
+        client_id = checked(client_id, "check_utf8")
+        self.connect_as = client_id, keep_alive, clean_session, will, username, password
         if (
             not client_id
             or not isinstance(keep_alive, int)
@@ -106,11 +111,8 @@ class Client(Session):
                 b"\0\4MQTT\4" + bytes((flags, keep_alive >> 8, keep_alive & 255, n >> 8, n & 255)) + client_id
             )  # 3.1
         self.servers = not self.transports and _plain_server(servers) or load("servers").parse(self, servers)
-        Session.__init__(self, Outbox(store or MemoryStore(), self.window), keep_alive * 1000)
+        self.start(Outbox(store or MemoryStore(), self.window), keep_alive * 1000)
         self._rx = bytearray(self.rx_size)
-        self.transport = self.socket = self._closing_at = None
-        self.connected = self.closed = self._busy = self._slept = False
-        self._server = self.tried = self._brief = self.limit = self._rx_end = self.reconnects = 0
         self.now = self.out.now = self.ticks() & 0x3FFFFFFF
         self._begin(self._back_off())
 

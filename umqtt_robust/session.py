@@ -21,30 +21,37 @@ _LARGE = const(0xFFFFFF)  # bytes of payload
 class Session(Subscriptions):
     """One client's state, over any number of links. The public attributes are described in Client."""
 
-    def __init__(self, outbox, keep_alive):
-        """keep_alive: ms, 0: off."""
-        # Everything is made here, also what the first link will set: a call of a method looks for it among the
-        # attributes of the instance first, and in a table that is nearly full that takes longer than the rest. The
-        # number of attributes decides on the size of the table; test_allocation.py watches it.
+    def __init__(self):
+        """Makes every attribute, also those that the first link will set; start() comes next."""
+        # The table of an instance's attributes is one piece that grows by steps: here it does before anything else
+        # takes room. And a call of a method looks there first, which takes long in a table that is nearly full:
+        # test_allocation.py watches it.
         self.state = CLOSED
-        self.outbox = outbox
-        self.pending = len(outbox.queue)
-        self.now = 0  # ms, of the last tick
         self.sent = self.received = self.discarded = self.unhandled = self.dead_letters = self.unexpected = 0
-        self.too_large = self.packet_id = self.flags = self._wait = 0
-        self._heard_at = self._look_at = self._ping_at = self._asked_at = 0  # ms
-        self.redelivered = self._ask = False  # _ask: a SUBSCRIBE or UNSUBSCRIBE is to be sent
+        self.too_large = self.packet_id = self.flags = self.pending = self.in_flight = self.last_id = 0
+        self.now = self._wait = self._heard_at = self._look_at = self._ping_at = self._asked_at = 0  # ms
+        self._left = 0  # bytes that receive() left with the caller
+        self._ping = 0  # 1: PINGREQ is due, 2: it was sent
+        self._ask = True  # a SUBSCRIBE or UNSUBSCRIBE is to be sent
+        self.redelivered = self.subscribed = False
+        self.outbox = self.out = self.large = self._broken = self._keep_alive = None
+        self._topic = self._topic_bytes = None  # the topic that publish() checked last
+        # The topic that was received last, its handlers; matches() of topics.py, when a filter needs it.
+        self.seen = self._route = self._matches = self._view = None
+        self.parts = self._loaded = self.timers = self._handlers = self._filters = self._requests = None
+
+    def start(self, outbox, keep_alive):
+        """keep_alive: ms, 0: off."""
+        self.outbox = outbox
         self._keep_alive = keep_alive
         self.parts = {}  # Part by name
         self._loaded = []  # the same, in a list: a handler may load another one while it is walked through
         self.timers = []  # functions of parts that every tick calls; each returns ms until it must be called again
-        self._topic = self._topic_bytes = None  # the topic that publish() checked last
         self._handlers = []
-        # The topic that was received last, its handlers; matches() of topics.py, when a filter needs it.
-        self.seen = self._route = self._matches = self._view = None
         self._filters = {}
-        self._requests = {}  # packet id of an unanswered SUBSCRIBE or UNSUBSCRIBE: topic filter
-        self.last_id = outbox.queue[-1] if outbox.queue else 0
+        self.pending = len(outbox.queue)
+        if self.pending:
+            self.last_id = outbox.queue[-1]
         self.out = SendBuffer(self.tx_size)
         if outbox.lifetimes or self.policy or self.max_bytes:
             self.part("policy")
@@ -85,8 +92,7 @@ class Session(Subscriptions):
         self.state = CLOSED
         self.large = self._broken = None
         self.out.open(None)
-        self._left = 0  # bytes that receive() left with the caller
-        self._ping = 0  # 1: PINGREQ is due, 2: it was sent
+        self._left = self._ping = 0
         self._forget(False, unsure)
 
     def _forget(self, session, unsure=True):

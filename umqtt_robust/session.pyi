@@ -54,7 +54,7 @@ class Session:
     # What the parts of the library use among themselves is left out, as are the modules without a stub.
     outbox: Any
 
-    def __init__(self, outbox: Any, keep_alive: int) -> None: ...
+    def __init__(self) -> None: ...
     def publish(
         self,
         topic: str | bytes,
