@@ -13,13 +13,14 @@ of the link (or of the image), and `mpremote connect LINK` reaches it.
 
 The board is a process that mounts the image as `/`, runs boot.py and main.py and then the REPL. Its end is
 the end of a life: Ctrl-D is a soft reboot, `machine.reset()`, a deep sleep and the watchdog kill it at once,
-and the next life begins. What differs from hardware: `time` is the host's and always set, `sys.platform` is
-the host's, and the modules machine, network and ntptime are those in `_device/stubs`.
+and the next life begins. What differs from hardware: the modules machine, network, ntptime, onewire, ds18x20 and dht
+are those in `_device/stubs`, with hooks to fail; `time` and `sys.platform` are the host's unless a board is played.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import os
@@ -30,12 +31,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from .board_life import BoardError, BoardProcess, LifeSettings
-from .interpreter import DEVICE_FILES, micropython_command
+from .interpreter import DEVICE_FILES, heap_bytes, micropython_command
+from .models import GEOMETRIES, MODELS, Model
 from .registry import RegistryError, registered
 
 _BLOCK_SIZE = 4096
@@ -43,42 +44,39 @@ _TOOL_HEAP = "4M"
 _TOOL_TIMEOUT_S = 60
 
 
-@dataclass(frozen=True)
-class Geometry:
-    """A port's littlefs: bytes a program operation writes, and erase blocks of 4096 bytes."""
-
-    program_size: int
-    block_count: int
-
-
-GEOMETRIES = {"esp32": Geometry(32, 512), "rp2": Geometry(256, 212)}
-
-
 class VirtualBoard:
     """One board. The image file is made (erased) when it does not exist, and kept.
 
-    geometry: "esp32" or "rp2". heap: MicroPython's heap ("64K" plays a small board). env: further environment of the
-    board's process: UMQTT_WITNESS=FILE has every published reading noted there. link: symbolic link to the port.
-    log: file that gets all output. unique_id: 6 bytes; by default made from the image's path, so it differs
-    between boards and stays the same for one. Raises MicroPythonMissing, BoardError.
+    board: which one is played (a name of MODELS): what its port has, its clock that is not set, its geometry. UNIX, the
+    default, has the host's clock, and hardware that answers like an esp32. geometry: "esp32" or "rp2", if not the
+    board's own. heap: MicroPython's heap ("64K" plays a small board); what the stub modules take comes on top. env:
+    further environment of the board's process: UMQTT_WITNESS=FILE has every published reading noted there. link:
+    symbolic link to the port. log: file that gets all output. unique_id: 6 bytes; by default made from the image's
+    path, so it differs between boards and stays the same for one. Raises MicroPythonMissing, BoardError.
     """
 
     def __init__(
         self,
         image: Path,
         *,
-        geometry: str = "esp32",
+        board: str = "UNIX",
+        geometry: str | None = None,
         heap: str = "256K",
         env: Mapping[str, str] | None = None,
         link: Path | None = None,
         log: Path | None = None,
         unique_id: bytes | None = None,
     ) -> None:
-        if geometry not in GEOMETRIES:
+        if board not in MODELS:
+            raise BoardError(f"no board '{board}' - there are: {', '.join(MODELS)}")
+        if geometry is not None and geometry not in GEOMETRIES:
             raise BoardError(f"no geometry '{geometry}' - there are: {', '.join(GEOMETRIES)}")
+        model = MODELS[board]
         self.image = Path(image).resolve()
-        self.geometry = GEOMETRIES[geometry]
-        command = micropython_command(heap, guard="terminal")
+        self.geometry = GEOMETRIES[geometry] if geometry else model.geometry
+        played = _environment(model)
+        size = heap_bytes(heap) + _heap_of_stubs(model)
+        command = micropython_command(str(size), guard="terminal")
         self._folder = Path(tempfile.mkdtemp(prefix="umqtt-board-"))
         self._link = link
         if not self.image.exists():
@@ -89,7 +87,7 @@ class VirtualBoard:
             program_size=self.geometry.program_size,
             folder=self._folder,
             unique_id=unique_id or b"\x02" + hashlib.sha256(os.fsencode(self.image)).digest()[:5],
-            env=dict(env or {}),
+            env={**played, **(env or {})},
             log=log,
         )
         self._process = BoardProcess(settings)
@@ -236,6 +234,29 @@ class VirtualBoard:
         self.close()
 
 
+def _environment(model: Model) -> dict[str, str]:
+    """What tells the stub modules which board they play; empty values: the host's own."""
+    names = ("PLATFORM", "CHIP", "MACHINE")
+    values = (model.platform or "", model.chip if model.platform else "", model.machine)
+    return {f"UMQTT_BOARD_{name}": value for name, value in zip(names, values, strict=True)}
+
+
+@functools.cache
+def _heap_of_stubs(model: Model) -> int:
+    """Bytes of heap that making a process a board takes, stub modules above all: on a board all that is in ROM."""
+    done = subprocess.run(
+        [*micropython_command(_TOOL_HEAP), str(DEVICE_FILES / "stubs_heap.py"), str(DEVICE_FILES)],
+        capture_output=True,
+        text=True,
+        timeout=_TOOL_TIMEOUT_S,
+        env={**os.environ, **_environment(model)},
+    )
+    if done.returncode:
+        # An interpreter that cannot run this cannot run the board either, and that is told when it starts.
+        return 0
+    return int(done.stdout)
+
+
 def _absolute(path: str) -> str:
     return "/" + path.lstrip("/")
 
@@ -247,7 +268,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("image", type=Path, help="flash image; made when it does not exist")
     parser.add_argument("link", type=Path, nargs="?", help="link to the port: mpremote connect LINK")
     parser.add_argument("--name", help="what `umqtt --device` calls it; by default the link's name, or the image's")
-    parser.add_argument("--geometry", choices=sorted(GEOMETRIES), default="esp32")
+    parser.add_argument("--board", choices=list(MODELS), default="UNIX", help="the board that is played")
+    parser.add_argument("--geometry", choices=sorted(GEOMETRIES), help="of another flash than the board's own")
     parser.add_argument("--heap", default="256K")
     parser.add_argument("--log", type=Path, help="file for all output")
     options = parser.parse_args(arguments)
@@ -258,9 +280,14 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with (
             VirtualBoard(
-                options.image, geometry=options.geometry, heap=options.heap, link=options.link, log=options.log
+                options.image,
+                board=options.board,
+                geometry=options.geometry,
+                heap=options.heap,
+                link=options.link,
+                log=options.log,
             ) as board,
-            registered(name, board.port, image=str(board.image)),
+            registered(name, board.port, board=options.board, image=str(board.image)),
         ):
             board.start()
             print(f"board at {options.link or board.port}", flush=True)

@@ -70,7 +70,8 @@ class BoardProcess:
         self._up = False  # what is typed waits until the board has its flash
         self._next_cause = _POWER_ON
         self._sleep_s: float | None = 0.0
-        self._rtc_hex = ""
+        self._rtc_hex = self._clock_ns = ""
+        self._hard_cause = _POWER_ON  # what ended the last life that a soft reset did not end
         self._watchdog_s = self._fed_at = 0.0
         self._timers: dict[str, Timer] = {}
         self._raw_repl = self._raw_repl_wanted = self._interrupted = False
@@ -120,7 +121,7 @@ class BoardProcess:
         def switch_on() -> None:
             self.powered = True
             self.lives = self._failures = 0
-            self._next_cause, self._rtc_hex = _POWER_ON, ""
+            self._next_cause, self._rtc_hex, self._clock_ns = _POWER_ON, "", ""
             self._raw_repl = self._interrupted = False
             with self._changed:
                 # What the board printed before the power was cut is no answer to what is waited for now.
@@ -162,20 +163,24 @@ class BoardProcess:
         """Begin a life: a new process, on a new inner terminal."""
         settings = self._settings
         run_main = not (self._raw_repl or self._interrupted)
+        if self._next_cause != _SOFT_RESET:
+            self._hard_cause = self._next_cause
         self._console, inner = open_inner()
         self._reports, control = os.pipe()
         os.set_blocking(self._reports, False)
         code = (
             f"import sys; sys.path[:] = [{str(DEVICE_FILES)!r}]; import board_boot; "
-            f"board_boot.boot({str(settings.image)!r}, {settings.program_size}, "
-            f"{str(DEVICE_FILES / 'stubs')!r}, {control}, {settings.env.get('UMQTT_WITNESS')!r}, {run_main})"
+            f"board_boot.boot({str(DEVICE_FILES)!r}, {str(settings.image)!r}, {settings.program_size}, "
+            f"{control}, {settings.env.get('UMQTT_WITNESS')!r}, {run_main})"
         )
         environment = {
             **os.environ,
             **settings.env,
             "UMQTT_BOARD_ID": settings.unique_id.hex(),
             "UMQTT_BOARD_RESET_CAUSE": str(self._next_cause),
+            "UMQTT_BOARD_HARD_CAUSE": str(self._hard_cause),
             "UMQTT_BOARD_RTC": self._rtc_hex,
+            "UMQTT_BOARD_CLOCK": self._clock_ns,
             "UMQTT_BOARD_FOLDER": str(settings.folder),
         }
         try:
@@ -288,6 +293,8 @@ class BoardProcess:
             self._watch_feeding()
         elif name == "rtc":
             self._rtc_hex = value
+        elif name == "clock":
+            self._clock_ns = value
         elif name == "reset":
             self._end_ordered, self._next_cause = True, _HARD_RESET
         elif name == "exit":

@@ -51,6 +51,12 @@ def micropython_command(heap: str | None = None, guard: Literal["parent", "termi
     )
 
 
+def heap_bytes(size: str) -> int:
+    """The bytes that "64K" or "1M" means, as `-X heapsize` has it. Raises ValueError."""
+    unit = {"K": 1024, "M": 1024 * 1024}.get(size[-1:].upper(), 1)
+    return int(size if unit == 1 else size[:-1]) * unit
+
+
 def device_search_path(*first: Path) -> list[str]:
     """Folders to put on MicroPython's sys.path so that umqtt_robust and umqtt_testkit.portable are found
     there.

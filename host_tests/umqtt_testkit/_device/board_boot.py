@@ -1,6 +1,7 @@
 # Makes a fresh MicroPython process the board: flash as root, stub modules, then boot.py and main.py as a
 # port's own main() runs them. Started by umqtt_testkit.board with `micropython -i -c`, so that the REPL
 # follows.
+import gc
 import os
 import sys
 
@@ -47,7 +48,9 @@ def _run(name):
     import __main__
 
     try:
-        exec(compile(source, name, "exec"), __main__.__dict__)
+        code = compile(source, name, "exec")
+        source = None  # a board has let go of it too by the time it runs
+        exec(code, __main__.__dict__)
         return True
     except SystemExit:
         import machine
@@ -58,18 +61,28 @@ def _run(name):
     return False
 
 
-def boot(image, program_size, stubs, control, witness, run_main):
-    """image, stubs: host paths; control: descriptor of the pipe to the supervisor; witness: host path or
-    None.
-    """
-    sys.path[:] = [stubs]
-    # Imported now: once the flash is mounted, the host's files are out of sight, as they are on a board.
-    for name in sorted(os.listdir(stubs)):
-        if name.endswith(".py"):
-            __import__(name[:-3])
-    import machine
+def load_stubs(folder, control):
+    """What a board has in its firmware. Imported now: once the flash is mounted, the host's files are out of sight."""
+    sys.path[:] = [folder + "/stubs", folder + "/ports"]
+    import _virtual
 
-    machine._connect(open(control, "wb"))
+    if control is not None:
+        _virtual.connect(open(control, "wb"))
+    for name in sorted(os.listdir(sys.path[0])):
+        if name.endswith(".py") and name[0] != "_":
+            __import__(name[:-3])
+    if _virtual.PLATFORM != "unix":
+        import _port
+
+        _port.begin()
+    return _virtual
+
+
+def boot(folder, image, program_size, control, witness, run_main):
+    """folder: host path of these files; image: host path; control: descriptor of the pipe to the supervisor;
+    witness: host path or None.
+    """
+    supervisor = load_stubs(folder, control)
     observer = _Witness(witness) if witness else None
     fs = open_filesystem(image, program_size)
     vfs.umount("/")
@@ -78,8 +91,9 @@ def boot(image, program_size, stubs, control, witness, run_main):
     sys.path[:] = _BOARD_PATH
     for name in ("board_boot", "file_flash"):
         sys.modules.pop(name, None)
+    gc.collect()
     # Until now the supervisor has held back what was typed: a Ctrl-C would have left a prompt on the host's files.
-    machine._tell("up")
+    supervisor.tell("up")
     # A port runs main.py only after a boot.py that did not fail, and not for a tool that wants the raw REPL.
     if _run("boot.py") and run_main:
         if observer:

@@ -1,34 +1,45 @@
 """The `machine` of a virtual board: what the documentation says of a real one, as far as a host process can.
 
 What ends a life (reset, deepsleep, the watchdog) is told to the supervisor, which kills this process at once:
-like on a board, no `finally` runs and nothing is flushed.
+like on a board, no `finally` runs and nothing is flushed. Pins are in _pins, buses in _buses. Names that a port does
+not have are missing here too, when the virtual board plays that port.
 """
 
 import os
 import time
 
+from _buses import I2C, SPI, UART, SoftI2C, SoftSPI  # noqa: F401 - this is where programs find them
+from _pins import ADC, PWM, Pin, Signal, Timer  # noqa: F401
+from _virtual import IS_RP2, tell
 from umachine import *  # noqa: F403 - shadows the built-in module and keeps what that has
 
 PWRON_RESET = 1
-HARD_RESET = 2
 WDT_RESET = 3
-DEEPSLEEP_RESET = 4
-SOFT_RESET = 5
+if not IS_RP2:
+    HARD_RESET = 2
+    DEEPSLEEP_RESET = 4
+    SOFT_RESET = 5
+    PIN_WAKE = 2
+    EXT0_WAKE = 2
+    EXT1_WAKE = 3
+    TIMER_WAKE = 4
+    TOUCHPAD_WAKE = 5
+    ULP_WAKE = 6
+    SLEEP = 2
+    DEEPSLEEP = 4
 
-PIN_WAKE = 2
-TIMER_WAKE = 4
-
-_control = None
 
 
-def _connect(control):
-    global _control
-    _control = control
+def _from_hex(text):
+    return bytes(int(text[i : i + 2], 16) for i in range(0, len(text), 2))
 
 
-def _tell(text):
-    _control.write(text + "\n")
-
+_UNIQUE_ID = os.getenv("UMQTT_BOARD_ID") or "020000000001"
+_RESET_CAUSE = int(os.getenv("UMQTT_BOARD_RESET_CAUSE") or PWRON_RESET)
+_HARD_CAUSE = int(os.getenv("UMQTT_BOARD_HARD_CAUSE") or PWRON_RESET)
+_RP2_LONGEST_WDT_MS = 8388
+_rtc_memory = [_from_hex(os.getenv("UMQTT_BOARD_RTC") or "")]
+_frequency = [125000000 if IS_RP2 else 160000000]
 
 def _end_life():
     """Wait for the supervisor's SIGKILL."""
@@ -38,31 +49,37 @@ def _end_life():
 
 def _exit():
     """A SystemExit has left main.py: the port's main() would start the soft reboot."""
-    _tell("exit")
+    tell("exit")
     _end_life()
 
 
 def unique_id():
-    """6 bytes, like the factory MAC of an esp32; the same at every boot of this board."""
-    return bytes(int(_UNIQUE_ID[i : i + 2], 16) for i in range(0, len(_UNIQUE_ID), 2))
+    """The same at every boot of this board: 6 bytes, the factory MAC (esp32); 8, the number of the flash chip (rp2)."""
+    own = _from_hex(_UNIQUE_ID)
+    return (b"\xe6\x61" + own if len(own) == 6 else own) if IS_RP2 else own
 
 
 def reset_cause():
+    if IS_RP2:
+        # The chip knows two causes, and every reset() is one by the watchdog; a soft reset changes nothing.
+        return PWRON_RESET if _HARD_CAUSE == PWRON_RESET else WDT_RESET
     return _RESET_CAUSE
 
 
-def wake_reason():
-    return TIMER_WAKE if _RESET_CAUSE == DEEPSLEEP_RESET else 0
-
-
 def reset():
-    _tell("reset")
+    tell("reset")
     _end_life()
 
 
 def soft_reset():
     # Unwinds like on a board, where it is a SystemExit for the port's main().
     raise SystemExit
+
+
+def bootloader(timeout=None):
+    """A board would wait for an image on its USB port; this one waits for its power to be cut."""
+    tell("deepsleep -1")
+    _end_life()
 
 
 def lightsleep(time_ms=None):
@@ -72,94 +89,84 @@ def lightsleep(time_ms=None):
 
 
 def deepsleep(time_ms=None):
-    _tell("deepsleep -1" if time_ms is None else "deepsleep %d" % time_ms)
+    # rp2 has no deep sleep: it sleeps lightly, then resets (modmachine.c), which reset_cause() cannot tell apart.
+    tell("deepsleep -1" if time_ms is None else "deepsleep %d" % time_ms)
     _end_life()
 
 
-_UNIQUE_ID = os.getenv("UMQTT_BOARD_ID") or "020000000001"
-_RESET_CAUSE = int(os.getenv("UMQTT_BOARD_RESET_CAUSE") or PWRON_RESET)
+def freq(hz=None, *peripheral):
+    if hz is None:
+        return _frequency[0]
+    if not IS_RP2 and hz not in (80000000, 160000000, 240000000):
+        raise ValueError("frequency must be 20MHz, 40MHz, 80Mhz, 160MHz or 240MHz")
+    _frequency[0] = hz
+
+
+if not IS_RP2:
+
+    def wake_reason():
+        return TIMER_WAKE if _RESET_CAUSE == DEEPSLEEP_RESET else 0
 
 
 class RTC:
-    """The clock is the host's; memory() survives resets and deep sleep, not a power cut (esp32)."""
-
-    _memory = None
-    MEMORY_SIZE = 2048
+    """datetime() follows the board's clock (see _clock). memory() is esp32's: it survives resets and deep sleep, no
+    power cut.
+    """
 
     def __init__(self, id=0):
-        if RTC._memory is None:
-            RTC._memory = _from_hex(os.getenv("UMQTT_BOARD_RTC") or "")
+        pass
 
     def datetime(self, value=None):
+        import time as clock  # the board's own, which is not the host's when it plays a port
+
         if value is not None:
-            raise OSError(1)  # EPERM: the host's clock is not a board's to set
-        year, month, day, hour, minute, second, weekday, _ = time.gmtime()[:8]
+            if not hasattr(clock, "set_unix_s"):
+                raise OSError(1)  # EPERM: the host's clock is not a board's to set
+            year, month, day, _, hour, minute, second = value[:7]
+            seconds = clock.mktime((year, month, day, hour, minute, second, 0, 0))
+            clock.set_unix_s(seconds + clock.EPOCH_UNIX_S)
+            return
+        year, month, day, hour, minute, second, weekday, _ = clock.gmtime()[:8]
         return (year, month, day, weekday, hour, minute, second, 0)
+
+
+class _EspRTC(RTC):
+    MEMORY_SIZE = 2048
+
+    def init(self, value):
+        self.datetime(value)
 
     def memory(self, data=None):
         if data is None:
-            return RTC._memory
+            return _rtc_memory[0]
         data = bytes(data)
         if len(data) > self.MEMORY_SIZE:
             raise ValueError("buffer too long")
-        RTC._memory = data
-        _tell("rtc " + _to_hex(data))
+        _rtc_memory[0] = data
+        tell("rtc " + "".join(["%02x" % byte for byte in data]))
+
+
+if not IS_RP2:
+    RTC = _EspRTC
 
 
 class WDT:
     """Bites: the supervisor resets the board when it was not fed for `timeout` ms. Cannot be stopped."""
 
     def __init__(self, id=0, timeout=5000):
+        if id != 0:
+            raise ValueError("WDT(%d) doesn't exist" % id if IS_RP2 else None)
         if timeout < 1:
             raise ValueError("WDT timeout too short")
+        if IS_RP2 and timeout > _RP2_LONGEST_WDT_MS:
+            raise ValueError("timeout exceeds 8388")
         self._timeout = timeout
         self._told = time.ticks_ms()
-        _tell("wdt %d" % timeout)
+        tell("wdt %d" % timeout)
 
     def feed(self):
         # A loop feeds thousands of times a second: telling an eighth of the timeout apart is enough.
         now = time.ticks_ms()
         if time.ticks_diff(now, self._told) * 8 >= self._timeout:
             self._told = now
-            _tell("feed")
-
-
-class Pin:
-    """A pin that is connected to nothing: it reads back what was written."""
-
-    IN = 1
-    OUT = 3
-    OPEN_DRAIN = 7
-    PULL_UP = 2
-    PULL_DOWN = 1
-
-    def __init__(self, id, mode=-1, pull=-1, *, value=0):
-        self._id = id
-        self._value = 1 if value else 0
-
-    def value(self, x=None):
-        if x is None:
-            return self._value
-        self._value = 1 if x else 0
-
-    __call__ = value
-
-    def on(self):
-        self._value = 1
-
-    def off(self):
-        self._value = 0
-
-    def toggle(self):
-        self._value ^= 1
-
-    def __repr__(self):
-        return "Pin(%s)" % self._id
-
-
-def _from_hex(text):
-    return bytes(int(text[i : i + 2], 16) for i in range(0, len(text), 2))
-
-
-def _to_hex(data):
-    return "".join(["%02x" % byte for byte in data])
+            tell("feed")

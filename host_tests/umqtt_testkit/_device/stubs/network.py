@@ -1,40 +1,47 @@
-"""The `network` of a virtual board: a station interface in front of the host's own network.
+"""The `network` of a virtual board: the radio of an esp32 or a Pico W in front of the host's own network.
 
-Constants, return values and errors are those of the esp32 port. `hooks.json` (see VirtualBoard.hooks) changes
-its behaviour while the board runs:
+Constants, return values and errors are those of the port that is played (esp32's where none is). Hooks:
     "wifi": false           no access point in sight
     "networks": {SSID: KEY} only these exist; a wrong key is refused
     "rssi": DBM             signal strength to report; without it there is none, for there is no radio
+    "join_ms": MS           how long joining takes; 0 without
+    "address": "10.0.0.7"   the station's own address
 """
 
-import json as _json
-import os as _os
+import errno
+import time
+
+from _virtual import IS_RP2, PLATFORM, hook
 
 STA_IF = 0
 AP_IF = 1
 
-STAT_IDLE = 1000
-STAT_CONNECTING = 1001
-STAT_GOT_IP = 1010
-STAT_BEACON_TIMEOUT = 200
-STAT_NO_AP_FOUND = 201
-STAT_WRONG_PASSWORD = 202
-STAT_ASSOC_FAIL = 203
-STAT_HANDSHAKE_TIMEOUT = 204
+if IS_RP2:
+    STAT_IDLE = 0
+    STAT_CONNECTING = 1
+    STAT_GOT_IP = 3
+    STAT_CONNECT_FAIL = -1
+    STAT_NO_AP_FOUND = -2
+    STAT_WRONG_PASSWORD = -3
+else:
+    STAT_IDLE = 1000
+    STAT_CONNECTING = 1001
+    STAT_GOT_IP = 1010
+    STAT_BEACON_TIMEOUT = 200
+    STAT_NO_AP_FOUND = 201
+    STAT_WRONG_PASSWORD = 202
+    STAT_ASSOC_FAIL = 203
+    STAT_CONNECT_FAIL = 203
+    STAT_HANDSHAKE_TIMEOUT = 204
+    STAT_NO_AP_FOUND_W_COMPATIBLE_SECURITY = 210
+    STAT_NO_AP_FOUND_IN_AUTHMODE_THRESHOLD = 211
+    STAT_NO_AP_FOUND_IN_RSSI_THRESHOLD = 212
 
 _HOSTNAME_MAX = 32
+_AP_ADDRESS = "192.168.4.1"
 
-_host = _os.VfsPosix(_os.getenv("UMQTT_BOARD_FOLDER") or "/nonexistent")
-_hostname = "mpy-virtual"
+_hostname = {"rp2": "PicoW", "esp32": "mpy-esp32"}.get(PLATFORM, "mpy-virtual")
 _country = "XX"
-
-
-def _hook(name, default=None):
-    try:
-        with _host.open("/hooks.json", "r") as file:
-            return _json.load(file).get(name, default)
-    except OSError:
-        return default  # no hooks were set
 
 
 def hostname(name=None):
@@ -58,9 +65,18 @@ def country(code=None):
 class WLAN:
     IF_STA = STA_IF
     IF_AP = AP_IF
-    PM_NONE = 0
-    PM_PERFORMANCE = 1
-    PM_POWERSAVE = 2
+    if IS_RP2:
+        PM_NONE = 0x10
+        PM_PERFORMANCE = 0xA11142
+        PM_POWERSAVE = 0x11
+        SEC_OPEN = 0
+        SEC_WPA_WPA2 = 0x400006
+        SEC_WPA3 = 0x1000004
+        SEC_WPA2_WPA3 = 0x1400004
+    else:
+        PM_NONE = 0
+        PM_PERFORMANCE = 1
+        PM_POWERSAVE = 2
 
     _interfaces = {}
 
@@ -79,7 +95,13 @@ class WLAN:
         self._active = False
         self._ssid = None
         self._key = None
-        self._config = {"pm": self.PM_PERFORMANCE, "reconnects": -1, "txpower": 20, "channel": 1}
+        self._joined_at = 0
+        if IS_RP2:
+            self._config = {"pm": self.PM_PERFORMANCE, "txpower": 31, "channel": 1, "security": 0}
+        else:
+            self._config = {"pm": self.PM_PERFORMANCE, "reconnects": -1, "txpower": 20, "channel": 1}
+        # The keys of an access point; its SSID is its own, a station's is the one that it joined.
+        self._access_point = {"ssid": "PICO-0000" if IS_RP2 else "ESP_000000", "key": "", "security": 0, "hidden": False}
 
     def active(self, is_active=None):
         if is_active is None:
@@ -87,54 +109,76 @@ class WLAN:
         self._active = bool(is_active)
         if not is_active:
             self._ssid = None
-        return self._active
+        return None if IS_RP2 else self._active
 
-    def connect(self, ssid=None, key=None, *, bssid=None):
-        if not self._active:
+    def connect(self, ssid=None, key=None, *, bssid=None, auth=-1, security=-1, channel=-1):
+        if IS_RP2:
+            if ssid is None:
+                raise TypeError("'ssid' argument required")
+            if not self._active:
+                raise OSError(errno.EPERM)
+        elif not self._active:
             raise OSError("Wifi Internal State Error")
         if self._interface != STA_IF:
             raise OSError("STA required")
-        self._ssid, self._key = ssid, key
+        if ssid is not None:
+            self._ssid, self._key = ssid, key
+        self._joined_at = time.ticks_add(time.ticks_ms(), hook("join_ms", 0))
 
     def disconnect(self):
         self._ssid = None
 
     def isconnected(self):
-        return self._state() == STAT_GOT_IP
+        return self._interface == STA_IF and self._state() == STAT_GOT_IP
 
     def status(self, param=None):
         if param is None:
+            if self._interface == AP_IF:
+                return None if not IS_RP2 else STAT_GOT_IP if self._active else STAT_IDLE
             return self._state()
+        if param == "stations":
+            return []
         if param != "rssi":
             raise ValueError("unknown status param")
-        rssi = _hook("rssi")
-        if rssi is None or not self.isconnected():
+        rssi = hook("rssi")
+        if not self.isconnected() or (rssi is None and not IS_RP2):
+            if IS_RP2:
+                return 0  # the driver's answer is not looked at (network_cyw43.c)
             raise OSError("Wifi Not Connected")
-        return rssi
+        return rssi or 0
 
     def _state(self):
         if not self._active or self._ssid is None:
             return STAT_IDLE
-        networks = _hook("networks")
-        if _hook("wifi") is False or (networks is not None and self._ssid not in networks):
+        if time.ticks_diff(self._joined_at, time.ticks_ms()) > 0:
+            return STAT_CONNECTING
+        networks = hook("networks")
+        if hook("wifi") is False or (networks is not None and self._ssid not in networks):
             return STAT_NO_AP_FOUND
         if networks is not None and networks[self._ssid] != (self._key or ""):
             return STAT_WRONG_PASSWORD
         return STAT_GOT_IP
 
-    def scan(self):
+    def scan(self, *, passive=False, ssid=None, essid=None, bssid=None):
         if not self._active:
-            raise OSError("STA must be active")
-        if _hook("wifi") is False:
+            raise OSError(errno.EPERM) if IS_RP2 else OSError("STA must be active")
+        if hook("wifi") is False:
             return []
-        return [(ssid.encode(), b"\x02\0\0\0\0\1", 1, 0, 3, False) for ssid in _hook("networks", {})]
+        # The last field: whether it is hidden on esp32, in how many beacons it was heard on rp2.
+        last = 1 if IS_RP2 else False
+        return [
+            (name.encode(), b"\x02\0\0\0\0\1", 1, hook("rssi", 0), 3 if key else 0, last)
+            for name, key in hook("networks", {}).items()
+        ]
 
     def ifconfig(self, addresses=None):
         if addresses is not None:
             raise OSError(1)  # EPERM: the host's network is not a board's to configure
+        if self._interface == AP_IF and self._active:
+            return (_AP_ADDRESS, "255.255.255.0", _AP_ADDRESS, "0.0.0.0")
         if not self.isconnected():
             return ("0.0.0.0", "0.0.0.0", "0.0.0.0", "0.0.0.0")
-        return ("127.0.0.1", "255.0.0.0", "127.0.0.1", "127.0.0.1")
+        return (hook("address", "127.0.0.1"), "255.0.0.0", "127.0.0.1", "127.0.0.1")
 
     def ipconfig(self, param=None, **settings):
         if settings:
@@ -143,21 +187,37 @@ class WLAN:
             return self.ifconfig()[:2]
         if param == "gw4":
             return self.ifconfig()[2]
+        if param == "dhcp4":
+            return self._interface == STA_IF
         raise ValueError("unexpected key")
 
     def config(self, param=None, **settings):
         if param is None:
-            for name in settings:
-                if name not in self._config:
-                    raise ValueError("unknown config param")
-            self._config.update(settings)
+            for name, value in settings.items():
+                self._set(name, value)
             return None
         if param == "mac":
             import machine
 
-            return machine.unique_id()
+            return machine.unique_id()[-6:]
+        if param == "hostname" or (param == "dhcp_hostname" and not IS_RP2):
+            return _hostname
         if param in ("ssid", "essid"):
-            return self._ssid or ""
+            return self._access_point["ssid"] if self._interface == AP_IF else self._ssid or ""
+        if self._interface == AP_IF and param in ("security", "hidden"):
+            return self._access_point[param]
         if param not in self._config:
             raise ValueError("unknown config param")
         return self._config[param]
+
+    def _set(self, name, value):
+        if name in ("hostname", "dhcp_hostname"):
+            hostname(value)
+        elif name in ("ssid", "essid", "key", "password", "security", "authmode", "hidden"):
+            if self._interface != AP_IF:
+                raise OSError("AP required")
+            self._access_point[{"essid": "ssid", "password": "key", "authmode": "security"}.get(name, name)] = value
+        elif name in self._config:
+            self._config[name] = value
+        else:
+            raise ValueError("unknown config param")

@@ -1,19 +1,41 @@
-"""The `ntptime` of a virtual board, whose clock is the host's and therefore already set."""
+"""The `ntptime` that esp32 and rp2 images have frozen, with the host as its time server.
 
-import time as _time
+Hook "ntp": false: no answer comes (ETIMEDOUT after `timeout` seconds on a board, at once here); "name": the server's
+name is not found; a number: that Unix second is answered. A board that plays esp32 or rp2 needs to be in a network.
+"""
+
+import errno
+
+from _virtual import IS_RP2, PLATFORM, hook
 
 host = "pool.ntp.org"
 timeout = 1
 
 
 def time():
-    """Seconds since this port's epoch (1970)."""
-    from network import _hook
+    """Seconds since this port's epoch: 2000 on esp32, 1970 elsewhere."""
+    import time as clock
 
-    if _hook("ntp") is False:
-        raise OSError(110)  # ETIMEDOUT: no answer came
-    return _time.time()
+    import network
+    import utime
+
+    answer = hook("ntp")
+    away = PLATFORM != "unix" and not network.WLAN(network.STA_IF).isconnected()
+    if answer == "name" or away:
+        raise OSError(-2 if IS_RP2 else -202)  # of getaddrinfo(): lwIP's number, and IDF's
+    if answer is False:
+        raise OSError(errno.ETIMEDOUT)
+    unix_s = int(utime.time() if answer is None else answer)
+    return unix_s - getattr(clock, "EPOCH_UNIX_S", 0)
 
 
 def settime():
-    time()
+    import time as clock
+
+    seconds = time()
+    # On a board that plays no port the clock is the host's, and right already.
+    if hasattr(clock, "set_unix_s"):
+        import machine
+
+        year, month, day, hour, minute, second, weekday, _ = clock.gmtime(seconds)[:8]
+        machine.RTC().datetime((year, month, day, weekday + 1, hour, minute, second, 0))

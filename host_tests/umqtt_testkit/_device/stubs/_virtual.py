@@ -1,0 +1,45 @@
+"""What the stub modules share: which port is played, the hooks a test sets, and the pipe to the supervisor.
+
+`hooks.json` (see VirtualBoard.hooks) is read at every use, so that a test changes the world while the board runs.
+Keys of objects in it are text, as JSON has it: pins and I2C addresses are looked up by their number as text.
+"""
+
+import json
+import os
+
+# "unix": the default, a host that answers like an esp32 where it plays hardware; else as sys.platform says it.
+PLATFORM = os.getenv("UMQTT_BOARD_PLATFORM") or "unix"
+IS_RP2 = PLATFORM == "rp2"
+
+# Taken while the host's files are in sight; once the flash is mounted only this object leads to them.
+_host = os.VfsPosix(os.getenv("UMQTT_BOARD_FOLDER") or "/nonexistent")
+_control = None
+
+
+def hook(name, default=None):
+    """The hook's value, or default when it is not set."""
+    try:
+        with _host.open("/hooks.json", "r") as file:
+            return json.load(file).get(name, default)
+    except OSError:
+        return default  # no hooks were set
+
+
+def hook_at(name, number, default=None):
+    """The entry of a hook that is an object with numbers as keys (decimal, or 0x76)."""
+    for key, value in hook(name, {}).items():
+        if int(key, 0) == number:
+            return value
+    return default
+
+
+def connect(control):
+    """control: stream to the supervisor."""
+    global _control
+    _control = control
+
+
+def tell(text):
+    """Report one line to the supervisor, if there is one."""
+    if _control is not None:
+        _control.write(text + "\n")
