@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from umqtt_kit import commands
 from umqtt_kit.__main__ import run
 
-_COMMANDS = ("broker", "certs", "collect", "demo", "fleet", "ingest", "passwd", "size", "store")
+_COMMANDS = tuple(sorted(file.stem for file in Path(commands.__file__).parent.glob("[!_]*.py") if "_" not in file.stem))
 
 
 @pytest.mark.parametrize("name", _COMMANDS)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import sys
 from collections.abc import Sequence
 
 import click
 
+from umqtt_kit import commands
 from umqtt_kit.errors import EXIT_INTERRUPTED, EXIT_USAGE, Interrupted, KitError
 
-# Imported when called: `umqtt broker` need not wait for what `umqtt demo` imports.
-_COMMANDS = ("broker", "certs", "collect", "demo", "fleet", "ingest", "passwd", "size", "store")
+# Imported when called: `umqtt broker` need not wait for what `umqtt demo` imports. Names with an underscore are helpers.
+_COMMANDS = tuple(sorted(module.name for module in pkgutil.iter_modules(commands.__path__) if "_" not in module.name))
 
 
 class _Commands(click.Group):

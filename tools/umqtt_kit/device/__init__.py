@@ -9,6 +9,8 @@
     board    class Board: one board in its raw REPL
     line     the serial port under mpremote: deadlines, and errors that say what to do
     scripts  the programs that run on the board
+    configuration   its settings.json and secrets.json
+    guess    which folder under boards/ describes it
 
 Everything that talks to a board goes through here; nothing else imports mpremote or opens a serial port. Whatever goes
 wrong is a KitError of one line: exit code 3 when no board is there (none plugged in, port busy, cable pulled), 5 when
@@ -17,7 +19,19 @@ there is one that does not do what it is told.
 
 from umqtt_kit.device.board import Board, DeviceError, Info
 from umqtt_kit.device.choose import choose, device_option
+from umqtt_kit.device.configuration import Configuration, read_configuration
 from umqtt_kit.device.line import open_serial
 from umqtt_kit.device.ports import Port, find_ports
 
-__all__ = ["Board", "DeviceError", "Info", "Port", "choose", "device_option", "find_ports", "open_serial"]
+__all__ = [
+    "Board",
+    "Configuration",
+    "DeviceError",
+    "Info",
+    "Port",
+    "choose",
+    "device_option",
+    "find_ports",
+    "open_serial",
+    "read_configuration",
+]

@@ -30,12 +30,13 @@ from umqtt_kit.errors import EXIT_DEVICE, KitError
 
 BAUDRATE = 115200
 # A board that boots, or finishes a long operation, may miss the first Ctrl-C.
-_ATTEMPTS = 3
-_ATTEMPT_WITHIN_S = 4.0
+_ATTEMPTS_WITHIN_S = (2.0, 4.0, 6.0)
 _ANSWERS_WITHIN_S = 10.0
 _RESTARTS_WITHIN_S = 3.0
 _REOPENS_WITHIN_S = 15.0
 _RETRY_S = 0.1
+# An rp2's watchdog takes no more.
+_RP2_WATCHDOG_MS = 8388
 # Base64 of this is 1 KB of source, which a board compiles in a few KB of heap.
 _CHUNK = 768
 _PATHS_A_CALL = 12
@@ -130,8 +131,8 @@ class Board:
         """Stop whatever runs and wait for the prompt of the raw REPL. Raises KitError."""
         self._loaded.clear()
         late = Late(talking=False)
-        for _ in range(_ATTEMPTS):
-            self._line.deadline = time.monotonic() + _ATTEMPT_WITHIN_S
+        for within_s in _ATTEMPTS_WITHIN_S:
+            self._line.deadline = time.monotonic() + within_s
             try:
                 self._transport.enter_raw_repl(soft_reset=soft_reset)
                 break
@@ -332,7 +333,7 @@ class Board:
         if value == -1:
             value = _default_watchdog_ms()
         if isinstance(value, int) and value > 0:
-            self.exec(scripts.WATCHDOG.format(timeout_ms=value))
+            self.exec(scripts.WATCHDOG.format(timeout_ms=value, shortest_ms=_RP2_WATCHDOG_MS))
         else:
             self.exec(scripts.NO_WATCHDOG)
 

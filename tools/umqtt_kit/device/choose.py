@@ -1,8 +1,8 @@
 """Which board a command means: the option --device of every command that needs one.
 
-    -d /dev/ttyACM0   a port, or a link to one        -d ttyACM0     its short name
-    -d e6614c311b7b   the USB serial number           -d bench-1     the name of a virtual board
-    -d auto, or none  the only board there is; with two, the command asks which (exit code 2)
+-d /dev/ttyACM0   a port, or a link to one        -d ttyACM0     its short name
+-d e6614c311b7b   the USB serial number           -d bench-1     the name of a virtual board
+-d auto, or none  the only board there is; with two, the command asks which (exit code 2)
 """
 
 from __future__ import annotations

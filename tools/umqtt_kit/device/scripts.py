@@ -10,8 +10,9 @@ WATCHDOG = """
 def _u_feed(): pass
 try:
     from machine import WDT
-    _u_feed = WDT(timeout={timeout_ms}).feed
-except (ImportError, ValueError, OSError):
+    try: _u_feed = WDT(timeout={timeout_ms}).feed
+    except ValueError: _u_feed = WDT(timeout={shortest_ms}).feed
+except (ImportError, OSError):
     pass
 """
 

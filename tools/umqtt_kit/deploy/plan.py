@@ -1,0 +1,174 @@
+"""What a deployment has to send and to remove: what it deployed before, against what is to be there, by SHA-256.
+
+/deployed.json on the board says what deployments put there:
+
+    {"version": "0.1.0", "board": "UNIX", "optional": ["tls"], "complete": true, "files": {"/main.py": "<sha256>", …}}
+
+While one is under way it lists the files of both and `complete` is false: whatever is interrupted, the next one knows
+what it may remove. It is never believed about the files themselves; they are hashed on the board.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from umqtt_kit.deploy.build import Build
+from umqtt_kit.device import Board
+from umqtt_kit.errors import EXIT_DEVICE, KitError
+
+RECORD = "/deployed.json"
+MAIN = "/main.py"
+OVER_THE_AIR = "/ota"
+_BLOCK = 4096
+_SOME = 4
+
+
+@dataclass(frozen=True)
+class Record:
+    """/deployed.json, or the lack of it."""
+
+    version: str | None = None
+    board: str | None = None
+    optional: tuple[str, ...] = ()
+    complete: bool = False
+    files: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """send, remove: paths; foreign: to be removed too, but not put there by a deployment; ota: versions that came over
+    the air are there. hashes: of all files to be."""
+
+    build: Build
+    record: Record
+    hashes: dict[str, str]
+    send: tuple[str, ...]
+    remove: tuple[str, ...]
+    foreign: tuple[str, ...]
+    ota: bool
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.send or self.remove or self.foreign or self.ota or not self.record.complete)
+
+    @property
+    def send_bytes(self) -> int:
+        return sum(len(self.build.files[path]) for path in self.send)
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "version": self.build.version,
+            "board": self.build.board,
+            "optional": list(self.build.optional),
+            "files": len(self.hashes),
+            "send": {path: len(self.build.files[path]) for path in self.send},
+            "send_bytes": self.send_bytes,
+            "remove": [*self.remove, *self.foreign, *([OVER_THE_AIR] if self.ota else [])],
+            "unchanged": len(self.hashes) - len(self.send),
+        }
+
+
+def read_record(board: Board) -> Record:
+    """What deployments put on the board, as far as is known."""
+    text = board.get(RECORD)
+    if text is None:
+        return Record()
+    try:
+        values = json.loads(text)
+        return Record(
+            str(values["version"]),
+            str(values["board"]),
+            tuple(str(name) for name in values["optional"]),
+            bool(values["complete"]),
+            frozenset(str(path) for path in values["files"]),
+        )
+    except (ValueError, KeyError, TypeError):
+        # Written by another program, or by hand: nothing is known then, and nothing is removed on its word.
+        return Record()
+
+
+def write_record(board: Board, build: Build, files: dict[str, str], *, complete: bool) -> None:
+    values = {
+        "version": build.version,
+        "board": build.board,
+        "optional": list(build.optional),
+        "complete": complete,
+        "files": files,
+    }
+    board.put(RECORD, json.dumps(values, separators=(",", ":")).encode())
+
+
+def make_plan(board: Board, record: Record, build: Build, *, replace: bool) -> Plan:
+    """Compare the board with what is to be there. Raises KitError (exit code 5) when it cannot be done as it stands."""
+    hashes = {path: hashlib.sha256(data).hexdigest() for path, data in build.files.items()}
+    listed = board.list_files("/")
+    present = board.hashes(path for path in hashes if path in listed)
+    send = tuple(path for path, digest in hashes.items() if present.get(path) != digest)
+    ours = record.files - {RECORD}
+    foreign = _in_the_way(board, listed, set(hashes), ours)
+    strangers = [path for path in foreign if path not in ours]
+    programs = [path for path in send if path in listed and path not in ours and _is_a_program(board, path)]
+    if (strangers or programs) and not replace:
+        _refuse(strangers, programs)
+    plan = Plan(
+        build,
+        record,
+        hashes,
+        send,
+        tuple(sorted(path for path in ours - set(hashes) if path in listed)),
+        tuple(path for path in foreign if path not in ours),
+        OVER_THE_AIR in listed,
+    )
+    _check_room(board, plan, listed)
+    return plan
+
+
+def _in_the_way(board: Board, listed: dict[str, int], wanted: set[str], ours: frozenset[str]) -> list[str]:
+    """Files that MicroPython would import instead of ours: NAME.py and NAME/ come before NAME.mpy."""
+    found = []
+    for path in sorted(wanted):
+        stem = path.removesuffix(".mpy")
+        if stem == path:
+            continue
+        found += [other for other in (f"{stem}.py", f"{stem}/__init__.py", f"{stem}/__init__.mpy") if other in listed]
+        # What lies in the root folder comes before /lib.
+        if path.startswith("/lib/"):
+            shadow = path.removeprefix("/lib")
+            found += [other for other in (shadow, shadow.removesuffix(".mpy") + ".py") if other in listed]
+    return [path for path in dict.fromkeys(found) if path not in wanted and path not in ours]
+
+
+def _is_a_program(board: Board, path: str) -> bool:
+    """Whether somebody wrote it: a fresh MicroPython's boot.py consists of comments."""
+    text = (board.get(path) or b"").decode(errors="replace")
+    return any(line.strip() and not line.strip().startswith("#") for line in text.splitlines())
+
+
+def _refuse(strangers: list[str], programs: list[str]) -> None:
+    reasons = []
+    if programs:
+        reasons.append(f"{', '.join(programs)} on the board would be overwritten")
+    if strangers:
+        names = ", ".join(strangers[:_SOME]) + (f" and {len(strangers) - _SOME} more" if len(strangers) > _SOME else "")
+        reasons.append(f"{names} would be used instead of what is deployed")
+    raise KitError(
+        f"{'; '.join(reasons)}, and no deployment put that there — save what you need, then: umqtt deploy --replace",
+        EXIT_DEVICE,
+    )
+
+
+def _check_room(board: Board, plan: Plan, listed: dict[str, int]) -> None:
+    # A file takes whole blocks, except very small ones; the old one of the same name goes only after the new one.
+    free = board.info().flash_free
+    blocks = {path: -(-len(plan.build.files[path]) // _BLOCK) * _BLOCK for path in plan.send}
+    growth = sum(blocks[path] - listed.get(path, 0) for path in plan.send)
+    needed = max(growth, 0) + max(blocks.values(), default=0)
+    freed = sum(listed.get(path, 0) for path in plan.remove)
+    if needed > free + freed:
+        raise KitError(
+            f"the flash has {free // 1024} KB free and needs about {needed // 1024} KB — "
+            "remove files with: mpremote fs rm, or flash MicroPython anew",
+            EXIT_DEVICE,
+        )

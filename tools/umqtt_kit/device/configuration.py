@@ -1,0 +1,52 @@
+"""settings.json and secrets.json of a board, read over the cable and checked by the firmware's own functions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from umqtt_kit.device.board import Board
+from umqtt_kit.errors import EXIT_DEVICE, KitError
+from umqtt_kit.firmware_settings import settings_module
+
+SETTINGS = "/settings.json"
+SECRETS = "/secrets.json"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """settings, secrets: as they are in the files, without defaults; None: there is no such file."""
+
+    settings: dict[str, Any] | None
+    secrets: dict[str, Any] | None = field(repr=False)
+
+    def checked(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Both with defaults filled in. Raises the firmware's SettingsError, a ValueError whose text is one line."""
+        return check(self.settings or {}, self.secrets or {})
+
+
+def check(settings: object, secrets: object) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a board would make of these values. Raises the firmware's SettingsError (a ValueError)."""
+    firmware = settings_module()
+    checked = firmware.check_settings(settings), firmware.check_secrets(secrets)
+    firmware.check_together(*checked)
+    return checked
+
+
+def read_configuration(board: Board) -> Configuration:
+    """What is on the board. Raises KitError (exit code 5) when a file there is no JSON object."""
+    return Configuration(_read(board, SETTINGS), _read(board, SECRETS))
+
+
+def _read(board: Board, path: str) -> dict[str, Any] | None:
+    text = board.get(path)
+    if text is None:
+        return None
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = None
+    if not isinstance(values, dict):
+        raise KitError(f"{path[1:]} on the board is not a JSON object — write it anew: umqtt provision", EXIT_DEVICE)
+    return values

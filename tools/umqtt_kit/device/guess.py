@@ -1,0 +1,41 @@
+"""Which folder under boards/ describes a board: told by what MicroPython says of itself, then by the USB id."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from umqtt_kit.data import boards_folder
+from umqtt_kit.device.board import Info
+from umqtt_kit.device.ports import Port
+from umqtt_kit.errors import EXIT_USAGE, KitError
+
+
+def guess_board(info: Info, port: Port) -> str:
+    """The one board that it can be. Raises KitError (exit code 2) when there are several, or none."""
+    found = candidates(info, port)
+    if len(found) == 1:
+        return found[0]
+    what = f"'{info.machine}'"
+    if found:
+        raise KitError(f"{what} may be {', '.join(found)} — say which: --board {found[0]}", EXIT_USAGE)
+    names = ", ".join(sorted(folder.parent.name for folder in boards_folder().glob("*/board.json")))
+    raise KitError(f"{what} is no board described here — say which is nearest: --board NAME, of {names}", EXIT_USAGE)
+
+
+def candidates(info: Info, port: Port) -> list[str]:
+    """Boards that it can be, by the MCU that ends MicroPython's machine text ("Raspberry Pi Pico W with RP2040")."""
+    if info.platform in ("linux", "darwin"):
+        return ["UNIX"]
+    mcu = _plain(info.machine.rpartition(" with ")[2])
+    found = [
+        file.parent.name
+        for file in sorted(boards_folder().glob("*/board.json"))
+        if _plain(json.loads(file.read_text())["mcu"]) == mcu
+    ]
+    by_port = [name for name in found if name in port.boards]
+    return by_port if len(by_port) == 1 else found
+
+
+def _plain(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())
