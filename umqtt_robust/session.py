@@ -38,17 +38,17 @@ class Session(Subscriptions):
         self._topic = self._topic_bytes = None  # the topic that publish() checked last
         # The topic that was received last, its handlers; matches() of topics.py, when a filter needs it.
         self.seen = self._route = self._matches = self._view = None
-        self.parts = self._loaded = self.timers = self._handlers = self._filters = self._requests = None
-
-    def start(self, outbox, keep_alive):
-        """keep_alive: ms, 0: off."""
-        self.outbox = outbox
-        self._keep_alive = keep_alive
         self.parts = {}  # Part by name
         self._loaded = []  # the same, in a list: a handler may load another one while it is walked through
         self.timers = []  # functions of parts that every tick calls; each returns ms until it must be called again
         self._handlers = []
         self._filters = {}
+        self._requests = {}  # packet id of an unanswered SUBSCRIBE or UNSUBSCRIBE: topic filter
+
+    def start(self, outbox, keep_alive):
+        """keep_alive: ms, 0: off."""
+        self.outbox = outbox
+        self._keep_alive = keep_alive
         self.pending = len(outbox.queue)
         if self.pending:
             self.last_id = outbox.queue[-1]

@@ -45,7 +45,7 @@ def _stubtest(stubs: Path) -> subprocess.CompletedProcess[str]:
     ("file", "old", "new", "complaint"),
     [
         ("client.pyi", "def poll(self, ms: int)", "def poll(self, seconds: int)", "Client.poll"),
-        ("client.pyi", "    def tick(self) -> int: ...\n", "", "Client.tick"),
+        ("client.pyi", "    def connect(self) -> None: ...\n", "", "Client.connect"),
         ("policy.pyi", "DROP_NEWEST: Final = 2", "DROP_NEWEST: Final = 3", "DROP_NEWEST"),
         ("store.pyi", "slots: int = 32", "slots: int = 16", "MemoryStore.__init__"),
     ],
