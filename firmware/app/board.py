@@ -9,7 +9,7 @@ class Board:
     is always awake, update until a command needs it.
     """
 
-    telemetry = loop_timer = sleeper = update = None
+    telemetry = loop_timer = sleeper = update = ntp = discovery = None
 
     def __init__(self, folder, settings, boots, version):
         self.folder = folder

@@ -1,31 +1,55 @@
 """Joins the networks of the settings, one after the other, and waits longer after every round that failed.
 
-The board never restarts because the network is away: its readings wait in the outbox.
+The board never restarts because the network is away: its readings wait in the outbox. Nothing here waits; an attempt
+that the driver never ends is given up after 15 s, and after every third failed round the radio is switched off and on,
+which is what helps a driver that hangs.
 """
 
 _ATTEMPT_MS = 15_000
+# The status of the attempt before may stay for a moment (seen on esp32): a failure is not believed earlier.
+_SETTLE_MS = 2_000
 _FIRST_PAUSE_MS = 1_000
 _LONGEST_PAUSE_MS = 60_000
+_ROUNDS_UNTIL_RESTART = 3
+# On esp32 the driver tries for ever and says "connecting" all the while, unless it is told when to stop.
+_DRIVER_TRIES = 2
+
+# Why an attempt failed, by the constants of module network, which are other numbers on esp32 (201 …) and rp2 (-3 …).
+_REASONS = (
+    ("STAT_WRONG_PASSWORD", "wrong password"),
+    ("STAT_NO_AP_FOUND", "no such network in reach"),
+    ("STAT_NO_AP_FOUND_IN_AUTHMODE_THRESHOLD", "its encryption is too weak"),
+    ("STAT_NO_AP_FOUND_W_COMPATIBLE_SECURITY", "its encryption is not supported"),
+    ("STAT_HANDSHAKE_TIMEOUT", "no answer in the handshake: wrong password?"),
+    ("STAT_CONNECT_FAIL", "refused"),
+)
+# esp32 passes the reasons of ESP-IDF through; this is what most access points do about a wrong password.
+_WIFI_REASON_4WAY_HANDSHAKE_TIMEOUT = 15
 
 
 class Wifi:
-    """wlan: network.WLAN in station mode, or None where a cable or an operating system is the network.
+    """network: the module, or None where a cable or an operating system is the network.
 
-    networks: list of SSIDs, tried in order; passwords: dict of SSID to password.
+    settings: dict with wifi (SSIDs, tried in order), country, hostname and power_save; passwords: dict of SSID to
+    password; report(level, text): of a log. Counter: failed_rounds.
     """
 
-    def __init__(self, wlan, networks, passwords):
-        self._wlan = wlan
-        self._networks = networks
+    def __init__(self, network, settings, passwords, report):
+        self._network = network
+        self._networks = settings["wifi"]
+        self._settings = settings
         self._passwords = passwords
+        self._report = report
         self._position = 0
         self._pause_ms = _FIRST_PAUSE_MS
-        self._attempt_until = None
+        self._attempt_at = None
         self._pause_until = 0
+        self._told = set()
+        self._restart = False
         self.failed_rounds = 0
-        self.last_error = None
-        if wlan is not None:
-            wlan.active(True)
+        self._wlan = None
+        if network:
+            self._prepare()
 
     @property
     def connected(self):
@@ -34,32 +58,105 @@ class Wifi:
     def step(self, now_ms):
         """Begin, watch or give up an attempt. now_ms: Clock.uptime_ms()."""
         if self.connected:
-            self._attempt_until = None
+            if self._attempt_at is not None:
+                self._attempt_at = None
+                self._report("info", "Wi-Fi: joined " + self._networks[self._position])
+            if self._told:
+                self._told = set()
             self._pause_ms = _FIRST_PAUSE_MS
             return
-        if self._attempt_until is not None:
-            if now_ms < self._attempt_until:
+        if self._attempt_at is not None:
+            elapsed = now_ms - self._attempt_at
+            failure = self._failure() if elapsed >= _SETTLE_MS else None
+            if failure is None and elapsed < _ATTEMPT_MS:
                 return
-            self._attempt_until = None
-            self._next_network(now_ms)
+            self._failed(failure or "no connection within %d s" % (_ATTEMPT_MS // 1000), now_ms)
         if now_ms >= self._pause_until and self._networks:
             self._begin(now_ms)
 
-    def _begin(self, now_ms):
-        ssid = self._networks[self._position]
-        # A driver refuses some calls for a while after a failure; the next attempt then begins in its turn.
+    def rssi(self):
+        """Signal strength in dBm, or None where there is none."""
         try:
-            self._wlan.disconnect()
-            self._wlan.connect(ssid, self._passwords.get(ssid))
-        except OSError as error:
-            self.last_error = "%s: %r" % (ssid, error)
-        self._attempt_until = now_ms + _ATTEMPT_MS
+            return self._wlan.status("rssi") if self._wlan and self._wlan.isconnected() else None
+        except (OSError, ValueError):
+            return None
 
-    def _next_network(self, now_ms):
+    def off(self):
+        """Switch the radio off, before a deep sleep."""
+        if self._wlan:
+            self._call(self._wlan.disconnect)
+            self._call(self._wlan.active, False)
+
+    def _prepare(self):
+        network = self._network
+        settings = self._settings
+        # Both count from the moment when the radio is switched on.
+        if settings["country"]:
+            self._call(network.country, settings["country"])
+        if settings["hostname"]:
+            self._call(network.hostname, settings["hostname"])
+        self._wlan = wlan = network.WLAN(network.STA_IF)
+        self._call(wlan.active, True)
+        mode = "PM_POWERSAVE" if settings["power_save"] else "PM_PERFORMANCE"
+        self._call(self._configure, "pm", getattr(wlan, mode, None))
+        if network.STAT_GOT_IP > 1000:  # esp32
+            self._call(self._configure, "reconnects", _DRIVER_TRIES)
+
+    def _configure(self, name, value):
+        if value is not None:
+            self._wlan.config(**{name: value})
+
+    def _call(self, function, *arguments):
+        # A driver refuses some calls, others for a while: what it said is told, once, and life goes on.
+        try:
+            function(*arguments)
+            return True
+        except (OSError, ValueError) as error:
+            self._tell("Wi-Fi: %r" % error)
+            return False
+
+    def _tell(self, text):
+        if text not in self._told:
+            self._told.add(text)
+            self._report("warning", text)
+
+    def _begin(self, now_ms):
+        wlan = self._wlan
+        if self._restart:
+            self._restart = False
+            self._call(wlan.active, False)
+            self._prepare()
+        ssid = self._networks[self._position]
+        self._attempt_at = now_ms
+        self._call(wlan.disconnect)
+        # An attempt that cannot even begin takes its turn like one that fails: the next is not made at once.
+        self._call(wlan.connect, ssid, self._passwords.get(ssid) or None)
+
+    def _failure(self):
+        # What went wrong, or None while it may still work.
+        status = self._wlan.status()
+        network = self._network
+        if network.STAT_GOT_IP > 1000:
+            if not 0 < status < 1000:
+                return None
+        elif status >= 0:
+            return None
+        if status == _WIFI_REASON_4WAY_HANDSHAKE_TIMEOUT:
+            return _REASONS[0][1]
+        for name, text in _REASONS:
+            if getattr(network, name, None) == status:
+                return text
+        return "failed, status %d" % status
+
+    def _failed(self, why, now_ms):
+        self._tell("Wi-Fi: %s: %s" % (self._networks[self._position], why))
+        self._attempt_at = None
+        self._call(self._wlan.disconnect)
         self._position += 1
         if self._position < len(self._networks):
             return
         self._position = 0
         self.failed_rounds += 1
+        self._restart = self.failed_rounds % _ROUNDS_UNTIL_RESTART == 0
         self._pause_until = now_ms + self._pause_ms
         self._pause_ms = min(2 * self._pause_ms, _LONGEST_PAUSE_MS)

@@ -44,3 +44,17 @@ def test_a_board_without_an_operating_system_has_no_system_clock():
     for platform in ("esp32", "rp2", "samd"):
         equal(system_clock(None, platform), None)
     assert system_clock(None, "linux") is not None
+
+
+def test_a_deep_sleep_goes_on_where_it_was():
+    ticks = FakeClock(TICKS_PERIOD - 5)
+    before = _clock(ticks)
+    before.synchronised(_NOW)
+    ticks.advance(2000)
+    uptime_ms, unix_ms_at_boot = before.state()
+    after = _clock(FakeClock(77))
+    after.resume(uptime_ms + 60000, unix_ms_at_boot)
+    equal((after.uptime_ms(), after.unix_ms()), (62000, _NOW + 62000))
+    unknown = _clock(FakeClock())
+    unknown.resume(*unknown.state())
+    equal(unknown.unix_ms(), None)

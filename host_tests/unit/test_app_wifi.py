@@ -1,63 +1,188 @@
 """The networks are tried in order, with a longer pause after every round that failed, and for ever."""
 
+import _app_fakes as fakes
+from app.settings import check_settings
 from app.wifi import Wifi
-from umqtt_testkit.portable import equal
+from umqtt_testkit.portable import Rng, equal
 
 
 class _Wlan:
-    def __init__(self, refuse=False):
+    PM_PERFORMANCE = 1
+    PM_POWERSAVE = 2
+
+    def __init__(self, network):
+        self._network = network
         self.up = False
-        self.refuse = refuse
+        self.refuse = False
+        self.state = network.STAT_IDLE
         self.calls = []
+        self.configured = {}
+        self.ssid = None
 
     def active(self, on):
         self.calls.append(("active", on))
 
+    def config(self, **values):
+        if "reconnects" in values and self._network.STAT_GOT_IP == 3:
+            raise ValueError("unknown config param")
+        self.configured.update(values)
+
     def isconnected(self):
         return self.up
 
+    def status(self, what=None):
+        if what == "rssi":
+            if not self.up:
+                raise OSError("Wifi Not Connected")
+            return -61
+        return self.state
+
     def disconnect(self):
-        pass
+        self.up = False
 
     def connect(self, ssid, password):
         self.calls.append((ssid, password))
+        self.ssid = ssid
         if self.refuse:
             raise OSError("Wifi Internal State Error")
 
 
-def _attempts(wlan, wifi, seconds):
+class _Esp32:
+    """The documented values of the port; those of rp2 below."""
+
+    STA_IF = 0
+    STAT_IDLE, STAT_CONNECTING, STAT_GOT_IP = 1000, 1001, 1010
+    STAT_NO_AP_FOUND, STAT_WRONG_PASSWORD, STAT_CONNECT_FAIL = 201, 202, 203
+    STAT_HANDSHAKE_TIMEOUT = 204
+
+    def __init__(self):
+        self.said = []
+        self.wlan = _Wlan(self)
+        self.WLAN = lambda interface: self.wlan
+
+    def country(self, code):
+        self.said.append(("country", code, len(self.wlan.calls)))
+
+    def hostname(self, name):
+        self.said.append(("hostname", name, len(self.wlan.calls)))
+
+
+class _Rp2(_Esp32):
+    STAT_IDLE, STAT_CONNECTING, STAT_GOT_IP = 0, 1, 3
+    STAT_NO_AP_FOUND, STAT_WRONG_PASSWORD, STAT_CONNECT_FAIL = -2, -3, -1
+    STAT_HANDSHAKE_TIMEOUT = None
+
+
+def _build(port, networks, passwords=None, **changes):
+    values = {"brokers": ["mqtt://a"], "wifi": networks}
+    values.update(changes)
+    network = port()
+    log = fakes.Log()
+    return network, network.wlan, log, Wifi(network, check_settings(values), passwords or {}, log.report)
+
+
+def _attempts(wlan, wifi, seconds, start=0):
     """[(second, ssid)] of the attempts in that time."""
     made = []
-    for now_ms in range(0, seconds * 1000, 250):
+    for now_ms in range(start * 1000, (start + seconds) * 1000, 250):
         before = len(wlan.calls)
         wifi.step(now_ms)
-        made.extend([(now_ms // 1000, ssid) for ssid, _ in wlan.calls[before:]])
+        made.extend([(now_ms // 1000, call[0]) for call in wlan.calls[before:] if call[0] != "active"])
     return made
 
 
-def test_networks_come_in_order_and_pauses_double():
-    wlan = _Wlan()
-    made = _attempts(wlan, Wifi(wlan, ["a", "b"], {}), 200)
-    equal(made, [(0, "a"), (15, "b"), (31, "a"), (46, "b"), (63, "a"), (78, "b"), (97, "a"), (112, "b"),
-                 (135, "a"), (150, "b"), (181, "a"), (196, "b")])
+def _warnings(log):
+    return [text for level, text, _ in log.records if level == "warning"]
 
 
-def test_a_driver_that_refuses_is_tried_again_for_ever():
-    wlan = _Wlan(refuse=True)
-    wifi = Wifi(wlan, ["a"], {"a": "secret"})
-    assert len(_attempts(wlan, wifi, 3600)) > 40
-    assert "secret" not in wifi.last_error
+def test_networks_come_in_order_pauses_double_and_an_attempt_that_never_ends_is_given_up():
+    for port in (_Esp32, _Rp2):
+        _, wlan, _, wifi = _build(port, ["a", "b"])
+        wlan.state = port.STAT_CONNECTING
+        equal(_attempts(wlan, wifi, 200),
+              [(0, "a"), (15, "b"), (31, "a"), (46, "b"), (63, "a"), (78, "b"), (97, "a"), (112, "b"),
+               (135, "a"), (150, "b"), (181, "a"), (196, "b")])
 
 
-def test_a_link_that_is_up_is_left_alone():
-    wlan = _Wlan()
+def test_the_reason_is_said_once_by_the_values_of_each_port():
+    for port in (_Esp32, _Rp2):
+        for state, text in ((port.STAT_WRONG_PASSWORD, "Wi-Fi: a: wrong password"),
+                            (port.STAT_NO_AP_FOUND, "Wi-Fi: a: no such network in reach")):
+            _, wlan, log, wifi = _build(port, ["a"])
+            wlan.state = state
+            made = _attempts(wlan, wifi, 600)
+            # Known after 2 s, not only after 15.
+            equal(made[:3], [(0, "a"), (3, "a"), (7, "a")])
+            equal(_warnings(log), [text])
+    _, wlan, log, wifi = _build(_Esp32, ["a"])
+    wlan.state = 15
+    _attempts(wlan, wifi, 5)
+    equal(_warnings(log), ["Wi-Fi: a: wrong password"])
+
+
+def test_a_problem_is_said_again_after_it_was_over():
+    _, wlan, log, wifi = _build(_Esp32, ["a"])
+    wlan.state = 201
+    _attempts(wlan, wifi, 60)
     wlan.up = True
-    wifi = Wifi(wlan, ["a"], {})
+    _attempts(wlan, wifi, 5, 60)
+    wlan.up = False
+    _attempts(wlan, wifi, 60, 65)
+    equal(_warnings(log), ["Wi-Fi: a: no such network in reach"] * 2)
+
+
+def test_the_driver_of_esp32_is_told_to_stop_trying_since_it_shows_no_failure_before():
+    _, wlan, _, _ = _build(_Esp32, ["a"])
+    equal(wlan.configured, {"pm": 1, "reconnects": 2})
+    _, wlan, log, _ = _build(_Rp2, ["a"], power_save=True)
+    equal((wlan.configured, log.records), ({"pm": 2}, []))
+
+
+def test_country_and_hostname_are_set_before_the_radio_is_switched_on():
+    network, wlan, _, _ = _build(_Rp2, ["a"], country="DE", hostname="pump-7")
+    equal(network.said, [("country", "DE", 0), ("hostname", "pump-7", 0)])
+    equal(wlan.calls, [("active", True)])
+
+
+def test_a_driver_that_refuses_is_tried_again_for_ever_and_no_password_is_told():
+    _, wlan, log, wifi = _build(_Esp32, ["a"], {"a": "hunter22"})
+    wlan.refuse = True
+    assert len(_attempts(wlan, wifi, 3600)) > 40
+    assert log.records and "hunter22" not in repr(log.records)
+
+
+def test_the_radio_is_switched_off_and_on_after_every_third_failed_round():
+    _, wlan, _, wifi = _build(_Esp32, ["a"])
+    _attempts(wlan, wifi, 400)
+    switched = [call for call in wlan.calls if call[0] == "active"]
+    equal(switched, [("active", True)] + [("active", False), ("active", True)] * (wifi.failed_rounds // 3))
+    assert wifi.failed_rounds >= 6
+
+
+def test_no_state_of_the_driver_raises_and_attempts_never_stop():
+    for port in (_Esp32, _Rp2):
+        for seed in range(5):
+            rng = Rng(seed, quiet=True)
+            _, wlan, _, wifi = _build(port, ["a", "b", "c"])
+            for minute in range(60):
+                wlan.state = rng.between(-4, 4) if rng.chance(50) else rng.between(199, 215)
+                wlan.refuse = rng.chance(20)
+                wlan.up = rng.chance(10)
+                up = wlan.up
+                made = _attempts(wlan, wifi, 180, minute * 180)
+                assert made or up, (seed, minute, wlan.state)
+
+
+def test_a_link_that_is_up_is_left_alone_and_its_strength_known():
+    _, wlan, _, wifi = _build(_Esp32, ["a"])
+    equal(wifi.rssi(), None)
+    wlan.up = True
     equal(_attempts(wlan, wifi, 100), [])
-    assert wifi.connected
+    equal((wifi.connected, wifi.rssi()), (True, -61))
 
 
 def test_where_the_system_has_the_network_there_is_nothing_to_do():
-    wifi = Wifi(None, [], {})
+    wifi = Wifi(None, check_settings({"brokers": ["mqtt://a"]}), {}, fakes.Log().report)
     wifi.step(0)
-    assert wifi.connected
+    wifi.off()
+    equal((wifi.connected, wifi.rssi()), (True, None))

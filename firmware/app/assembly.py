@@ -1,0 +1,176 @@
+"""Makes the application's parts from the settings, and is forgotten afterwards: see application.build().
+
+What is not configured is not imported.
+"""
+
+import os
+import sys
+import time
+
+import startup
+
+from app import VERSION
+from app.actions import Actions
+from app.board import Board
+from app.clock import Clock, set_calendar, system_clock
+from app.commands import Commands
+from app.crash import CrashReport
+from app.health import Health, reset_cause, start_watchdog
+from app.identity import Identity, hardware_id
+from app.ledger import Ledger
+from app.log import Log
+from app.restart import Restart, hardware_reset
+from app.settings import FILE, SECRETS, SettingsError
+from app.settings_files import load
+from app.status import Status
+from app.wifi import Wifi
+from umqtt_robust import Client, Will
+from umqtt_robust.errors import InvalidArgument, StoreError
+from umqtt_robust.flash import FlashStore
+from umqtt_robust.store import MemoryStore
+
+_STATE_FOLDER = "/state"
+_NTP_HOST = "pool.ntp.org"
+
+
+def assemble(folder):
+    """The Board of the settings in folder, all its parts made. Raises SettingsError, naming the key."""
+    boots = startup.now or startup.begin()
+    settings, secrets = load(folder)
+    if settings["watchdog_ms"]:
+        start_watchdog(settings["watchdog_ms"])
+    board = Board(folder.rstrip("/"), settings, boots, VERSION)
+    wake = _wake(boots)
+    # Durable before anything is read, sent or retried.
+    device_id = settings["device_id"] or _hardware_id()
+    board.identity = identity = Identity(device_id, boots.count, wake and wake.random_bits)
+    board.clock = clock = Clock(time.ticks_ms, time.ticks_diff, system_clock(time, sys.platform))
+    extra = {"slot": boots.slot, "cause": reset_cause()}
+    if boots.on_trial:
+        extra["trial"] = True
+    if boots.failed != startup.NONE:
+        extra["rolled_back"] = boots.failed
+    board.status = Status(identity, VERSION, "safe mode" if boots.safe else "boot", extra)
+    state_folder = _state_folder(folder)
+    board.client = client = _client(settings, secrets, identity, board.status, state_folder)
+    board.log = log = Log(client, identity)
+    for level, text in (("warning", boots.error), ("error", client.store_error)):
+        if text:
+            log.report(level, text)
+    board.crash_report = CrashReport(log.report)
+    board.restart = Restart(client, clock, board.status, boots, hardware_reset)
+    board.wifi = Wifi(_network() if settings["wifi"] else None, settings, secrets["wifi"], log.report)
+    board.ntp = _ntp(board)
+    if not boots.safe:
+        _add_telemetry(board, wake)
+    board.actions = Actions(board)
+    command_topic = identity.topic("cmd")
+    board.commands = Commands(client, identity.topic("reply"), Ledger(state_folder + "/commands"), board.actions)
+    client.on(command_topic, board.commands.handle)
+    client.subscribe(command_topic, qos=2)
+    board.health = Health(client, clock, board.telemetry, boots, board.restart)
+    return board
+
+
+def _add_telemetry(board, wake):
+    # What safe mode does without.
+    from app.sensors import LoopTimer, System
+    from app.telemetry import Telemetry
+
+    board.loop_timer = LoopTimer(board.clock)
+    sensors = (System(board.clock, board.loop_timer),)
+    board.telemetry = Telemetry(
+        board.client, board.identity, board.clock, sensors, board.settings["interval_ms"], board.log.report
+    )
+    if board.settings["sleep_s"]:
+        board.sleep(wake)
+
+
+def _wake(boots):
+    # What the deep sleep before this start kept, or None: then this is a boot like any other.
+    if not boots.woke:
+        return None
+    from app.sleep import woken
+
+    wake = woken(boots.count)
+    if wake is None:
+        boots.count_boot()
+    return wake
+
+
+def _client(settings, secrets, identity, status, state_folder):
+    # With a store in RAM where the flash cannot be read: the board must still be reachable.
+    options = {
+        "keep_alive": settings["keep_alive"],
+        "clean_session": False,
+        "will": Will(status.topic, status.payload(False, "connection lost"), qos=1, retain=True),
+    }
+    if "username" in secrets["mqtt"]:
+        options.update(secrets["mqtt"])
+    if settings["brokers"][0].startswith("mqtts:"):
+        options["transports"] = {"mqtts": _tls(secrets["tls"])}
+    name, brokers, slots = identity.device_id.encode(), tuple(settings["brokers"]), settings["outbox"]
+    # A small file needs no block of its own up to this size, by the program size of the flash.
+    store = FlashStore(state_folder + "/mqtt", slots, chunk=504 if sys.platform == "rp2" else 120)
+    try:
+        client = Client(name, brokers, store=store, **options)
+        client.store_error = None
+    except StoreError as error:
+        client = Client(name, brokers, store=MemoryStore(slots), **options)
+        client.store_error = "readings are not kept in flash: %s" % error
+    return client
+
+
+def _tls(files):
+    from umqtt_robust.tls import TLS
+
+    try:
+        return TLS(files["ca"], files.get("cert"), files.get("key"))
+    except (OSError, InvalidArgument) as error:
+        raise SettingsError(SECRETS, "tls", "%r: are the files named there on the board?" % error)
+
+
+def _ntp(board):
+    host = board.settings["ntp_host"]
+    if host is None:
+        # An operating system keeps the time itself.
+        host = "" if system_clock(time, sys.platform) else _NTP_HOST
+    if not host:
+        return None
+    from app.ntp import Ntp
+
+    return Ntp(board.clock, host, lambda: board.wifi.connected, board.log.report, _calendar())
+
+
+def _calendar():
+    import machine
+
+    if not hasattr(machine, "RTC"):
+        return None
+    return lambda unix_ms: set_calendar(machine.RTC(), time.gmtime, unix_ms)
+
+
+def _hardware_id():
+    import machine
+
+    if not hasattr(machine, "unique_id"):
+        raise SettingsError(FILE, "device_id", "must be given: this board has no unique_id()")
+    return hardware_id(machine.unique_id())
+
+
+def _network():
+    try:
+        import network
+    except ImportError:
+        raise SettingsError(FILE, "wifi", "must be empty: this board has no Wi-Fi")
+    return network
+
+
+def _state_folder(folder):
+    path = folder.rstrip("/") + _STATE_FOLDER
+    try:
+        os.mkdir(path)
+    except OSError:
+        # It exists; if it could not be made, the store's first write fails and says so.
+        pass
+    return path

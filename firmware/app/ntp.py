@@ -1,0 +1,160 @@
+"""Asks a time server (SNTP, RFC 5905 section 14) and tells the clock, again and again.
+
+Sending and receiving never wait. Resolving the server's name does, since the ports have no other way: up to 14 s on
+lwIP (7 s for each of two name servers that do not answer). So an address is kept, and a name is asked for again only
+after _RESOLVE_AFTER requests without an answer, never more often than the pauses between requests allow.
+"""
+
+import os
+import socket
+from struct import unpack_from
+
+_PORT = 123
+_TIMEOUT_MS = 2_000
+# How often to look for the answer: half of it is the error of the time that was measured.
+_LOOK_MS = 10
+_FIRST_PAUSE_MS = 8_000
+_LONGEST_PAUSE_MS = 1_024_000
+# Up to 256 s are added at random: a fleet that came back together must not ask together.
+_PERIOD_MS = 3_600_000
+_RESOLVE_AFTER = 3
+# A step beyond this is worth a line in the log; less is the drift of a common crystal.
+_LARGE_STEP_MS = 2_000
+# Unix seconds of 1900-01-01 and 2036-02-07T06:28:16, when the 32 bits of NTP's seconds begin again (RFC 5905, 6).
+_ERA_0 = -2_208_988_800
+_ERA_1 = 2_085_978_496
+
+_VERSION_4_CLIENT = 0x23
+_MODE_SERVER = 4
+_ALARM = 3
+
+
+class NtpError(ValueError):
+    """An answer that must not be believed; final: whether the server asks not to be asked (a kiss-o'-death)."""
+
+    def __init__(self, text, final=False):
+        super().__init__(text)
+        self.final = final
+
+
+class Ntp:
+    """host: "name" or "name:port"; online(): whether there is a network; report(level, text): of a log.
+
+    set_calendar(unix_ms): sets the board's own calendar; may raise OSError. Counters: requests, answers.
+    """
+
+    def __init__(self, clock, host, online, report, set_calendar=None):
+        self._clock = clock
+        self._host, _, port = host.partition(":") if host.count(":") == 1 else (host, "", "")
+        self._port = int(port) if port else _PORT
+        self._online = online
+        self._report = report
+        self._set_calendar = set_calendar
+        self._address = None
+        self._socket = None
+        self._next_ms = 0
+        self._pause_ms = _FIRST_PAUSE_MS
+        self._silent = 0
+        self._told = None
+        self.requests = 0
+        self.answers = 0
+
+    def step(self):
+        """A little of what is to be done. Returns the milliseconds until there is more."""
+        now = self._clock.uptime_ms()
+        if self._socket:
+            return self._look(now)
+        if now < self._next_ms:
+            return self._next_ms - now
+        if not self._online():
+            return _LOOK_MS * 10
+        try:
+            self._ask()
+        except OSError as error:
+            # Also a name that was not found: on some ports its only argument is a text.
+            return self._failed("%s: %r" % (self._host, error))
+        return _LOOK_MS
+
+    def _ask(self):
+        if self._address is None:
+            self._address = socket.getaddrinfo(self._host, self._port, 0, socket.SOCK_DGRAM)[0]
+        # Sent as our time of sending, which is nobody's business, and returned by who has seen this very request.
+        self._nonce = os.urandom(8)
+        self._socket = socket.socket(self._address[0], socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self.requests += 1
+        self._asked_at = self._clock.uptime_ms()
+        self._socket.sendto(bytes([_VERSION_4_CLIENT]) + bytes(39) + self._nonce, self._address[-1])
+
+    def _look(self, now):
+        try:
+            data = self._socket.recv(128)
+        except OSError:
+            # EAGAIN: nothing has come. A port that was refused (ICMP) is silence too: it may be there later.
+            data = b""
+        if len(data) < 48 or data[24:32] != self._nonce:
+            # An answer to nothing that was asked here ends nothing: anybody can send one.
+            if now - self._asked_at < _TIMEOUT_MS:
+                return _LOOK_MS
+            self._silent += 1
+            return self._failed("%s: no answer" % self._host)
+        try:
+            unix_ms = decode(data) + (now - self._asked_at) // 2
+            step = self._clock.synchronised(unix_ms)
+        except NtpError as error:
+            if error.final:
+                self._pause_ms = _LONGEST_PAUSE_MS
+            return self._failed("%s: %s" % (self._host, error))
+        except ValueError as error:
+            return self._failed("%s: %s" % (self._host, error))
+        self._close()
+        self.answers += 1
+        self._silent = 0
+        self._told = None
+        self._pause_ms = _FIRST_PAUSE_MS
+        self._next_ms = now + _PERIOD_MS + os.urandom(1)[0] * 1000
+        if step is None:
+            self._report("info", "clock: set by %s" % self._host)
+        elif abs(step) > _LARGE_STEP_MS:
+            self._report("warning", "clock: set %s by %d ms" % ("forward" if step > 0 else "back", abs(step)))
+        if self._set_calendar:
+            try:
+                self._set_calendar(unix_ms)
+            except OSError as error:
+                self._report("debug", "clock: the board's calendar was not set: %r" % error)
+        return _PERIOD_MS
+
+    def _failed(self, text):
+        self._close()
+        if self._silent >= _RESOLVE_AFTER:
+            self._silent = 0
+            self._address = None
+        self._next_ms = self._clock.uptime_ms() + self._pause_ms
+        wait = self._pause_ms
+        self._pause_ms = min(2 * self._pause_ms, _LONGEST_PAUSE_MS)
+        if text != self._told:
+            self._told = text
+            self._report("warning", "clock: " + text)
+        return wait
+
+    def _close(self):
+        if self._socket:
+            self._socket.close()
+            self._socket = None
+
+
+def decode(data):
+    """Unix milliseconds at which a server sent this answer (bytes, at least 48). Raises NtpError."""
+    if data[0] & 7 != _MODE_SERVER:
+        raise NtpError("an answer in mode %d" % (data[0] & 7))
+    if data[1] == 0:
+        # A kiss-o'-death: four letters say why (RFC 5905, 7.4).
+        raise NtpError("it asks not to be asked: " + "".join([chr(b) for b in data[12:16] if 32 < b < 127]), final=True)
+    if data[0] >> 6 == _ALARM or data[1] > 15:
+        raise NtpError("the server is not synchronised itself")
+    seconds, fraction = unpack_from(">II", data, 40)
+    if not seconds and not fraction:
+        raise NtpError("an answer without a time")
+    # Until 2036 the topmost bit of the seconds is set, and from then on for 68 years not.
+    seconds += _ERA_0 if seconds >= 0x80000000 else _ERA_1
+    return seconds * 1000 + (fraction * 1000 >> 32)
