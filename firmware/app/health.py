@@ -24,14 +24,17 @@ watchdog = None
 
 
 class Health:
-    """client: umqtt_robust.Client; telemetry: None in safe mode; boots: startup.Startup; restart(): of the board."""
+    """client: umqtt_robust.Client; telemetry: None in safe mode; boots: startup.Startup; restart(): of the board;
+    status: app.status.Status, which says when a version is no longer on trial.
+    """
 
-    def __init__(self, client, clock, telemetry, boots, restart):
+    def __init__(self, client, clock, telemetry, boots, restart, status):
         self._client = client
         self._clock = clock
         self._telemetry = telemetry
         self._boots = boots
         self._restart = restart
+        self._status = status
         self._seq = -1
         self._taken_at = clock.uptime_ms()
         self._healthy_since = self._taken_at
@@ -85,10 +88,14 @@ class Health:
 
     def confirm(self):
         """This boot is good, and what runs is kept. A flash that takes no mark is tried again at the next pass."""
+        on_trial = self._boots.on_trial
         try:
             self._boots.confirm()
             self.confirmed = True
             self.error = None
+            if on_trial:
+                self._status.extra.pop("trial", None)
+                self._status.again()
         except OSError as error:
             self.error = "the boot is not confirmed in flash: %r" % error
 

@@ -1,0 +1,297 @@
+"""Updates of app/ and lib/ over the air: beside the version that runs, verified, tried once, confirmed or given up.
+
+    {"cmd": "update", "args": {"url": "http://192.168.1.2:8080/", "sha256": "…", "version": "0.2.0"}}
+    {"cmd": "update", "args": {"mqtt": true, "sha256": "…", "version": "0.2.0"}}
+    {"cmd": "update", "args": {"rollback": true, "from": "a"}}      back to the version before
+
+sha256 names the manifest (versions.py), and the manifest the files: whatever serves them need not be trusted, only the
+command. Every object is asked for by its hash; what the slot or the running version has already is not. The slot that
+does not run is written, verified by reading it back, and only then does the pointer file name it (startup.py). A power
+cut at any moment leaves a version that boots, and the update goes on where it was: files that are there are kept.
+The reply comes when the broker has acknowledged the first reading of the new version, or when it was given up.
+"""
+
+import gc
+import hashlib
+import os
+from binascii import hexlify
+
+import startup
+
+from app import versions
+from app.commands import CommandError
+
+_LARGEST_MANIFEST = 32_768
+_PIECE = 512
+_WAIT_MS = 20
+_SILENT_MS = 20_000
+_TRIES = 8
+_LONGEST_PAUSE_MS = 60_000
+# Folders take two blocks each; and what the rest of the board may need meanwhile.
+_SPARE_BYTES = 65_536
+
+
+class Updater:
+    """One update at a time. board: app.board.Board. step() is to be called in every pass of the loop."""
+
+    def __init__(self, board):
+        self._board = board
+        self._order = None
+        self._work = None
+        self._source = None
+
+    @property
+    def busy(self):
+        return self._work is not None
+
+    def begin(self, args, order):
+        """Set out on the update that a command asks for. Raises CommandError."""
+        if self._work:
+            raise CommandError("an update is under way")
+        if args.get("rollback"):
+            if args.get("from") != self._board.boots.run:
+                raise CommandError("runs %s; give it as from" % self._board.boots.run)
+            work = self._roll_back()
+        else:
+            self._check(args)
+            work = self._fetch(args)
+        self._order = order
+        self._work = work
+
+    def recover(self, args, order):
+        """Go on with an update after a restart, whether that belonged to it or not. Raises CommandError."""
+        boots = self._board.boots
+        if boots.on_trial:
+            self._order = order
+            self._work = self._await_confirmation()
+        elif boots.failed != startup.NONE and self._is(boots.failed, args):
+            raise CommandError("rolled back: %s was started and not confirmed" % boots.failed)
+        elif self._is(boots.run, args):
+            self._order = order
+            self._work = self._done()
+        else:
+            self.begin(args, order)
+
+    def step(self):
+        """A little of the work. Returns the milliseconds until more of it can be done, or None."""
+        if not self._work:
+            return None
+        text = None
+        try:
+            return next(self._work)
+        except (CommandError, versions.ManifestError) as error:
+            text = str(error)
+        except OSError as error:
+            text = "the flash refused: %r" % error
+        except MemoryError:
+            text = "not enough memory"
+        except StopIteration:
+            pass
+        self._work = None
+        if self._source:
+            self._source.end()
+            self._source = None
+        if text:
+            self._board.commands.reply(self._order, False, text)
+        return 0
+
+    # The steps of an update: each yields the milliseconds until it can go on
+
+    def _fetch(self, args):
+        slot = "a" if self._board.boots.run != "a" else "b"
+        folder = startup.folder_of(slot)
+        root = self._board.folder
+        for path in ("/ota", folder):
+            try:
+                os.mkdir(root + path)
+            except OSError:
+                pass  # it is there, or writing into it fails
+        folder = root + folder
+        manifest = folder + "/" + versions.MANIFEST
+        if versions.sha256_of(manifest) != args["sha256"]:
+            self._open_source(args)
+            yield from self._download(args["sha256"], None, manifest)
+        if versions.version_of(manifest) != args["version"]:
+            raise CommandError("the manifest is of version " + versions.version_of(manifest))
+        yield from self._make_room(folder, manifest)
+        for sha256, size, path in versions.entries(manifest):
+            gc.collect()
+            yield from self._take(args, folder, sha256, size, path)
+        yield from self._verify(folder)
+        yield from self._try(slot)
+
+    def _take(self, args, folder, sha256, size, path):
+        # One file: kept, copied from the version that runs, or fetched.
+        target = folder + "/" + path
+        if versions.sha256_of(target) == sha256:
+            return
+        versions.make_folders(folder, path)
+        yield 0
+        here = self._board.folder + self._board.boots.folder + "/" + path
+        if versions.sha256_of(here) == sha256:
+            yield from self._copy(here, target)
+        else:
+            self._open_source(args)
+            yield from self._download(sha256, size, target)
+
+    def _make_room(self, folder, manifest):
+        # Lines that are not allowed are found here, before a file is touched.
+        needed = _SPARE_BYTES
+        for sha256, size, path in versions.entries(manifest):
+            if versions.sha256_of(folder + "/" + path) != sha256:
+                needed += versions.space_needed(size)
+            yield 0
+        for path in list(versions.strays(folder, manifest)):
+            os.remove(folder + "/" + path)
+            yield 0
+        free = versions.free_bytes(self._board.folder)
+        if free < needed:
+            raise CommandError("needs %d bytes of flash, and %d are free" % (needed, free))
+
+    def _verify(self, folder):
+        # What the flash holds, not what was sent to it.
+        for sha256, _, path in versions.entries(folder + "/" + versions.MANIFEST):
+            if versions.sha256_of(folder + "/" + path) != sha256:
+                raise CommandError("%s is not in flash as it should be; send the update again" % path)
+            yield 0
+
+    def _roll_back(self):
+        boots = self._board.boots
+        slot = boots.previous
+        if slot == startup.NONE:
+            raise CommandError("there is no version before this one")
+        if slot != startup.BASE:
+            yield from self._verify(self._board.folder + startup.folder_of(slot))
+        yield from self._try(slot)
+
+    def _try(self, slot):
+        self._board.boots.try_version(slot)
+        self._board.restart()
+        while True:  # the end comes from outside
+            yield 1000
+
+    def _await_confirmation(self):
+        while self._board.boots.on_trial:
+            yield 1000
+        yield from self._done()
+
+    def _done(self):
+        boots = self._board.boots
+        self._board.commands.reply(self._order, True, {"slot": boots.slot, "version": self._board.version})
+        yield 0
+
+    def _is(self, slot, args):
+        # Whether the command has led to this slot.
+        if args.get("rollback"):
+            return slot != args.get("from")
+        manifest = self._board.folder + startup.folder_of(slot) + "/" + versions.MANIFEST
+        return slot != startup.BASE and versions.sha256_of(manifest) == args.get("sha256")
+
+    # Files
+
+    def _copy(self, source, target):
+        piece = bytearray(_PIECE)
+        view = memoryview(piece)
+        with open(source, "rb") as reader, open(target + ".new", "wb") as writer:
+            while True:
+                n = reader.readinto(piece)
+                if not n:
+                    break
+                _write(writer, view[:n])
+        os.rename(target + ".new", target)
+        yield 0
+
+    def _download(self, sha256, size, target):
+        # Under another name until it is whole. size: None for the manifest, whose hash says enough.
+        for _ in range(3):
+            digest = hashlib.sha256()
+            with open(target + ".new", "wb") as file:
+                yield from self._receive(sha256, size, file, digest)
+            if hexlify(digest.digest()).decode() == sha256:
+                os.rename(target + ".new", target)
+                return
+        os.remove(target + ".new")
+        raise CommandError("%s came three times with another hash" % target)
+
+    def _receive(self, sha256, size, file, digest):
+        source = self._source
+        piece = bytearray(_PIECE)
+        view = memoryview(piece)
+        have = failures = 0
+        while True:
+            try:
+                source.open(sha256, have)
+                n = None
+                silent_since = self._now()
+                while n != 0:
+                    n = source.read(piece)
+                    if n:
+                        have += n
+                        if have > (size if size is not None else _LARGEST_MANIFEST):
+                            raise CommandError("%s is longer than %s bytes" % (sha256, size or _LARGEST_MANIFEST))
+                        digest.update(view[:n])
+                        self._keep(file, view[:n])
+                        failures = 0
+                        silent_since = self._now()
+                        yield 0
+                    elif n is None:
+                        if self._now() - silent_since > _SILENT_MS:
+                            raise OSError("silence")
+                        yield _WAIT_MS
+                if size is None or have == size:
+                    source.close()
+                    return
+                raise OSError("it ended after %d bytes" % have)
+            except OSError as error:
+                source.close()
+                # Without a network this is nobody's fault, and no reason to give up.
+                failures += self._board.client.connected
+                if failures >= _TRIES:
+                    raise CommandError("%s: %r" % (sha256, error))
+            until = self._now() + min(500 << failures, _LONGEST_PAUSE_MS)
+            while self._now() < until:
+                yield 500
+
+    def _keep(self, file, piece):
+        # An error of the flash is not one of the network, which would be tried again.
+        try:
+            _write(file, piece)
+        except OSError as error:
+            raise CommandError("the flash refused: %r" % error)
+
+    def _now(self):
+        return self._board.clock.uptime_ms()
+
+    def _check(self, args):
+        if not isinstance(args.get("version"), str) or not versions.is_hash(str(args.get("sha256"))):
+            raise CommandError('update needs version, sha256 and url or mqtt: {"url": "http://…/", "sha256": "…"}')
+        url = args.get("url")
+        if url is None and not args.get("mqtt"):
+            raise CommandError("update needs url, or mqtt: true")
+        allowed = self._board.settings.get("update_url")
+        if url is not None and allowed and not url.startswith(allowed):
+            raise CommandError("updates may only come from " + allowed)
+        if url is not None:
+            from app.update_http import parse
+
+            parse(url, self._transports())
+
+    def _open_source(self, args):
+        if self._source:
+            return
+        if args.get("url") is not None:
+            from app.update_http import Http
+
+            self._source = Http(args["url"], self._transports())
+        else:
+            from app.update_mqtt import Mqtt
+
+            self._source = Mqtt(self._board)
+
+    def _transports(self):
+        return self._board.client.transports or {}
+
+
+def _write(file, piece):
+    if file.write(piece) != len(piece):
+        raise OSError(28)  # ENOSPC

@@ -1,0 +1,126 @@
+"""Objects of an update from a web server, by HTTP/1.0: GET {url}{sha256}, from an offset on where the server can.
+
+Nothing here waits, except for the look-up of the name. https is checked as the broker's certificate is: with the
+authority of secrets.json.
+"""
+
+from app.commands import CommandError
+
+_LONGEST_HEAD = 2048
+_PIECE = 256
+
+
+def parse(url, transports):
+    """(factory of the transport, host, port, path of the folder). Raises CommandError."""
+    scheme, mark, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    host, _, port = host.partition(":")
+    if not mark or scheme not in ("http", "https") or not host or "@" in host or port and not port.isdigit():
+        raise CommandError("url must be like http://host:port/folder/")
+    path = "/" + path
+    if path[-1] != "/":
+        path += "/"
+    if scheme == "https":
+        factory = transports.get("mqtts")
+        if not factory:
+            raise CommandError("https needs tls.ca in secrets.json")
+        return factory, host, int(port or 443), path
+    from umqtt_robust.transport import TCP
+
+    return lambda host, port, path: TCP(host, port), host, int(port or 80), path
+
+
+class Http:
+    """A source of update.py.
+
+    open(sha256, offset); read(buf): bytes read, None: none yet, 0: the end; close(), of an object; end(), of all.
+    """
+
+    def __init__(self, url, transports):
+        self._factory, self._host, self._port, self._folder = parse(url, transports)
+        self._transport = None
+
+    def open(self, sha256, offset):
+        """Raises OSError."""
+        self.close()
+        self._out = (
+            "GET %s%s HTTP/1.0\r\nHost: %s:%d\r\nConnection: close\r\n%s\r\n"
+            % (self._folder, sha256, self._host, self._port, "Range: bytes=%d-\r\n" % offset if offset else "")
+        ).encode()
+        self._offset = offset
+        self._head = b""
+        self._rest = b""
+        self._skip = 0
+        self._left = None
+        self._transport = self._factory(self._host, self._port, self._folder)
+
+    def read(self, buf):
+        """Raises OSError when the server is gone, or answers anything else."""
+        transport = self._transport
+        if not transport.ready():
+            return None
+        if self._out:
+            taken = transport.write(self._out, 0, len(self._out))
+            self._out = self._out[taken or 0:]
+            return None
+        if self._head is not None:
+            return self._read_head(buf)
+        if self._rest:
+            n = min(len(self._rest), len(buf))
+            buf[:n] = self._rest[:n]
+            self._rest = self._rest[n:]
+        else:
+            n = transport.read(buf, 0)
+        if n is None:
+            return None
+        if n == 0:
+            if self._left:
+                raise OSError("the connection ended early")
+            return 0
+        if self._left is not None:
+            self._left -= n
+        if self._skip:
+            # The server sends from the start, whatever it was asked for.
+            skipped = min(self._skip, n)
+            self._skip -= skipped
+            if skipped == n:
+                return None
+            buf[:n - skipped] = bytes(memoryview(buf)[skipped:n])
+            n -= skipped
+        return n
+
+    def _read_head(self, buf):
+        piece = bytearray(_PIECE)
+        n = self._transport.read(piece, 0)
+        if n == 0:
+            raise OSError("no answer")
+        if not n:
+            return None
+        self._head += bytes(memoryview(piece)[:n])
+        end = self._head.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._head) > _LONGEST_HEAD:
+                raise OSError("the answer's head is too long")
+            return None
+        self._rest = self._head[end + 4:]
+        lines = self._head[:end].split(b"\r\n")
+        self._head = None
+        status = lines[0].split(b" ")
+        code = status[1] if len(status) > 1 else b""
+        if code == b"200":
+            self._skip = self._offset
+        elif code != b"206":
+            raise OSError("the server answered %s" % lines[0].decode())
+        for line in lines[1:]:
+            name, _, value = line.partition(b":")
+            if name.lower() == b"content-length" and value.strip().isdigit():
+                self._left = int(value)
+        return None
+
+    def close(self):
+        if self._transport:
+            self._transport.close()
+            self._transport = None
+
+    def end(self):
+        self.close()

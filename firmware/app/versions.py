@@ -1,0 +1,139 @@
+"""The files of a version in its slot: a manifest, and whether they are what it says.
+
+A manifest is text. Its first line is `umqtt-manifest 1 VERSION`; each other line is `SHA256 SIZE PATH`, where PATH lies
+in app/ or lib/. It is read line by line, never as a whole. No path may leave the slot, and boot.py, main.py and
+everything else outside of app/ and lib/ belong to the cable.
+"""
+
+import hashlib
+import os
+from binascii import hexlify
+
+MANIFEST = "manifest"
+_HEAD = "umqtt-manifest 1 "
+_LONGEST_LINE = 200
+_LONGEST_PATH = 100
+_PIECE = 512
+_FOLDER = 0x4000
+_LARGEST_FILE = 1 << 20
+# littlefs gives every file that is not tiny blocks of its own.
+_BLOCK = 4096
+
+
+class ManifestError(ValueError):
+    """The manifest is not one, or asks for what is not allowed; the text says what."""
+
+
+def sha256_of(path):
+    """The SHA-256 of a file in hex, or None when it cannot be read."""
+    digest = hashlib.sha256()
+    piece = bytearray(_PIECE)
+    view = memoryview(piece)
+    try:
+        with open(path, "rb") as file:
+            while True:
+                n = file.readinto(piece)
+                if not n:
+                    return hexlify(digest.digest()).decode()
+                digest.update(view[:n])
+    except OSError:
+        return None
+
+
+def version_of(path):
+    """The version that the manifest at `path` names. Raises ManifestError and OSError."""
+    with open(path) as file:
+        head = file.readline(_LONGEST_LINE).strip()
+    if not head.startswith(_HEAD) or len(head) > 60:
+        raise ManifestError("does not begin with 'umqtt-manifest 1 VERSION'")
+    return head[len(_HEAD):]
+
+
+def entries(path):
+    """(sha256, size, path) of each line of the manifest at `path`. Raises ManifestError and OSError."""
+    with open(path) as file:
+        file.readline(_LONGEST_LINE)
+        number = 1
+        while True:
+            line = file.readline(_LONGEST_LINE)
+            if not line:
+                return
+            number += 1
+            parts = line.split()
+            if len(parts) != 3 or not line.endswith("\n") or not is_hash(parts[0]) or not parts[1].isdigit():
+                raise ManifestError("line %d is not 'SHA256 SIZE PATH'" % number)
+            size = int(parts[1])
+            if size > _LARGEST_FILE or not is_allowed(parts[2]):
+                raise ManifestError("line %d: %s may not be written" % (number, parts[2]))
+            yield parts[0], size, parts[2]
+
+
+def is_allowed(path):
+    """True for a file within app/ or lib/."""
+    parts = path.split("/")
+    if len(parts) < 2 or parts[0] not in ("app", "lib") or len(path) > _LONGEST_PATH:
+        return False
+    for part in parts:
+        if part in ("", ".", "..") or "\\" in part or ord(min(part)) < 33 or ord(max(part)) > 126:
+            return False
+    return True
+
+
+def is_hash(text):
+    """True for a SHA-256 in hex."""
+    return len(text) == 64 and not text.strip("0123456789abcdef")
+
+
+def space_needed(size):
+    """Bytes of flash that a file of that size takes at most."""
+    return (size // _BLOCK + 2) * _BLOCK
+
+
+def free_bytes(root):
+    """Bytes of flash that are free."""
+    found = os.statvfs(root or "/")
+    return found[0] * found[3]
+
+
+def make_folders(root, path):
+    """The folders above root + "/" + path. Raises OSError."""
+    parts = path.split("/")[:-1]
+    for depth in range(1, len(parts) + 1):
+        folder = root + "/" + "/".join(parts[:depth])
+        try:
+            os.mkdir(folder)
+        except OSError:
+            if not os.stat(folder)[0] & _FOLDER:
+                raise
+
+
+def strays(slot, manifest):
+    """Paths of the files in the folder `slot` that its manifest does not name, one after the other.
+
+    A module that is left over could be imported in place of a new one of the same name.
+    """
+    for top in ("app", "lib"):
+        for path in _walk(slot, top):
+            if not _names(manifest, path):
+                yield path
+
+
+def _names(manifest, path):
+    for entry in entries(manifest):
+        if entry[2] == path:
+            return True
+    return False
+
+
+def _walk(root, folder):
+    try:
+        names = os.listdir(root + "/" + folder)
+    except OSError:
+        return
+    for name in names:
+        path = folder + "/" + name
+        if os.stat(root + "/" + path)[0] & _FOLDER:
+            for found in _walk(root, path):
+                yield found
+        else:
+            yield path

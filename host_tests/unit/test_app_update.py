@@ -1,0 +1,397 @@
+"""An update leaves a version that boots, wherever the power is cut, and only the files of the command's manifest."""
+
+import hashlib
+import os
+from binascii import hexlify
+
+import _app_fakes as fakes
+from app import versions
+from app.commands import CommandError
+from app.update import Updater
+from startup import BASE, NONE, Startup
+from umqtt_testkit.flash import ROOT, PowerCutFlash
+from umqtt_testkit.portable import equal, raises
+
+try:
+    from os import getenv
+except ImportError:
+    getenv = None
+
+HEAP = "8M"
+TIMEOUT_S = 900
+FULL = bool(getenv and getenv("UMQTT_FULL_SWEEPS"))
+CUTS = None if FULL else 60
+
+OLD = {"app/__init__.mpy": b"old init", "app/main.mpy": b"o" * 900, "lib/l/x.mpy": b"same" * 200, "app/gone.mpy": b"g"}
+NEW = {"app/__init__.mpy": b"new init", "app/main.mpy": b"n" * 5000, "lib/l/x.mpy": b"same" * 200, "app/d/e.mpy": b"e"}
+NEWER = {"app/__init__.mpy": b"newer init", "app/main.mpy": b"N" * 300, "lib/l/x.mpy": b"same" * 200}
+
+
+def sha256(data):
+    return hexlify(hashlib.sha256(data).digest()).decode()
+
+
+def manifest_of(files, version):
+    lines = ["umqtt-manifest 1 " + version]
+    for path in sorted(files):
+        lines.append("%s %d %s" % (sha256(files[path]), len(files[path]), path))
+    return ("\n".join(lines) + "\n").encode()
+
+
+class Source:
+    """Serves objects by hash, in pieces, with a broken link now and then."""
+
+    def __init__(self, objects, breaks=0):
+        self.objects = objects
+        self.breaks = breaks
+        self.asked = []
+        self.ended = False
+
+    def open(self, name, offset):
+        self.asked.append((name, offset))
+        self._data = self.objects[name][offset:]
+        self._broken = self.breaks > 0
+        self.breaks -= self._broken
+
+    def read(self, buf):
+        if self._broken and len(self._data) < 300:
+            raise OSError(104)
+        n = min(len(buf), len(self._data), 200)
+        buf[:n] = self._data[:n]
+        self._data = self._data[n:]
+        return n
+
+    def close(self):
+        pass
+
+    def end(self):
+        self.ended = True
+
+
+class Commands:
+    def __init__(self):
+        self.replies = []
+
+    def reply(self, order, ok, result):
+        self.replies.append((ok, result))
+
+
+class Board:
+    """What an update needs of a board; drive() runs it to its end."""
+
+    version = "?"
+
+    def __init__(self, root, boots, files, version, breaks=0):
+        self.folder = root
+        self.boots = boots
+        self.settings = {}
+        self.client = fakes.Client()
+        self.client.transports = None
+        self.ticks, self.clock = fakes.clock()
+        self.commands = Commands()
+        self.restarts = 0
+        manifest = manifest_of(files, version)
+        objects = {sha256(data): data for data in files.values()}
+        objects[sha256(manifest)] = manifest
+        self.args = {"mqtt": True, "sha256": sha256(manifest), "version": version}
+        self.source = Source(objects, breaks)
+        self.updater = Updater(self)
+        self.updater._open_source = self._open_source
+
+    def _open_source(self, args):
+        self.updater._source = self.source
+
+    def restart(self):
+        self.restarts += 1
+
+    def drive(self):
+        for _ in range(20000):
+            if not self.updater.busy or self.restarts:
+                return self
+            self.ticks.advance(self.updater.step() or 0)
+        raise AssertionError("the update does not come to an end")
+
+    def update(self, **changes):
+        self.args.update(changes)
+        self.updater.begin(self.args, 1)
+        return self.drive()
+
+
+def write(root, files):
+    for path in files:
+        versions.make_folders(root, path)
+        with open(root + "/" + path, "wb") as file:
+            file.write(files[path])
+
+
+def files_in(root):
+    found = {}
+    for top in ("app", "lib"):
+        for path in versions._walk(root, top):
+            with open(root + "/" + path, "rb") as file:
+                found[path] = file.read()
+    return found
+
+
+def boot(root, confirm=False):
+    boots = Startup(root)
+    boots.begin()
+    if confirm:
+        boots.confirm()
+    return boots
+
+
+def fresh():
+    root = "/tmp/umqtt-update-%s" % os.urandom(4).hex()
+    os.mkdir(root)
+    write(root, OLD)
+    boot(root, True)
+    return root
+
+
+def test_a_new_version_is_written_beside_tried_and_confirmed():
+    root = fresh()
+    board = Board(root, boot(root), NEW, "2").update()
+    equal((board.restarts, board.commands.replies), (1, []))
+    equal(files_in(root + "/ota/a"), NEW)
+    equal(files_in(root), OLD)
+    trial = boot(root)
+    equal((trial.slot, trial.on_trial), ("a", True))
+    board = Board(root, trial, NEW, "2")
+    board.updater.recover(board.args, 1)
+    for _ in range(3):
+        board.updater.step()
+    equal(board.commands.replies, [])
+    trial.confirm()
+    board.drive()
+    equal(board.commands.replies, [(True, {"slot": "a", "version": "?"})])
+    # A power cut before the reply was kept: the same once more, and nothing else.
+    board = Board(root, boot(root), NEW, "2")
+    board.updater.recover(board.args, 1)
+    equal(board.drive().commands.replies, [(True, {"slot": "a", "version": "?"})])
+
+
+def test_a_version_that_is_not_confirmed_is_given_up_and_said_so():
+    root = fresh()
+    Board(root, boot(root), NEW, "2").update()
+    equal(boot(root).slot, "a")
+    after = boot(root)
+    equal((after.slot, after.failed), (BASE, "a"))
+    board = Board(root, after, NEW, "2")
+    assert "rolled back" in str(raises(CommandError, board.updater.recover, board.args, 1))
+
+
+def test_what_is_there_is_not_fetched_again():
+    root = fresh()
+    board = Board(root, boot(root), NEW, "2").update()
+    asked = [name for name, _ in board.source.asked]
+    assert sha256(NEW["lib/l/x.mpy"]) not in asked
+    equal(len(asked), 4)
+    # Cut short after everything was written: nothing is fetched twice.
+    board = Board(root, boot(root, True), NEW, "2").update()
+    boot(root)
+    boot(root)
+    board = Board(root, boot(root), NEW, "2").update()
+    equal(board.source.asked, [])
+
+
+def test_the_next_update_takes_the_other_slot_and_leaves_nothing_of_the_one_before_in_it():
+    root = fresh()
+    for number, files in enumerate((NEW, NEWER, OLD, NEW)):
+        Board(root, boot(root), files, str(number)).update()
+        boots = boot(root, True)
+        equal(boots.slot, "ab"[number % 2])
+        equal(files_in(root + boots.folder), files)
+
+
+def test_rollback_goes_to_the_version_before_once():
+    root = fresh()
+    Board(root, boot(root), NEW, "2").update()
+    boot(root, True)
+    board = Board(root, boot(root), NEW, "2")
+    raises(CommandError, board.updater.begin, {"rollback": True, "from": "b"}, 1)
+    args = {"rollback": True, "from": "a"}
+    board.updater.begin(args, 1)
+    board.drive()
+    boots = boot(root, True)
+    equal((boots.slot, boots.previous), (BASE, "a"))
+    # The same command, cut short after the new version was confirmed, does not go back and forth.
+    board.boots = boots
+    board.restarts = 0
+    board.updater = Updater(board)
+    board.updater.recover(args, 1)
+    equal(board.drive().commands.replies, [(True, {"slot": BASE, "version": "?"})])
+
+
+def test_a_broken_link_goes_on_where_it_broke():
+    root = fresh()
+    board = Board(root, boot(root), NEW, "2", breaks=3).update()
+    equal(board.restarts, 1)
+    assert [offset for _, offset in board.source.asked if offset], board.source.asked
+    equal(files_in(root + "/ota/a"), NEW)
+
+
+def test_what_does_not_have_its_hash_is_not_run():
+    root = fresh()
+    board = Board(root, boot(root), NEW, "2")
+    board.source.objects[sha256(NEW["app/main.mpy"])] = b"x" * 5000
+    board.update()
+    equal((board.restarts, board.commands.replies[0][0]), (0, False))
+    assert "another hash" in board.commands.replies[0][1]
+    equal((boot(root).slot, boot(root).trial), (BASE, NONE))
+    assert board.source.ended
+
+
+def test_a_manifest_that_asks_for_what_is_not_allowed_changes_nothing():
+    for path in ("boot.py", "main.py", "settings.json", "app/../boot.py", "/app/x", "lib//x", "app/.", "state/boot-a",
+                 "app/" + "x" * 120, "app\\x/y", "secrets.json", "ota/current", "app"):
+        root = fresh()
+        files = dict(NEW)
+        files[path] = b"evil"
+        board = Board(root, boot(root), files, "2").update()
+        equal((board.restarts, [ok for ok, _ in board.commands.replies]), (0, [False]), path)
+        equal(files_in(root), OLD)
+        equal(files_in(root + "/ota/a"), {})
+
+
+def test_what_is_no_manifest_is_refused():
+    for text in (b"", b"umqtt-manifest 2 2\n", b"umqtt-manifest 1 3\n",
+                 b"umqtt-manifest 1 2\nabc 1 app/x\n",
+                 b"umqtt-manifest 1 2\n" + b"0" * 64 + b" -1 app/x\n",
+                 b"umqtt-manifest 1 2\n" + b"0" * 64 + b" 1 app/x",
+                 b"umqtt-manifest 1 2\n" + b"x" * 40000):
+        root = fresh()
+        board = Board(root, boot(root), NEW, "2")
+        board.source.objects[sha256(text)] = text
+        board.update(sha256=sha256(text))
+        equal((board.restarts, [ok for ok, _ in board.commands.replies]), (0, [False]), repr(text[:40]))
+
+
+def test_an_update_that_does_not_fit_is_refused_before_a_file_is_touched():
+    root = fresh()
+    board = Board(root, boot(root), NEW, "2")
+    free = versions.free_bytes
+    versions.free_bytes = lambda root: 70000
+    try:
+        board.update()
+    finally:
+        versions.free_bytes = free
+    assert "are free" in board.commands.replies[0][1], board.commands.replies
+    equal(files_in(root + "/ota/a"), {})
+
+
+def test_a_server_that_is_gone_ends_the_update_with_an_answer():
+    root = fresh()
+    board = Board(root, boot(root), NEW, "2", breaks=1000)
+    board.update()
+    equal([ok for ok, _ in board.commands.replies], [False])
+
+
+def test_commands_that_are_wrong_are_refused():
+    root = fresh()
+    board = Board(root, boot(root), NEW, "2")
+    good = board.args
+    for change in ({"sha256": "abc"}, {"sha256": None}, {"version": 2}, {"mqtt": None}, {"url": "ftp://x/"},
+                   {"url": "http://user@host/"}, {"url": "https://host/"}, {"url": "http://host:x/"}):
+        args = dict(good)
+        args.update(change)
+        raises(CommandError, board.updater.begin, args, 1)
+    board.settings["update_url"] = "http://10.0.0.1/"
+    raises(CommandError, board.updater.begin, dict(good, url="http://10.0.0.2/"), 1)
+    board.updater.begin(good, 1)
+    raises(CommandError, board.updater.begin, good, 2)
+
+
+# The power cut at every flash operation
+
+
+def _life(root, updater_class=Updater):
+    """A boot, and everything that the board does about its update until it is at rest; returns the last Startup."""
+    for _ in range(6):
+        boots = boot(root)
+        # What boots is whole, whatever happened before.
+        expected = {"": OLD, "/ota/a": NEW}[boots.folder]
+        equal(files_in(root + boots.folder), expected, "of the version that boots, " + boots.slot)
+        board = Board(root, boots, NEW, "2")
+        if updater_class is not Updater:
+            board.updater = updater_class(board)
+            board.updater._open_source = board._open_source
+        try:
+            board.updater.recover(board.args, 1)
+        except CommandError:
+            return boots  # given up
+        boots.confirm()
+        board.drive()
+        if not board.restarts:
+            assert board.commands.replies == [(True, {"slot": boots.slot, "version": "?"})], board.commands.replies
+            return boots
+    raise AssertionError("the board is not at rest after 6 boots")
+
+
+def _scenario(updater_class=Updater):
+    def scenario(root, ledger):
+        _life(root, updater_class)
+
+    return scenario
+
+
+def _check(root, ledger):
+    boots = _life(root)
+    assert boots.slot == "a" or boots.failed == "a", "neither updated nor given up: %s %s" % (
+        boots.slot, (boots.run, boots.trial, boots.tries, boots.previous, boots.failed, boots.failures))
+    equal(files_in(root + boots.folder), NEW if boots.slot == "a" else OLD)
+
+
+def _sweep(scenario, geometry, **options):
+    with PowerCutFlash(geometry, 80) as flash:
+        write(ROOT, OLD)
+        boot(ROOT, True)
+        return flash.sweep(scenario, _check, **options)
+
+
+def test_a_power_cut_at_any_flash_operation_of_an_update_leaves_a_version_that_boots():
+    spare = versions_spare(0)
+    try:
+        for geometry in ("esp32", "rp2"):
+            print(geometry, _sweep(_scenario(), geometry, most=CUTS, second_cuts=0 if CUTS else 1, seed=3))
+    finally:
+        versions_spare(spare)
+
+
+class PointerFirst(Updater):
+    """Planted mistake: the pointer names the slot before its files are there."""
+
+    def _verify(self, folder):
+        yield 0
+
+    def _make_room(self, folder, manifest):
+        self._board.boots.try_version("a")
+        yield 0
+
+
+class InPlace(Updater):
+    """Planted mistake: it writes over the version that runs."""
+
+    def _fetch(self, args):
+        for path in NEW:
+            write(self._board.folder, {path: NEW[path]})
+            yield 0
+        self._board.restart()
+
+
+def test_the_sweep_finds_planted_mistakes():
+    spare = versions_spare(0)
+    try:
+        for mistake in (PointerFirst, InPlace):
+            raises(AssertionError, _sweep, _scenario(mistake), "esp32")
+    finally:
+        versions_spare(spare)
+
+
+def versions_spare(size):
+    """The flash of the sweep is small, so that it is copied fast."""
+    from app import update
+
+    before = update._SPARE_BYTES
+    update._SPARE_BYTES = size
+    return before
