@@ -8,8 +8,7 @@ while True:
     client.poll(1000)
 """
 
-from gc import collect
-
+from ._platform import collect
 from .base_errors import MQTTError
 from .client import Client, Will
 

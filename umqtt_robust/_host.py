@@ -14,6 +14,10 @@ def const(value):
     return value
 
 
+def collect():
+    """gc.collect() where memory is short; here it would only take time."""
+
+
 def ticks_ms():
     return (time.monotonic_ns() // 1000000) & 0x3FFFFFFF
 

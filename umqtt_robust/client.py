@@ -2,7 +2,7 @@
 
 import os
 
-from ._platform import ticks_ms
+from ._platform import collect, ticks_ms
 from .links import Links
 from .outbox import Outbox
 from .parts import load
@@ -74,7 +74,6 @@ class Client(Links):
             if name not in ("ticks", "random") and callable(getattr(self, name, print)):
                 raise load("errors").InvalidArgument("unknown option " + name)
             setattr(self, name, options[name])
-        Links.__init__(self)
         # What CONNECT says after its fixed header; what it says once, to make the broker forget; ms until the next
         # attempt, when it is not _back_off() that tells, or True: at once, and to the same server.
         self.connect_as_usual = self.purge = self.again = None
@@ -84,6 +83,7 @@ class Client(Links):
         self.connected = self.closed = self._busy = self._slept = False
         self._server = self.tried = self._brief = self.limit = self._rx_end = self.reconnects = 0
         self._since = self._until = 0
+        Links.__init__(self)
         client_id = checked(client_id, "check_utf8")
         self.connect_as = client_id, keep_alive, clean_session, will, username, password
         if (
@@ -107,6 +107,7 @@ class Client(Links):
         self._rx = bytearray(self.rx_size)
         self.now = self.out.now = self.ticks() & 0x3FFFFFFF
         self._begin(self._back_off())
+        collect()  # what comes now fills the gaps that all this has left, and large pieces find room behind them
 
     def is_pending(self, packet_id):
         """True while the message of that packet id is in the outbox."""

@@ -5,7 +5,8 @@ MQTTError
 ├── OutboxFull          no room for another message; args[0]: the limit that was met
 ├── StoreError          the store cannot be read or written
 ├── MessageTooLarge     in large.py: an inbound message did not fit the receive buffer and was skipped
-└── LinkLost            the link is gone or dead; the client reconnects by itself
+└── LinkLost            the link is gone or dead; the client reconnects by itself; args[0]: why. "ack_timeout",
+    │                   "connect_timeout" and "ping_timeout" are the options whose time went by without an answer
     ├── ProtocolError   the peer broke the protocol; the link is closed [MQTT-4.8.0-1]
     ├── Refused         the broker said no: args are ("connect", return code) or ("subscribe", topic filter)
     └── SessionPurged   in resume.py: the broker remembered a session that this client cannot vouch for

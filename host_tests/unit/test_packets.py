@@ -73,3 +73,13 @@ def test_a_topic_larger_than_the_send_buffer_goes_beside_it():
 def test_a_will_is_checked_when_it_is_made():
     for arguments in (("a/#", b""), ("", b""), ("a", b"", 3), ("a", bytes(65536))):
         raises(InvalidArgument, Will, *arguments)
+
+
+def test_an_acknowledgement_is_four_bytes_for_every_packet_id_and_pingreq_is_two():
+    for packet_id in (0, 1, 255, 256, 65535):  # 0: a broker that is wrong gets it back
+        out = SendBuffer(32)
+        out.put_ack(0x62, packet_id)
+        equal(out.end, 4)
+    out = SendBuffer(32)
+    out.put_ack(0xC0)
+    equal(out.end, 2)

@@ -33,9 +33,9 @@ class Budget:
 
 # The one table of the budgets. A change that passes a limit has to save elsewhere, or to raise it here and say why.
 BUDGETS = {
-    "smallest_mpy_bytes": Budget(limit=11_008, goal=8_192),
+    "smallest_mpy_bytes": Budget(limit=11_136, goal=8_192),
     "everything_mpy_bytes": Budget(limit=32_768, goal=20_480),
-    "smallest_heap_bytes": Budget(limit=21_248, goal=14_336),
+    "smallest_heap_bytes": Budget(limit=21_504, goal=14_336),
 }
 
 
