@@ -131,7 +131,7 @@ def allocation():
     """Bytes of heap that each operation takes, the collector off; an average over many."""
     client = connected(keep_alive=60)
     payload = bytes(given["size"])
-    now = [client.now]
+    now = [client.ticks() & 0x3FFFFFFF]
     client.ticks = lambda: now[0]
 
     def ping():
