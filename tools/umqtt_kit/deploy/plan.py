@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from umqtt_kit.deploy.build import Build
 from umqtt_kit.device import Board
@@ -27,13 +28,13 @@ _SOME = 4
 
 @dataclass(frozen=True)
 class Record:
-    """/deployed.json, or the lack of it."""
+    """/deployed.json, or the lack of it. files: path to SHA-256, "" where it is not known."""
 
     version: str | None = None
     board: str | None = None
     optional: tuple[str, ...] = ()
     complete: bool = False
-    files: frozenset[str] = frozenset()
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,9 @@ def read_record(board: Board) -> Record:
             str(values["board"]),
             tuple(str(name) for name in values["optional"]),
             bool(values["complete"]),
-            frozenset(str(path) for path in values["files"]),
+            {str(path): str(digest) for path, digest in values["files"].items()},
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         # Written by another program, or by hand: nothing is known then, and nothing is removed on its word.
         return Record()
 
@@ -106,7 +107,7 @@ def make_plan(board: Board, record: Record, build: Build, *, replace: bool) -> P
     listed = board.list_files("/")
     present = board.hashes(path for path in hashes if path in listed)
     send = tuple(path for path, digest in hashes.items() if present.get(path) != digest)
-    ours = record.files - {RECORD}
+    ours = set(record.files) - {RECORD}
     foreign = _in_the_way(board, listed, set(hashes), ours)
     strangers = [path for path in foreign if path not in ours]
     programs = [path for path in send if path in listed and path not in ours and _is_a_program(board, path)]
@@ -125,7 +126,7 @@ def make_plan(board: Board, record: Record, build: Build, *, replace: bool) -> P
     return plan
 
 
-def _in_the_way(board: Board, listed: dict[str, int], wanted: set[str], ours: frozenset[str]) -> list[str]:
+def _in_the_way(board: Board, listed: dict[str, int], wanted: set[str], ours: set[str]) -> list[str]:
     """Files that MicroPython would import instead of ours: NAME.py and NAME/ come before NAME.mpy."""
     found = []
     for path in sorted(wanted):

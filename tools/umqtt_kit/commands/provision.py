@@ -1,0 +1,139 @@
+"""umqtt provision: tells boards who they are, which Wi-Fi to join and where their broker is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from umqtt_kit.console import results, say
+from umqtt_kit.device.choose import choose, device_option
+from umqtt_kit.errors import EXIT_USAGE, KitError
+
+if TYPE_CHECKING:
+    from umqtt_kit.device import Port
+    from umqtt_kit.provision.values import Change
+    from umqtt_kit.provision.write import Provisioned
+
+
+@click.command()
+@device_option
+@click.option("--from", "source", metavar="FILE|-", help="Take the values from a JSON file, or from stdin.")
+@click.option("--set", "pairs", metavar="KEY=VALUE", multiple=True, help="One key of settings.json; may be repeated.")
+@click.option("--csv", "table", type=click.Path(dir_okay=False, path_type=Path), help="Many boards: one line a board.")
+@click.option("--show", is_flag=True, help="Only show what is on the board, secrets hidden.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def provision(
+    device: str, source: str | None, pairs: tuple[str, ...], table: Path | None, show: bool, as_json: bool
+) -> int:
+    """Ask for device id, Wi-Fi, broker and credentials, and write them onto a board.
+
+    Everything is checked by the firmware's own rules before it is written; what is not asked for stays as it is.
+    Passwords are typed without being shown, or come from a file that only you may read: never from the command line.
+
+    FILE: {"settings": {"device_id": "pump-7", "brokers": ["mqtts://broker.example"]}, "wifi": [{"ssid": "workshop",
+    "password": "…"}], "mqtt": {"username": "pump-7", "password": "…"}, "tls": {"ca": "ca.crt"}}
+
+    \b
+    Columns of the CSV: unique_id or port, device_id, brokers (spaces between), wifi, wifi_password, wifi2,
+    wifi2_password, username, password, ca, cert, key, and any key of settings.json.
+
+    \b
+    Example:
+      umqtt provision
+      umqtt provision --set interval_ms=5000
+      umqtt provision --csv boards.csv
+    """
+    from umqtt_kit.provision.write import provision as provision_one
+
+    if sum((source is not None, bool(pairs), table is not None, show)) > 1:
+        raise click.UsageError("--from, --set, --csv and --show exclude each other")
+    if table is not None:
+        return _many(table, as_json)
+    port = choose(device)
+    if show:
+        return _show(port, as_json)
+    done = provision_one(port, _change(port, source, pairs))
+    _report([done], as_json)
+    return 0
+
+
+def _change(port: Port, source: str | None, pairs: tuple[str, ...]) -> Change:
+    from umqtt_kit.provision.values import Change, change_from_json, require_private, set_from_arguments
+
+    if pairs:
+        return Change(settings=set_from_arguments(pairs))
+    if source == "-":
+        return change_from_json(sys.stdin.read(), "stdin", Path())
+    if source is not None:
+        file = Path(source)
+        require_private(file)
+        return change_from_json(file.read_text(), source, file.parent)
+    return _asked(port)
+
+
+def _asked(port: Port) -> Change:
+    from umqtt_kit.device import Board, read_configuration
+    from umqtt_kit.provision.questions import ask
+
+    if not sys.stdin.isatty():
+        raise KitError("there is no terminal to ask on — use --from FILE.json, --from - or --csv", EXIT_USAGE)
+    # The board runs again while the questions are answered: it may have a watchdog, and readings to take.
+    with Board(port) as board:
+        info = board.info()
+        current = read_configuration(board)
+    return ask(current, info)
+
+
+def _show(port: Port, as_json: bool) -> int:
+    from umqtt_kit.device import Board, read_configuration
+    from umqtt_kit.provision.values import masked
+
+    with Board(port) as board:
+        current = read_configuration(board)
+    values = masked(current.settings, current.secrets)
+    if as_json:
+        click.echo(json.dumps({"port": port.name, **values}))
+        return 0
+    if current.settings is None:
+        say(f"{port.name} has no settings yet: umqtt provision")
+    for file, content in values.items():
+        for key, value in (content or {}).items():
+            results().print(f"{file}.{key} = {json.dumps(value, ensure_ascii=False)}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _many(file: Path, as_json: bool) -> int:
+    from umqtt_kit.provision.table import find_boards, read_rows
+    from umqtt_kit.provision.values import require_private
+    from umqtt_kit.provision.write import provision as provision_one
+
+    require_private(file)
+    boards = find_boards(read_rows(file), file)
+    done: list[Provisioned] = []
+    try:
+        for row, port in boards:
+            done.append(provision_one(port, row.change))
+    finally:
+        # Also after a cable was pulled half-way: which boards have theirs?
+        _report(done, as_json)
+    return 0
+
+
+def _report(done: list[Provisioned], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"boards": [one.as_dict() for one in done]}))
+        return
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold")
+    for title in ("port", "device id", "written"):
+        table.add_column(title)
+    for one in done:
+        table.add_row(one.port, one.device_id, ", ".join(one.changed) or "nothing: it was so already")
+    results().print(table)
+    if any(one.deploy for one in done):
+        say("The firmware there lacks a module that these settings need: umqtt deploy")

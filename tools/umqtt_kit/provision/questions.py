@@ -1,0 +1,130 @@
+"""Asks a person at a terminal what a board is to be told. Passwords are typed without being shown."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from umqtt_kit.device import Configuration, Info
+from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_kit.firmware_settings import settings_module
+from umqtt_kit.provision.values import Change, read_certificate
+
+_NONE = "-"
+_EXAMPLE_BROKER = "mqtt://192.168.1.2:1883"
+
+
+def ask(current: Configuration, info: Info) -> Change:
+    """Enter keeps what is shown in brackets, `-` takes it away. Raises KitError (exit code 2) without a terminal."""
+    if not sys.stdin.isatty():
+        raise KitError("there is no terminal to ask on — use --from FILE.json, --from - (stdin) or --csv", EXIT_USAGE)
+    settings, secrets = current.settings or {}, current.secrets or {}
+    change = Change()
+    _say("Enter keeps what stands in brackets, - takes it away.")
+    named = _asked("Device id", settings.get("device_id") or info.unique_id, lambda text: _problem("device_id", text))
+    change.settings["device_id"] = None if named in (None, info.unique_id) else named
+    change.wifi = _ask_networks(settings.get("wifi", []), secrets.get("wifi", {}))
+    change.settings["brokers"] = _ask_brokers(settings.get("brokers", []))
+    mqtt = secrets.get("mqtt", {})
+    username = _asked("User name at the broker", mqtt.get("username"), None)
+    change.mqtt["username"] = username
+    if username is None:
+        change.mqtt["password"] = None
+    else:
+        password = _ask_secret(f"Password of {username}", "password" in mqtt)
+        if password is not None:
+            change.mqtt["password"] = password
+    if any(address.startswith("mqtts://") for address in change.settings["brokers"]):
+        _ask_certificates(change, secrets.get("tls", {}))
+    return change
+
+
+def _ask_networks(names: list[str], passwords: dict[str, str]) -> list[tuple[str, str | None]]:
+    networks: list[tuple[str, str | None]] = []
+    while True:
+        number = len(networks)
+        shown = names[number] if number < len(names) else None
+        name = _asked(f"Wi-Fi network {number + 1}", shown, lambda text: _problem("wifi", [text]))
+        if name is None:
+            return networks
+        while True:
+            password = _ask_secret(f"Password of {name}", name in passwords)
+            problem = _secret_problem(name, password)
+            if problem is None:
+                break
+            _say(problem)
+        # Without a password known so far, an empty answer means an open network.
+        networks.append((name, password if password is not None or name in passwords else ""))
+
+
+def _ask_brokers(known: list[str]) -> list[str]:
+    addresses: list[str] = []
+    while True:
+        number = len(addresses)
+        shown = known[number] if number < len(known) else None
+        example = f", for instance {_EXAMPLE_BROKER}" if number == 0 and shown is None else ""
+        address = _asked(f"Broker {number + 1}{example}", shown, lambda text: _problem("brokers", [*addresses, text]))
+        if address is None and addresses:
+            return addresses
+        if address is None:
+            _say("A board needs at least one broker.")
+        else:
+            addresses.append(address)
+
+
+def _ask_certificates(change: Change, known: dict[str, str]) -> None:
+    for key, what in (("ca", "CA certificate"), ("cert", "Certificate of the board"), ("key", "Private key of it")):
+        if key == "key" and "cert" not in change.tls:
+            return
+        while True:
+            answer = _asked(f"{what} (file on this computer)", "the one there" if key in known else None, None)
+            if answer in (None, "the one there"):
+                break
+            try:
+                change.tls[key] = read_certificate(Path(str(answer)).expanduser(), key)
+                break
+            except KitError as error:
+                _say(str(error))
+
+
+def _asked(question: str, shown: str | None, problem: Callable[[str], str | None] | None) -> str | None:
+    # The answer, or None for none; asked again while it will not do.
+    while True:
+        answer = click.prompt(question, default=shown or "", show_default=bool(shown), err=True).strip()
+        if answer in ("", _NONE):
+            return None
+        wrong = problem(answer) if problem else None
+        if wrong is None:
+            return answer
+        _say(wrong)
+
+
+def _ask_secret(question: str, known: bool) -> str | None:
+    # None: keep what is there, or nothing was given.
+    return getpass.getpass(f"{question}{' [unchanged]' if known else ''}: ") or None
+
+
+def _problem(key: str, value: Any) -> str | None:
+    # By the firmware's own check; the broker is there because a board needs one.
+    try:
+        settings_module().check_settings({"brokers": [_EXAMPLE_BROKER], key: value})
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _secret_problem(ssid: str, password: str | None) -> str | None:
+    try:
+        settings_module().check_secrets({"wifi": {ssid: password or ""}})
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)

@@ -1,0 +1,96 @@
+"""Puts settings and secrets onto a board.
+
+At any moment, what is there goes together: a network is named in the settings only while its password is there, an
+encrypted broker only while its CA is.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from umqtt_kit.deploy.filesets import optional_modules
+from umqtt_kit.deploy.plan import read_record
+from umqtt_kit.device import Board, Info, Port, read_configuration
+from umqtt_kit.device.configuration import SECRETS, SETTINGS
+from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_kit.provision.values import Change, Target, target
+
+
+@dataclass(frozen=True)
+class Provisioned:
+    """port: its name; changed: files that were written; deploy: the firmware there lacks modules for these settings."""
+
+    port: str
+    device_id: str
+    changed: tuple[str, ...]
+    deploy: bool
+
+    def as_dict(self) -> dict[str, object]:
+        return {"port": self.port, "device_id": self.device_id, "changed": list(self.changed), "deploy": self.deploy}
+
+
+def prepare(board: Board, change: Change) -> Target:
+    """What the board is to have; nothing is written. Raises KitError (exit code 2) when the board would refuse it."""
+    try:
+        return target(read_configuration(board), change)
+    except ValueError as error:
+        raise KitError(f"{board.name}: {error} — nothing was written", EXIT_USAGE) from error
+
+
+def provision(port: Port, change: Change) -> Provisioned:
+    """Change one board; it is started afterwards. Raises KitError."""
+    with Board(port) as board:
+        wanted = prepare(board, change)
+        info = board.info()
+        changed = write(board, wanted)
+        record = read_record(board)
+    needed = optional_modules(wanted.settings)
+    return Provisioned(
+        port.name,
+        device_id(wanted, info),
+        changed,
+        record.complete and not needed <= set(record.optional),
+    )
+
+
+def write(board: Board, wanted: Target) -> tuple[str, ...]:
+    """Write what differs; returns the paths. Raises KitError."""
+    current = read_configuration(board)
+    changed = [path for path, content in wanted.certificates.items() if _put(board, path, content)]
+    if wanted.secrets != (current.secrets or {}):
+        # The passwords of networks that the old settings name stay until the new settings are there.
+        both = _union(current.secrets or {}, wanted.secrets)
+        board.put(SECRETS, _json(both))
+        changed.append(SECRETS)
+    else:
+        both = wanted.secrets
+    if wanted.settings != current.settings:
+        board.put(SETTINGS, _json(wanted.settings))
+        changed.append(SETTINGS)
+    if both != wanted.secrets:
+        board.put(SECRETS, _json(wanted.secrets))
+    return tuple(changed)
+
+
+def device_id(wanted: Target, info: Info) -> str:
+    """Under which id the board will publish."""
+    return str(wanted.settings.get("device_id") or info.unique_id or "")
+
+
+def _put(board: Board, path: str, content: bytes) -> bool:
+    if board.get(path) == content:
+        return False
+    board.put(path, content)
+    return True
+
+
+def _union(old: dict[str, dict[str, str]], new: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    both = dict(new)
+    both["wifi"] = old.get("wifi", {}) | new.get("wifi", {})
+    return both if both["wifi"] else new
+
+
+def _json(values: object) -> bytes:
+    # Not escaped: an SSID of other than ASCII letters stays readable, and takes fewer bytes.
+    return json.dumps(values, ensure_ascii=False).encode()
