@@ -12,7 +12,7 @@ import click
 from umqtt_kit import commands
 from umqtt_kit.errors import EXIT_INTERRUPTED, EXIT_USAGE, Interrupted, KitError
 
-# Imported when called: `umqtt broker` need not wait for what `umqtt demo` imports. Names with an underscore are helpers.
+# Imported when called: `umqtt broker` need not wait for what `umqtt demo` imports. With an underscore: a helper.
 _COMMANDS = tuple(sorted(module.name for module in pkgutil.iter_modules(commands.__path__) if "_" not in module.name))
 
 

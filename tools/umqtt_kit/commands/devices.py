@@ -1,0 +1,94 @@
+"""umqtt devices: which boards are connected, and what runs there."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from umqtt_kit.console import results, say
+from umqtt_kit.errors import EXIT_NO_DEVICE, KitError
+
+if TYPE_CHECKING:
+    from umqtt_kit.device import Info, Port
+
+
+@click.command()
+@click.option("--passive", is_flag=True, help="Only list the ports; interrupt no board.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def devices(passive: bool, as_json: bool) -> int:
+    """List the boards that are connected, real and virtual, and what runs there.
+
+    To ask a board its program is interrupted and started again, which takes a second or two; --passive leaves it alone.
+    Ports of an unknown kind are listed but not asked. Boards in their boot loader are listed where it can be seen (RP2:
+    as a USB drive; an ESP32 there looks like a port that does not answer: umqtt flash reaches it all the same).
+
+    \b
+    Example:
+      umqtt devices
+    """
+    from umqtt_kit.device import find_ports
+    from umqtt_kit.flash.uf2 import drives
+
+    found = [_describe(port, passive) for port in find_ports()]
+    loaders = [drive.as_dict() for drive in drives()]
+    if as_json:
+        click.echo(json.dumps({"boards": found, "boot_loaders": loaders}))
+    else:
+        _show(found, loaders)
+    return 0 if found or loaders else EXIT_NO_DEVICE
+
+
+def _describe(port: Port, passive: bool) -> dict[str, object]:
+    """info: None for a port that was not asked or did not answer; problem: why."""
+    row: dict[str, object] = {**port.as_dict(), "board": None, "info": None, "problem": None}
+    if port.boards and not passive:
+        try:
+            info = _ask(port)
+        except KitError as error:
+            row["problem"] = str(error)
+        else:
+            from umqtt_kit.device.guess import candidates
+
+            names = candidates(info, port)
+            row |= {"info": info.as_dict(), "board": names[0] if len(names) == 1 else None}
+    if row["board"] is None and len(port.boards) == 1:
+        row["board"] = port.boards[0]
+    return row
+
+
+def _ask(port: Port) -> Info:
+    from umqtt_kit.device import Board
+
+    with Board(port) as board:
+        return board.info()
+
+
+def _show(found: list[dict[str, object]], loaders: list[dict[str, object]]) -> None:
+    from rich.table import Table
+
+    if not found and not loaders:
+        say("No board is connected. Plug one in, or start a virtual one: python -m umqtt_testkit.board flash.img")
+        return
+    table = Table(box=None, header_style="bold")
+    for title in ("device", "port", "board", "MicroPython", "application", "device id"):
+        table.add_column(title)
+    for row in found:
+        info = row["info"]
+        cells = [str(row["name"]), str(row["path"]), str(row["board"] or " or ".join(_names(row)) or "unknown")]
+        if isinstance(info, dict):
+            table.add_row(*cells, info["version"], info["app_version"] or "none", info["device_id"] or "")
+        else:
+            table.add_row(*cells, "not asked" if row["problem"] is None else "no answer", "", "")
+    for loader in loaders:
+        table.add_row(str(loader["chip"]), str(loader["path"]), str(loader["model"]), "boot loader", "", "")
+    results().print(table)
+    for row in found:
+        if row["problem"]:
+            say(str(row["problem"]))
+
+
+def _names(row: dict[str, object]) -> list[str]:
+    boards = row["boards"]
+    return [str(name) for name in boards] if isinstance(boards, list) else []

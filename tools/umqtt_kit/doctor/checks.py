@@ -1,0 +1,225 @@
+"""Checks of one board, in the order in which a reading passes it. What depends on a check that failed is left out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from umqtt_kit.deploy.build import check_compatible
+from umqtt_kit.deploy.plan import read_record
+from umqtt_kit.deploy.telemetry import Access, Watch
+from umqtt_kit.device import Board, DeviceError, Info, Port, read_configuration
+from umqtt_kit.doctor import scripts
+from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+
+_LEAST_FLASH_FREE = 64 * 1024
+# A board that publishes with TLS off needs this much heap in all.
+_LEAST_HEAP = 96 * 1024
+_CLOCK_OFF_S = 60
+_JOIN_WITHIN_MS = 15_000
+_CONNECT_WITHIN_S = 5
+_WEAK_DBM = -80
+_PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
+# WLAN.status() of the ports, in words; a number that is not here is shown.
+_WIFI_STATUS = {
+    200: "its beacons were lost",
+    201: "it is not in range",
+    202: "the password is wrong",
+    203: "it refused the association",
+    204: "the handshake took too long, often a wrong password",
+    -3: "the password is wrong",
+    -2: "it is not in range",
+    -1: "the connection failed",
+    1: "it did not answer in time",
+    1001: "it did not answer in time",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """state: OK, WARN or FAIL; remedy: what to do; exit_code: what a failure means for the command."""
+
+    name: str
+    state: str
+    text: str
+    remedy: str = ""
+    exit_code: int = EXIT_DEVICE
+
+    def as_dict(self) -> dict[str, object]:
+        return {"name": self.name, "state": self.state, "text": self.text, "remedy": self.remedy}
+
+
+def examine(port: Port) -> Iterator[Finding]:
+    """Every finding, as soon as it is known. The board is restarted in the end. Raises KitError when it goes away."""
+    try:
+        board = Board(port)
+    except KitError as error:
+        text, _, remedy = str(error).partition(" — ")
+        yield Finding("port", FAIL, text, remedy, error.exit_code)
+        return
+    with board:
+        yield Finding("port", OK, f"{port.path} answers")
+        info = board.info()
+        yield _micropython(info)
+        yield _flash(info)
+        yield _heap(info)
+        yield _clock(board)
+        yield from _application(board, info)
+        configuration = read_configuration(board)
+        try:
+            settings, secrets = configuration.checked()
+        except ValueError as error:
+            text = "there are none" if configuration.settings is None else str(error)
+            yield Finding("settings", FAIL, text, "umqtt provision")
+            return
+        yield Finding("settings", OK, f"{len(settings['brokers'])} brokers, {len(settings['wifi'])} Wi-Fi networks")
+        joined = True
+        if settings["wifi"]:
+            for finding in _wifi(board, settings["wifi"]):
+                joined = finding.state != FAIL
+                yield finding
+        if joined:
+            for address in settings["brokers"]:
+                yield _broker_from_board(board, address)
+        access = Access.of_board(board, settings, secrets)
+        device_id = settings["device_id"] or info.unique_id or "unknown"
+    yield _broker_from_here(access, device_id)
+
+
+def _micropython(info: Info) -> Finding:
+    text = f"{info.version} on {info.machine}"
+    try:
+        check_compatible(info)
+    except KitError as error:
+        problem, _, remedy = str(error).partition(" — ")
+        return Finding("micropython", FAIL, problem, remedy)
+    return Finding("micropython", OK, text)
+
+
+def _flash(info: Info) -> Finding:
+    text = f"{info.flash_free // 1024:,} of {info.flash_size // 1024:,} KB free"
+    if info.flash_free < _LEAST_FLASH_FREE:
+        return Finding("flash", WARN, text, "remove files that nobody needs: mpremote fs ls, mpremote fs rm")
+    return Finding("flash", OK, text)
+
+
+def _heap(info: Info) -> Finding:
+    text = f"{info.heap_size // 1024:,} KB"
+    if info.heap_size < _LEAST_HEAP:
+        remedy = f"{_LEAST_HEAP // 1024} KB are needed: freeze the library into the image (see the board's README)"
+        return Finding("heap", WARN, text, remedy)
+    return Finding("heap", OK, text)
+
+
+def _clock(board: Board) -> Finding:
+    seconds = board.eval(scripts.UNIX_TIME)
+    off_s = abs(float(seconds) - time.time()) if isinstance(seconds, (int, float)) else float("inf")
+    if off_s > _CLOCK_OFF_S:
+        return Finding(
+            "clock",
+            WARN,
+            "not set: readings carry no time of day, and TLS is refused, until NTP has answered",
+            "set ntp_host: umqtt provision --set ntp_host=pool.ntp.org",
+        )
+    return Finding("clock", OK, f"within {off_s:.0f} s of this computer's")
+
+
+def _application(board: Board, info: Info) -> Iterator[Finding]:
+    record = read_record(board)
+    if not info.has_main or record.version is None:
+        text = "a program that no deployment put there" if info.has_main else "none"
+        yield Finding("application", FAIL, text, "umqtt deploy")
+        return
+    if not record.complete:
+        yield Finding("application", FAIL, "a deployment was interrupted", "repeat it: umqtt deploy")
+        return
+    there = board.hashes(record.files)
+    changed = sorted(path for path, digest in record.files.items() if there[path] != digest)
+    if changed:
+        names = ", ".join(changed[:3])
+        yield Finding("application", FAIL, f"{len(changed)} files are not what was deployed: {names}", "umqtt deploy")
+        return
+    yield Finding("application", OK, f"{info.app_version or record.version}, {len(record.files)} files as deployed")
+    try:
+        started = board.eval(scripts.SAFE_MODE)
+    except DeviceError:
+        return  # an application without that: nothing to tell
+    if isinstance(started, tuple) and started[0]:
+        yield Finding(
+            "start", WARN, f"safe mode after {started[1]} failed starts", "read why: umqtt cmd DEVICE crash, umqtt logs"
+        )
+
+
+def _wifi(board: Board, names: list[str]) -> Iterator[Finding]:
+    try:
+        found = dict(_value(board, scripts.SCAN, 20.0))
+        in_range = [name for name in names if name in found]
+        if not in_range:
+            strongest = ", ".join(list(found)[:5]) or "none at all"
+            yield Finding(
+                "wifi in range", WARN, f"none of {', '.join(names)}; seen: {strongest}", "move the board, or the names "
+                "are wrong (hidden networks are not seen): umqtt provision"
+            )  # fmt: skip
+        else:
+            best = max(found[name] for name in in_range)
+            text = ", ".join(f"{name} {found[name]} dBm" for name in in_range)
+            weak = best < _WEAK_DBM
+            yield Finding("wifi in range", WARN if weak else OK, text, "move the board or its aerial" if weak else "")
+        program = scripts.JOIN.format(names=names, attempt_ms=_JOIN_WITHIN_MS)
+        joined, address, failed = _value(board, program, len(names) * (_JOIN_WITHIN_MS / 1000 + 5))
+    except DeviceError as error:
+        remedy = "a board without Wi-Fi must have none in its settings: umqtt provision"
+        yield Finding("wifi", FAIL, error.error, remedy, EXIT_NETWORK)
+        return
+    if joined is not None:
+        yield Finding("wifi", OK, f"{joined}, address {address}")
+        return
+    reasons = "; ".join(f"{name}: {_WIFI_STATUS.get(status, status)}" for name, status in failed)
+    yield Finding("wifi", FAIL, reasons, "correct name or password: umqtt provision", EXIT_NETWORK)
+
+
+def _broker_from_board(board: Board, address: str) -> Finding:
+    scheme, host, port = split_address(address)
+    name = f"{address} from the board"
+    program = scripts.REACH.format(host=host, port=port or _PORTS[scheme], timeout_s=_CONNECT_WITHIN_S)
+    # A name look-up alone may take half a minute on a board.
+    problem = _value(board, program, 60.0)
+    if problem is None:
+        return Finding(name, OK, "accepts the connection")
+    step, error = problem
+    if step == "name":
+        return Finding(
+            name, FAIL, f"{host}: no such name ({error})", "umqtt provision, or the network's DNS", EXIT_NETWORK
+        )
+    return Finding(name, FAIL, f"no connection ({error})", "is the broker running, and its port open?", EXIT_NETWORK)
+
+
+def _broker_from_here(access: Access, device_id: str) -> Finding:
+    name = "broker from here"
+    try:
+        with Watch(access, device_id):
+            return Finding(name, OK, "accepts the board's credentials, and shows its telemetry")
+    except KitError as error:
+        text, _, remedy = str(error).partition(" — ")
+        # The board may well reach what this computer does not.
+        return Finding(name, WARN, text, remedy)
+
+
+def split_address(address: str) -> tuple[str, str, int | None]:
+    """scheme, host and port of a broker's address, which the firmware has checked."""
+    scheme, _, rest = address.partition("://")
+    rest = rest.partition("/")[0]
+    host, colon, port = rest.rpartition(":")
+    if not colon or rest.endswith("]"):
+        return scheme, rest.strip("[]"), None
+    return scheme, host.strip("[]"), int(port)
+
+
+def _value(board: Board, program: str, timeout_s: float) -> Any:
+    import ast
+
+    return ast.literal_eval(board.exec(program, timeout_s).strip())

@@ -1,0 +1,65 @@
+"""Programs of the checks that run on the board. Passwords are read there, from secrets.json: they do not travel."""
+
+# Seconds since 1970, whatever epoch the port counts from.
+UNIX_TIME = "__import__('time').time() + (946684800 if __import__('time').gmtime(0)[0] == 2000 else 0)"
+
+SAFE_MODE = "(lambda s: (s.safe, s.failures, s.slot))(__import__('startup').Startup())"
+
+# {"networks": [[ssid, rssi], …]} in range, the strongest first.
+SCAN = """
+def _u_scan():
+    import network
+    station = network.WLAN(network.STA_IF)
+    station.active(True)
+    _u_feed()
+    found = {}
+    for entry in station.scan():
+        name = entry[0].decode()
+        if name and entry[3] > found.get(name, -999): found[name] = entry[3]
+    return sorted(found.items(), key=lambda pair: -pair[1])
+print(repr(_u_scan()))
+"""
+
+# [ssid or None, address or None, [[ssid, status], … of those that failed]]
+JOIN = """
+def _u_join(names, attempt_ms):
+    import json, network, time
+    try:
+        with open("/secrets.json") as file: passwords = json.load(file).get("wifi", {{}})
+    except OSError: passwords = {{}}
+    station = network.WLAN(network.STA_IF)
+    station.active(True)
+    failed = []
+    for name in names:
+        try:
+            station.disconnect()
+            station.connect(name, passwords.get(name) or None)
+        except OSError as error:
+            failed.append((name, repr(error)))
+            continue
+        began = time.ticks_ms()
+        while not station.isconnected() and time.ticks_diff(time.ticks_ms(), began) < attempt_ms:
+            _u_feed()
+            time.sleep_ms(50)
+        if station.isconnected(): return name, station.ifconfig()[0], failed
+        failed.append((name, station.status()))
+    return None, None, failed
+print(repr(_u_join({names!r}, {attempt_ms})))
+"""
+
+# None, or the error: by number and text. The name is looked up and a TCP connection made, as the client does.
+REACH = """
+def _u_reach(host, port):
+    import socket
+    _u_feed()
+    try: address = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)[0][-1]
+    except OSError as error: return "name", repr(error)
+    _u_feed()
+    link = socket.socket()
+    try:
+        link.settimeout({timeout_s})
+        link.connect(address)
+    except OSError as error: return "connect", repr(error)
+    finally: link.close()
+print(repr(_u_reach({host!r}, {port})))
+"""
