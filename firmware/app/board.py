@@ -4,12 +4,12 @@
 class Board:
     """folder: where settings.json lies, "" for the root; settings: dict; boots: startup.Startup; version: str.
 
-    application.build() adds identity, clock, client, status, log, crash_report, wifi, commands, actions, health and
-    restart (called, it restarts the board). telemetry and loop_timer are None in safe mode, sleeper where the board
-    is always awake, update until a command needs it.
+    application.build() adds identity, clock, client, status, log, gaps, crash_report, wifi, ntp, commands, actions,
+    health and restart (called, it restarts the board). telemetry, sensors and loop_timer are None in safe mode, ntp and
+    discovery where they are not wanted, sleeper where the board is always awake, update until a command needs it.
     """
 
-    telemetry = loop_timer = sleeper = update = ntp = discovery = None
+    telemetry = loop_timer = sensors = sleeper = update = ntp = discovery = commands = None
 
     def __init__(self, folder, settings, boots, version):
         self.folder = folder
@@ -31,10 +31,37 @@ class Board:
 
         self.sleeper = Sleeper(self, wake)
 
+    def discover(self, wanted):
+        """Describe the metrics to Home Assistant, or take that back."""
+        from app.discovery import Discovery
+
+        self.discovery = Discovery(self, wanted)
+
+    def dropped(self, packet_id, topic):
+        """The outbox gave up a message that was no reading: what is kept elsewhere goes again."""
+        if self.commands:
+            self.commands.dropped(packet_id)
+        if topic == self.status.topic:
+            self.status.again()
+        if self.discovery:
+            self.discovery.dropped(topic)
+
     def apply(self, settings, key):
         """Use the settings, of which `key` has changed, as far as that can be done now; returns whether it could."""
         self.settings = settings
         telemetry = self.telemetry
+        if key == "log_level":
+            self.log.level = settings[key]
+            return True
+        if key == "telemetry_qos" and telemetry:
+            telemetry.qos = settings[key]
+            return True
+        if key == "expires_s" and telemetry:
+            telemetry.expires_s = settings[key]  # of readings taken from now on
+            return True
+        if key == "home_assistant" and telemetry:
+            self.discover(settings[key])
+            return True
         if key == "interval_ms" and telemetry:
             telemetry.interval_ms = settings[key]
             if not telemetry.paused:
@@ -43,6 +70,7 @@ class Board:
         if key == "sleep_s" and telemetry:
             if not settings[key]:
                 self.sleeper = None
+                telemetry.interval_ms = settings["interval_ms"]
                 telemetry.resume()
             elif not self.sleeper:
                 self.sleep()

@@ -16,7 +16,7 @@ class Status:
         self.topic = identity.topic("status")
         self._boot = identity.boot
         self._version = version
-        self._connected = False
+        self._connected = self._ever = False  # said on this link; there was a link
         self._reason = reason
         self._again = reason if reason == "safe mode" else "reconnected"
         self.extra = extra or {}
@@ -29,8 +29,9 @@ class Status:
     def step(self, client):
         """Say online once for every connect: the broker has published the will of the link before."""
         if not client.connected:
-            self._connected = False
+            self._connected = self._connected and not self._ever
             return
+        self._ever = True
         if not self._connected and self.say(client, True, self._reason):
             self._connected = True
             self._reason = self._again
@@ -38,6 +39,10 @@ class Status:
     def again(self):
         """Something in it has changed: say it once more."""
         self._connected = False
+
+    def keep(self):
+        """Leave what it says as it is, until something changes."""
+        self._connected = True
 
     def say(self, client, online, reason):
         """The packet id of the status, or 0 when the outbox has no room: call again later."""

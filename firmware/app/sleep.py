@@ -1,0 +1,153 @@
+"""Deep sleep between readings, for a board on a battery: wake, measure, connect, deliver, say so, sleep.
+
+A wake is not a boot: boot id, seq and uptime lie in the RTC's memory while the board sleeps, with a checksum, and are
+taken out of it at the wake, so that a crash after it cannot use a seq twice. When they are gone (a power cut, a board
+whose RTC has no memory) the wake is a boot like any other. A reading that finds no network stays in flash and goes with
+the next. The retained status says sleeping before the link is closed, and the will is not published.
+
+Commands wait at the broker, in the session that it keeps, and are received at each wake; whatever takes longer (an
+update, pause) keeps the board awake.
+"""
+
+from binascii import crc32
+from struct import calcsize, pack, unpack
+
+import startup
+
+# Magic, boot count, random bits, seq, uptime in ms, Unix ms at boot (-1: not known).
+_FORMAT = "<4sI8sIqq"
+_MAGIC = b"umq1"
+_LONGEST_AWAKE_MS = 30_000
+# For what the broker may still have to say after it has everything of ours.
+_QUIET_MS = 300
+_CLOSE_MS = 1_000
+
+
+class Wake:
+    """random_bits of the boot id; seq of the next reading; uptime_ms; unix_ms_at_boot, or None."""
+
+    def __init__(self, random_bits, seq, uptime_ms, unix_ms_at_boot):
+        self.random_bits = random_bits
+        self.seq = seq
+        self.uptime_ms = uptime_ms
+        self.unix_ms_at_boot = unix_ms_at_boot
+
+
+class Sleeper:
+    """board: app.board.Board, all its parts made. wake: what woken() returned."""
+
+    def __init__(self, board, wake=None, deepsleep=None):
+        self._board = board
+        self._deepsleep = deepsleep or _deepsleep
+        self._since = board.clock.uptime_ms()
+        if wake:
+            board.clock.resume(wake.uptime_ms + self._since, wake.unix_ms_at_boot)
+            self._since = board.clock.uptime_ms()
+            board.telemetry.resume()
+            board.telemetry.seq = wake.seq
+            # Whoever reads the status knows that the board sleeps, and that includes these seconds.
+            board.status.keep()
+        self._first = board.telemetry.seq
+        # One reading a wake. Where something keeps the board awake, the next one comes as if it had slept.
+        board.telemetry.interval_ms = board.settings["sleep_s"] * 1000 + _LONGEST_AWAKE_MS + _CLOSE_MS
+        self._received = -1
+        self._quiet_since = 0
+        self._said = 0
+        self._closing_at = None
+
+    def step(self):
+        """Towards sleep, a little in every pass of the loop; does not return from the last one."""
+        board = self._board
+        client = board.client
+        now = board.clock.uptime_ms()
+        if self._closing_at is not None:
+            if client.closed or now - self._closing_at > _CLOSE_MS:
+                self._sleep()
+            client.disconnect()
+            return 10
+        if board.telemetry.seq == self._first or self._must_stay():
+            self._since = now
+            return None
+        if now - self._since > _LONGEST_AWAKE_MS:
+            self._close(now)
+        elif self._is_drained(now):
+            if not self._said:
+                self._said = board.status.say(client, False, "sleeping")
+            else:
+                self._close(now)
+        return 50
+
+    def _must_stay(self):
+        board = self._board
+        updating = board.update and board.update.busy
+        return updating or board.telemetry.paused or board.boots.on_trial or board.restart.asked
+
+    def _is_drained(self, now):
+        # Everything of ours is acknowledged, and nothing has come for a while.
+        client = self._board.client
+        inbound = client.outbox.store.inbound
+        open_ = not client.connected or not client.subscribed or client.pending or self._board.commands.busy
+        if open_ or client.received != self._received or inbound and inbound.ids():
+            self._received = client.received
+            self._quiet_since = now
+            return False
+        return self._said or now - self._quiet_since >= _QUIET_MS
+
+    def _close(self, now):
+        self._closing_at = now
+        self._board.client.disconnect()
+
+    def _sleep(self):
+        board = self._board
+        sleep_ms = board.settings["sleep_s"] * 1000
+        try:
+            if board.boots.state() is None:
+                # On purpose: no failure, also where no network could confirm the boot.
+                board.boots.mark(startup.INTERRUPTED)
+        except OSError:
+            pass  # at worst it counts as one
+        uptime_ms, unix_ms_at_boot = board.clock.state()
+        remember(
+            board.identity.boot_count,
+            Wake(board.identity.random_bits, board.telemetry.seq, uptime_ms + sleep_ms, unix_ms_at_boot),
+        )
+        self._deepsleep(sleep_ms)
+
+
+def remember(count, wake):
+    """Put what the next wake needs into the RTC's memory. Without one, the next wake is a boot."""
+    unix_ms = -1 if wake.unix_ms_at_boot is None else wake.unix_ms_at_boot
+    data = pack(_FORMAT, _MAGIC, count, wake.random_bits, wake.seq, wake.uptime_ms, unix_ms)
+    _memory(data + pack("<I", crc32(data) & 0xFFFFFFFF))
+
+
+def woken(count):
+    """The Wake of boot `count` if the RTC's memory holds it, which it does not any more afterwards; else None."""
+    data = _memory()
+    if not data:
+        return None
+    _memory(b"")
+    size = calcsize(_FORMAT)
+    if len(data) != size + 4 or unpack("<I", data[size:])[0] != crc32(data[:size]) & 0xFFFFFFFF:
+        return None
+    magic, boot, random_bits, seq, uptime_ms, unix_ms = unpack(_FORMAT, data[:size])
+    if magic != _MAGIC or boot != count:
+        return None
+    return Wake(random_bits, seq, uptime_ms, None if unix_ms < 0 else unix_ms)
+
+
+def _memory(data=None):
+    # What RTC().memory() returns, or None where there is none.
+    try:
+        from machine import RTC
+
+        memory = RTC().memory
+    except (ImportError, AttributeError):
+        return None
+    return memory() if data is None else memory(data)
+
+
+def _deepsleep(ms):
+    from machine import deepsleep
+
+    deepsleep(ms)

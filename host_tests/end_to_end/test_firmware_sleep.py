@@ -1,0 +1,106 @@
+"""A board that sleeps between its readings: a wake is no boot, a power cut is one, and nothing is lost either way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from paho_subscriber import Subscriber
+from umqtt_kit.data import deployed_files, firmware_folder
+from umqtt_testkit.board import VirtualBoard
+from umqtt_testkit.interpreter import MicroPythonMissing
+
+_ID = "pump-7"
+_AWAKE = "_LONGEST_AWAKE_MS = 30_000"
+
+
+@pytest.fixture
+def board(tmp_path: Path, broker: int) -> Iterator[VirtualBoard]:
+    try:
+        board = VirtualBoard(tmp_path / "flash.img")
+    except MicroPythonMissing as missing:
+        pytest.skip(str(missing))
+    source = (firmware_folder() / "app/sleep.py").read_text()
+    assert _AWAKE in source
+    settings = {
+        "device_id": _ID,
+        "brokers": [f"mqtt://127.0.0.1:{broker}"],
+        "sleep_s": 1,
+        "wifi": ["workshop"],
+        "ntp_host": "",
+    }
+    with board:
+        board.install(
+            {
+                **deployed_files(),
+                # A wake without network would take half a minute.
+                "/app/sleep.py": source.replace(_AWAKE, "_LONGEST_AWAKE_MS = 2_500").encode(),
+                "/settings.json": json.dumps(settings).encode(),
+            }
+        )
+        yield board
+
+
+def _readings(subscriber: Subscriber, count: int) -> list[tuple[str, int]]:
+    """(boot, seq) of the first `count` readings, each once."""
+    assert subscriber.wait_for(lambda: len(subscriber.received) >= count)
+    return [(one.boot, one.seq) for one in subscriber.received][:count]
+
+
+def test_wakes_are_one_boot_until_the_power_is_cut(board: VirtualBoard, subscriber: Subscriber):
+    board.start()
+    first = _readings(subscriber, 4)
+    assert {boot for boot, _ in first} == {first[0][0]}
+    assert [seq for _, seq in first] == [0, 1, 2, 3]
+    ups = [record["up"] for record in subscriber.records]
+    assert all(later - earlier >= 1000 for earlier, later in pairwise(ups)), ups
+    assert board.lives >= 4
+    board.kill()
+    subscriber.wait_for(lambda: bool(subscriber.payloads("status")))
+    before = len(subscriber.received)
+    board.start()
+    after = [one for one in _readings(subscriber, before + 3)[before:] if one[0] != first[0][0]]
+    assert [seq for _, seq in after][:2] == [0, 1]
+    assert after[0][0].startswith("2-")
+
+
+def test_the_status_says_sleeping_and_never_that_the_connection_was_lost(board: VirtualBoard, subscriber: Subscriber):
+    board.start()
+    _readings(subscriber, 4)
+    reasons = [status["reason"] for status in subscriber.payloads("status")]
+    assert reasons[0] == "boot"
+    assert set(reasons[1:]) == {"sleeping"}
+    assert all(status["online"] is False for status in subscriber.payloads("status")[1:])
+
+
+def test_a_reading_that_found_no_network_goes_with_the_next(board: VirtualBoard, subscriber: Subscriber):
+    board.hooks(wifi=False)
+    board.start()
+    # Three lives without a network; the board reports none of them, so its console is what can be waited for.
+    while board.lives < 3:
+        assert board.running
+        subscriber.wait_for(lambda: False, 0.1)
+    assert not subscriber.records
+    board.hooks(wifi=True)
+    found = _readings(subscriber, 4)
+    assert [seq for _, seq in found] == [0, 1, 2, 3]
+    assert len({boot for boot, _ in found}) == 1
+
+
+def test_a_command_that_was_sent_while_the_board_slept_is_carried_out_at_the_wake(
+    board: VirtualBoard, subscriber: Subscriber
+):
+    board.start()
+    _readings(subscriber, 1)
+    assert subscriber.wait_for(lambda: any(one["reason"] == "sleeping" for one in subscriber.payloads("status")))
+    subscriber.publish(f"fleet/{_ID}/cmd", '{"id": "1", "cmd": "ping"}')
+    subscriber.publish(f"fleet/{_ID}/cmd", '{"id": "2", "cmd": "set", "args": {"key": "sleep_s", "value": 0}}')
+    assert subscriber.wait_for(lambda: len(subscriber.payloads("reply")) == 2)
+    assert [reply["ok"] for reply in subscriber.payloads("reply")] == [True, True]
+    # Awake from now on: readings come by the interval.
+    lives = board.lives
+    _readings(subscriber, len(subscriber.received) + 3)
+    assert board.lives == lives
