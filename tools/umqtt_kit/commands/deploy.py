@@ -70,9 +70,9 @@ def deploy(
             boots = _boot_count(board)
             with _progress(plan) as on_sent:
                 apply(board, plan, on_sent)
+            _done(plan, as_json)
             watch = stack.enter_context(Watch(access, _device_id(configuration, info))) if access else None
         # Leaving the context has started the board.
-        _done(plan, as_json)
         if watch is None:
             if configuration.settings is None:
                 say("The board has no settings yet: umqtt provision")

@@ -1,5 +1,6 @@
 """Carries out a plan. Interrupted anywhere, it leaves a board that runs the old set, the new set, or nothing but the
-prompt; never a mixture. The next deployment finishes the work.
+prompt; never a mixture. The next deployment finishes the work. (An image with main.py frozen into it starts that one at
+any time; should it stop at a mixture of files, the next deployment ends that too.)
 
 The order: the record of what may be there; main.py away, so that nothing runs; the files, each by a temporary file and
 a rename; what is gone; every file hashed again; versions that came over the air; main.py; the record as it stays.

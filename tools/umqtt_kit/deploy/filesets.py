@@ -1,18 +1,22 @@
-"""Which modules a board gets: the one home of that decision.
+"""Which modules of the device library a board gets, by its settings. The sets are those of boards/filesets.json.
 
-Everything goes onto a board unless a set below takes it out, so that a new module is never forgotten.
+A module in none of the sets is the core's, so that a new one is never forgotten.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+
+from umqtt_kit.data import boards_folder
 
 # Schemes of broker addresses that need a module of the device library.
 _BY_SCHEME = {"mqtts": ("tls",), "ws": ("websocket",), "wss": ("tls", "websocket")}
+_SETS: dict[str, list[str]] = json.loads((boards_folder() / "filesets.json").read_text())
 #: Modules of the device library that a board needs for some settings only.
-OPTIONAL = frozenset({"tls", "websocket"})
+OPTIONAL = frozenset(_SETS["tls"] + _SETS["websocket"])
 #: Modules for programs of other people; the firmware uses none of them. `mpremote mip install` brings them.
-FOR_PROGRAMS = frozenset({"aio", "robust", "simple"})
+FOR_PROGRAMS = frozenset(_SETS["programs"])
 
 
 def optional_modules(settings: Mapping[str, object] | None) -> frozenset[str]:

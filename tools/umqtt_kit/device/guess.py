@@ -24,15 +24,18 @@ def guess_board(info: Info, port: Port) -> str:
 
 
 def candidates(info: Info, port: Port) -> list[str]:
-    """Boards that it can be, by the MCU that ends MicroPython's machine text ("Raspberry Pi Pico W with RP2040")."""
-    if info.platform in ("linux", "darwin"):
+    """Boards that it can be: by MicroPython's machine text ("Raspberry Pi Pico W with RP2040"), else by the MCU at its
+    end, which images for other boards have in common with one that is described here.
+    """
+    described = {
+        file.parent.name: json.loads(file.read_text()) for file in sorted(boards_folder().glob("*/board.json"))
+    }
+    found = [name for name, board in described.items() if board["machine"] == info.machine]
+    if not found and info.platform in ("linux", "darwin"):
         return ["UNIX"]
-    mcu = _plain(info.machine.rpartition(" with ")[2])
-    found = [
-        file.parent.name
-        for file in sorted(boards_folder().glob("*/board.json"))
-        if _plain(json.loads(file.read_text())["mcu"]) == mcu
-    ]
+    if not found:
+        mcu = _plain(info.machine.rpartition(" with ")[2])
+        found = [name for name, board in described.items() if _plain(board["mcu"]) == mcu]
     by_port = [name for name in found if name in port.boards]
     return by_port if len(by_port) == 1 else found
 
