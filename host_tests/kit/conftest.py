@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from cable import Cable
 from kit_command import Ended, Family, umqtt_command
 
 
@@ -35,3 +36,9 @@ def family(tmp_path: Path) -> Family:
     if not Path("/proc/self/environ").exists():
         pytest.skip("finds processes by /proc/*/environ, which this system has not")
     return Family(tmp_path)
+
+
+@pytest.fixture
+def cable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cable:
+    """Virtual boards by name, and the command in this process."""
+    return Cable(tmp_path, monkeypatch, capsys)

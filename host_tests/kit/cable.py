@@ -1,0 +1,77 @@
+"""What the tests of commands over the cable share: virtual boards that `umqtt --device NAME` finds, and a broker."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from umqtt_kit.__main__ import run
+from umqtt_testkit.board import VirtualBoard
+from umqtt_testkit.interpreter import MicroPythonMissing
+from umqtt_testkit.registry import registered
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A command that ran in this process."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> dict:
+        return json.loads(self.stdout)
+
+
+class Cable:
+    """Boards plugged in under names, and the command that finds them."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._folder = folder
+        self._capsys = capsys
+        runtime = folder / "runtime"
+        runtime.mkdir(mode=0o700)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+        # Whatever is plugged into this computer is none of a test's business.
+        monkeypatch.setattr("serial.tools.list_ports.comports", list)
+
+    @contextlib.contextmanager
+    def board(self, name: str = "bench", *, files: dict[str, bytes] | None = None, **options) -> Iterator[VirtualBoard]:
+        try:
+            with VirtualBoard(self._folder / f"{name}.img", **options) as board, registered(name, board.port):
+                if files:
+                    board.install(dict(files))
+                board.start()
+                yield board
+        except MicroPythonMissing as missing:
+            pytest.skip(str(missing))
+
+    def umqtt(self, *arguments: str) -> Answer:
+        self._capsys.readouterr()
+        code = run(arguments)
+        printed = self._capsys.readouterr()
+        return Answer(code, printed.out, printed.err)
+
+
+@contextlib.contextmanager
+def broker(folder: Path, *lines: str) -> Iterator[int]:
+    """The port of a paired broker of its own. lines: of its configuration."""
+    configuration = folder / "broker.conf"
+    configuration.write_text("\n".join(("listener 0 127.0.0.1", *(lines or ("allow_anonymous true",)))) + "\n")
+    command = [sys.executable, "-m", "umqtt_broker", "-c", str(configuration)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("listening on "), line
+            yield int(line.rpartition(":")[2])
+        finally:
+            process.terminate()
+            process.wait(10)
