@@ -24,7 +24,7 @@ from mpremote.transport import TransportError
 from mpremote.transport_serial import SerialTransport
 
 from umqtt_kit.device import scripts
-from umqtt_kit.device.line import Late, Line, gone, open_serial
+from umqtt_kit.device.line import Late, Line, PortBusy, gone, open_serial
 from umqtt_kit.device.ports import Port
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 
@@ -35,6 +35,7 @@ _ANSWERS_WITHIN_S = 10.0
 _RESTARTS_WITHIN_S = 3.0
 _REOPENS_WITHIN_S = 15.0
 _RETRY_S = 0.1
+_BUSY_FOR_S = 1.0
 # An rp2's watchdog takes no more.
 _RP2_WATCHDOG_MS = 8388
 # Base64 of this is 1 KB of source, which a board compiles in a few KB of heap.
@@ -288,15 +289,23 @@ class Board:
     # Inside
 
     def _connect(self) -> tuple[SerialTransport, Line]:
-        try:
-            transport = SerialTransport(self.path, baudrate=self._baudrate)
-        except (TransportError, OSError):
-            # mpremote says only that it failed; opening it again tells why, or that it was for a moment.
-            open_serial(self.path, baudrate=self._baudrate).close()
+        # Busy for a moment: by a command that has just ended, or by one of its children about to.
+        deadline = time.monotonic() + _BUSY_FOR_S
+        while True:
             try:
                 transport = SerialTransport(self.path, baudrate=self._baudrate)
+                break
             except (TransportError, OSError):
-                raise gone(self.name) from None
+                # mpremote says only that it failed; opening it again tells why, or that it was for a moment.
+                try:
+                    open_serial(self.path, baudrate=self._baudrate).close()
+                except PortBusy:
+                    if time.monotonic() > deadline:
+                        raise
+                else:
+                    if time.monotonic() > deadline:
+                        raise gone(self.name) from None
+            time.sleep(_RETRY_S)
         line = Line(cast(Any, transport.serial), self.name)
         transport.serial = cast(Any, line)
         # With this mpremote waits in read() until a byte comes instead of asking a hundred times a second. Line.read()

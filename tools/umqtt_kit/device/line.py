@@ -33,6 +33,10 @@ class Late(Exception):
         self.talking = talking
 
 
+class PortBusy(KitError):
+    """Another program has the port open."""
+
+
 class Line:
     """What mpremote takes for its pyserial port. Raises Late, and KitError when the port is gone.
 
@@ -150,7 +154,7 @@ def why_not_open(path: str, error: OSError) -> KitError:
         return KitError(f"{path}: you may not open this port — {_permission_remedy(path)}", EXIT_NO_DEVICE)
     if number in (errno.EAGAIN, errno.EBUSY):
         user = _used_by(path)
-        return KitError(f"{path}: {user or 'another program'} has this port open — close it and repeat", EXIT_NO_DEVICE)
+        return PortBusy(f"{path}: {user or 'another program'} has this port open — close it and repeat", EXIT_NO_DEVICE)
     if number == errno.EIO:
         return gone(path)
     return KitError(f"{path}: {error.strerror or error} — try: umqtt devices", EXIT_NO_DEVICE)

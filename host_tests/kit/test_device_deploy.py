@@ -1,0 +1,277 @@
+"""umqtt deploy: sends what changed, removes what is gone, and may be interrupted anywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import paho.mqtt.publish as paho
+import pytest
+from cable import Cable, broker
+from umqtt_kit.deploy.apply import apply
+from umqtt_kit.deploy.build import Build, check_compatible
+from umqtt_kit.deploy.filesets import library_modules, optional_modules
+from umqtt_kit.deploy.plan import RECORD, make_plan, read_record
+from umqtt_kit.deploy.telemetry import Access, Watch
+from umqtt_kit.device import Board
+from umqtt_kit.device import board as board_module
+from umqtt_kit.errors import KitError
+from umqtt_testkit.board import VirtualBoard
+from umqtt_testkit.interpreter import MicroPythonMissing
+
+SEED = 21
+_PROMPT = ">>> "
+
+
+def small_set(version: str, *names: str) -> Build:
+    """A firmware of a few files which prints whose they all are: a mixture shows."""
+    files = {f"/app/{name}.py": f"version = {version!r}\n".encode() + b"#" * 900 for name in names}
+    imports = "".join(f"from app import {name}\n" for name in names)
+    shown = " + ' ' + ".join(f"{name}.version" for name in names)
+    files["/boot.py"] = f"# boot of {version}\n".encode()
+    files["/main.py"] = f"{imports}print('runs', {version!r}, {shown})\n".encode()
+    return Build(version, "UNIX", (), dict(sorted(files.items())))
+
+
+OLD, NEW = small_set("1", "a", "b", "gone"), small_set("2", "a", "b", "fresh")
+RUNS_OLD, RUNS_NEW = "runs 1 1 1 1", "runs 2 2 2 2"
+
+
+def deploy_set(port: str, build: Build, *, replace_files: bool = False) -> list[str]:
+    """Returns the paths that were sent."""
+    with Board(port, restart=False) as board:
+        plan = make_plan(board, read_record(board), build, replace=replace_files)
+        apply(board, plan)
+        return list(plan.send)
+
+
+@pytest.fixture
+def virtual(tmp_path: Path) -> Iterator[VirtualBoard]:
+    try:
+        with VirtualBoard(tmp_path / "flash.img") as board:
+            board.start()
+            yield board
+    except MicroPythonMissing as missing:
+        pytest.skip(str(missing))
+
+
+def said_after_power_cycle(virtual: VirtualBoard) -> str:
+    """What the board prints from being switched on to the prompt."""
+    virtual.kill()
+    before = len(virtual.output)
+    virtual.start()
+    virtual.wait_for(_PROMPT)
+    return virtual.output[before:]
+
+
+def test_only_what_changed_is_sent_and_what_is_gone_is_removed(virtual: VirtualBoard):
+    virtual.stop()
+    virtual.install({"state/boot-a": b"kept", "settings.json": b"{}", "ota/current": b"a", "ota/a/app/x.py": b"old"})
+    virtual.start()
+    assert deploy_set(virtual.port, OLD) == list(OLD.files)
+    assert deploy_set(virtual.port, OLD) == []
+    changed = replace(OLD, files={**OLD.files, "/app/a.py": b"version = 'x'\n"})
+    assert deploy_set(virtual.port, changed) == ["/app/a.py"]
+    sent = deploy_set(virtual.port, NEW)
+    assert sent == ["/app/a.py", "/app/b.py", "/app/fresh.py", "/boot.py", "/main.py"]
+    with Board(virtual.port) as board:
+        listed = {path for path, size in board.list_files().items() if size >= 0}
+        assert listed == {*NEW.files, RECORD, "/state/boot-a", "/settings.json"}
+        record = read_record(board)
+        assert record.complete and record.files == {
+            path: hashlib.sha256(content).hexdigest() for path, content in NEW.files.items()
+        }
+        # Damage that no deployment did is found by hashing, whatever the record says.
+        board.put("/app/b.py", b"version = 'damaged'")
+    assert deploy_set(virtual.port, NEW) == ["/app/b.py"]
+    assert RUNS_NEW in said_after_power_cycle(virtual)
+
+
+def test_interrupted_anywhere_the_board_runs_old_or_new_or_nothing_and_is_deployed_to_again(
+    virtual: VirtualBoard, monkeypatch: pytest.MonkeyPatch
+):
+    class Interrupted(BaseException):
+        pass
+
+    calls, limit = 0, 0
+    execute = Board.exec
+
+    def cut(self: Board, *arguments, **options) -> str:
+        nonlocal calls
+        calls += 1
+        if calls > limit:
+            raise Interrupted
+        return execute(self, *arguments, **options)
+
+    deploy_set(virtual.port, OLD)
+    seen: set[str] = set()
+    ended = False
+    while not ended:
+        limit, calls = limit + 1, 0
+        with monkeypatch.context() as patch:
+            patch.setattr(Board, "exec", cut)
+            try:
+                deploy_set(virtual.port, NEW)
+                ended = True
+            except Interrupted:
+                pass
+        said = said_after_power_cycle(virtual)
+        state = "old" if RUNS_OLD in said else "new" if RUNS_NEW in said else "nothing"
+        assert "runs" not in said or state != "nothing", f"a mixture after {limit} steps: {said}"
+        assert "Traceback" not in said, f"after {limit} steps: {said}"
+        seen.add(state)
+        if not ended and state != "old":
+            deploy_set(virtual.port, NEW)
+            with Board(virtual.port, restart=False) as board:
+                assert "/app/gone.py" not in board.list_files(), f"after {limit} steps"
+            deploy_set(virtual.port, OLD)
+    print(limit, "steps")
+    assert limit > 15
+    assert seen == {"old", "nothing", "new"}
+
+
+def test_the_power_cut_at_any_moment_is_no_different(virtual: VirtualBoard, monkeypatch: pytest.MonkeyPatch):
+    print("seed", SEED)
+    chance = random.Random(SEED)
+    execute = Board.exec
+    deploy_set(virtual.port, OLD)
+    began = time.monotonic()
+    deploy_set(virtual.port, NEW)
+    takes_s = time.monotonic() - began
+    for _ in range(8):
+        deploy_set(virtual.port, OLD)
+        cut_after_s = chance.uniform(0, takes_s)
+        with monkeypatch.context() as patch:
+            # Nothing answers any more; that needs no ten seconds to find out.
+            patch.setattr(Board, "exec", lambda self, source, timeout_s=0.5: execute(self, source, min(timeout_s, 0.5)))
+            patch.setattr(board_module, "_ATTEMPTS_WITHIN_S", (0.5,))
+            power = threading.Timer(cut_after_s, virtual.kill)
+            power.start()
+            with contextlib.suppress(KitError):
+                deploy_set(virtual.port, NEW)
+            power.join()
+        said = said_after_power_cycle(virtual)
+        whole = RUNS_NEW in said or RUNS_OLD in said
+        assert whole or ("runs" not in said and "Traceback" not in said), f"cut after {cut_after_s} s: {said}"
+        deploy_set(virtual.port, NEW)
+        assert RUNS_NEW in said_after_power_cycle(virtual)
+
+
+def test_a_killed_command_is_simply_run_again(cable: Cable):
+    with cable.board("bench") as virtual:
+        command = [sys.executable, "-m", "umqtt_kit", "deploy", "--no-wait"]
+        with subprocess.Popen(command, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            # Sending has begun when the board says that it is in its raw REPL and executes the first write.
+            virtual.wait_for("raw REPL")
+            virtual.wait_for("False", 20)  # the answer to the question whether there is anything: none
+            process.send_signal(signal.SIGKILL)
+        answer = cable.umqtt("deploy", "--no-wait", "--json")
+        assert answer.code == 0, answer.stderr
+        assert answer.json["changed"]
+        again = cable.umqtt("deploy", "--no-wait", "--json").json
+        assert (again["changed"], again["send"], again["remove"]) == (False, {}, [])
+
+
+def test_programs_and_modules_of_others_are_refused_and_replaced_only_when_told(virtual: VirtualBoard):
+    with Board(virtual.port, restart=False) as board:
+        board.put("/boot.py", b"# a fresh board's boot.py\n#import esp\n\n")
+        board.put("/main.py", b"print('mine')")
+        board.put("/app/lib.py", b"version = 'mine'")
+    compiled = Build("3", "UNIX", (), {"/app/lib.mpy": b"M\x06", "/boot.py": b"# ours", "/main.py": b"print('ours')"})
+    with pytest.raises(KitError, match=r"/main\.py on .* overwritten; /app/lib\.py .* --replace") as caught:
+        deploy_set(virtual.port, compiled)
+    assert caught.value.exit_code == 5
+    with Board(virtual.port, restart=False) as board:
+        assert board.get("/main.py") == b"print('mine')"
+        assert RECORD not in board.list_files()
+    assert deploy_set(virtual.port, compiled, replace_files=True) == list(compiled.files)
+    with Board(virtual.port, restart=False) as board:
+        assert board.get("/app/lib.py") is None
+
+
+def test_a_flash_without_room_is_refused_before_anything_changes(virtual: VirtualBoard):
+    deploy_set(virtual.port, OLD)
+    large = replace(NEW, files={**NEW.files, "/app/large.py": b"#" * 3_000_000})
+    with pytest.raises(KitError, match="KB free and needs about"):
+        deploy_set(virtual.port, large)
+    assert RUNS_OLD in said_after_power_cycle(virtual)
+
+
+def test_a_board_that_cannot_load_what_is_compiled_here_is_told_before(virtual: VirtualBoard):
+    with Board(virtual.port) as board:
+        info = board.info()
+    check_compatible(info)
+    with pytest.raises(KitError, match=r"loads \.mpy version 5, and mpy-cross here makes version 6"):
+        check_compatible(replace(info, mpy_version=5))
+    with pytest.raises(KitError, match=r"has MicroPython 1\.24\.1, and needs 1\.25 or newer"):
+        check_compatible(replace(info, version="1.24.1"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (None, {"tls", "websocket"}),
+        ({"brokers": ["mqtt://a"]}, set()),
+        ({"brokers": ["mqtts://a"]}, {"tls"}),
+        ({"brokers": ["mqtt://a"], "update_url": "https://a/"}, {"tls"}),
+    ],
+)
+def test_the_settings_decide_on_optional_modules(settings, expected):
+    assert optional_modules(settings) == expected
+    modules = library_modules(["client", "tls", "websocket", "simple", "a_new_one"], expected)
+    assert modules == sorted({"client", "a_new_one", *expected})
+
+
+def test_the_whole_firmware_is_deployed_and_its_first_reading_awaited(cable: Cable, tmp_path: Path):
+    with broker(tmp_path) as port:
+        settings = {"device_id": "pump-7", "brokers": [f"mqtt://127.0.0.1:{port}"], "interval_ms": 200}
+        with cable.board("bench", files={"settings.json": json.dumps(settings).encode()}):
+            plan = cable.umqtt("deploy", "--dry-run", "--json").json
+            assert plan["send_bytes"] > 30_000 and not plan["changed"]
+            first = cable.umqtt("deploy", "--json")
+            assert first.code == 0, first.stderr
+            assert first.json["send"] == plan["send"], "a dry run changes nothing, and tells the truth"
+            assert first.json["reading"]["id"] == "pump-7"
+            # The outbox of the old boot empties first; the reading that counts is of the new one.
+            second = cable.umqtt("deploy", "--json", "--timeout", "20")
+            assert (second.code, second.json["changed"]) == (0, False)
+            boots = [int(answer.json["reading"]["boot"].partition("-")[0]) for answer in (first, second)]
+            assert boots[1] > boots[0]
+            assert cable.umqtt("doctor").code == 0
+
+
+def test_readings_of_earlier_boots_are_passed_over(tmp_path: Path):
+    with broker(tmp_path) as port, Watch(Access((f"mqtt://127.0.0.1:{port}",)), "pump-7") as watch:
+        messages = [("fleet/pump-7/telemetry", json.dumps({"boot": boot}), 1, False) for boot in ("5-aa", "6-bb")]
+        paho.multiple([*messages[:1], ("fleet/pump-7/telemetry", "no JSON", 1, False), *messages[1:]], port=port)
+        assert watch.first(5, 10.0) == {"boot": "6-bb"}
+        with pytest.raises(KitError, match=r"within 0\.3 s, only 2 of earlier boots") as caught:
+            watch.first(6, 0.3)
+        assert caught.value.exit_code == 4
+
+
+def test_a_broker_that_is_away_or_refuses_is_told_by_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("umqtt_kit.deploy.telemetry._SUBSCRIBED_WITHIN_S", 1.0)
+    with pytest.raises(KitError, match="cannot be reached from here") as caught:
+        Watch(Access(("mqtt://127.0.0.1:1",)), "pump-7")
+    assert caught.value.exit_code == 4
+    passwords = tmp_path / "passwords"
+    command = [sys.executable, "-m", "umqtt_kit", "passwd", str(passwords), "pump-7", "--stdin"]
+    subprocess.run(command, input="right", text=True, check=True, capture_output=True)
+    with broker(tmp_path, "allow_anonymous false", f"password_file {passwords}") as port:
+        wrong = Access((f"mqtt://127.0.0.1:{port}",), "pump-7", "wrong")
+        with pytest.raises(KitError, match="user name or password are wrong"):
+            Watch(wrong, "pump-7")
+        assert "wrong" not in repr(wrong)
+        Watch(replace(wrong, password="right"), "pump-7").__exit__(None, None, None)
