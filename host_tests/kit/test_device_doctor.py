@@ -1,0 +1,109 @@
+"""umqtt doctor: each fault is found, named with what to do, and decides the exit code."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from cable import Answer, Cable, broker
+from umqtt_kit.device import Board
+from umqtt_kit.doctor.checks import split_address
+
+
+def checks(answer: Answer) -> dict[str, dict]:
+    found = {check["name"]: check for check in answer.json["checks"]}
+    for check in found.values():
+        assert check["state"] == "ok" or check["remedy"], f"nothing to do about it: {check}"
+    assert answer.json["ok"] == (answer.code == 0)
+    return found
+
+
+def test_a_fresh_board_lacks_application_and_settings(cable: Cable):
+    with cable.board():
+        answer = cable.umqtt("doctor", "--json")
+        found = checks(answer)
+        assert answer.code == 5
+        assert {name for name, check in found.items() if check["state"] == "ok"} == {
+            "port", "micropython", "flash", "heap", "clock",
+        }  # fmt: skip
+        assert found["application"]["remedy"] == "umqtt deploy"
+        assert found["settings"]["remedy"] == "umqtt provision"
+
+
+def test_a_port_that_does_not_answer_ends_it_with_3(cable: Cable, tmp_path: Path):
+    port = tmp_path / "ttyUSB0"
+    port.touch()
+    answer = cable.umqtt("doctor", "--json", "--device", str(port))
+    assert answer.code == 3
+    assert list(checks(answer)) == ["port"]
+
+
+def test_wifi_and_broker_are_tried_from_the_board_and_broker_from_here(cable: Cable, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("umqtt_kit.doctor.checks._JOIN_WITHIN_MS", 300)
+    monkeypatch.setattr("umqtt_kit.deploy.telemetry._SUBSCRIBED_WITHIN_S", 1.0)
+    with broker(tmp_path) as port, socket.socket() as refused:
+        refused.bind(("127.0.0.1", 0))  # not listening: whoever connects is refused
+        closed = f"mqtt://127.0.0.1:{refused.getsockname()[1]}"
+        settings = {"brokers": [f"mqtt://127.0.0.1:{port}", closed], "wifi": ["workshop"]}
+        secrets = {"wifi": {"workshop": "right-password"}}
+        files = {"settings.json": json.dumps(settings).encode(), "secrets.json": json.dumps(secrets).encode()}
+        with cable.board(files=files) as board:
+            board.hooks(networks={"workshop": "right-password", "other": ""})
+            answer = cable.umqtt("doctor", "--json")
+            found = checks(answer)
+            assert found["wifi"]["text"] == "workshop, address 127.0.0.1"
+            assert found["wifi in range"]["state"] == "ok"
+            assert found[f"mqtt://127.0.0.1:{port} from the board"]["state"] == "ok"
+            assert "no connection" in found[f"{closed} from the board"]["text"]
+            assert found["broker from here"]["state"] == "ok"
+
+            board.hooks(networks={"workshop": "another-password"})
+            answer = cable.umqtt("doctor", "--json")
+            found = checks(answer)
+            assert found["wifi"]["state"] == "fail"
+            assert "workshop: the password is wrong" in found["wifi"]["text"]
+            assert not any("from the board" in name for name in found), "what depends on it is left out"
+            assert "right-password" not in answer.stdout + answer.stderr
+
+            board.hooks(networks={"other": ""})
+            found = checks(cable.umqtt("doctor", "--json"))
+            assert "seen: other" in found["wifi in range"]["text"]
+            assert "workshop: it is not in range" in found["wifi"]["text"]
+
+
+def test_only_the_network_at_fault_is_exit_code_4_and_files_at_fault_5(cable: Cable, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("umqtt_kit.deploy.telemetry._SUBSCRIBED_WITHIN_S", 0.5)
+    with cable.board(files={"settings.json": b'{"brokers": ["mqtt://127.0.0.1:1"]}'}) as board:
+        assert cable.umqtt("deploy", "--no-wait").code == 0
+        answer = cable.umqtt("doctor", "--json")
+        found = checks(answer)
+        assert answer.code == 4
+        assert found["broker from here"]["state"] == "warn"
+        assert "files as deployed" in found["application"]["text"]
+        with Board(board.port) as connected:
+            connected.put("/app/clock.mpy", b"damaged")
+        answer = cable.umqtt("doctor", "--json")
+        assert answer.code == 5
+        assert "/app/clock.mpy" in checks(answer)["application"]["text"]
+        with Board(board.port) as connected:
+            connected.put("/settings.json", b'{"brokers": ["mqtt://127.0.0.1:1"], "interval": 1}')
+        found = checks(cable.umqtt("doctor", "--json"))
+        assert "did you mean interval_ms" in found["settings"]["text"]
+        shown = cable.umqtt("doctor")
+        assert "fail  settings" in shown.stdout and "try: umqtt provision" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [
+        ("mqtt://host", ("mqtt", "host", None)),
+        ("mqtts://host:8884", ("mqtts", "host", 8884)),
+        ("mqtt://[::1]:1883", ("mqtt", "::1", 1883)),
+        ("mqtt://[::1]", ("mqtt", "::1", None)),
+        ("ws://host/path", ("ws", "host", None)),
+    ],
+)
+def test_an_address_is_taken_apart(address: str, parts: tuple):
+    assert split_address(address) == parts

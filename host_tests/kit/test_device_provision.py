@@ -1,0 +1,259 @@
+"""umqtt provision: what a board is told is checked before, hidden always, and whole at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cable import Cable
+from umqtt_kit.device import Board, Configuration
+from umqtt_kit.device.configuration import check, read_configuration
+from umqtt_kit.provision.values import Change, target
+from umqtt_kit.provision.write import write
+
+# Each unmistakable, so that it can be looked for in everything that was printed.
+WIFI_SECRET, MQTT_SECRET = "wifi-Geheim-1", "mqtt-Geheim-2"
+BROKER = "mqtt://127.0.0.1:1883"
+VALUES = {
+    "settings": {"device_id": "pump-7", "brokers": [BROKER]},
+    "wifi": [{"ssid": "workshop", "password": WIFI_SECRET}],
+    "mqtt": {"username": "pump-7", "password": MQTT_SECRET},
+}
+
+
+def private(file: Path, text: str) -> str:
+    file.write_text(text)
+    file.chmod(0o600)
+    return str(file)
+
+
+def on_board(port: str) -> tuple[dict, dict]:
+    with Board(port, restart=False) as board:
+        there = read_configuration(board)
+    return there.settings or {}, there.secrets or {}
+
+
+def certificate(folder: Path) -> Path:
+    command = [sys.executable, "-m", "umqtt_kit", "certs", "ca", "--dir", str(folder)]
+    subprocess.run(command, capture_output=True, check=True)
+    return folder / "ca.pem"
+
+
+def test_values_from_a_file_reach_the_board_and_no_secret_the_screen(cable: Cable, tmp_path: Path):
+    with cable.board() as board:
+        file = private(tmp_path / "pump.json", json.dumps(VALUES))
+        answer = cable.umqtt("provision", "--from", file, "--json")
+        assert (answer.code, answer.json["boards"][0]["device_id"]) == (0, "pump-7")
+        settings, secrets = on_board(board.port)
+        assert settings == {"device_id": "pump-7", "brokers": [BROKER], "wifi": ["workshop"]}
+        assert secrets == {
+            "wifi": {"workshop": WIFI_SECRET},
+            "mqtt": {"username": "pump-7", "password": MQTT_SECRET},
+        }
+        again = cable.umqtt("provision", "--from", file, "--json")
+        assert again.json["boards"][0]["changed"] == [], "what is there already is not written again"
+        changed = cable.umqtt("provision", "--set", "interval_ms=5000", "--json")
+        assert changed.json["boards"][0]["changed"] == ["/settings.json"]
+        shown = cable.umqtt("provision", "--show")
+        assert "settings.interval_ms = 5000" in shown.stdout and '"workshop": "(set)"' in shown.stdout
+        as_json = cable.umqtt("provision", "--show", "--json").json
+        assert as_json["secrets"]["mqtt"] == {"username": "pump-7", "password": "(set)"}
+        printed = "".join(part.stdout + part.stderr for part in (answer, again, changed, shown))
+        printed += json.dumps(as_json)
+        assert WIFI_SECRET not in printed and MQTT_SECRET not in printed
+        assert "Geheim" not in repr(target(read_configuration_of(board.port), Change()))
+
+
+def read_configuration_of(port: str):
+    with Board(port, restart=False) as board:
+        return read_configuration(board)
+
+
+def test_a_wrong_value_is_named_and_nothing_is_written(cable: Cable, tmp_path: Path):
+    with cable.board() as board:
+        for values, named in (
+            ({"settings": {"brokers": ["http://x"]}}, "brokers: address 1"),
+            ({"settings": {"brokers": [BROKER], "interval": 5}}, "did you mean interval_ms"),
+            ({"settings": {"brokers": ["mqtts://x"]}}, "tls.ca: is missing"),
+            ({**VALUES, "wifi": [{"ssid": "workshop", "password": "short"}]}, "wifi.workshop"),
+            ({"passwords": {}}, "must be an object with some of"),
+            ({"tls": {"ca": "no-such-file"}}, "no-such-file"),
+        ):
+            answer = cable.umqtt("provision", "--from", private(tmp_path / "bad.json", json.dumps(values)))
+            assert answer.code == 2, values
+            assert named in answer.stderr
+            assert len(answer.stderr.splitlines()) == 1
+            assert "short" not in answer.stderr
+        assert on_board(board.port) == ({}, {})
+
+
+def test_a_file_with_secrets_that_others_may_read_is_refused(cable: Cable, tmp_path: Path):
+    with cable.board():
+        for option, name in (("--from", "pump.json"), ("--csv", "boards.csv")):
+            file = tmp_path / name
+            file.write_text(json.dumps(VALUES))
+            file.chmod(0o640)
+            answer = cable.umqtt("provision", option, str(file))
+            assert (answer.code, f"chmod 600 {file}" in answer.stderr) == (2, True)
+
+
+def test_a_broken_file_is_refused_without_showing_what_is_in_it(cable: Cable, tmp_path: Path):
+    with cable.board():
+        file = private(tmp_path / "broken.json", json.dumps(VALUES)[:-1])
+        answer = cable.umqtt("provision", "--from", file)
+        assert answer.code == 2 and "is not JSON (line 1)" in answer.stderr
+        assert "Geheim" not in answer.stderr
+
+
+def test_the_ca_goes_along_and_the_settings_may_then_be_encrypted(cable: Cable, tmp_path: Path):
+    ca = certificate(tmp_path / "authority")
+    values = {"settings": {"brokers": ["mqtts://broker.example"]}, "tls": {"ca": str(ca)}}
+    with cable.board() as board:
+        answer = cable.umqtt("provision", "--from", private(tmp_path / "tls.json", json.dumps(values)), "--json")
+        assert answer.json["boards"][0]["changed"] == ["/ca.pem", "/secrets.json", "/settings.json"], answer.stderr
+        with Board(board.port, restart=False) as connected:
+            assert connected.get("/ca.pem") == ca.read_bytes()
+        assert on_board(board.port)[1] == {"tls": {"ca": "/ca.pem"}}
+
+
+def test_at_every_step_settings_and_secrets_go_together(cable: Cable, monkeypatch: pytest.MonkeyPatch):
+    class Interrupted(BaseException):
+        pass
+
+    old = Change({"brokers": [BROKER]}, [("home", "home-password")])
+    new = Change({"brokers": ["mqtts://broker.example"]}, [("work", "work-password")], {}, {"ca": b"-----BEGIN"})
+    puts = Board.put
+    limit = 0
+    with cable.board() as virtual, Board(virtual.port, restart=False) as board:
+        ended = False
+        while not ended:
+            board.remove(["/ca.pem"])
+            write(board, target(Configuration(None, None), old))
+            done = 0
+
+            def put(self: Board, path: str, data: bytes, allowed: int = limit) -> None:
+                nonlocal done
+                if done == allowed:
+                    raise Interrupted
+                puts(self, path, data)
+                done += 1
+
+            with monkeypatch.context() as patch:
+                patch.setattr(Board, "put", put)
+                try:
+                    write(board, target(read_configuration(board), new))
+                    ended = True
+                except Interrupted:
+                    limit += 1
+            there = read_configuration(board)
+            settings, secrets = check(there.settings, there.secrets)
+            assert set(settings["wifi"]) <= set(secrets["wifi"]), f"a network without its password after {limit} writes"
+            assert settings["wifi"] in (["home"], ["work"])
+        assert list(secrets["wifi"]) == ["work"], "the passwords of networks that are gone do not stay"
+        assert limit == 4
+
+
+def test_a_person_is_asked_and_passwords_are_not_shown(cable: Cable, tmp_path: Path):
+    with cable.board() as board:
+        answers = [
+            ("Device id", "pump 7"),  # refused: a space
+            ("only letters, digits", None),
+            ("Device id", "pump-7"),
+            ("Wi-Fi network 1", "workshop"),
+            ("Password of workshop", "short"),  # refused: too short
+            ("8 to 63 characters", None),
+            ("Password of workshop", WIFI_SECRET),
+            ("Wi-Fi network 2", ""),
+            ("Broker 1", BROKER),
+            ("Broker 2", ""),
+            ("User name", "pump-7"),
+            ("Password of pump-7", MQTT_SECRET),
+        ]
+        shown, code = _typed(answers)
+        assert code == 0, shown
+        assert "Geheim" not in shown and "short" not in shown
+        settings, secrets = on_board(board.port)
+        assert settings == {"device_id": "pump-7", "wifi": ["workshop"], "brokers": [BROKER]}
+        assert secrets == {"wifi": {"workshop": WIFI_SECRET}, "mqtt": VALUES["mqtt"]}
+        # Enter keeps everything, the passwords as well.
+        kept = [(question, "") for question, answer in answers if answer and answer not in ("pump 7", "short")]
+        questions = [*kept[:3], ("Wi-Fi network 2", ""), ("Broker 1", ""), ("Broker 2", ""), *kept[-2:]]
+        shown, code = _typed(questions)
+        assert code == 0, shown
+        assert on_board(board.port) == (settings, secrets)
+
+
+def _typed(answers: list[tuple[str, str | None]]) -> tuple[str, int]:
+    """Run `umqtt provision` on a terminal; each answer is typed when its question has been shown."""
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "umqtt_kit", "provision"]
+    with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True) as process:
+        os.close(slave)
+        shown, searched = "", 0
+        for question, answer in answers:
+            while question not in shown[searched:]:
+                shown += os.read(master, 4096).decode()
+            searched = shown.index(question, searched) + len(question)
+            if answer is not None:
+                # The question ends with its colon; only then is the echo off.
+                while ": " not in shown[searched:]:
+                    shown += os.read(master, 4096).decode()
+                searched = shown.index(": ", searched) + 2
+                os.write(master, answer.encode() + b"\n")
+        while True:
+            try:
+                shown += os.read(master, 4096).decode()
+            except OSError:  # the terminal's last user has ended
+                break
+        code = process.wait(20)
+    os.close(master)
+    return shown, code
+
+
+def test_without_a_terminal_nobody_is_asked(cable: Cable):
+    with cable.board():
+        done = subprocess.run(
+            [sys.executable, "-m", "umqtt_kit", "provision"], stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+        assert done.returncode == 2
+        assert "there is no terminal to ask on — use --from" in done.stderr
+
+
+def test_many_boards_from_a_table_each_by_its_unique_id(cable: Cable, tmp_path: Path):
+    header = "unique_id,port,device_id,brokers,wifi,wifi_password,wifi2,interval_ms\n"
+    with cable.board("one", unique_id=b"\x02aaaaa") as one, cable.board("two", unique_id=b"\x02bbbbb") as two:
+        rows = (
+            f"026161616161,,pump-1,{BROKER},workshop,{WIFI_SECRET},guests,500\n"
+            f",two,pump-2,{BROKER} mqtt://b.example,workshop,{WIFI_SECRET},,\n"
+        )
+        answer = cable.umqtt("provision", "--csv", private(tmp_path / "boards.csv", header + rows))
+        assert answer.code == 0, answer.stderr
+        assert "pump-1" in answer.stdout and "pump-2" in answer.stdout and "Geheim" not in answer.stdout
+        settings, secrets = on_board(one.port)
+        assert settings == {
+            "device_id": "pump-1", "brokers": [BROKER], "wifi": ["workshop", "guests"], "interval_ms": 500,
+        }  # fmt: skip
+        assert secrets["wifi"] == {"workshop": WIFI_SECRET, "guests": ""}
+        assert on_board(two.port)[0]["brokers"] == [BROKER, "mqtt://b.example"]
+
+        before = on_board(one.port), on_board(two.port)
+        good = f"026161616161,,pump-9,{BROKER},,,,\n"
+        for bad, code, named in (
+            (f"026262626262,,pump-2,{BROKER},,,,soon\n", 2, "line 3: settings.json: interval_ms"),
+            (f"026262626262,,pump-9,{BROKER},,,,\n", 2, "line 3: device_id pump-9 is that of line 2"),
+            (f"026161616161,,pump-2,{BROKER},,,,\n", 2, "is that of line 2"),
+            (f",one,pump-2,{BROKER},,,,\n", 2, "one is named twice"),
+            (f"ffffffffffff,,pump-2,{BROKER},,,,\n", 3, "no board ffffffffffff is connected"),
+            (f",,pump-2,{BROKER},,,,\n", 2, "give unique_id or port"),
+            ("026262626262,,pump-2\n", 2, "not as many cells"),
+            (f"026262626262,,pump-2,{BROKER},workshop,bad,,\n", 2, "wifi.workshop"),
+        ):
+            answer = cable.umqtt("provision", "--csv", private(tmp_path / "bad.csv", header + good + bad))
+            assert (answer.code, named in answer.stderr) == (code, True), answer.stderr
+            assert "nothing was written" in answer.stderr
+        assert (on_board(one.port), on_board(two.port)) == before
