@@ -119,6 +119,9 @@ class Commands:
             return
         except CommandError as error:
             self._finish(order, command_id, False, str(error))
+        except Exception as error:  # noqa: BLE001 - a mistake in one command: whoever sent it is told
+            self.error = "%s: %r" % (name, error)
+            self._finish(order, command_id, False, "failed: %r" % error)
 
     def _finish(self, order, command_id, ok, result):
         reply = encode_reply(command_id, ok, result)

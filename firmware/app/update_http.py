@@ -25,7 +25,10 @@ def parse(url, transports):
         if not factory:
             raise CommandError("https needs tls.ca in secrets.json")
         return factory, host, int(port or 443), path
-    from umqtt_robust.transport import TCP
+    try:
+        from umqtt_robust import TCP  # the library as it is deployed: one module
+    except ImportError:
+        from umqtt_robust.transport import TCP
 
     return lambda host, port, path: TCP(host, port), host, int(port or 80), path
 

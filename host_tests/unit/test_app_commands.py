@@ -298,3 +298,12 @@ def test_the_oldest_ids_are_forgotten_first():
             world.acknowledge()
         equal(world.board.commands.executed, executed, "life %d" % life)
         world.boot()
+
+
+def test_a_mistake_in_a_command_is_answered_and_the_next_one_works():
+    world = World()
+    del world.board.version
+    reply = world.send("1", "ping")
+    equal(reply["ok"], False)
+    assert "AttributeError" in reply["result"]
+    equal(world.send("2", "get")["ok"], True)

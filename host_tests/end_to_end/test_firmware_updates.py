@@ -1,0 +1,169 @@
+"""A version goes onto a running board over the air, through `umqtt ota`; one that fails does not stay."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from paho_subscriber import Subscriber
+from umqtt_kit.deploy.build import build
+from umqtt_kit.deploy.telemetry import Access
+from umqtt_kit.errors import EXIT_DEVICE, EXIT_NO_DEVICE, KitError
+from umqtt_kit.mpy_cross import compile_file
+from umqtt_kit.ota.release import Release, make_release
+from umqtt_kit.ota.talk import Talk
+from umqtt_kit.ota.web import WebServer
+from umqtt_testkit.board import VirtualBoard
+from umqtt_testkit.interpreter import MicroPythonMissing
+
+_ID = "pump-7"
+_OLD, _NEW = "0.0.9", "0.1.0"
+_TIMEOUT_S = 60.0
+
+
+@cache
+def _files() -> dict[str, bytes]:
+    return dict(build("UNIX", ()).files)
+
+
+def _compiled(folder: Path, name: str, source: str) -> bytes:
+    path = folder / name
+    path.write_text(source)
+    compile_file(path, path.with_suffix(".mpy"))
+    return path.with_suffix(".mpy").read_bytes()
+
+
+@pytest.fixture
+def board(tmp_path: Path, broker: int) -> Iterator[VirtualBoard]:
+    try:
+        board = VirtualBoard(tmp_path / "flash.img")
+    except MicroPythonMissing as missing:
+        pytest.skip(str(missing))
+    settings = {
+        "device_id": _ID,
+        "brokers": [f"mqtt://127.0.0.1:{broker}"],
+        "interval_ms": 200,
+        "ntp_host": "",
+        "board": "UNIX",
+    }
+    files: dict[str, bytes | Path] = dict(_files())
+    # Crashes are waited out at once, not for the sake of a person at the console.
+    postmortem = (Path(__file__).resolve().parents[2] / "firmware/postmortem.py").read_text()
+    assert "_PAUSE_S = 10" in postmortem
+    with board:
+        board.install(
+            {
+                **files,
+                "/app/__init__.mpy": _compiled(tmp_path, "__init__.py", f'VERSION = "{_OLD}"'),
+                "/postmortem.mpy": _compiled(
+                    tmp_path, "postmortem.py", postmortem.replace("_PAUSE_S = 10", "_PAUSE_S = 0")
+                ),
+                "/settings.json": json.dumps(settings).encode(),
+            }
+        )
+        board.start()
+        yield board
+
+
+def _ota(broker: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "umqtt_kit", "ota", _ID, "--broker", f"mqtt://127.0.0.1:{broker}", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+
+def _talk(broker: int) -> Talk:
+    return Talk(Access((f"mqtt://127.0.0.1:{broker}",)), _ID)
+
+
+def _status(subscriber: Subscriber) -> dict:
+    return subscriber.payloads("status")[-1]
+
+
+def test_a_version_comes_through_the_broker_and_goes_again(board: VirtualBoard, broker: int, subscriber: Subscriber):
+    assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
+    ended = _ota(broker, "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout) == {"device": _ID, "before": _OLD, "slot": "a", "version": _NEW}
+    assert subscriber.wait_for(lambda: "trial" not in _status(subscriber) and _status(subscriber)["fw"] == _NEW)
+    ended = _ota(broker, "--rollback")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == f"{_ID} runs {_OLD} in slot base, confirmed\n"
+    # Nothing was lost on the way: each boot has counted from 0 without a gap.
+    for boot in {one.boot for one in subscriber.received}:
+        seqs = sorted(one.seq for one in subscriber.received if one.boot == boot)
+        assert seqs == list(range(len(seqs)))
+
+
+def test_a_version_comes_from_a_web_server(board: VirtualBoard, broker: int, subscriber: Subscriber):
+    assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
+    ended = _ota(broker, "--http")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == f"{_ID} runs {_NEW} in slot a, confirmed\n"
+
+
+def test_a_power_cut_in_the_middle_only_delays_it(board: VirtualBoard, broker: int, subscriber: Subscriber):
+    assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
+    release = make_release(_NEW, _files())
+    sent: list[int] = []
+
+    def on_sent(size: int) -> None:
+        sent.append(size)
+        if len(sent) in (20, 60):
+            board.kill()
+            board.start()
+
+    with _talk(broker) as talk:
+        talk.serve(release, on_sent)
+        args = {"mqtt": True, "sha256": release.manifest, "version": _NEW}
+        assert talk.ask("update", args, _TIMEOUT_S) == {"slot": "a", "version": _NEW}
+    # What was in flash before the cut was not sent again, but for the file that was being written.
+    assert sum(sent) < release.size + 2 * max(map(len, release.objects.values()))
+
+
+def _bad_release(folder: Path, files: dict[str, str]) -> Release:
+    changed = {f"/app/{name}.mpy": _compiled(folder, f"{name}.py", source) for name, source in files.items()}
+    return make_release("0.2.0", {**_files(), **changed})
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"application": "raise ValueError('a bad version')"},
+        {"application": "import machine\ndef build():\n    machine.WDT(timeout=300)\n    while True: pass"},
+        {"application": "import machine\nmachine.reset()"},
+    ],
+    ids=["crashes", "hangs", "resets"],
+)
+def test_a_version_that_fails_is_started_once_and_given_up(
+    board: VirtualBoard, broker: int, subscriber: Subscriber, tmp_path: Path, files: dict[str, str]
+):
+    assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
+    release = _bad_release(tmp_path, files)
+    with _talk(broker) as talk, WebServer(release, "127.0.0.1", 0, lambda size: None) as server:
+        args = {"url": server.url, "sha256": release.manifest, "version": "0.2.0"}
+        with pytest.raises(KitError, match="rolled back: a was started and not confirmed") as failed:
+            talk.ask("update", args, _TIMEOUT_S)
+    assert failed.value.exit_code == EXIT_DEVICE
+    assert subscriber.wait_for(lambda: _status(subscriber)["online"])
+    assert (_status(subscriber)["fw"], _status(subscriber)["slot"], _status(subscriber)["rolled_back"]) == (
+        _OLD,
+        "base",
+        "a",
+    )
+    if "raise" in files["application"]:
+        assert subscriber.wait_for(lambda: any("a bad version" in one["text"] for one in subscriber.payloads("log")))
+
+
+def test_a_device_that_is_not_there_is_exit_code_3(broker: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("umqtt_kit.commands.ota._ANSWER_S", 0.3)
+    from click.testing import CliRunner
+    from umqtt_kit.commands.ota import ota
+
+    result = CliRunner().invoke(ota, ["nobody", "--broker", f"mqtt://127.0.0.1:{broker}"])
+    assert isinstance(result.exception, KitError)
+    assert result.exception.exit_code == EXIT_NO_DEVICE
+    assert "nobody did not answer" in str(result.exception)

@@ -1,0 +1,50 @@
+"""The files of a version that can go over the air, each known by its SHA-256, and the manifest that names them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from umqtt_kit.deploy.build import build
+
+# What the cable alone may write, startup.py and postmortem.py among it, lies elsewhere.
+FOLDERS = ("/app/", "/lib/")
+
+
+@dataclass(frozen=True)
+class Release:
+    """objects: SHA-256 in hex to content, the manifest among them; manifest: its SHA-256, which the command names."""
+
+    version: str
+    manifest: str
+    objects: dict[str, bytes]
+    files: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of all objects."""
+        return sum(map(len, self.objects.values()))
+
+
+def make_release(version: str, files: Mapping[str, bytes]) -> Release:
+    """files: path on the board to content; those outside of FOLDERS are left out. Raises ValueError for the version."""
+    if not version or len(version) > 40 or not version.isascii() or len(version.split()) != 1:
+        raise ValueError(f"{version!r} is no version: at most 40 ASCII characters without spaces")
+    lines = [f"umqtt-manifest 1 {version}"]
+    objects: dict[str, bytes] = {}
+    for path, content in sorted(files.items()):
+        if path.startswith(FOLDERS):
+            digest = hashlib.sha256(content).hexdigest()
+            objects[digest] = content
+            lines.append(f"{digest} {len(content)} {path[1:]}")
+    manifest = ("\n".join(lines) + "\n").encode()
+    name = hashlib.sha256(manifest).hexdigest()
+    objects[name] = manifest
+    return Release(version, name, objects, len(lines) - 1)
+
+
+def build_release(board: str, optional: Iterable[str], version: str | None = None) -> Release:
+    """The firmware of this installation, compiled for a board (a folder under boards/). Raises KitError, ValueError."""
+    built = build(board, optional)
+    return make_release(version or built.version, built.files)
