@@ -1,0 +1,82 @@
+"""The commands of docs/tools.md, run in their order on a virtual board, print what the page says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from umqtt_testkit.board import VirtualBoard
+from umqtt_testkit.interpreter import MicroPythonMissing
+from umqtt_testkit.registry import registered
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "tools.md"
+
+
+def sessions(page: str) -> list[tuple[str, list[str]]]:
+    """(command, lines that it prints) of every block marked `console`; those marked `norun` need hardware."""
+    found: list[tuple[str, list[str]]] = []
+    for block in re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                found.append((line[2:], []))
+            elif line.strip():
+                found[-1][1].append(line)
+    return found
+
+
+def prints(line: str) -> re.Pattern[str]:
+    """The line with any space for each space, and anything for an ellipsis."""
+    parts = [r"\s+".join(re.escape(word) for word in part.split()) for part in line.split("…")]
+    return re.compile(".*".join(parts))
+
+
+def test_the_page_shows_what_the_commands_print(tmp_path: Path):
+    page = PAGE.read_text()
+    values = json.loads(re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0])
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    os.environ["XDG_RUNTIME_DIR"], before = str(runtime), os.environ.get("XDG_RUNTIME_DIR")
+    broker = subprocess.Popen([sys.executable, "-m", "umqtt_broker", "-p", "0"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert broker.stdout is not None
+        port = broker.stdout.readline().rpartition(":")[2].strip()
+        # A broker of its own stands where the page says 1883.
+        values["settings"]["brokers"] = [f"mqtt://127.0.0.1:{port}"]
+        file = tmp_path / "pump-7.json"
+        file.write_text(json.dumps(values))
+        file.chmod(0o600)
+        with VirtualBoard(tmp_path / "bench.img") as board, registered("bench", board.port):
+            board.start()
+            for command, expected in sessions(page):
+                _run_and_compare(command, expected, tmp_path)
+    except MicroPythonMissing as missing:
+        pytest.skip(str(missing))
+    finally:
+        broker.terminate()
+        broker.wait(10)
+        if before is None:
+            del os.environ["XDG_RUNTIME_DIR"]
+        else:
+            os.environ["XDG_RUNTIME_DIR"] = before
+
+
+def _run_and_compare(command: str, expected: list[str], folder: Path) -> None:
+    program, *arguments = command.split()
+    assert program == "umqtt"
+    done = subprocess.run(
+        [sys.executable, "-m", "umqtt_kit", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        # Whatever is plugged in there, the page's board is meant.
+        env={**os.environ, "UMQTT_DEVICE": "bench"},
+    )
+    assert done.returncode == 0, f"{command}: {done.stderr}"
+    for line in expected:
+        assert prints(line).search(done.stdout), f"{command} does not print {line!r}, but:\n{done.stdout}"
