@@ -131,11 +131,13 @@ def test_interrupted_anywhere_the_board_runs_old_or_new_or_nothing_and_is_deploy
         assert "runs" not in said or state != "nothing", f"a mixture after {limit} steps: {said}"
         assert "Traceback" not in said, f"after {limit} steps: {said}"
         seen.add(state)
-        if not ended and state != "old":
-            deploy_set(virtual.port, NEW)
+        if ended:
+            break
+        # Going on and going back find, each in its turn, what the other half of the files was.
+        for build, left_over in ((NEW, "/app/gone.py"), (OLD, "/app/fresh.py"))[limit % 2 :]:
+            deploy_set(virtual.port, build)
             with Board(virtual.port, restart=False) as board:
-                assert "/app/gone.py" not in board.list_files(), f"after {limit} steps"
-            deploy_set(virtual.port, OLD)
+                assert left_over not in board.list_files(), f"after {limit} steps"
     print(limit, "steps")
     assert limit > 15
     assert seen == {"old", "nothing", "new"}
