@@ -38,6 +38,7 @@ class Application:
         board.crash_report.step(board.client)
         board.actions.step()
         board.commands.step()
+        board.gaps.step(board.client, board.settings["outbox"])
         wait_ms = _LONGEST_WAIT_MS
         for part in (board.update, board.ntp, board.telemetry, board.discovery, board.sleeper):
             if part:

@@ -15,6 +15,7 @@ from app.board import Board
 from app.clock import Clock, set_calendar, system_clock
 from app.commands import Commands
 from app.crash import CrashReport
+from app.gaps import Gaps
 from app.health import Health, reset_cause, start_watchdog
 from app.identity import Identity, hardware_id
 from app.ledger import Ledger
@@ -27,6 +28,7 @@ from app.wifi import Wifi
 from umqtt_robust import Client, Will
 from umqtt_robust.errors import InvalidArgument, StoreError
 from umqtt_robust.flash import FlashStore
+from umqtt_robust.policy import DROP_OLDEST
 from umqtt_robust.store import MemoryStore
 
 _STATE_FOLDER = "/state"
@@ -53,7 +55,12 @@ def assemble(folder):
     board.status = Status(identity, VERSION, "safe mode" if boots.safe else "boot", extra)
     state_folder = _state_folder(folder)
     board.client = client = _client(settings, secrets, identity, board.status, state_folder)
-    board.log = log = Log(client, identity)
+    slots = settings["outbox"]
+    # The last quarter of the outbox is for readings and replies.
+    board.log = log = Log(client, identity, clock, settings["log_level"], slots * 3 // 4)
+    board.gaps = Gaps(state_folder + "/gaps", identity.boot, log.report)
+    client.on_dropped = board.gaps.on_dropped
+    board.gaps.on_other = board.dropped
     for level, text in (("warning", boots.error), ("error", client.store_error)):
         if text:
             log.report(level, text)
@@ -68,21 +75,29 @@ def assemble(folder):
     board.commands = Commands(client, identity.topic("reply"), Ledger(state_folder + "/commands"), board.actions)
     client.on(command_topic, board.commands.handle)
     client.subscribe(command_topic, qos=2)
-    board.health = Health(client, clock, board.telemetry, boots, board.restart)
+    board.health = Health(client, clock, board.telemetry, boots, board.restart, board.status)
     return board
 
 
 def _add_telemetry(board, wake):
     # What safe mode does without.
-    from app.sensors import LoopTimer, System
+    from app.sensors import Sensors
+    from app.sensors.system import LoopTimer, System
     from app.telemetry import Telemetry
 
-    board.loop_timer = LoopTimer(board.clock)
-    sensors = (System(board.clock, board.loop_timer),)
+    clock, settings, report = board.clock, board.settings, board.log.report
+    board.loop_timer = LoopTimer(clock)
+    board.sensors = sensors = Sensors(clock, report)
+    sensors.add("system", System(clock, board.loop_timer, board.wifi))
+    if sys.platform in ("esp32", "rp2"):
+        sensors.configure({"module": "chip"})
+    for entry in settings["sensors"]:
+        sensors.configure(entry)
     board.telemetry = Telemetry(
-        board.client, board.identity, board.clock, sensors, board.settings["interval_ms"], board.log.report
-    )
-    if board.settings["sleep_s"]:
+        board.client, board.identity, clock, sensors, settings["interval_ms"], report, board.gaps,
+        settings["telemetry_qos"], settings["expires_s"],
+    )  # fmt: skip
+    if settings["sleep_s"]:
         board.sleep(wake)
 
 
@@ -103,6 +118,7 @@ def _client(settings, secrets, identity, status, state_folder):
     options = {
         "keep_alive": settings["keep_alive"],
         "clean_session": False,
+        "policy": DROP_OLDEST,
         "will": Will(status.topic, status.payload(False, "connection lost"), qos=1, retain=True),
     }
     if "username" in secrets["mqtt"]:

@@ -1,27 +1,103 @@
-"""The log topic: what a person should know about this board."""
+"""The log: its last lines in RAM and on the console; warnings and errors on the log topic as well.
+
+    {"level": "warning", "text": "sensor cellar: OSError(19)", "boot": "17-…"}
+
+What is published never floods the outbox: after _BURST records one more every _REFILL_MS, and the next one that goes
+tells how many did not, as "suppressed".
+"""
 
 import json
 
 from umqtt_robust.errors import OutboxFull, StoreError
 
+_LEVELS = ("debug", "info", "warning", "error")
+_PUBLISHED_FROM = 2
+_BURST = 10
+_REFILL_MS = 60_000
+_MOST_LINES = 32
+# Of all lines kept; each has some 20 bytes beside its text.
+_MOST_CHARACTERS = 1600
+_LONGEST_LINE = 200
+# A record stays well below the smallest receive buffer in the chain, a traceback included.
+_LONGEST_TEXT = 400
+
 
 class Log:
-    """The log topic: {"level": "warning", "text": "…", "boot": "17-…"}, with further fields if any."""
+    """client, identity, clock: the application's. level: what is less important is neither kept nor shown.
+    most_pending: with more messages in the outbox records are refused, since they would push readings out.
 
-    def __init__(self, client, identity):
+    Counters: refused, records that found no room in the outbox; suppressed, records kept back by the rate limit.
+    """
+
+    def __init__(self, client, identity, clock, level="info", most_pending=None, write=print):
         self._client = client
+        self._clock = clock
         self._topic = identity.topic("log")
         self._boot = identity.boot
+        self._write = write
+        self._most_pending = most_pending
+        self._lines = []
+        self._size = 0
+        self._room = _BURST
+        self._refilled_at = clock.uptime_ms()
+        self.level = level
         self.refused = 0
+        self.suppressed = 0
+        self._untold = 0
 
-    def report(self, level, text, fields=None):
-        """True when the outbox took it. False: call again later; it is counted in refused."""
-        record = {"level": level, "text": text, "boot": self._boot}
+    def report(self, level, text, fields=None, always=False):
+        """Note text (str) with a level of _LEVELS. fields: dict that goes into the published record only.
+
+        always: for what must not be lost, and comes seldom: without rate limit. False: it was to be published and the
+        outbox had no room; call again later. A line that repeats the last one is not kept twice.
+        """
+        importance = _LEVELS.index(level)
+        if importance >= _LEVELS.index(self.level):
+            self._keep("%s %s" % (level, text))
+        if importance < _PUBLISHED_FROM:
+            return True
+        if not always and not self._may_go():
+            self.suppressed += 1
+            self._untold += 1
+            return True
+        record = {"level": level, "text": text[:_LONGEST_TEXT], "boot": self._boot}
+        if self._untold:
+            record["suppressed"] = self._untold
         if fields:
             record.update(fields)
+        if self._most_pending is not None and self._client.pending > self._most_pending:
+            self.refused += 1
+            return False
         try:
             self._client.publish(self._topic, json.dumps(record).encode(), qos=1)
         except (OutboxFull, StoreError):
             self.refused += 1
             return False
+        self._untold = 0
+        if not always:
+            self._room -= 1
         return True
+
+    def lines(self):
+        """The lines in RAM, the oldest first: "UPTIME_S LEVEL TEXT"."""
+        return list(self._lines)
+
+    def _keep(self, text):
+        text = text[:_LONGEST_LINE]
+        # Whoever could not be published calls again, and again.
+        if self._lines and self._lines[-1].partition(" ")[2] == text:
+            return
+        line = "%d %s" % (self._clock.uptime_ms() // 1000, text)
+        self._write(line)
+        self._lines.append(line)
+        self._size += len(line)
+        while len(self._lines) > _MOST_LINES or self._size > _MOST_CHARACTERS:
+            self._size -= len(self._lines.pop(0))
+
+    def _may_go(self):
+        now = self._clock.uptime_ms()
+        refill = (now - self._refilled_at) // _REFILL_MS
+        if refill:
+            self._room = min(self._room + refill, _BURST)
+            self._refilled_at += refill * _REFILL_MS
+        return self._room > 0

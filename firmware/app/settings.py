@@ -36,7 +36,7 @@ DEFAULTS = {
 }
 
 # What a running board takes over at once; the rest counts from the next boot on.
-LIVE = ("interval_ms", "telemetry_qos", "expires_s", "log_level", "home_assistant")
+LIVE = ("interval_ms", "telemetry_qos", "expires_s", "log_level", "sleep_s", "home_assistant")
 
 LEVELS = ("debug", "info", "warning", "error")
 

@@ -1,10 +1,10 @@
-"""Takes readings at an interval and publishes each as a telemetry record at QoS 1.
+"""Takes readings at an interval and publishes each as a telemetry record.
 
     {"v":1,"id":"pump-7","boot":"17-9f3a2c5d8e1b4a70","seq":4211,"ts":1795000000123,"up":912345,"m":{"mem_free":104320}}
 
 ts is Unix milliseconds, null until the clock is known; up is milliseconds since boot; seq counts from 0
 within a boot. Numbers that are not finite become null. A reading that the outbox refuses keeps its seq, and
-its gap is announced on the log topic once there is room.
+is noted as a gap (gaps.py), as are those that make room for it.
 """
 
 import json
@@ -16,38 +16,47 @@ from umqtt_robust.errors import OutboxFull, StoreError
 # this board promised to deliver, for instance a test or a data logger. Empty unless somebody appends to it.
 on_published = []
 
-# More gaps than this are merged, which announces too much rather than forgetting some.
-_MAX_GAPS = 8
+# A record that is larger goes without some of its metrics: it has to fit into buffers on its way, and into flash.
+_MOST_BYTES = 900
 
 
 class Telemetry:
-    """client: umqtt_robust.Client; sensors: objects with read(); report(level, text, fields): a log."""
+    """client: umqtt_robust.Client; sensors: app.sensors.Sensors, None: there are none; report(level, text): of a log;
+    gaps: app.gaps.Gaps. qos: 1 or 2. expires_s: seconds after which an unsent reading is dropped, 0: never.
 
-    def __init__(self, client, identity, clock, sensors, interval_ms, report):
+    Counters: published, dropped (refused by the outbox). first_id: packet id of the first reading of this boot that the
+    outbox took: its acknowledgement confirms the boot.
+    """
+
+    def __init__(self, client, identity, clock, sensors, interval_ms, report, gaps=None, qos=1, expires_s=0):
         self._client = client
         self._topic = identity.topic("telemetry")
+        self._boot = identity.boot
         self._head = '{"v":1,"id":%s,"boot":"%s","seq":' % (json.dumps(identity.device_id), identity.boot)
         self._clock = clock
         self._sensors = sensors
         self._report = report
+        self._gaps = gaps
         self._next_ms = clock.uptime_ms()
-        self._failed_sensors = set()
-        self._gaps = []
+        self._started_ms = None
+        self._too_large = False
         self.interval_ms = interval_ms
+        self.qos = qos
+        self.expires_s = expires_s
         self.paused = False
         self.seq = 0
-        # Packet id of the first reading of this boot that the outbox took: its acknowledgement confirms the boot.
         self.first_id = 0
         self.published = 0
         self.dropped = 0
 
     def step(self):
         """Take a reading if it is due. Returns the milliseconds until the next one, or None while paused."""
-        if self._gaps:
-            self._announce_gaps()
         if self.paused:
             return None
         now = self._clock.uptime_ms()
+        wait = self._lead(now)
+        if wait > 0:
+            return wait
         if now >= self._next_ms:
             self._take(now)
             # The schedule is kept, so that an interval is an interval on average. Where the loop was held up
@@ -55,21 +64,38 @@ class Telemetry:
             self._next_ms += self.interval_ms
             if self._next_ms <= now:
                 self._next_ms = now + self.interval_ms
-        return self._next_ms - now
+            wait = self._lead(now)
+        return wait if wait > 0 else self._next_ms - now
 
     def resume(self):
         self.paused = False
         self._next_ms = self._clock.uptime_ms()
 
+    def _lead(self, now):
+        # Starts the sensors that need time, in time. Returns ms to wait, 0: a reading may be due.
+        lead_ms = self._sensors.lead_ms if self._sensors else 0
+        if not lead_ms:
+            return 0
+        if self._started_ms is None:
+            left = self._next_ms - lead_ms - now
+            if left > 0:
+                return left
+            self._sensors.start()
+            self._started_ms = now
+        return max(self._next_ms, self._started_ms + lead_ms) - now
+
     def _take(self, now):
-        record = self._encode(now, self._read_sensors())
+        record = self._encode(now, self._sensors.read() if self._sensors else {})
+        self._started_ms = None
         seq = self.seq
         self.seq += 1
+        expires_in = self.expires_s * 1000 or None
         try:
-            packet_id = self._client.publish(self._topic, record, qos=1)
+            packet_id = self._client.publish(self._topic, record, qos=self.qos, expires_in=expires_in)
         except (OutboxFull, StoreError):
             self.dropped += 1
-            add_to_gaps(self._gaps, seq)
+            if self._gaps:
+                self._gaps.add(self._boot, seq)
             return
         self.published += 1
         if not self.first_id:
@@ -77,30 +103,20 @@ class Telemetry:
         for hook in on_published:
             hook(record)
 
-    def _read_sensors(self):
-        metrics = {}
-        for position, sensor in enumerate(self._sensors):
-            try:
-                metrics.update(sensor.read())
-            except (OSError, ValueError) as error:
-                # Once, not at every reading: a broken wire must not fill the outbox.
-                if position not in self._failed_sensors:
-                    text = "sensor %s: %r" % (type(sensor).__name__, error)
-                    if self._report("warning", text, None):
-                        self._failed_sensors.add(position)
-            else:
-                self._failed_sensors.discard(position)
-        return metrics
-
     def _encode(self, now, metrics):
         ts = self._clock.unix_ms()
-        return ("%s%d,\"ts\":%s,\"up\":%d,\"m\":%s}" % (
-            self._head, self.seq, "null" if ts is None else ts, now, encode_metrics(metrics))).encode()
-
-    def _announce_gaps(self):
-        text = "%d readings dropped: the outbox had no room" % self.dropped
-        if self._report("warning", text, {"dropped_seq": self._gaps}):
-            self._gaps = []
+        head = "%s%d,\"ts\":%s,\"up\":%d,\"m\":" % (self._head, self.seq, "null" if ts is None else ts, now)
+        record = (head + encode_metrics(metrics) + "}").encode()
+        if len(record) <= _MOST_BYTES:
+            return record
+        names = sorted(metrics)
+        while len(record) > _MOST_BYTES:
+            del metrics[names.pop()]
+            record = (head + encode_metrics(metrics) + "}").encode()
+        if not self._too_large:
+            text = "a reading has at most %d bytes: the metrics after %s are left out" % (_MOST_BYTES, names[-1])
+            self._too_large = self._report("warning", text)
+        return record
 
 
 def encode_metrics(metrics):
@@ -112,13 +128,3 @@ def encode_metrics(metrics):
         # JSON has no NaN and no infinity; json.dumps would write them all the same.
         clean[name] = value if value is None or isinstance(value, int) or math.isfinite(value) else None
     return json.dumps(clean, separators=(",", ":"))
-
-
-def add_to_gaps(gaps, seq):
-    """Note seq in gaps, a list of [first, last] in ascending order."""
-    if gaps and gaps[-1][1] == seq - 1:
-        gaps[-1][1] = seq
-    elif len(gaps) == _MAX_GAPS:
-        gaps[-1][1] = seq
-    else:
-        gaps.append([seq, seq])

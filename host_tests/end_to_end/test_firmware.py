@@ -129,11 +129,11 @@ def test_readings_taken_while_wifi_is_away_arrive_later(board, broker, subscribe
 
 def test_a_crash_is_kept_and_published_after_the_next_boot(board, broker, subscriber):
     _provision(board, broker)
-    board.install({"/app/sensors.py": b"raise KeyError('pressure')"})
+    board.install({"/app/telemetry.py": b"raise KeyError('pressure')"})
     board.start()
     board.wait_for("KeyError: pressure")
     board.stop()
-    board.install({"/app/sensors.py": deployed_files()["/app/sensors.py"]})
+    board.install({"/app/telemetry.py": deployed_files()["/app/telemetry.py"]})
     board.start()
     assert subscriber.wait_for(lambda: bool(subscriber.payloads("log")))
     record = subscriber.payloads("log")[0]

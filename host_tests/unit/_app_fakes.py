@@ -16,11 +16,12 @@ class Client:
         self.pending = 0
         self.connected = True
 
-    def publish(self, topic, payload, qos=0, retain=False):
+    def publish(self, topic, payload, qos=0, retain=False, expires_in=None):
         if self.pending == self.room:
             raise OutboxFull(self.room)
         self.pending += 1
         self.published.append((topic, payload, qos, retain))
+        self.expires_in = expires_in
         return len(self.published)
 
     def is_pending(self, packet_id):
@@ -50,7 +51,7 @@ class Log:
         self.records = []
         self.full = False
 
-    def report(self, level, text, fields=None):
+    def report(self, level, text, fields=None, always=False):
         if self.full:
             return False
         self.records.append((level, text, fields))

@@ -18,6 +18,10 @@ def _path():
     return "/tmp/umqtt-traceback-%s" % os.urandom(4).hex()
 
 
+def _log(client):
+    return Log(client, fakes.identity(), fakes.clock()[1], write=lambda line: None)
+
+
 def _caught():
     try:
         {}["pressure"]
@@ -58,7 +62,7 @@ def test_a_traceback_is_published_after_the_next_boot_and_kept_until_acknowledge
     keep_traceback(_caught(), 16, path, told)
     client = fakes.Client()
     client.connected = False
-    report = CrashReport(Log(client, fakes.identity()).report, path, told)
+    report = CrashReport(_log(client).report, path, told)
     report.step(client)
     equal(client.published, [])
     client.connected = True
@@ -73,7 +77,7 @@ def test_a_traceback_is_published_after_the_next_boot_and_kept_until_acknowledge
     report.step(client)
     equal(len(client.published), 1)
     # Nothing is told twice; whoever asks is told all the same, and the next crash counts on.
-    CrashReport(Log(client, fakes.identity()).report, path, told).step(client)
+    CrashReport(_log(client).report, path, told).step(client)
     equal(len(client.published), 1)
     equal(last_crash(path, told)["n"], 1)
     keep_traceback(_caught(), 17, path, told)
@@ -85,11 +89,11 @@ def test_a_traceback_is_published_after_the_next_boot_and_kept_until_acknowledge
 
 def test_without_a_crash_nothing_is_published():
     client = fakes.Client()
-    CrashReport(Log(client, fakes.identity()).report, _path(), _path()).step(client)
+    CrashReport(_log(client).report, _path(), _path()).step(client)
     equal(client.published, [])
 
 
 def test_a_log_that_finds_no_room_says_so_and_counts():
-    log = Log(fakes.Client(room=0), fakes.identity())
+    log = _log(fakes.Client(room=0))
     equal(log.report("warning", "x"), False)
     equal(log.refused, 1)

@@ -1,30 +1,47 @@
-"""Every reading has its own seq; a reading that was dropped is announced; no number is made up."""
+"""Every reading has its own seq; a reading that was dropped is noted; no number is made up."""
 
 import json
 
 import _app_fakes as fakes
 from app import telemetry
-from app.telemetry import Telemetry, add_to_gaps, encode_metrics
+from app.telemetry import Telemetry, encode_metrics
 from umqtt_testkit.portable import Rng, equal, raises
 
 _TOPIC = b"fleet/pump-7/telemetry"
 
 
-class _Sensor:
-    def __init__(self, *readings):
-        self._readings = list(readings)
+class _Sensors:
+    """What app.sensors.Sensors is for Telemetry."""
+
+    lead_ms = 0
+
+    def __init__(self, metrics):
+        self._metrics = metrics
+        self.now = 0
+        self.calls = []
+
+    def start(self):
+        self.calls.append(("start", self.now))
 
     def read(self):
-        reading = self._readings.pop(0) if len(self._readings) > 1 else self._readings[0]
-        if isinstance(reading, Exception):
-            raise reading
-        return reading
+        self.calls.append(("read", self.now))
+        return dict(self._metrics)
 
 
-def _build(client, sensors=(_Sensor({"mem_free": 104320}),), interval_ms=100, system_ms=None):
+class _Gaps:
+    def __init__(self):
+        self.noted = []
+
+    def add(self, boot, seq):
+        equal(boot, fakes.identity().boot)
+        self.noted.append(seq)
+
+
+def _build(client, sensors=None, interval_ms=100, system_ms=None):
     ticks, clock = fakes.clock(system_ms)
     log = fakes.Log()
-    return ticks, log, Telemetry(client, fakes.identity(), clock, sensors, interval_ms, log.report)
+    sensors = sensors or _Sensors({"mem_free": 104320})
+    return ticks, log, Telemetry(client, fakes.identity(), clock, sensors, interval_ms, log.report, _Gaps())
 
 
 def _records(client):
@@ -86,40 +103,71 @@ def test_a_loop_held_up_for_long_does_not_take_the_missed_readings_in_a_bunch():
     equal(part.seq, 2)
 
 
-def test_every_reading_is_published_or_announced_as_dropped():
+def test_every_reading_is_published_or_noted_as_a_gap():
     for seed in range(20):
         rng = Rng(seed)
         client = fakes.Client(room=5)
-        ticks, log, part = _build(client)
+        ticks, _, part = _build(client)
         for _ in range(200):
             part.step()
             ticks.advance(100)
             if rng.chance(20):
                 client.acknowledge()
-            log.full = rng.chance(30)
-        client.acknowledge()
-        log.full = False
-        part.paused = True
-        part.step()
-        published = {record["seq"] for record in _records(client)}
-        announced = set()
-        for _, _, fields in log.records:
-            for first, last in fields["dropped_seq"]:
-                announced.update(range(first, last + 1))
-        equal(sorted(published | announced), list(range(part.seq)))
+        equal(sorted([record["seq"] for record in _records(client)] + part._gaps.noted), list(range(part.seq)))
         equal(part.published + part.dropped, part.seq)
 
 
-def test_gaps_beyond_the_limit_are_merged_and_never_forgotten():
-    gaps = []
-    dropped = list(range(0, 200, 3))
-    for seq in dropped:
-        add_to_gaps(gaps, seq)
-    assert len(gaps) <= 8
-    covered = set()
-    for first, last in gaps:
-        covered.update(range(first, last + 1))
-    assert covered.issuperset(dropped)
+def test_qos_and_expiry_are_those_asked_for():
+    client = fakes.Client()
+    ticks, _, part = _build(client)
+    part.step()
+    equal((client.published[0][2], client.expires_in), (1, None))
+    part.qos, part.expires_s = 2, 90
+    ticks.advance(100)
+    part.step()
+    equal((client.published[1][2], client.expires_in), (2, 90000))
+
+
+def test_a_record_is_bounded_and_says_once_what_it_lacks():
+    client = fakes.Client()
+    metrics = {"metric_number_%03d" % number: number for number in range(200)}
+    ticks, log, part = _build(client, _Sensors(metrics))
+    for _ in range(3):
+        part.step()
+        ticks.advance(100)
+    for payload in client.payloads(_TOPIC):
+        assert 850 < len(payload) <= 900, len(payload)
+        assert len(json.loads(payload)["m"]) > 30
+    equal(len(log.records), 1)
+    assert "at most 900 bytes" in log.records[0][1]
+
+
+def test_sensors_that_need_time_are_started_so_long_before_every_reading():
+    client = fakes.Client()
+    sensors = _Sensors({"temp_c": 1})
+    sensors.lead_ms = 750
+    ticks, _, part = _build(client, sensors, interval_ms=5000)
+    now = 0
+    while now < 20000:
+        wait = part.step()
+        sensors.now = now = now + max(1, wait)
+        ticks.advance(max(1, wait))
+    # The first reading of a boot waits for its first measurement; from then on the schedule is kept.
+    equal([(kind, at) for kind, at in sensors.calls if at < 12000],
+          [("start", 0), ("read", 750), ("start", 4250), ("read", 5000), ("start", 9250), ("read", 10000)])
+
+
+def test_an_interval_shorter_than_the_measurement_is_stretched_and_reads_only_what_was_measured():
+    sensors = _Sensors({"temp_c": 1})
+    sensors.lead_ms = 750
+    ticks, _, part = _build(fakes.Client(), sensors, interval_ms=100)
+    for _ in range(400):
+        part.step()
+        sensors.now += 10
+        ticks.advance(10)
+    kinds = [kind for kind, _ in sensors.calls]
+    equal(kinds, ["start", "read"] * (len(kinds) // 2) + ["start"] * (len(kinds) % 2))
+    assert 4 <= part.seq <= 6, part.seq
 
 
 def test_numbers_that_are_not_finite_become_null():
@@ -130,18 +178,6 @@ def test_numbers_that_are_not_finite_become_null():
 
 def test_a_metric_that_is_no_number_is_refused_by_name():
     assert "mode" in str(raises(TypeError, encode_metrics, {"mode": "auto"}))
-
-
-def test_a_failing_sensor_is_reported_once_and_the_others_go_on():
-    client = fakes.Client()
-    broken = _Sensor(OSError(5), OSError(5), {"temp_c": 21.5}, OSError(5), OSError(5))
-    ticks, log, part = _build(client, (broken, _Sensor({"mem_free": 1})))
-    for _ in range(5):
-        part.step()
-        ticks.advance(100)
-    equal([record["m"] for record in _records(client)],
-          [{"mem_free": 1}] * 2 + [{"temp_c": 21.5, "mem_free": 1}] + [{"mem_free": 1}] * 2)
-    equal(len(log.records), 2)
 
 
 def test_the_hook_sees_exactly_what_publish_accepted():

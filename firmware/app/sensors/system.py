@@ -1,24 +1,29 @@
-"""What this board measures. A sensor has read(), which returns a dict of names and numbers.
-
-read() raises OSError or ValueError when the hardware does not answer: that is reported, counted, and the
-reading goes out without it. A number is measured or left out, never made up.
-"""
+"""The program itself: heap, time, the loop, the radio."""
 
 import gc
 
 
 class System:
-    """mem_free: bytes of heap; uptime_s: seconds since boot; loop_ms: the longest pass since the last."""
+    """mem_free: bytes of heap; uptime_s: seconds since boot; loop_ms: the longest pass since the last reading;
+    rssi: dBm, while Wi-Fi is joined; clock_drift_ppm: parts in a million by which this board's clock is slow, once
+    measured.
+    """
 
-    def __init__(self, clock, loop_timer):
+    def __init__(self, clock, loop_timer, wifi=None):
         self._clock = clock
         self._loop_timer = loop_timer
+        self._wifi = wifi
 
     def read(self):
         metrics = {"uptime_s": self._clock.uptime_ms() // 1000, "loop_ms": self._loop_timer.take_longest_ms()}
         # CPython, where the tests run too, has no such figure.
         if hasattr(gc, "mem_free"):
             metrics["mem_free"] = gc.mem_free()
+        rssi = self._wifi.rssi() if self._wifi else None
+        if rssi is not None:
+            metrics["rssi"] = rssi
+        if self._clock.drift_ppm is not None:
+            metrics["clock_drift_ppm"] = self._clock.drift_ppm
         return metrics
 
 

@@ -1,0 +1,115 @@
+"""Readings that were given up: the ranges of their seq, kept in flash until the log topic has taken them.
+
+    fleet/{device_id}/log   {"level":"warning","text":"3 readings dropped: …","boot":"17-…","dropped_seq":[[17,19]]}
+
+boot is that of the readings, which an earlier boot may have taken. What the full outbox drops is noted in flash before
+it is gone there, so that a power cut leaves no gap unexplained; one that hits between announcing and forgetting leads
+to announcing twice. The note is one small file, written once for each reading dropped.
+"""
+
+import json
+import os
+
+# More gaps of a boot than this are merged, which announces too much rather than forgetting some; more boots likewise.
+_MOST_GAPS = 8
+_MOST_BOOTS = 4
+_TELEMETRY = b"/telemetry"
+_LOG = b"/log"
+
+
+class Gaps:
+    """path: of the file. boot: this boot's id. report(level, text, fields, always): of the log.
+
+    Counters: dropped, readings of any boot; others, messages of other kinds; unreadable, damaged ones, of which nothing
+    is known. error: None, or why the note is not in flash.
+    """
+
+    def __init__(self, path, boot, report):
+        self._path = path
+        self._boot = boot
+        self._report = report
+        self._gaps = {}
+        self.dropped = 0
+        self.others = 0
+        self.unreadable = 0
+        self.error = None
+        # Called with the packet id and the topic of what was dropped and is no reading.
+        self.on_other = None
+        try:
+            with open(path) as file:
+                self._gaps = json.load(file)
+        except (OSError, ValueError):
+            pass  # there were none; FAT may have left half a file: then the gaps of one boot go unexplained
+
+    def on_dropped(self, packet_id, topic, payload, reason):
+        """For the client. Publishes nothing: it is called in the midst of publish()."""
+        if not topic:
+            self.unreadable += 1
+            return
+        try:
+            record = json.loads(payload) if topic.endswith((_TELEMETRY, _LOG)) else {}
+        except ValueError:
+            record = {}
+        if "seq" in record and "boot" in record:
+            self.dropped += 1
+            self.add(record["boot"], record["seq"])
+            return
+        self.others += 1
+        # An announcement that was dropped itself: what it said is still true.
+        for first, last in record.get("dropped_seq", ()):
+            self.add(record["boot"], first, last)
+        if self.on_other:
+            self.on_other(packet_id, topic)
+
+    def add(self, boot, first, last=None):
+        """Note the reading with seq `first`, or those up to `last`, and write it to flash."""
+        if boot not in self._gaps and len(self._gaps) == _MOST_BOOTS:
+            # The oldest boot's: its count, before the hyphen, is the smallest. Said now or, without room, not at all.
+            oldest = min(self._gaps, key=lambda name: int(name.partition("-")[0]))
+            self._tell(oldest)
+            del self._gaps[oldest]
+        add_to_gaps(self._gaps.setdefault(boot, []), first, first if last is None else last)
+        self._write()
+
+    def step(self, client, room):
+        """Announce what there is, once the broker is there and the outbox (of `room` messages) would drop nothing."""
+        if self.unreadable and client.connected:
+            if self._report("error", "%d stored messages were damaged, and are lost" % self.unreadable):
+                self.unreadable = 0
+        if not self._gaps or not client.connected or client.pending >= room:
+            return
+        boot = list(self._gaps)[0]
+        if self._tell(boot):
+            del self._gaps[boot]
+            self._write()
+
+    def _tell(self, boot):
+        gaps = self._gaps[boot]
+        count = sum([last - first + 1 for first, last in gaps])
+        text = "%d readings dropped: the outbox was full, or they expired" % count
+        return self._report("warning", text, {"boot": boot, "dropped_seq": gaps}, True)
+
+    def _write(self):
+        try:
+            if self._gaps:
+                with open(self._path, "w") as file:
+                    file.write(json.dumps(self._gaps))
+            else:
+                os.remove(self._path)
+            self.error = None
+        except OSError as error:
+            self.error = "gaps in the readings are not noted in flash: %r" % error
+
+
+def add_to_gaps(gaps, first, last):
+    """Note first to last in gaps, a list of [first, last]; adjacent ones become one."""
+    for gap in gaps:
+        if gap[0] <= last + 1 and first <= gap[1] + 1:
+            gap[0] = min(gap[0], first)
+            gap[1] = max(gap[1], last)
+            return
+    if len(gaps) == _MOST_GAPS:
+        gaps[-1][0] = min(gaps[-1][0], first)
+        gaps[-1][1] = max(gaps[-1][1], last)
+    else:
+        gaps.append([first, last])

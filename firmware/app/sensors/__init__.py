@@ -1,0 +1,135 @@
+"""What this board measures. One module a kind of sensor, loaded when the settings name it.
+
+A module has a class Sensor. Its constructor takes the other keys of its entry in the settings by name; read() returns
+a dict of names and numbers. A number is measured or left out, never made up. Both may raise whatever says that the
+hardware does not answer. A sensor that needs time to measure has also start(), and lead_ms: how long before read()
+that has to be called.
+
+    /settings.json      {"sensors": [{"module": "greenhouse", "pin": 4, "name": "north"}]}
+    /sensors/greenhouse.py
+        import machine
+
+        class Sensor:
+            def __init__(self, pin):
+                self._pin = machine.Pin(pin, machine.Pin.IN)
+
+            def read(self):
+                return {"door_open": self._pin.value()}
+
+gives the metric north_door_open. Modules are looked for here, in app/sensors, and then in /sensors, where no update
+touches them. The end of a name tells the unit: _c, _pct, _hpa, _v, _ms, _s (see discovery.py).
+"""
+
+# A sensor that could not be made is tried again after so long: what was not plugged in may be by then.
+_MAKE_AGAIN_MS = 30_000
+
+
+class Sensors:
+    """All sensors of a board, read together. clock: app.clock.Clock; report(level, text): of a log.
+
+    lead_ms: how long before read() start() has to be called, 0: not at all. failures: readings that failed, counted.
+    """
+
+    def __init__(self, clock, report):
+        self._clock = clock
+        self._report = report
+        self._places = []
+        self.lead_ms = 0
+        self.failures = 0
+
+    def add(self, label, sensor):
+        """A sensor that is there. label: what it is called in the log."""
+        self._place(_Place(label, "", sensor))
+
+    def configure(self, entry):
+        """A sensor by its entry in the settings: {"module": …, "name": …, what its constructor takes}."""
+        arguments = dict(entry)
+        module = arguments.pop("module")
+        name = arguments.pop("name", "")
+        place = _Place(name or module, name and name + "_", None)
+        place.make = lambda: _class(module)(**arguments)
+        self._try(place, self._make, place)
+        self._places.append(place)
+
+    def start(self):
+        """Begin to measure, where that takes time."""
+        for place in self._places:
+            if place.sensor and hasattr(place.sensor, "start"):
+                place.started = self._try(place, place.sensor.start) is not _FAILED
+
+    def read(self):
+        """The metrics of all that answer. A sensor that fails is reported once, and again when it is back."""
+        metrics = {}
+        for place in self._places:
+            found = self._try(place, self._read, place)
+            if found and found is not _FAILED:
+                metrics.update(found)
+                if place.failed:
+                    place.failed = not self._report("info", "sensor %s: answers again" % place.label)
+        if self.failures:
+            metrics["sensor_failures"] = self.failures
+        return metrics
+
+    def _place(self, place):
+        self.lead_ms = max(self.lead_ms, getattr(place.sensor, "lead_ms", 0))
+        self._places.append(place)
+
+    def _make(self, place):
+        place.again_ms = self._clock.uptime_ms() + _MAKE_AGAIN_MS
+        place.sensor = place.make()
+        self.lead_ms = max(self.lead_ms, getattr(place.sensor, "lead_ms", 0))
+
+    def _read(self, place):
+        if place.sensor is None:
+            if self._clock.uptime_ms() >= place.again_ms:
+                self._make(place)
+            return None
+        if hasattr(place.sensor, "start"):
+            # A sensor that came back between start() and read() has measured nothing yet.
+            if not place.started:
+                return None
+            place.started = False
+        found = place.sensor.read()
+        checked = {}
+        for name, value in found.items():
+            # 0 + value: true and false are numbers here, and JSON would say otherwise.
+            if value is not None and not isinstance(value, (bool, int, float)):
+                raise TypeError("%s: %r is not a number" % (name, value))
+            checked[place.prefix + name] = value if value is None else 0 + value
+        return checked
+
+    def _try(self, place, function, *arguments):
+        try:
+            return function(*arguments)
+        # Drivers and what users write raise anything, plain Exception too: none of it may stop the others.
+        except Exception as error:  # noqa: BLE001
+            self.failures += 1
+            # Once, not at every reading: a broken wire must not fill the outbox.
+            if not place.failed:
+                place.failed = self._report("warning", "sensor %s: %r" % (place.label, error))
+            return _FAILED
+
+
+class _Place:
+    make = None
+    again_ms = 0
+    failed = started = False
+
+    def __init__(self, label, prefix, sensor):
+        self.label = label
+        self.prefix = prefix
+        self.sensor = sensor
+
+
+_FAILED = object()
+
+
+def _class(module):
+    for package in ("app.sensors.", "sensors."):
+        try:
+            return __import__(package + module, None, None, ("Sensor",)).Sensor
+        except ImportError as error:
+            # Only this module's absence leads on; one that lacks something itself says what.
+            if module not in str(error) and "sensors" not in str(error):
+                raise
+    raise ImportError("no module app/sensors/%s.py or /sensors/%s.py" % (module, module))

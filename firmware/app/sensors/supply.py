@@ -1,0 +1,37 @@
+"""supply_v: the voltage that feeds the board, through a divider on a pin.
+
+    {"module": "supply", "pin": 35, "factor": 2}                  an own divider of two equal resistors
+    {"module": "supply", "pin": 29, "factor": 3, "select": 25}    Raspberry Pi Pico W and 2 W: VSYS
+
+select: a pin that has to be high while measuring. On the Pico W and 2 W both pins are the radio's as well, so there the
+voltage is measured once, when the sensor is made: before Wi-Fi is switched on. It is in the first reading of a boot, or
+of a wake from deep sleep, and in no other.
+"""
+
+from machine import ADC, Pin
+
+
+class Sensor:
+    def __init__(self, pin, factor=1, select=None):
+        self._factor = factor
+        self._once = None
+        self._shared = select is not None
+        if self._shared:
+            Pin(select, Pin.OUT, value=1)
+            self._adc = ADC(Pin(pin, Pin.IN))
+            self._once = self._volts()
+        elif hasattr(ADC, "ATTN_11DB"):
+            # esp32: the range up to about 3.1 V, calibrated in the factory.
+            self._adc = ADC(Pin(pin), atten=ADC.ATTN_11DB)
+        else:
+            self._adc = ADC(Pin(pin))
+
+    def read(self):
+        volts = self._once if self._shared else self._volts()
+        self._once = None
+        return {} if volts is None else {"supply_v": volts}
+
+    def _volts(self):
+        read_uv = getattr(self._adc, "read_uv", None)
+        volts = read_uv() / 1_000_000 if read_uv else self._adc.read_u16() * 3.3 / 65535
+        return round(volts * self._factor, 2)

@@ -1,0 +1,102 @@
+"""The log keeps its last lines in bounded RAM, publishes what matters, and never floods the outbox."""
+
+import json
+
+import _app_fakes as fakes
+from app.log import Log
+from umqtt_testkit.portable import Rng, equal, raises
+
+_TOPIC = b"fleet/pump-7/log"
+
+
+def _build(client=None, **options):
+    client = client or fakes.Client(1000)
+    ticks, clock = fakes.clock()
+    shown = []
+    return client, ticks, shown, Log(client, fakes.identity(), clock, write=shown.append, **options)
+
+
+def _records(client):
+    return [json.loads(payload) for payload in client.payloads(_TOPIC)]
+
+
+def test_warnings_and_errors_are_published_the_rest_is_kept_and_shown():
+    client, ticks, shown, log = _build()
+    for level in ("debug", "info", "warning", "error"):
+        equal(log.report(level, "text of " + level), True)
+    equal(_records(client), [{"level": level, "text": "text of " + level, "boot": fakes.identity().boot}
+                             for level in ("warning", "error")])
+    ticks.advance(61000)
+    log.report("info", "later")
+    equal(log.lines(), ["0 info text of info", "0 warning text of warning", "0 error text of error", "61 info later"])
+    equal(shown, log.lines())
+
+
+def test_the_level_can_be_changed_while_it_runs_and_hides_nothing_from_the_topic():
+    client, _, _, log = _build()
+    log.level = "error"
+    log.report("warning", "a")
+    log.level = "debug"
+    log.report("debug", "b")
+    equal((log.lines(), [record["text"] for record in _records(client)]), (["0 debug b"], ["a"]))
+    raises(ValueError, log.report, "loud", "c")
+
+
+def test_the_ring_is_bounded_in_lines_and_characters():
+    rng = Rng(3)
+    _, _, _, log = _build()
+    last = ""
+    for number in range(500):
+        last = "%d %s" % (number, "x" * rng.below(400))
+        log.report("info", last)
+        assert len(log.lines()) <= 32 and sum([len(line) for line in log.lines()]) <= 1600
+    assert log.lines()[-1] == "0 info " + last[:195], log.lines()[-1]
+    assert len(log.lines()) > 5
+
+
+def test_a_flood_is_held_back_counted_and_told():
+    client, ticks, _, log = _build()
+    for number in range(500):
+        equal(log.report("warning", "n%d" % number), True)
+    equal((len(_records(client)), log.suppressed), (10, 490))
+    ticks.advance(60000)
+    log.report("warning", "again")
+    log.report("warning", "and again")
+    equal([record.get("suppressed") for record in _records(client)[9:]], [None, 490])
+    ticks.advance(3600000)
+    for number in range(500):
+        log.report("warning", "m%d" % number)
+    equal(len(_records(client)), 21)
+    equal(_records(client)[11]["suppressed"], 1)
+
+
+def test_what_must_not_be_lost_passes_the_limit():
+    client, _, _, log = _build()
+    for number in range(30):
+        log.report("warning", "n%d" % number, {"n": number}, True)
+    equal([record["n"] for record in _records(client)], list(range(30)))
+
+
+def test_records_do_not_push_readings_out_of_a_full_outbox():
+    client = fakes.Client(100)
+    _, _, _, log = _build(client, most_pending=75)
+    client.pending = 76
+    equal(log.report("error", "x"), False)
+    client.pending = 75
+    equal((log.report("error", "x"), log.refused), (True, 1))
+
+
+def test_a_record_that_is_refused_is_kept_once_however_often_it_is_tried():
+    client, _, _, log = _build(fakes.Client(room=0))
+    for _ in range(50):
+        equal(log.report("warning", "x"), False)
+    equal((log.lines(), log.refused), (["0 warning x"], 50))
+    client.room = 1
+    equal(log.report("warning", "x"), True)
+
+
+def test_a_text_is_bounded_and_may_hold_anything():
+    client, _, _, log = _build()
+    log.report("error", 'é"\n\\' * 1000)
+    assert len(client.payloads(_TOPIC)[0]) < 4000
+    equal(len(_records(client)[0]["text"]), 400)
