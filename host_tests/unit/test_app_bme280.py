@@ -84,7 +84,7 @@ def test_whole_numbers_agree_with_the_floating_point_formulas_over_the_range():
             continue
         raw = rng.between(20000, 45000)
         expected = _humidity_in_floating_point(raw, fine)
-        assert abs(compensate_humidity(_EXAMPLE, raw, fine) / 1024 - expected) < 0.1, (raw, fine, expected)
+        assert abs(compensate_humidity(_EXAMPLE, raw, fine) / 1024 - expected) < 0.02, (raw, fine, expected)
         raw = rng.between(250000, 550000)
         expected = _pressure_in_floating_point(raw, fine)
         assert abs(compensate_pressure(_EXAMPLE, raw, fine) / 256 - expected) < 1, (raw, fine, expected)

@@ -50,6 +50,16 @@ def test_the_ring_is_bounded_in_lines_and_characters():
         last = "%d %s" % (number, "x" * rng.below(400))
         log.report("info", last)
         assert len(log.lines()) <= 32 and sum([len(line) for line in log.lines()]) <= 1600
+    for number in range(100):
+        log.report("info", str(number))
+    equal(log.lines(), ["0 info %d" % number for number in range(68, 100)])
+
+
+def test_a_line_is_cut_and_the_ring_always_holds_several():
+    _, _, _, log = _build()
+    for number in range(50):
+        last = "%d %s" % (number, "x" * 1000)
+        log.report("info", last)
     assert log.lines()[-1] == "0 info " + last[:195], log.lines()[-1]
     assert len(log.lines()) > 5
 
