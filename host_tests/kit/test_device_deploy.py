@@ -37,15 +37,16 @@ _PROMPT = ">>> "
 def small_set(version: str, *names: str) -> Build:
     """A firmware of a few files which prints whose they all are: a mixture shows."""
     files = {f"/app/{name}.py": f"version = {version!r}\n".encode() + b"#" * 900 for name in names}
-    imports = "".join(f"from app import {name}\n" for name in names)
-    shown = " + ' ' + ".join(f"{name}.version" for name in names)
+    files["/zone.py"] = f"version = {version!r}\n".encode()  # sent after main.py, went it by the alphabet
+    imports = "import zone\n" + "".join(f"from app import {name}\n" for name in names)
+    shown = " + ' ' + ".join(f"{name}.version" for name in ("zone", *names))
     files["/boot.py"] = f"# boot of {version}\n".encode()
     files["/main.py"] = f"{imports}print('runs', {version!r}, {shown})\n".encode()
     return Build(version, "UNIX", (), dict(sorted(files.items())))
 
 
 OLD, NEW = small_set("1", "a", "b", "gone"), small_set("2", "a", "b", "fresh")
-RUNS_OLD, RUNS_NEW = "runs 1 1 1 1", "runs 2 2 2 2"
+RUNS_OLD, RUNS_NEW = "runs 1 1 1 1 1", "runs 2 2 2 2 2"
 
 
 def deploy_set(port: str, build: Build, *, replace_files: bool = False) -> list[str]:
@@ -84,7 +85,7 @@ def test_only_what_changed_is_sent_and_what_is_gone_is_removed(virtual: VirtualB
     changed = replace(OLD, files={**OLD.files, "/app/a.py": b"version = 'x'\n"})
     assert deploy_set(virtual.port, changed) == ["/app/a.py"]
     sent = deploy_set(virtual.port, NEW)
-    assert sent == ["/app/a.py", "/app/b.py", "/app/fresh.py", "/boot.py", "/main.py"]
+    assert sent == ["/app/a.py", "/app/b.py", "/app/fresh.py", "/boot.py", "/main.py", "/zone.py"]
     with Board(virtual.port) as board:
         listed = {path for path, size in board.list_files().items() if size >= 0}
         assert listed == {*NEW.files, RECORD, "/state/boot-a", "/settings.json"}
@@ -200,6 +201,17 @@ def test_programs_and_modules_of_others_are_refused_and_replaced_only_when_told(
     assert deploy_set(virtual.port, compiled, replace_files=True) == list(compiled.files)
     with Board(virtual.port, restart=False) as board:
         assert board.get("/app/lib.py") is None
+        # Each is reason enough.
+        for path in (RECORD, "/main.py"):
+            board.remove([path])
+        board.put("/app/lib.py", b"version = 'mine'")
+    with pytest.raises(KitError, match=r"/app/lib\.py would be used instead"):
+        deploy_set(virtual.port, compiled)
+    with Board(virtual.port, restart=False) as board:
+        board.remove(["/app/lib.py"])
+        board.put("/main.py", b"print('mine')")
+    with pytest.raises(KitError, match=r"/main\.py on the board would be overwritten, and"):
+        deploy_set(virtual.port, compiled)
 
 
 def test_a_flash_without_room_is_refused_before_anything_changes(virtual: VirtualBoard):

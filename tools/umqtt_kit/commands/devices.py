@@ -26,7 +26,7 @@ def devices(passive: bool, as_json: bool) -> int:
 
     \b
     Example:
-      umqtt devices
+      umqtt devices --passive
     """
     from umqtt_kit.device import find_ports
     from umqtt_kit.flash.uf2 import drives
