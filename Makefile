@@ -34,7 +34,7 @@ bench-broker: setup ## The broker against its figures and its peers (ARGS="--qui
 	@$(PY) host_tests/bench/broker.py $(ARGS)
 
 prove-client: setup ## Every law of the client in full: every cut, split and order
-	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest -q host_tests/laws host_tests/fuzz $(ARGS)
+	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest -q host_tests/laws host_tests/fuzz host_tests/bundle $(ARGS)
 
 prove-flash: setup ## The flash store: a million power cuts, 200 kills, wear (ARGS="--quick --json --seed N")
 	@$(PY) host_tests/flash/prove.py $(ARGS)
