@@ -36,10 +36,13 @@ class Health:
         self._restart = restart
         self._status = status
         self._seq = -1
+        self._delivered = False
         self._taken_at = clock.uptime_ms()
         self._healthy_since = self._taken_at
         self.confirmed = False
         self.error = None
+        if telemetry:
+            client.on_acknowledged = self._acknowledged
 
     def step(self):
         """To be called once in every pass of the loop. Feeds the watchdog if all is well; returns whether it is."""
@@ -68,7 +71,7 @@ class Health:
         if self._boots.safe:
             if healthy_ms >= RETRY_MS:
                 self._end(lambda: self._boots.mark(RETRY))
-        elif self._acknowledged() or healthy_ms >= CONFIRM_MS and not self._boots.on_trial:
+        elif self._delivered or healthy_ms >= CONFIRM_MS and not self._boots.on_trial:
             self.confirm()
         elif self._boots.on_trial and now >= TRIAL_MS:
             self._end(self._boots.give_up)
@@ -81,10 +84,11 @@ class Health:
             self.error = "not noted in flash: %r" % error
         self._restart()
 
-    def _acknowledged(self):
-        # True once the broker has the first reading of this boot.
-        telemetry = self._telemetry
-        return telemetry and telemetry.first_id and not self._client.is_pending(telemetry.first_id)
+    def _acknowledged(self, packet_id):
+        # Not asked of the outbox alone: a reading that it dropped is not in it any more either.
+        first_id = self._telemetry.first_id
+        if first_id and not self._client.is_pending(first_id):
+            self._delivered = True
 
     def confirm(self):
         """This boot is good, and what runs is kept. A flash that takes no mark is tried again at the next pass."""
@@ -92,7 +96,7 @@ class Health:
         try:
             self._boots.confirm()
             self.confirmed = True
-            self.error = None
+            self.error = self._client.on_acknowledged = None
             if on_trial:
                 self._status.extra.pop("trial", None)
                 self._status.again()

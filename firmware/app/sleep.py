@@ -100,6 +100,7 @@ class Sleeper:
     def _sleep(self):
         board = self._board
         sleep_ms = board.settings["sleep_s"] * 1000
+        board.wifi.off()
         try:
             if board.boots.state() is None:
                 # On purpose: no failure, also where no network could confirm the boot.

@@ -1,0 +1,204 @@
+"""Power cuts at every flash operation of commands: each is carried out at most once, answered, and answered truthfully."""
+
+import json
+
+import _app_fakes as fakes
+from app.actions import Actions
+from app.board import Board
+from app.commands import Commands
+from app.ledger import Ledger
+from app.settings_files import save
+from app.telemetry import Telemetry
+from startup import Startup
+from umqtt_testkit.flash import ROOT, PowerCutFlash
+from umqtt_testkit.portable import equal, raises
+
+try:
+    from os import getenv
+except ImportError:
+    getenv = None
+
+HEAP = "8M"
+TIMEOUT_S = 900
+FULL = bool(getenv and getenv("UMQTT_FULL_SWEEPS"))
+CUTS = None if FULL else 120
+
+_COMMANDS = (
+    ("1", "set", {"key": "interval_ms", "value": 500}),
+    ("2", "reboot", {}),
+    ("3", "set", {"key": "interval_ms", "value": 700}),
+    ("4", "read", {"path": "/settings.json"}),
+    ("5", "reboot", {}),
+)
+
+
+class Died(Exception):
+    """The board restarts."""
+
+
+class Broker:
+    """Outside of the board: what it took (QoS 2 is through), what it did, what it answered."""
+
+    def __init__(self):
+        self.taken = []
+        self.replies = {}
+        self.done = {}
+
+    def copy(self):
+        copied = Broker()
+        copied.taken = list(self.taken)
+        copied.replies = {key: list(self.replies[key]) for key in self.replies}
+        copied.done = dict(self.done)
+        return copied
+
+    def take(self, payload):
+        reply = json.loads(payload)
+        self.replies.setdefault(reply["id"], []).append(reply)
+
+
+class Client(fakes.Client):
+    def __init__(self, broker):
+        fakes.Client.__init__(self)
+        self._broker = broker
+
+    def publish(self, topic, payload, qos=0, retain=False):
+        # As the store of the outbox does: flash first.
+        with open(ROOT + "/outbox", "wb") as file:
+            file.write(payload)
+        packet_id = fakes.Client.publish(self, topic, payload, qos, retain)
+        self._broker.take(payload)
+        return packet_id
+
+
+class Counting(Actions):
+    """Counts what is carried out for the first time; recover() answers and does nothing again."""
+
+    def __init__(self, board, broker):
+        Actions.__init__(self, board)
+        self._broker = broker
+
+    def run(self, name, args, order):
+        if name in ("set", "reboot"):
+            self._broker.done[order] = self._broker.done.get(order, 0) + 1
+        return Actions.run(self, name, args, order)
+
+
+def _restart():
+    raise Died
+
+
+def _life(root, broker, ledger_class=Ledger):
+    """One life: False when it ended in a restart of its own."""
+    boots = Startup(root, 1)
+    boots.begin()
+    with open(root + "/settings.json") as file:
+        settings = json.load(file)
+    board = Board(root, dict(settings), boots, "1")
+    board.client = client = Client(broker)
+    _, board.clock = fakes.clock()
+    board.identity = fakes.identity()
+    board.telemetry = Telemetry(client, board.identity, board.clock, (), 100, fakes.Log().report)
+    board.restart = _restart
+    board.actions = Counting(board, broker)
+    board.commands = Commands(client, b"r", ledger_class(root + "/state/commands"), board.actions)
+    try:
+        _settle(board)
+        for command_id, name, args in _COMMANDS:
+            payload = json.dumps({"id": command_id, "cmd": name, "args": args}).encode()
+            if command_id not in broker.taken:
+                board.commands.handle(b"c", payload)
+                broker.taken.append(command_id)
+                # Again, at once: also a sender or a broker that lost its session may repeat it.
+                board.commands.handle(b"c", payload)
+                _settle(board)
+    except Died:
+        return False
+    return True
+
+
+def _settle(board):
+    for _ in range(3):
+        board.commands.step()
+        board.client.acknowledge()
+
+
+def _lives(root, broker, ledger_class=Ledger):
+    for _ in range(12):
+        if _life(root, broker, ledger_class):
+            return
+    raise AssertionError("the board restarts again and again")
+
+
+def _scenario(ledger_class=Ledger):
+    def scenario(root, ledger):
+        ledger["broker"] = Broker()
+        _lives(root, ledger["broker"], ledger_class)
+
+    return scenario
+
+
+def _check(root, ledger):
+    broker = ledger["broker"]
+    _lives(root, broker)
+    equal(sorted(broker.replies), [command[0] for command in _COMMANDS], "commands that were answered")
+    for order in broker.done:
+        assert broker.done[order] == 1, "command %d was carried out %d times" % (order, broker.done[order])
+    for command_id in broker.replies:
+        first = broker.replies[command_id][0]
+        for reply in broker.replies[command_id]:
+            equal((reply["id"], reply["ok"]), (first["id"], first["ok"]), "replies to one command")
+    # The last set that was answered with ok is what the file holds.
+    with open(root + "/settings.json") as file:
+        held = json.load(file).get("interval_ms")
+    expected = 1000
+    for command_id, value in (("1", 500), ("3", 700)):
+        if broker.replies[command_id][0]["ok"]:
+            expected = value
+    equal(held, expected, "interval_ms in flash")
+
+
+def _copy(ledger):
+    return {"broker": ledger["broker"].copy()} if "broker" in ledger else {}
+
+
+def _sweep(scenario, geometry, **options):
+    with PowerCutFlash(geometry, 24) as flash:
+        save(ROOT, "settings.json", {"brokers": ["mqtt://b"], "interval_ms": 1000})
+        return flash.sweep(scenario, _check, copy=_copy, **options)
+
+
+def test_commands_are_carried_out_once_and_answered_wherever_the_power_is_cut():
+    for geometry in ("esp32", "rp2"):
+        print(geometry, _sweep(_scenario(), geometry, most=CUTS, second_cuts=1 if FULL else 0, seed=5))
+
+
+class Forgetful(Ledger):
+    """Planted mistake: a command is noted after it was carried out, with its reply."""
+
+    def begin(self, command_id, payload):
+        self._late = payload
+        self.order += 1
+        self._ids[command_id] = self.order
+        self._open.append(self.order)
+        return self.order
+
+    def command(self, order):
+        return json.loads(self._late) if order in self._open and hasattr(self, "_late") else Ledger.command(self, order)
+
+    def finish(self, order, reply):
+        self._write("%d" % (order % self._size), order, self._late)
+        Ledger.finish(self, order, reply)
+
+
+class Quiet(Ledger):
+    """Planted mistake: a reply counts as delivered before the broker has it."""
+
+    def finish(self, order, reply):
+        self._write("sent", order, b"")
+        self._sent = order
+        Ledger.finish(self, order, reply)
+
+
+def test_the_sweep_finds_planted_mistakes():
+    for mistake in (Forgetful, Quiet):
+        print(mistake.__name__, raises(AssertionError, _sweep, _scenario(mistake), "esp32"))
