@@ -6,8 +6,6 @@ import sys
 # The loop looks after Wi-Fi and waiting replies at least this often, whatever the interval of the readings.
 _LONGEST_WAIT_MS = 1000
 _WIFI_POLL_MS = 100
-# What is needed once, and would take heap for ever.
-_ONLY_TO_BUILD = ("assembly", "settings", "settings_files")
 
 
 class Application:
@@ -56,14 +54,20 @@ def build(folder="/"):
     """The Application of the settings in folder. Raises SettingsError, naming the key."""
     import time
 
-    from app.assembly import assemble
+    # What is needed once is forgotten before the next is loaded: it would take a quarter of the heap.
+    settings, secrets = _once("settings_files", "load", folder)
+    return Application(_once("assembly", "assemble", folder, settings, secrets), time.sleep_ms)
 
-    board = assemble(folder)
-    del assemble
-    package = sys.modules["app"]
-    for name in _ONLY_TO_BUILD:
-        sys.modules.pop("app." + name, None)
-        if hasattr(package, name):
-            delattr(package, name)
-    gc.collect()
-    return Application(board, time.sleep_ms)
+
+def _once(module, function, *arguments):
+    """app.MODULE.FUNCTION(*arguments), and none of it is left behind."""
+    name = "app." + module
+    try:
+        return getattr(__import__(name, None, None, (function,)), function)(*arguments)
+    finally:
+        package = sys.modules["app"]
+        for each in (module, "settings"):
+            sys.modules.pop("app." + each, None)
+            if hasattr(package, each):
+                delattr(package, each)
+        gc.collect()

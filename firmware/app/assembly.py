@@ -1,6 +1,6 @@
 """Makes the application's parts from the settings, and is forgotten afterwards: see application.build().
 
-What is not configured is not imported.
+What is not configured is not imported. Nothing that stays may refer to this module: no function of it, no lambda.
 """
 
 import os
@@ -12,7 +12,7 @@ import startup
 from app import VERSION
 from app.actions import Actions
 from app.board import Board
-from app.clock import Clock, set_calendar, system_clock
+from app.clock import Clock, system_clock
 from app.commands import Commands
 from app.crash import CrashReport
 from app.gaps import Gaps
@@ -21,8 +21,6 @@ from app.identity import Identity, hardware_id
 from app.ledger import Ledger
 from app.log import Log
 from app.restart import Restart, hardware_reset
-from app.settings import FILE, SECRETS, SettingsError
-from app.settings_files import load
 from app.status import Status
 from app.wifi import Wifi
 from umqtt_robust import Client, Will
@@ -35,10 +33,12 @@ _STATE_FOLDER = "/state"
 _NTP_HOST = "pool.ntp.org"
 
 
-def assemble(folder):
-    """The Board of the settings in folder, all its parts made. Raises SettingsError, naming the key."""
+def assemble(folder, settings, secrets):
+    """The Board of the settings (as settings_files.load() gives them) in folder, all its parts made.
+
+    Raises SettingsError, naming the key.
+    """
     boots = startup.now or startup.begin()
-    settings, secrets = load(folder)
     if settings["watchdog_ms"]:
         start_watchdog(settings["watchdog_ms"])
     board = Board(folder.rstrip("/"), settings, boots, VERSION)
@@ -143,7 +143,7 @@ def _tls(files):
     try:
         return TLS(files["ca"], files.get("cert"), files.get("key"))
     except (OSError, InvalidArgument) as error:
-        raise SettingsError(SECRETS, "tls", "%r: are the files named there on the board?" % error)
+        raise _wrong("secrets.json", "tls", "%r: are the files named there on the board?" % error)
 
 
 def _ntp(board):
@@ -153,24 +153,26 @@ def _ntp(board):
         host = "" if system_clock(time, sys.platform) else _NTP_HOST
     if not host:
         return None
-    from app.ntp import Ntp
-
-    return Ntp(board.clock, host, lambda: board.wifi.connected, board.log.report, _calendar())
-
-
-def _calendar():
     import machine
 
-    if not hasattr(machine, "RTC"):
-        return None
-    return lambda unix_ms: set_calendar(machine.RTC(), time.gmtime, unix_ms)
+    from app.ntp import Ntp
+
+    rtc = machine.RTC() if hasattr(machine, "RTC") else None
+    return Ntp(board.clock, host, board.wifi, board.log.report, rtc)
+
+
+def _wrong(file, key, problem):
+    # Its module is not kept for what hardly ever happens.
+    from app.settings import SettingsError
+
+    return SettingsError(file, key, problem)
 
 
 def _hardware_id():
     import machine
 
     if not hasattr(machine, "unique_id"):
-        raise SettingsError(FILE, "device_id", "must be given: this board has no unique_id()")
+        raise _wrong("settings.json", "device_id", "must be given: this board has no unique_id()")
     return hardware_id(machine.unique_id())
 
 
@@ -178,7 +180,7 @@ def _network():
     try:
         import network
     except ImportError:
-        raise SettingsError(FILE, "wifi", "must be empty: this board has no Wi-Fi")
+        raise _wrong("settings.json", "wifi", "must be empty: this board has no Wi-Fi")
     return network
 
 

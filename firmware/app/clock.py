@@ -7,8 +7,6 @@ after synchronised() was told it (by NTP or another source), or where an operati
 # 2024-01-01T00:00:00Z: this code did not exist before, so an earlier time of day is a clock that was never
 # set.
 _EARLIEST_UNIX_MS = 1704067200000
-# 2000-01-01T00:00:00Z in Unix seconds, which is where the calendar of some ports begins.
-_EPOCH_2000 = 946684800
 # A shorter time says nothing about drift: answers arrive some 10 ms early or late, 17 ppm of ten minutes.
 _SHORTEST_DRIFT_MS = 600_000
 
@@ -84,15 +82,3 @@ def system_clock(time, platform):
     if platform not in ("linux", "darwin"):
         return None
     return lambda: time.time_ns() // 1000000
-
-
-def set_calendar(rtc, gmtime, unix_ms):
-    """Set machine.RTC to a time, for what asks the board's calendar: TLS, which checks when certificates end.
-
-    gmtime: of module time, whose seconds count from 1970 or from 2000, by the port. Raises OSError.
-    """
-    seconds = unix_ms // 1000
-    if gmtime(0)[0] == 2000:
-        seconds -= _EPOCH_2000
-    year, month, day, hour, minute, second, weekday = gmtime(seconds)[:7]
-    rtc.datetime((year, month, day, weekday, hour, minute, second, 0))

@@ -7,6 +7,7 @@ after _RESOLVE_AFTER requests without an answer, never more often than the pause
 
 import os
 import socket
+import time
 from struct import unpack_from
 
 _PORT = 123
@@ -24,6 +25,9 @@ _LARGE_STEP_MS = 2_000
 _ERA_0 = -2_208_988_800
 _ERA_1 = 2_085_978_496
 
+# 2000-01-01T00:00:00Z in Unix seconds, which is where the calendar of some ports begins.
+_EPOCH_2000 = 946_684_800
+
 _VERSION_4_CLIENT = 0x23
 _MODE_SERVER = 4
 _ALARM = 3
@@ -38,18 +42,17 @@ class NtpError(ValueError):
 
 
 class Ntp:
-    """host: "name" or "name:port"; online(): whether there is a network; report(level, text): of a log.
-
-    set_calendar(unix_ms): sets the board's own calendar; may raise OSError. Counters: requests, answers.
+    """host: "name" or "name:port"; wifi: whose `connected` says whether there is a network; report(level, text): of a
+    log; rtc: machine.RTC of the board's own calendar, or None. Counters: requests, answers.
     """
 
-    def __init__(self, clock, host, online, report, set_calendar=None):
+    def __init__(self, clock, host, wifi, report, rtc=None):
         self._clock = clock
         self._host, _, port = host.partition(":") if host.count(":") == 1 else (host, "", "")
         self._port = int(port) if port else _PORT
-        self._online = online
+        self._wifi = wifi
         self._report = report
-        self._set_calendar = set_calendar
+        self._rtc = rtc
         self._address = None
         self._socket = None
         self._next_ms = 0
@@ -66,7 +69,7 @@ class Ntp:
             return self._look(now)
         if now < self._next_ms:
             return self._next_ms - now
-        if not self._online():
+        if not self._wifi.connected:
             return _LOOK_MS * 10
         try:
             self._ask()
@@ -117,9 +120,9 @@ class Ntp:
             self._report("info", "clock: set by %s" % self._host)
         elif abs(step) > _LARGE_STEP_MS:
             self._report("warning", "clock: set %s by %d ms" % ("forward" if step > 0 else "back", abs(step)))
-        if self._set_calendar:
+        if self._rtc:
             try:
-                self._set_calendar(unix_ms)
+                set_calendar(self._rtc, time.gmtime, unix_ms)
             except OSError as error:
                 self._report("debug", "clock: the board's calendar was not set: %r" % error)
         return _PERIOD_MS
@@ -141,6 +144,18 @@ class Ntp:
         if self._socket:
             self._socket.close()
             self._socket = None
+
+
+def set_calendar(rtc, gmtime, unix_ms):
+    """Set machine.RTC to a time, for what asks the board's calendar: TLS, which checks when certificates end.
+
+    gmtime: of module time, whose seconds count from 1970 or from 2000, by the port. Raises OSError.
+    """
+    seconds = unix_ms // 1000
+    if gmtime(0)[0] == 2000:
+        seconds -= _EPOCH_2000
+    year, month, day, hour, minute, second, weekday = gmtime(seconds)[:7]
+    rtc.datetime((year, month, day, weekday, hour, minute, second, 0))
 
 
 def decode(data):

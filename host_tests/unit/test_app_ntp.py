@@ -5,8 +5,7 @@ import socket
 import time
 
 import _app_fakes as fakes
-from app.clock import set_calendar
-from app.ntp import Ntp
+from app.ntp import Ntp, set_calendar
 from umqtt_testkit.portable import equal, raises
 
 _NOW = 1795000000123
@@ -72,16 +71,20 @@ class _Server:
         self._socket.close()
 
 
+class _Wifi:
+    connected = True
+
+
 class _World:
     """A server, a clock that only the test moves, and the part."""
 
-    def __init__(self, set_calendar=None):
+    def __init__(self, rtc=None):
         self.server = _Server()
         self.ticks, self.clock = fakes.clock()
         self.log = fakes.Log()
-        self.online = True
+        self.wifi = _Wifi()
         host = "127.0.0.1:%d" % self.server.port
-        self.ntp = Ntp(self.clock, host, lambda: self.online, self.log.report, set_calendar)
+        self.ntp = Ntp(self.clock, host, self.wifi, self.log.report, rtc)
         self.waited = []
 
     def __enter__(self):
@@ -138,10 +141,10 @@ def test_a_fleet_that_came_back_together_does_not_ask_together():
 
 def test_nothing_is_asked_while_there_is_no_network():
     with _World() as world:
-        world.online = False
+        world.wifi.connected = False
         world.run(60000)
         equal(world.server.asked, 0)
-        world.online = True
+        world.wifi.connected = True
         world.run(1000)
         equal(world.server.asked, 1)
 
@@ -226,7 +229,7 @@ def test_time_goes_on_when_the_seconds_of_ntp_begin_again_in_2036():
 def test_a_name_that_cannot_be_found_is_asked_for_ever_less():
     ticks, clock = fakes.clock()
     log = fakes.Log()
-    ntp = Ntp(clock, "no-such-host.invalid", lambda: True, log.report)
+    ntp = Ntp(clock, "no-such-host.invalid", _Wifi(), log.report)
     lookups = 0
     plain = socket.getaddrinfo
 
@@ -298,10 +301,11 @@ def test_the_boards_calendar_is_set_by_the_epoch_of_its_port():
 
 
 def test_a_calendar_that_cannot_be_set_does_not_matter():
-    def refuse(_):
-        raise OSError(1)
+    class _Rtc:
+        def datetime(self, value):
+            raise OSError(1)
 
-    with _World(refuse) as world:
+    with _World(_Rtc()) as world:
         world.run(1000)
         assert world.clock.unix_ms() is not None
         equal([level for level, _, _ in world.log.records], ["info", "debug"])
@@ -310,7 +314,7 @@ def test_a_calendar_that_cannot_be_set_does_not_matter():
 def test_a_host_may_be_an_ipv6_address():
     _, clock = fakes.clock()
     for host, expected in (("::1", ("::1", 123)), ("a:5", ("a", 5)), ("a", ("a", 123))):
-        ntp = Ntp(clock, host, lambda: True, None)
+        ntp = Ntp(clock, host, _Wifi(), None)
         equal((ntp._host, ntp._port), expected)
 
 
