@@ -105,6 +105,9 @@ def test_interrupted_anywhere_the_board_runs_old_or_new_or_nothing_and_is_deploy
     class Interrupted(BaseException):
         pass
 
+    print("seed", SEED)
+    chance = random.Random(SEED)
+    longest_stride = 1 if os.environ.get("UMQTT_FULL_SWEEPS") else 2
     calls, limit = 0, 0
     execute = Board.exec
 
@@ -119,7 +122,7 @@ def test_interrupted_anywhere_the_board_runs_old_or_new_or_nothing_and_is_deploy
     seen: set[str] = set()
     ended = False
     while not ended:
-        limit, calls = limit + 1, 0
+        limit, calls = limit + chance.randint(1, longest_stride), 0
         with monkeypatch.context() as patch:
             patch.setattr(Board, "exec", cut)
             try:
@@ -152,7 +155,7 @@ def test_the_power_cut_at_any_moment_is_no_different(virtual: VirtualBoard, monk
     began = time.monotonic()
     deploy_set(virtual.port, NEW)
     takes_s = time.monotonic() - began
-    for _ in range(8):
+    for _ in range(5):
         deploy_set(virtual.port, OLD)
         cut_after_s = chance.uniform(0, takes_s)
         with monkeypatch.context() as patch:
@@ -265,6 +268,19 @@ def test_the_whole_firmware_is_deployed_and_its_first_reading_awaited(cable: Cab
             assert cable.umqtt("doctor").code == 0
 
 
+def test_a_firmware_that_stops_at_once_is_told_at_once(cable: Cable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    main = b"import nothing_there\n"
+    monkeypatch.setattr("umqtt_kit.deploy.build.build", lambda *_: Build("9", "UNIX", (), {"/main.py": main}))
+    with broker(tmp_path) as port:
+        settings = {"device_id": "pump-7", "brokers": [f"mqtt://127.0.0.1:{port}"]}
+        with cable.board("bench", files={"settings.json": json.dumps(settings).encode()}):
+            began = time.monotonic()
+            answer = cable.umqtt("deploy", "--timeout", "60")
+            assert answer.code == 5, answer.stderr
+            assert "the firmware stopped: ImportError: no module named 'nothing_there'" in answer.stderr
+            assert time.monotonic() - began < 30
+
+
 def test_readings_of_earlier_boots_are_passed_over(tmp_path: Path):
     with broker(tmp_path) as port, Watch(Access((f"mqtt://127.0.0.1:{port}",)), "pump-7") as watch:
         messages = [("fleet/pump-7/telemetry", json.dumps({"boot": boot}), 1, False) for boot in ("5-aa", "6-bb")]
@@ -276,8 +292,8 @@ def test_readings_of_earlier_boots_are_passed_over(tmp_path: Path):
 
 
 def test_a_broker_that_is_away_or_refuses_is_told_by_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("umqtt_kit.deploy.telemetry._SUBSCRIBED_WITHIN_S", 1.0)
-    with pytest.raises(KitError, match="cannot be reached from here") as caught:
+    with monkeypatch.context() as patch, pytest.raises(KitError, match="cannot be reached from here") as caught:
+        patch.setattr("umqtt_kit.deploy.telemetry._SUBSCRIBED_WITHIN_S", 0.5)
         Watch(Access(("mqtt://127.0.0.1:1",)), "pump-7")
     assert caught.value.exit_code == 4
     passwords = tmp_path / "passwords"

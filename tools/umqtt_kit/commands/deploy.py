@@ -47,45 +47,46 @@ def deploy(
     """
     from umqtt_kit.deploy.apply import apply
     from umqtt_kit.deploy.build import build, check_compatible
+    from umqtt_kit.deploy.console import Console
     from umqtt_kit.deploy.filesets import optional_modules
     from umqtt_kit.deploy.plan import make_plan, read_record
     from umqtt_kit.deploy.telemetry import Watch
     from umqtt_kit.device import Board, read_configuration
 
     port = choose(device)
-    with contextlib.ExitStack() as stack:
-        with Board(port) as board:
-            info = board.info()
-            check_compatible(info)
-            record = read_record(board)
-            configuration = read_configuration(board)
-            access = _access(board, configuration, info, wait=not (no_wait or dry_run))
-            name = _board_name(board_name, record, port, info)
-            plan = make_plan(
-                board, record, build(name, optional_modules(configuration.settings)), replace=replace or dry_run
-            )
-            if dry_run:
-                _show_plan(plan, as_json)
-                return 0
-            boots = _boot_count(board)
-            with _progress(plan) as on_sent:
-                apply(board, plan, on_sent)
-            _done(plan, as_json)
-            watch = stack.enter_context(Watch(access, _device_id(configuration, info))) if access else None
-        # Leaving the context has started the board.
-        if watch is None:
-            if configuration.settings is None:
-                say("The board has no settings yet: umqtt provision")
-            reading = None
-        else:
-            reading = watch.first(boots, timeout)
+    reading = None
+    with Board(port) as board:
+        info = board.info()
+        check_compatible(info)
+        record = read_record(board)
+        configuration = read_configuration(board)
+        access = _access(board, configuration, wait=not (no_wait or dry_run))
+        name = _board_name(board_name, record, port, info)
+        plan = make_plan(
+            board, record, build(name, optional_modules(configuration.settings)), replace=replace or dry_run
+        )
+        if dry_run:
+            _show_plan(plan, as_json)
+            return 0
+        boots = _boot_count(board)
+        with _progress(plan) as on_sent:
+            apply(board, plan, on_sent)
+        if not as_json:
+            results().print(_summary(plan), markup=False)
+        if access is not None:
+            with Watch(access, _device_id(configuration, info)) as watch:
+                board.reset()
+                reading = watch.first(boots, timeout, Console(board).check)
             say(f"{watch.device_id}: first reading after the start: {json.dumps(reading.get('m', {}))}")
+    # Leaving the context has started a board that was not waited for.
+    if configuration.settings is None:
+        say("The board has no settings yet: umqtt provision")
     if as_json:
         click.echo(json.dumps({**plan.as_dict(), "changed": plan.changes, "reading": reading}))
     return 0
 
 
-def _access(board: Board, configuration: Configuration, info: Info, *, wait: bool) -> Access | None:
+def _access(board: Board, configuration: Configuration, *, wait: bool) -> Access | None:
     # How to reach the board's broker; None where nobody waits or the board has no broker.
     from umqtt_kit.deploy.telemetry import Access
 
@@ -150,11 +151,6 @@ def _show_plan(plan: Plan, as_json: bool) -> None:
     for path in values["remove"]:
         out.print(f"remove  {path}", markup=False)
     out.print(_summary(plan), markup=False)
-
-
-def _done(plan: Plan, as_json: bool) -> None:
-    if not as_json:
-        results().print(_summary(plan), markup=False)
 
 
 def _summary(plan: Plan) -> str:

@@ -65,6 +65,8 @@ class Access:
             from umqtt_robust.tls import TLS
 
             options["transports"] = {"mqtts": TLS(self.ca, self.cert, self.key)}
+        # One computer is no fleet that would come all at once: it need not wait before it connects.
+        options["random"] = lambda limit: 0
         # Without the process's number two tools at once would throw each other off.
         name = f"umqtt-{os.getpid()}"
         return Client(name, self.addresses, rx_size=_MAX_PAYLOAD, keep_alive=30, **options)
@@ -98,13 +100,15 @@ class Watch:
         self._client.disconnect(500)
         self._drive_until(lambda: self._client.closed, 1.0)
 
-    def first(self, after_boot: int, timeout_s: float) -> dict[str, Any]:
+    def first(self, after_boot: int, timeout_s: float, check: Callable[[], object] = lambda: None) -> dict[str, Any]:
         """The first record of a boot with a higher count. Readings of earlier boots, sent late, are passed over.
 
+        check: called now and then; what it raises ends the waiting.
         Raises KitError (exit code 4) when none comes in time.
         """
 
         def found() -> dict[str, Any] | None:
+            check()
             return next((record for record in self._records if _boot_count(record) > after_boot), None)
 
         self._drive_until(lambda: found() is not None, timeout_s)

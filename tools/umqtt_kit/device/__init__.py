@@ -2,13 +2,14 @@
 
     board = Board(choose(device))           # `device`: what the user gave with --device, or None
     with board:
-        print(board.info().version, board.files("/"))
+        print(board.info().version, board.list_files("/"))
 
     ports    serial ports with a board behind them, and virtual boards
     choose   which of them --device means; the click option itself
     board    class Board: one board in its raw REPL
     line     the serial port under mpremote: deadlines, and errors that say what to do
     scripts  the programs that run on the board
+    trouble  what went wrong on the board, and what to do
     configuration   its settings.json and secrets.json
     guess    which folder under boards/ describes it
 
@@ -17,11 +18,12 @@ wrong is a KitError of one line: exit code 3 when no board is there (none plugge
 there is one that does not do what it is told.
 """
 
-from umqtt_kit.device.board import Board, DeviceError, Info
+from umqtt_kit.device.board import Board, Info
 from umqtt_kit.device.choose import choose, device_option
 from umqtt_kit.device.configuration import Configuration, read_configuration
 from umqtt_kit.device.line import open_serial
 from umqtt_kit.device.ports import Port, find_ports
+from umqtt_kit.device.trouble import DeviceError
 
 __all__ = [
     "Board",

@@ -26,6 +26,7 @@ from mpremote.transport_serial import SerialTransport
 from umqtt_kit.device import scripts
 from umqtt_kit.device.line import Late, Line, PortBusy, gone, open_serial
 from umqtt_kit.device.ports import Port
+from umqtt_kit.device.trouble import DeviceError, no_prompt
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 
 BAUDRATE = 115200
@@ -47,15 +48,6 @@ _ARCHITECTURES = (
     "none", "x86", "x64", "armv6", "armv6m", "armv7m", "armv7em", "armv7emsp", "armv7emdp",
     "xtensa", "xtensawin", "rv32imc", "rv64imc",
 )  # fmt: skip
-
-
-class DeviceError(KitError):
-    """A program raised on the board. traceback: the board's own text; error: its last line."""
-
-    def __init__(self, message: str, traceback: str) -> None:
-        super().__init__(message, EXIT_DEVICE)
-        self.traceback = traceback
-        self.error = last_line(traceback)
 
 
 @dataclass(frozen=True)
@@ -105,6 +97,7 @@ class Board:
         self._restart = restart
         self._baudrate = baudrate
         self._loaded: set[str] = set()
+        self._interrupted = False
         self._transport, self._line = self._connect()
         try:
             self.interrupt(soft_reset=soft_reset)
@@ -119,7 +112,7 @@ class Board:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self._restart:
+            if self._restart and self._interrupted:
                 # After a failure that failure is what the user must hear of, not that the board cannot be reset either.
                 with contextlib.suppress(KitError) if kind else contextlib.nullcontext():
                     self.reset()
@@ -131,6 +124,7 @@ class Board:
     def interrupt(self, *, soft_reset: bool = True) -> None:
         """Stop whatever runs and wait for the prompt of the raw REPL. Raises KitError."""
         self._loaded.clear()
+        self._interrupted = True
         late = Late(talking=False)
         for within_s in _ATTEMPTS_WITHIN_S:
             self._line.deadline = time.monotonic() + within_s
@@ -142,7 +136,7 @@ class Board:
             except TransportError:
                 late = Late(talking=True)
         else:
-            raise KitError(f"{self.name}: {_no_prompt(late)}", EXIT_DEVICE)
+            raise KitError(f"{self.name}: {no_prompt(late.talking)}", EXIT_DEVICE)
         self._keep_watchdog_quiet()
 
     def soft_reset(self) -> None:
@@ -156,9 +150,14 @@ class Board:
             if not self._transport.in_raw_repl:
                 self._transport.enter_raw_repl(soft_reset=False)
             self._transport.exec_raw_no_follow("import machine\nmachine.reset()")
-            self._transport.in_raw_repl = False
+            self._transport.in_raw_repl = self._interrupted = False
             return
         raise KitError(f"{self.name}: the board cannot be reset from here — press its reset button", EXIT_DEVICE)
+
+    def read_output(self) -> bytes:
+        """After reset(): what the board has printed meanwhile. Raises KitError when the port went away with it."""
+        self._line.deadline = time.monotonic() + _ANSWERS_WITHIN_S
+        return self._line.read(self._line.inWaiting())
 
     def reopen(self, timeout_s: float = _REOPENS_WITHIN_S) -> None:
         """After reset(): wait until the port is back (USB of the board itself goes away) and interrupt main.py."""
@@ -358,36 +357,7 @@ class Board:
                         EXIT_DEVICE)  # fmt: skip
 
     def _device_error(self, traceback: str) -> DeviceError:
-        line = last_line(traceback)
-        remedy = next((remedy for mark, remedy in _REMEDIES.items() if mark in line), None)
-        return DeviceError(f"{self.name}: on the board: {line}{' — ' + remedy if remedy else ''}", traceback)
-
-
-_REMEDIES = {
-    "ENOSPC": "its flash is full: remove files, or see: umqtt doctor",
-    "[Errno 28]": "its flash is full: remove files, or see: umqtt doctor",
-    "OSError: 28": "its flash is full: remove files, or see: umqtt doctor",
-    "MemoryError": "its heap is full: reset the board and repeat the command",
-    "EIO": "its flash cannot be read or written: erase it with umqtt flash",
-}
-
-
-def last_line(traceback: str) -> str:
-    """The line of a traceback that names the exception."""
-    lines = [line.strip() for line in traceback.splitlines() if line.strip()]
-    return lines[-1] if lines else "no reason given"
-
-
-def _no_prompt(late: Late) -> str:
-    if late.talking:
-        return (
-            "its program prints on and ignores Ctrl-C — press the board's reset button and repeat the command at once; "
-            "if that does not help, erase it: umqtt flash --erase"
-        )
-    return (
-        "the board does not answer — is MicroPython on it (umqtt flash), is this its port (umqtt devices)? "
-        "Press its reset button and repeat"
-    )
+        return DeviceError(self.name, traceback)
 
 
 def _default_watchdog_ms() -> int:

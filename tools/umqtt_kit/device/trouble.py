@@ -1,0 +1,42 @@
+"""What goes wrong on a board, in the words of the board, and what to do about it."""
+
+from __future__ import annotations
+
+from umqtt_kit.errors import EXIT_DEVICE, KitError
+
+_REMEDIES = {
+    "ENOSPC": "its flash is full: remove files, or see: umqtt doctor",
+    "[Errno 28]": "its flash is full: remove files, or see: umqtt doctor",
+    "OSError: 28": "its flash is full: remove files, or see: umqtt doctor",
+    "MemoryError": "its heap is full: reset the board and repeat the command",
+    "EIO": "its flash cannot be read or written: erase it with umqtt flash",
+}
+
+
+class DeviceError(KitError):
+    """A program raised on the board. traceback: the board's own text; error: its last line."""
+
+    def __init__(self, name: str, traceback: str) -> None:
+        self.traceback = traceback
+        self.error = last_line(traceback)
+        remedy = next((remedy for mark, remedy in _REMEDIES.items() if mark in self.error), None)
+        super().__init__(f"{name}: on the board: {self.error}{' — ' + remedy if remedy else ''}", EXIT_DEVICE)
+
+
+def last_line(traceback: str) -> str:
+    """The line of a traceback that names the exception."""
+    lines = [line.strip() for line in traceback.splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"
+
+
+def no_prompt(talking: bool) -> str:
+    """Why a board that was interrupted shows no prompt, and what to do. talking: it prints all the time."""
+    if talking:
+        return (
+            "its program prints on and ignores Ctrl-C — press the board's reset button and repeat the command at once; "
+            "if that does not help, erase it: umqtt flash --erase"
+        )
+    return (
+        "the board does not answer — is MicroPython on it (umqtt flash), is this its port (umqtt devices)? "
+        "Press its reset button and repeat"
+    )
