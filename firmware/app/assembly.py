@@ -97,6 +97,8 @@ def _add_telemetry(board, wake):
         board.client, board.identity, clock, sensors, settings["interval_ms"], report, board.gaps,
         settings["telemetry_qos"], settings["expires_s"],
     )  # fmt: skip
+    if settings["home_assistant"] or _exists(board.folder + _STATE_FOLDER + "/discovery"):
+        board.discover(settings["home_assistant"])
     if settings["sleep_s"]:
         board.sleep(wake)
 
@@ -182,6 +184,14 @@ def _network():
     except ImportError:
         raise _wrong("settings.json", "wifi", "must be empty: this board has no Wi-Fi")
     return network
+
+
+def _exists(path):
+    try:
+        os.stat(path)
+        return True
+    except OSError:
+        return False
 
 
 def _state_folder(folder):

@@ -36,6 +36,7 @@ class Board:
         from app.discovery import Discovery
 
         self.discovery = Discovery(self, wanted)
+        self.client.on_connect = self.discovery.connected
 
     def dropped(self, packet_id, topic):
         """The outbox gave up a message that was no reading: what is kept elsewhere goes again."""

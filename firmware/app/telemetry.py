@@ -44,6 +44,7 @@ class Telemetry:
         self.qos = qos
         self.expires_s = expires_s
         self.paused = False
+        self.metrics = {}  # of the last reading
         self.seq = 0
         self.first_id = 0
         self.published = 0
@@ -85,7 +86,8 @@ class Telemetry:
         return max(self._next_ms, self._started_ms + lead_ms) - now
 
     def _take(self, now):
-        record = self._encode(now, self._sensors.read() if self._sensors else {})
+        self.metrics = self._sensors.read() if self._sensors else {}
+        record = self._encode(now, self.metrics)
         self._started_ms = None
         seq = self.seq
         self.seq += 1

@@ -1,0 +1,159 @@
+"""Describes this board's metrics to Home Assistant (MQTT discovery), or takes that back.
+
+    homeassistant/sensor/{device_id}/{metric}/config    retained; an empty one takes it back
+
+One for each metric that readings had so far. What the broker holds is known by a checksum in flash: it is sent again
+when it changed, and when the broker no longer knows this board. The end of a metric's name tells its unit. Metrics that
+no reading has any more stay described until the setting is switched off.
+"""
+
+import json
+import os
+from binascii import crc32
+
+from umqtt_robust.errors import OutboxFull, StoreError
+
+# End of the name: (unit, device class), as Home Assistant knows them.
+_KINDS = (
+    ("humidity_pct", "%", "humidity"),
+    ("_pct", "%", None),
+    ("_c", "°C", "temperature"),
+    ("_hpa", "hPa", "atmospheric_pressure"),
+    ("_v", "V", "voltage"),
+    ("_ms", "ms", "duration"),
+    ("_s", "s", "duration"),
+    ("_ppm", "ppm", None),
+    ("rssi", "dBm", "signal_strength"),
+    ("mem_free", "B", "data_size"),
+)
+# Of the board itself, not of what it measures.
+_DIAGNOSTIC = ("rssi", "mem_free", "uptime_s", "loop_ms", "clock_drift_ppm", "chip_c", "sensor_failures")
+_AVAILABLE = "{{ 'online' if value_json.online or value_json.reason == 'sleeping' else 'offline' }}"
+
+
+class Discovery:
+    """board: app.board.Board; wanted: False takes back what was described."""
+
+    def __init__(self, board, wanted, path=None):
+        self._board = board
+        self._wanted = wanted
+        self._path = path or board.folder + "/state/discovery"
+        self._sent = _read(self._path)
+        self._checked = set()
+
+    def step(self):
+        """At most one message. Returns 0 while there may be more to do, else None."""
+        client = self._board.client
+        # The outbox is for readings first.
+        if not client.connected or client.pending > self._board.settings["outbox"] // 2:
+            return None
+        if not self._wanted:
+            return self._take_back(client)
+        for metric in sorted(self._board.telemetry.metrics):
+            if metric in self._checked:
+                continue
+            payload = describe(self._board, metric)
+            checksum = crc32(payload) & 0xFFFFFFFF
+            if self._sent.get(metric) != checksum:
+                if self._publish(client, metric, payload):
+                    self._sent[metric] = checksum
+                    self._write()
+                return 0
+            self._checked.add(metric)
+        return None
+
+    def connected(self, session_present):
+        """For the client: a broker that has no session of this board may have lost the rest as well."""
+        if not session_present and self._wanted:
+            self._sent = dict.fromkeys(self._sent, 0)
+            self._checked = set()
+
+    def dropped(self, topic):
+        """The outbox gave up a message: if it was one of these, it goes again."""
+        for metric in self._sent:
+            if topic == config_topic(self._board.identity.device_id, metric):
+                self._sent[metric] = 0
+                self._checked = set()
+
+    def _take_back(self, client):
+        for metric in sorted(self._sent):
+            if self._publish(client, metric, b""):
+                del self._sent[metric]
+                self._write()
+            return 0
+        return None
+
+    def _publish(self, client, metric, payload):
+        try:
+            client.publish(config_topic(self._board.identity.device_id, metric), payload, qos=1, retain=True)
+        except (OutboxFull, StoreError):
+            return False
+        return True
+
+    def _write(self):
+        try:
+            if self._sent:
+                with open(self._path, "w") as file:
+                    file.write(json.dumps(self._sent))
+            else:
+                os.remove(self._path)
+        except OSError as error:
+            # Then it is sent once more at the next boot, and cannot be taken back after one.
+            self._board.log.report("warning", "discovery: not noted in flash: %r" % error)
+
+
+def config_topic(device_id, metric):
+    return ("homeassistant/sensor/%s/%s/config" % (_id(device_id), _id(metric))).encode()
+
+
+def describe(board, metric):
+    """The JSON that makes Home Assistant a sensor of a metric."""
+    identity = board.identity
+    device_id = identity.device_id
+    config = {
+        "name": metric.replace("_", " "),
+        "unique_id": _id(device_id) + "_" + _id(metric),
+        "state_topic": identity.topic("telemetry").decode(),
+        # A reading without this metric changes nothing.
+        "value_template": "{{ value_json.m['%s'] | default(this.state) }}" % metric,
+        "availability_topic": identity.topic("status").decode(),
+        # A board that sleeps is well.
+        "availability_template": _AVAILABLE,
+        "state_class": "measurement",
+        "device": {"identifiers": [device_id], "name": device_id, "sw_version": board.version},
+        "origin": {"name": "umqtt_robust", "sw_version": board.version},
+    }
+    model = board.settings.get("board")
+    if model:
+        config["device"]["model"] = model
+    for end, unit, device_class in _KINDS:
+        if metric.endswith(end):
+            config["unit_of_measurement"] = unit
+            if device_class:
+                config["device_class"] = device_class
+            break
+    if metric in _DIAGNOSTIC:
+        config["entity_category"] = "diagnostic"
+    # In one order on every port: a dict has none on a board, and the checksum must not change by itself.
+    return _ordered(config).encode()
+
+
+def _ordered(config):
+    return "{%s}" % ", ".join(["%s: %s" % (json.dumps(key), _value(config[key])) for key in sorted(config)])
+
+
+def _value(value):
+    return _ordered(value) if isinstance(value, dict) else json.dumps(value)
+
+
+def _id(text):
+    # Home Assistant allows letters, digits, - and _ in a topic's node and object ids.
+    return "".join([c if c.isalpha() or c.isdigit() or c in "-_" else "_" for c in text])
+
+
+def _read(path):
+    try:
+        with open(path) as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return {}
