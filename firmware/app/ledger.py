@@ -103,8 +103,11 @@ class Ledger:
         self._waiting.append(order)
 
     def again(self, order):
-        """The command came again: its reply goes again."""
-        if order not in self._open and order not in self._waiting:
+        """The command came again: its reply goes again, also if the one before is still on its way."""
+        if order in self._open:
+            return
+        self._publishing.pop(order, None)
+        if order not in self._waiting:
             self._waiting.append(order)
 
     def next_reply(self):

@@ -85,13 +85,23 @@ def test_a_command_that_comes_again_is_answered_alike_and_not_carried_out_again(
     world.ticks.advance(50)
     equal(world.send("1", "ping"), first)
     equal(world.send("1", "reboot"), first)
-    equal((len(world.replies()), world.board.commands.executed, world.restarts), (2, 1, 0))
+    equal((len(world.replies()), world.board.commands.executed, world.restarts), (3, 1, 0))
     world.acknowledge()
     world.boot()
     world.step()
-    equal(len(world.replies()), 2)
+    equal(len(world.replies()), 3)
     equal(world.send("1", "ping"), first)
-    equal((len(world.replies()), world.board.commands.repeated), (3, 1))
+    equal((len(world.replies()), world.board.commands.repeated), (4, 1))
+
+
+def test_a_command_that_comes_again_before_its_reply_is_acknowledged_gets_another():
+    world = World()
+    first = world.send("1", "ping")
+    equal(world.send("1", "ping"), first)
+    equal(len(world.replies()), 2)
+    world.acknowledge()
+    world.step()
+    equal((len(world.replies()), world.board.commands.busy), (2, False))
 
 
 def test_a_reply_that_the_broker_does_not_have_goes_again_after_a_restart():

@@ -1,4 +1,4 @@
-"""Power cuts at every flash operation of commands: each is carried out at most once, answered, and answered truthfully."""
+"""Power cuts at every flash operation of commands: each is carried out once at most, and answered truthfully."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The watchdog is fed by a healthy loop alone; a boot is confirmed by health, a version on trial by a delivered reading."""
+"""What feeds the watchdog, what confirms a boot, and what a version on trial has to show."""
 
 import os
 

@@ -1,0 +1,133 @@
+"""A board that fails again and again can still be reached; a command survives what restarts the board."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from paho_subscriber import Subscriber
+from umqtt_kit.data import deployed_files, firmware_folder
+from umqtt_testkit.board import VirtualBoard
+from umqtt_testkit.interpreter import MicroPythonMissing
+
+_ID = "pump-7"
+
+
+@pytest.fixture
+def board(tmp_path: Path, broker: int) -> Iterator[VirtualBoard]:
+    try:
+        board = VirtualBoard(tmp_path / "flash.img")
+    except MicroPythonMissing as missing:
+        pytest.skip(str(missing))
+    postmortem = (firmware_folder() / "postmortem.py").read_text()
+    assert "_PAUSE_S = 10" in postmortem
+    with board:
+        impatient = postmortem.replace("_PAUSE_S = 10", "_PAUSE_S = 0").encode()
+        board.install({**deployed_files(), "/postmortem.py": impatient})
+        _settings(board, broker)
+        yield board
+
+
+def _settings(board: VirtualBoard, broker: int, **settings: object) -> None:
+    values = {"device_id": _ID, "brokers": [f"mqtt://127.0.0.1:{broker}"], "interval_ms": 50, "ntp_host": ""} | settings
+    board.install({"/settings.json": json.dumps(values).encode()})
+
+
+def _break(board: VirtualBoard, line: str) -> None:
+    """Every reading comes to this line, until telemetry.py is mended."""
+    source = (firmware_folder() / "app/telemetry.py").read_text()
+    before, after = source.split("    def _take(self, now):\n")
+    broken = f"{before}    def _take(self, now):\n        {line}\n{after}"
+    board.install({"/app/telemetry.py": broken.encode()})
+
+
+def _safe_status(subscriber: Subscriber) -> Callable[[], bool]:
+    return lambda: any(status["reason"] == "safe mode" for status in subscriber.payloads("status"))
+
+
+def _command(subscriber: Subscriber, command_id: str, name: str, **args: object) -> dict:
+    subscriber.publish(f"fleet/{_ID}/cmd", json.dumps({"id": command_id, "cmd": name, "args": args}))
+
+    def reply() -> dict | None:
+        return next((one for one in subscriber.payloads("reply") if one["id"] == command_id), None)
+
+    assert subscriber.wait_for(lambda: reply() is not None)
+    return reply() or {}
+
+
+@pytest.mark.parametrize(
+    ("line", "watchdog_ms"),
+    [("raise KeyError('pressure')", 0), ("while True: pass", 1000), ("import machine; machine.reset()", 0)],
+    ids=["crash", "hang", "reset"],
+)
+def test_three_failed_boots_lead_to_safe_mode_which_still_obeys(
+    board: VirtualBoard, broker: int, subscriber: Subscriber, line: str, watchdog_ms: int
+):
+    _break(board, line)
+    _settings(board, broker, watchdog_ms=watchdog_ms)
+    board.start()
+    assert subscriber.wait_for(_safe_status(subscriber))
+    assert board.lives == 4
+    assert not subscriber.records
+    assert _command(subscriber, "1", "ping")["ok"]
+    crash = _command(subscriber, "2", "crash")["result"]
+    assert crash["n"] == (3 if "raise" in line else 0)
+    if "raise" in line:
+        assert "KeyError: pressure" in crash["traceback"]
+    assert not _command(subscriber, "3", "pause")["ok"]
+    # What was wrong is mended; the command leaves safe mode.
+    board.stop()
+    board.install({"/app/telemetry.py": deployed_files()["/app/telemetry.py"]})
+    board.start()
+    assert subscriber.wait_for(lambda: len(subscriber.payloads("status")) > 1)
+    assert _command(subscriber, "4", "reboot")["ok"]
+    assert subscriber.wait_for(lambda: len(subscriber.records) > 3)
+
+
+def test_reboot_happens_once_though_it_is_sent_again_and_again(board: VirtualBoard, subscriber: Subscriber):
+    board.start()
+    assert subscriber.wait_for(lambda: len(subscriber.records) > 3)
+    before = subscriber.records[0]["boot"]
+    reply = _command(subscriber, "1", "reboot")
+    assert reply["result"]["boot"] != before
+    for _ in range(3):
+        replies = len(subscriber.payloads("reply"))
+        subscriber.publish(f"fleet/{_ID}/cmd", '{"id": "1", "cmd": "reboot"}')
+        assert subscriber.wait_for(lambda replies=replies: len(subscriber.payloads("reply")) > replies)
+        assert subscriber.payloads("reply")[-1] == reply
+    assert board.lives == 2
+    board.kill()
+    board.start()
+    assert _command(subscriber, "2", "ping")["result"]["boot"] == subscriber.records[-1]["boot"]
+    subscriber.publish(f"fleet/{_ID}/cmd", '{"id": "1", "cmd": "reboot"}')
+    assert _command(subscriber, "3", "ping")["ok"]
+    assert board.lives == 1
+    # It said goodbye: the will of a lost connection is that of the power cut alone.
+    assert [status["reason"] for status in subscriber.payloads("status")].count("restarting") == 1
+
+
+def test_set_counts_at_once_and_after_a_power_cut(board: VirtualBoard, subscriber: Subscriber):
+    board.start()
+    assert subscriber.wait_for(lambda: len(subscriber.records) > 3)
+    reply = _command(subscriber, "1", "set", key="interval_ms", value=300)
+    assert reply["result"] == {"key": "interval_ms", "value": 300, "was": 50, "applies": "now"}
+    board.kill()
+    assert json.loads(board.read("/settings.json"))["interval_ms"] == 300
+    board.start()
+    assert _command(subscriber, "2", "get", key="interval_ms")["result"]["value"] == 300
+    assert "at least" in str(_command(subscriber, "3", "set", key="brokers", value=[])["result"])
+
+
+def test_ctrl_c_leads_to_the_prompt_and_counts_as_no_failure(board: VirtualBoard, broker: int):
+    # Without a broker no boot is confirmed in so short a time.
+    _settings(board, broker, watchdog_ms=1500, brokers=["mqtt://127.0.0.1:1"], wifi=["workshop"])
+    for _ in range(4):
+        board.start()
+        board.wait_for("joined workshop")
+        board.type("\x03")
+        board.wait_for(">>> ")
+        board.type("import startup; print('failures', startup.now.failures, startup.now.state())\r")
+        board.wait_for("failures 0 i")
+        board.stop()
