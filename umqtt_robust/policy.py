@@ -60,7 +60,8 @@ class Part:
         while len(outbox.queue) == outbox.store.slots or limit and self._bytes() + size > limit:
             if session.policy != DROP_OLDEST or not self._drop_oldest():
                 raise OutboxFull(outbox.store.slots if len(outbox.queue) == outbox.store.slots else limit)
-        self._size[packet_id] = size
+        if limit:  # otherwise nobody would take it out again
+            self._size[packet_id] = size
         self._deadline.pop(packet_id, None)
         if expires_in is None:
             return 0

@@ -116,3 +116,10 @@ def test_expiry_counts_across_the_wrap_and_over_weeks():
             client.tick()
         client.part("policy").pump()
         equal(held(client), [1] if day <= 21 else [], "day %d" % day)
+
+
+def test_without_a_limit_in_bytes_nothing_is_remembered_of_messages_that_are_gone():
+    client = offline(4, policy=DROP_OLDEST)
+    for number in range(300):
+        put(client, number)
+    assert len(client.part("policy")._size) <= 4
