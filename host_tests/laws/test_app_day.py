@@ -1,0 +1,204 @@
+"""A day of a board in virtual time: outages, reconnects and commands, no heap that grows, no watchdog that bites."""
+
+import gc
+import json
+import sys
+import time
+
+from umqtt_testkit.flash import ROOT, PowerCutFlash
+from umqtt_testkit.portable import FakeClock, equal, skip
+from world import Broker, Wire
+
+HEAP = "8M"
+TIMEOUT_S = 600
+
+_HOUR_MS = 3_600_000
+_INTERVAL_MS = 10_000
+_WATCHDOG_MS = 8_000
+# Garbage collection is conservative: a stale word on the stack can hold a few blocks. A leak of a byte a reading would
+# be 4 KB in twelve hours.
+_SLACK_BYTES = 512
+_ID = "day"
+
+
+class Dog:
+    """The watchdog; and the module machine, as far as the application uses it."""
+
+    PWRON_RESET, HARD_RESET, WDT_RESET, DEEPSLEEP_RESET, SOFT_RESET = 1, 2, 3, 4, 5
+    clock = None
+
+    def __init__(self):
+        self.longest = 0
+        self.times = 0
+        self._fed_at = self.clock.ticks_ms()
+
+    def feed(self):
+        now = self.clock.ticks_ms()
+        self.longest = max(self.longest, self.clock.ticks_diff(now, self._fed_at))
+        self._fed_at = now
+        self.times += 1
+
+
+class Day:
+    """The application on a virtual flash, with a virtual network; run() lets time go by."""
+
+    def __init__(self):
+        # Continuous with what is read from the real clock before everything is replaced.
+        self.clock = clock = FakeClock(time.ticks_ms() & 0x3FFFFFFF)
+        self.broker = Broker()
+        self.wire = None
+        self.readings = 0
+        self.replies = []
+        Dog.clock = clock
+        self.dog = Dog()
+        self.modules = {name: sys.modules.get(name) for name in ("machine", "umqtt_robust.transport")}
+        sys.modules["machine"] = Machine(self.dog)
+        import startup
+
+        startup.now = startup.Startup(ROOT, 1)
+        startup.now.begin()
+        with open(ROOT + "/settings.json", "w") as file:
+            json.dump({"device_id": _ID, "brokers": ["mqtt://b"], "interval_ms": _INTERVAL_MS, "ntp_host": "",
+                       "watchdog_ms": _WATCHDOG_MS, "outbox": 24}, file)  # fmt: skip
+        import umqtt_robust.transport
+
+        self._tcp = umqtt_robust.transport.TCP
+        umqtt_robust.transport.TCP = self._connect
+        from app import assembly
+        from app.settings_files import load
+
+        assembly.time = VirtualTime(clock)
+        self.board = board = assembly.assemble(ROOT, *load(ROOT))
+        umqtt_robust.transport.TCP = self._tcp
+        board.client.ticks = clock.ticks_ms
+        board.client.random = lambda n: n // 2
+        from app.application import Application
+
+        self.application = Application(board, clock.sleep_ms)
+        for name in ("assembly", "settings", "settings_files"):
+            sys.modules.pop("app." + name, None)
+
+    def close(self):
+        for name in self.modules:
+            if self.modules[name]:
+                sys.modules[name] = self.modules[name]
+            else:
+                sys.modules.pop(name, None)
+
+    def _connect(self, host, port):
+        if self.broker.down:
+            raise OSError(111)
+        self.wire = Wire(self.broker)
+        return self.wire
+
+    def run(self, ms):
+        passes = 0
+        while ms > 0:
+            wait = self.application.step()
+            wait = min(wait, self.board.client.tick())
+            while self.wire and self.wire.alive and self.wire.down:
+                self.board.client.tick()
+            self._forget()
+            wait = max(1, wait)
+            self.clock.advance(wait)
+            ms -= wait
+            passes += 1
+        return passes
+
+    def _forget(self):
+        # What the broker remembers would be taken for a leak of the board.
+        broker = self.broker
+        for topic, payload in broker.taken:
+            if topic.endswith(b"/telemetry"):
+                self.readings += 1
+            elif topic.endswith(b"/reply"):
+                self.replies.append(json.loads(payload)["ok"])
+        broker.taken.clear()
+        broker.seen.clear()
+        broker.connects.clear()
+        if self.wire:
+            self.wire.recorded.clear()
+
+    def command(self, number, name, **args):
+        payload = json.dumps({"id": "c%d" % number, "cmd": name, "args": args}).encode()
+        assert self.broker.send(_ID.encode(), b"fleet/day/cmd", payload, 2), "no subscription"
+
+    def outage(self, ms):
+        self.broker.down = True
+        if self.wire:
+            self.wire.break_now()
+        self.run(ms)
+        self.broker.down = False
+
+
+class Machine:
+    """Stands in for the module."""
+
+    PWRON_RESET, HARD_RESET, WDT_RESET, DEEPSLEEP_RESET, SOFT_RESET = 1, 2, 3, 4, 5
+
+    def __init__(self, dog):
+        self._dog = dog
+
+    def WDT(self, timeout):
+        equal(timeout, _WATCHDOG_MS)
+        return self._dog
+
+    def reset_cause(self):
+        return self.PWRON_RESET
+
+
+class VirtualTime:
+    """Stands in for the module time."""
+
+    def __init__(self, clock):
+        self.ticks_ms, self.ticks_diff, self.sleep_ms = clock.ticks_ms, clock.ticks_diff, clock.sleep_ms
+
+    def time_ns(self):
+        return 0
+
+    def gmtime(self, *seconds):
+        return time.gmtime(*seconds)
+
+
+def _allocated():
+    gc.collect()
+    return gc.mem_alloc()
+
+
+def test_a_day_of_outages_and_commands_neither_grows_the_heap_nor_misses_the_watchdog():
+    if not hasattr(gc, "mem_alloc"):
+        skip("the heap of MicroPython is what is measured")
+    with PowerCutFlash("esp32", 96):
+        day = Day()
+        try:
+            heap = []
+            number = 0
+            for hour in range(24):
+                day.run(_HOUR_MS - 900_000)
+                for name, args in (("ping", {}), ("get", {"key": "interval_ms"}), ("read", {"path": "/state"}),
+                                   ("set", {"key": "log_level", "value": "warning"}), ("crash", {})):
+                    number += 1
+                    day.command(number, name, **args)
+                    day.run(60_000)
+                if hour % 3 == 0:
+                    day.outage(600_000)  # longer than the outbox lasts: the oldest readings go, and are announced
+                elif hour % 3 == 1:
+                    day.wire.break_now()
+                    day.run(600_000)
+                else:
+                    day.wire.mute = True  # a link that takes bytes and carries none
+                    day.run(600_000)
+                heap.append(_allocated())
+                equal(day.broker.faults, [])
+            day.run(60_000)
+            print("heap in use at the end of each hour", heap, "fed", day.dog.times, "longest ms", day.dog.longest)
+            equal((len(day.replies), False in day.replies), (number, False))
+            assert day.dog.longest < _WATCHDOG_MS // 2, day.dog.longest
+            # In the first half everything is needed once: lists and dicts reach their full size.
+            assert max(heap[12:]) - min(heap[12:]) <= _SLACK_BYTES, heap
+            assert max(heap) - heap[0] <= 10 * _SLACK_BYTES, heap
+            dropped = 8 * (60 - 24)
+            assert 24 * 360 - dropped - 60 < day.readings <= 24 * 360 + 400, day.readings
+            equal(day.board.boots.state(), "c")
+        finally:
+            day.close()
