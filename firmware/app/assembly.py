@@ -54,14 +54,15 @@ def assemble(folder, settings, secrets):
         extra["rolled_back"] = boots.failed
     board.status = Status(identity, VERSION, "safe mode" if boots.safe else "boot", extra)
     state_folder = _state_folder(folder)
-    board.client = client = _client(settings, secrets, identity, board.status, state_folder)
+    client, store_error = _client(settings, secrets, identity, board.status, state_folder)
+    board.client = client
     slots = settings["outbox"]
     # The last quarter of the outbox is for readings and replies.
     board.log = log = Log(client, identity, clock, settings["log_level"], slots * 3 // 4)
     board.gaps = Gaps(state_folder + "/gaps", identity.boot, log.report)
     client.on_dropped = board.gaps.on_dropped
     board.gaps.on_other = board.dropped
-    for level, text in (("warning", boots.error), ("error", client.store_error)):
+    for level, text in (("warning", boots.error), ("error", store_error)):
         if text:
             log.report(level, text)
     board.crash_report = CrashReport(log.report)
@@ -72,8 +73,9 @@ def assemble(folder, settings, secrets):
         _add_telemetry(board, wake)
     board.actions = Actions(board)
     command_topic = identity.topic("cmd")
-    board.commands = Commands(client, identity.topic("reply"), Ledger(state_folder + "/commands"), board.actions)
-    client.on(command_topic, board.commands.handle)
+    commands = Commands(client, identity.topic("reply"), Ledger(state_folder + "/commands"), board.actions)
+    board.commands = commands
+    client.on(command_topic, commands.handle)
     client.subscribe(command_topic, qos=2)
     board.health = Health(client, clock, board.telemetry, boots, board.restart, board.status)
     return board
@@ -116,7 +118,7 @@ def _wake(boots):
 
 
 def _client(settings, secrets, identity, status, state_folder):
-    # With a store in RAM where the flash cannot be read: the board must still be reachable.
+    # (client, None); where the flash cannot be read, with a store in RAM and why: the board must still be reachable.
     options = {
         "keep_alive": settings["keep_alive"],
         "clean_session": False,
@@ -131,12 +133,9 @@ def _client(settings, secrets, identity, status, state_folder):
     # A small file needs no block of its own up to this size, by the program size of the flash.
     store = FlashStore(state_folder + "/mqtt", slots, chunk=504 if sys.platform == "rp2" else 120)
     try:
-        client = Client(name, brokers, store=store, **options)
-        client.store_error = None
+        return Client(name, brokers, store=store, **options), None
     except StoreError as error:
-        client = Client(name, brokers, store=MemoryStore(slots), **options)
-        client.store_error = "readings are not kept in flash: %s" % error
-    return client
+        return Client(name, brokers, store=MemoryStore(slots), **options), "readings are not kept in flash: %s" % error
 
 
 def _tls(files):

@@ -39,15 +39,15 @@ class Sensors:
 
     def add(self, label, sensor):
         """A sensor that is there. label: what it is called in the log."""
-        self._place(_Place(label, "", sensor))
+        self._places.append(_Place(label, "", None, sensor))
+        self.lead_ms = max(self.lead_ms, getattr(sensor, "lead_ms", 0))
 
     def configure(self, entry):
         """A sensor by its entry in the settings: {"module": …, "name": …, what its constructor takes}."""
         arguments = dict(entry)
         module = arguments.pop("module")
         name = arguments.pop("name", "")
-        place = _Place(name or module, name and name + "_", None)
-        place.make = lambda: _class(module)(**arguments)
+        place = _Place(name or module, name and name + "_", lambda: _class(module)(**arguments))
         self._try(place, self._make, place)
         self._places.append(place)
 
@@ -55,14 +55,14 @@ class Sensors:
         """Begin to measure, where that takes time."""
         for place in self._places:
             if place.sensor and hasattr(place.sensor, "start"):
-                place.started = self._try(place, place.sensor.start) is not _FAILED
+                place.started = self._try(place, self._start, place)
 
     def read(self):
         """The metrics of all that answer. A sensor that fails is reported once, and again when it is back."""
         metrics = {}
         for place in self._places:
             found = self._try(place, self._read, place)
-            if found and found is not _FAILED:
+            if found:
                 metrics.update(found)
                 if place.failed:
                     place.failed = not self._report("info", "sensor %s: answers again" % place.label)
@@ -70,14 +70,14 @@ class Sensors:
             metrics["sensor_failures"] = self.failures
         return metrics
 
-    def _place(self, place):
-        self.lead_ms = max(self.lead_ms, getattr(place.sensor, "lead_ms", 0))
-        self._places.append(place)
-
     def _make(self, place):
         place.again_ms = self._clock.uptime_ms() + _MAKE_AGAIN_MS
         place.sensor = place.make()
         self.lead_ms = max(self.lead_ms, getattr(place.sensor, "lead_ms", 0))
+
+    def _start(self, place):
+        place.sensor.start()
+        return True
 
     def _read(self, place):
         if place.sensor is None:
@@ -107,21 +107,18 @@ class Sensors:
             # Once, not at every reading: a broken wire must not fill the outbox.
             if not place.failed:
                 place.failed = self._report("warning", "sensor %s: %r" % (place.label, error))
-            return _FAILED
+            return None
 
 
 class _Place:
-    make = None
     again_ms = 0
     failed = started = False
 
-    def __init__(self, label, prefix, sensor):
+    def __init__(self, label, prefix, make, sensor=None):
         self.label = label
         self.prefix = prefix
+        self.make = make
         self.sensor = sensor
-
-
-_FAILED = object()
 
 
 def _class(module):

@@ -14,11 +14,10 @@ class Sensor:
 
 
 def _esp32():
-    import esp32
-
+    esp32 = __import__("esp32")  # which the other ports lack, and their type stubs too
     # ESP32-S2, S3, C3 and later in °C; the first ESP32 in °F.
     if hasattr(esp32, "mcu_temperature"):
-        return getattr(esp32, "mcu_temperature")
+        return esp32.mcu_temperature
     return lambda: (esp32.raw_temperature() - 32) / 1.8
 
 
