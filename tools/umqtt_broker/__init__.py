@@ -6,7 +6,7 @@ What lives here, outermost first (each module imports only those below it and no
     conf, conf_said, conf_build, conf_keys, conf_values, conf_lines   mosquitto.conf: from lines to settings
     broker      Broker: start, network connections, shutdown
     reload      new settings for a broker that runs
-    listeners, sockets, tls, peers   where clients reach it, and who they are
+    listeners, sockets, stream, tls, peers   where clients reach it, and who they are
     websocket, ws_upgrade, ws_frames   MQTT over WebSocket
     sessions    sessions by client identifier: CONNECT, takeover, wills, expiry, recovery
     connection  one network connection: reads bytes, writes what they cause

@@ -81,13 +81,13 @@ class Acl:
         rights = self._shared.get(username) if is_shared else None
         if rights is None:
             section = self._sections.get(username) or _NO_RULES
-            rights = AclRights(self, section, _compile(self._substitute(client_id, username)))
+            rights = AclRights(self, section, client_id, username)
             self._alive.add(rights)
             if is_shared:
                 self._shared[username] = rights
         return rights
 
-    def _substitute(self, client_id: bytes, username: bytes | None) -> list[Rule]:
+    def substitute(self, client_id: bytes, username: bytes | None) -> list[Rule]:
         """Return the rules that the patterns are for one client; none if its names are dangerous."""
         if not self._patterns or _WILDCARD.search(client_id) or _WILDCARD.search(username or b""):
             return []
@@ -137,12 +137,14 @@ def _compile(rules: Iterable[Rule]) -> _Rules:
 class AclRights(Rights):
     """What an Acl allows a client."""
 
-    __slots__ = ("__weakref__", "_acl", "_may_publish", "_may_read", "_patterns", "_section")
+    __slots__ = ("__weakref__", "_acl", "_client_id", "_may_publish", "_may_read", "_patterns", "_section", "_username")
 
-    def __init__(self, acl: Acl, section: _Rules, patterns: _Rules) -> None:
+    def __init__(self, acl: Acl, section: _Rules, client_id: bytes, username: bytes | None) -> None:
         self._acl = acl
         self._section = section
-        self._patterns = patterns
+        self._client_id = client_id
+        self._username = username
+        self._patterns: _Rules | None = None
         self._may_publish: dict[bytes, bool] = {}
         self._may_read: dict[bytes, bool] = {}
 
@@ -179,7 +181,7 @@ class AclRights(Rights):
         if not has_wildcard(topic_filter):
             return qos if self._decide(READ, topic_filter) else SUBSCRIPTION_FAILURE
         wanted, effort = split(topic_filter), Effort(_EFFORT)
-        section, patterns = self._section, self._patterns
+        section, patterns = self._section, self._own_rules()
         try:
             readable = _some_escape(wanted, section.read, section.deny, effort) or _some_escape(
                 wanted, patterns.read, section.deny + patterns.deny, effort
@@ -195,12 +197,18 @@ class AclRights(Rights):
 
     def _decide(self, access: int, topic_name: bytes) -> bool:
         levels = split(topic_name)
-        for rules in (self._section, self._patterns):
+        for rules in (self._section, self._own_rules()):
             if any(matches(denied, levels) for denied in rules.deny):
                 return False
             if any(matches(allowed, levels) for allowed in (rules.read if access == READ else rules.write)):
                 return True
         return False
+
+    def _own_rules(self) -> _Rules:
+        """What the patterns are for this client; made when first asked for, since many clients come at once."""
+        if self._patterns is None:
+            self._patterns = _compile(self._acl.substitute(self._client_id, self._username))
+        return self._patterns
 
     def _remember(self, answers: dict[bytes, bool], topic_name: bytes, allowed: bool) -> None:
         if len(topic_name) > _MAX_NAME or not self._acl.remembered():

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import socket
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, cast
 
 from .config import Listener, is_loopback
 from .connection import Connection
-from .sockets import BACKLOG, identity_of, open_tcp, open_unix
+from .sockets import identity_of, open_tcp, open_unix
+from .stream import OUT_OF_RESOURCES, StreamServer
 from .tls import make_context
 from .websocket import Upgrade
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _MAX_HANDSHAKES = 256
 # Seconds until accepting is tried again when the process has no file descriptors left.
 _ACCEPT_AGAIN = 1.0
-_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _log = logging.getLogger(__name__)
 
 
@@ -35,7 +34,7 @@ class Place:
         self.context = None if listener.tls is None else make_context(listener.tls)
         self.sockets: list[socket.socket] = []
         self._broker = broker
-        self._servers: list[asyncio.Server | _TlsServer] = []
+        self._servers: list[StreamServer | _TlsServer] = []
         self._file: tuple[int, int] | None = None  # of the Unix socket: device and inode
         self._is_local = is_loopback(listener)
 
@@ -51,10 +50,8 @@ class Place:
         for listening in self.sockets:
             if self.context is not None:
                 self._servers.append(_TlsServer(self._broker, self, listening))
-            elif self.listener.path:
-                self._servers.append(await loop.create_unix_server(self.new_protocol, sock=listening, backlog=BACKLOG))
             else:
-                self._servers.append(await loop.create_server(self.new_protocol, sock=listening, backlog=BACKLOG))
+                self._servers.append(StreamServer(loop, listening, self._new_plain_protocol, self._is_delayed))
 
     def close(self) -> None:
         """Stop listening. Connections stay."""
@@ -69,14 +66,17 @@ class Place:
         self._file = None
 
     def new_protocol(self) -> asyncio.Protocol:
-        """Return what an accepted connection begins with."""
+        """Return what a connection of asyncio's begins with."""
+        protocol = self._new_plain_protocol()
+        return _DelaySmallPackets(protocol) if self._is_delayed() else protocol
+
+    def _new_plain_protocol(self) -> asyncio.Protocol:
         if self.listener.protocol == "websockets":
-            protocol = Upgrade(self._broker, self.listener, self._is_local)
-        else:
-            protocol = Connection(self._broker, self.listener)
-        if self._broker.config.set_tcp_nodelay or self.listener.path:
-            return protocol
-        return _DelaySmallPackets(protocol)
+            return Upgrade(self._broker, self.listener, self._is_local)
+        return Connection(self._broker, self.listener)
+
+    def _is_delayed(self) -> bool:
+        return not self._broker.config.set_tcp_nodelay
 
     def addresses(self) -> list[str]:
         """Return where it listens, in words: `127.0.0.1:8883 (tls)`."""
@@ -120,7 +120,7 @@ class _TlsServer:
             except ConnectionError:
                 continue  # the client has gone before it was accepted
             except OSError as error:
-                if error.errno not in _OUT_OF_RESOURCES:
+                if error.errno not in OUT_OF_RESOURCES:
                     raise
                 _log.error("cannot accept clients for now (%s) — raise the limit of open files", error.strerror)
                 await asyncio.sleep(_ACCEPT_AGAIN)

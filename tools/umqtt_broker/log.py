@@ -73,6 +73,8 @@ def start(config: LogConfig) -> None:
     for handler in handlers:
         handler.setFormatter(_formatter(config))
         handler.addFilter(lambda record: _kind(record.levelno) in levels)
+    if not handlers:
+        levels = set()  # nothing is made that nobody sees
     before, _root.handlers = _root.handlers, handlers or [logging.NullHandler()]
     for handler in before:
         handler.close()

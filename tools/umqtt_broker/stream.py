@@ -1,0 +1,287 @@
+"""Accepted sockets without encryption: leaner than asyncio's own transports, which serve every kind of stream.
+
+Only what asyncio documents for every event loop is used: add_reader, add_writer, call_soon. What a protocol sees is
+the same: its methods are called as asyncio calls them. What is spared is a task and a few futures for each accepted
+connection, and the checks for each read and write that do not apply here.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any, cast
+
+# Connections accepted before others have their turn.
+_ACCEPT_AT_ONCE = 64
+
+# Seconds until accepting is tried again when the process has no file descriptors left.
+_ACCEPT_AGAIN = 1.0
+OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+# Bytes of a read: room for a large one is only made when the last read was full.
+_SMALL_READ = 16 * 1024
+_LARGE_READ = 256 * 1024
+
+# As in asyncio; a Connection sets its own.
+_HIGH_WATER = 64 * 1024
+
+_log = logging.getLogger(__name__)
+
+
+class StreamServer:
+    """Accepts on one listening socket. new_protocol: makes the protocol of a connection. is_delayed: tells whether
+    small packets may wait to be sent with more (Nagle's algorithm); asked for each connection.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        listening: socket.socket,
+        new_protocol: Callable[[], asyncio.Protocol],
+        is_delayed: Callable[[], bool],
+    ) -> None:
+        self._loop = loop
+        self._listening = listening
+        self._new_protocol = new_protocol
+        self._is_delayed = is_delayed
+        self._is_tcp = listening.family in (socket.AF_INET, socket.AF_INET6)
+        self._again: asyncio.TimerHandle | None = None
+        self._listen()
+
+    def close(self) -> None:
+        """Stop accepting."""
+        if self._again is not None:
+            self._again.cancel()
+        else:
+            self._loop.remove_reader(self._listening.fileno())
+
+    def _listen(self) -> None:
+        self._again = None
+        self._loop.add_reader(self._listening.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPT_AT_ONCE):
+            try:
+                client, address = self._listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionError:
+                continue  # the client has gone before it was accepted
+            except OSError as error:
+                if error.errno not in OUT_OF_RESOURCES:
+                    raise
+                # The socket stays readable: looking again at once would only spin.
+                _log.error("cannot accept clients for now (%s) — raise the limit of open files", error.strerror)
+                self._loop.remove_reader(self._listening.fileno())
+                self._again = self._loop.call_later(_ACCEPT_AGAIN, self._listen)
+                return
+            client.setblocking(False)
+            if self._is_tcp and not self._is_delayed():
+                try:
+                    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                except OSError:
+                    client.close()  # reset before it was looked at
+                    continue
+            StreamTransport(self._loop, client, address, self._new_protocol())
+
+
+class StreamTransport(asyncio.Transport):
+    """The transport of one connected socket. It has a protocol from the start and reads until told otherwise."""
+
+    __slots__ = (
+        "_address",
+        "_closing",
+        "_congested",
+        "_fd",
+        "_gone",
+        "_high",
+        "_loop",
+        "_low",
+        "_out",
+        "_protocol",
+        "_read_size",
+        "_reading",
+        "_recv",
+        "_send",
+        "_socket",
+    )
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, connected: socket.socket, address: object, protocol: asyncio.BaseProtocol
+    ) -> None:
+        self._loop = loop
+        self._socket = connected
+        # The event loop is given numbers: it asks a socket that it does not know for its repr(), two system calls.
+        self._fd = connected.fileno()
+        self._address = address
+        self._protocol = cast(asyncio.Protocol, protocol)
+        self._recv = connected.recv
+        self._send = connected.send
+        self._out: bytearray | None = None
+        self._high, self._low = _HIGH_WATER, _HIGH_WATER // 4
+        self._read_size = _SMALL_READ
+        self._reading = False
+        self._congested = False
+        self._closing = False
+        # connection_lost() is on its way.
+        self._gone = False
+        self._protocol.connection_made(self)
+        self.resume_reading()
+
+    # Input
+
+    def _on_readable(self) -> None:
+        try:
+            data = self._recv(self._read_size)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._end(error)
+            return
+        if data:
+            self._read_size = _LARGE_READ if len(data) >= _SMALL_READ else _SMALL_READ
+            self._protocol.data_received(data)
+        elif self._protocol.eof_received():
+            self.pause_reading()
+        else:
+            self.close()
+
+    def pause_reading(self) -> None:
+        """Read no more. Safe to call again."""
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._fd)
+
+    def resume_reading(self) -> None:
+        """Read again. Safe to call again; nothing happens once the transport closes."""
+        if not self._reading and not self._closing:
+            self._reading = True
+            self._loop.add_reader(self._fd, self._on_readable)
+
+    def is_reading(self) -> bool:
+        """Tell whether what arrives is read."""
+        return self._reading
+
+    # Output
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send `data`, at once as far as the socket takes it."""
+        out = self._out
+        if out is None:
+            if self._gone:
+                return
+            try:
+                sent = self._send(data)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError as error:
+                self._end(error)
+                return
+            if sent == len(data):
+                return
+            self._out = bytearray(memoryview(data)[sent:])
+            self._loop.add_writer(self._fd, self._on_writable)
+        else:
+            out += data
+        self._tell_congested()
+
+    def _on_writable(self) -> None:
+        out = self._out
+        assert out is not None
+        try:
+            sent = self._send(out)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._end(error)
+            return
+        del out[:sent]
+        if self._congested and len(out) <= self._low:
+            self._congested = False
+            # It may write more at once, or end the connection.
+            self._protocol.resume_writing()
+        if not out and self._out is not None:
+            self._out = None
+            self._loop.remove_writer(self._fd)
+            if self._closing:
+                self._end(None)
+
+    def _tell_congested(self) -> None:
+        if not self._congested and self._out is not None and len(self._out) > self._high:
+            self._congested = True
+            self._protocol.pause_writing()
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that the socket has not taken yet."""
+        return len(self._out or b"")
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Set how many bytes may wait before pause_writing(), and how few for resume_writing()."""
+        self._high = _HIGH_WATER if high is None else high
+        self._low = self._high // 4 if low is None else low
+        self._tell_congested()
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        """The low and the high limit, in bytes."""
+        return self._low, self._high
+
+    def can_write_eof(self) -> bool:
+        """A broker never closes one direction alone."""
+        return False
+
+    # The end
+
+    def is_closing(self) -> bool:
+        """Tell whether close() or abort() was called, or the connection is lost."""
+        return self._closing
+
+    def close(self) -> None:
+        """Read no more, send what waits, then close."""
+        if self._closing:
+            return
+        self.pause_reading()
+        self._closing = True
+        if self._out is None:
+            self._end(None)
+
+    def abort(self) -> None:
+        """Close at once; what waits is not sent."""
+        self._end(None)
+
+    def _end(self, error: OSError | None) -> None:
+        if self._gone:
+            return
+        self.pause_reading()
+        self._closing = self._gone = True
+        if self._out is not None:
+            self._out = None
+            self._loop.remove_writer(self._fd)
+        # Not at once: whoever ended it may be in the middle of something.
+        self._loop.call_soon(self._lose, error)
+
+    def _lose(self, error: OSError | None) -> None:
+        try:
+            self._protocol.connection_lost(error)
+        finally:
+            self._socket.close()
+
+    # Who it is
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """What asyncio knows of a socket: socket, peername, sockname."""
+        if name == "peername":
+            return self._address or default
+        if name == "socket":
+            return self._socket
+        if name == "sockname":
+            return self._socket.getsockname()
+        return default
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """What is told of everything that happens."""
+        return self._protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Tell another from now on."""
+        self._protocol = cast(asyncio.Protocol, protocol)
