@@ -29,6 +29,9 @@ class NotPrivate(LinkLost):
 class BridgeClient(Client):
     """A client that says in its CONNECT that it is a bridge."""
 
+    # Of the layer below Client: the CONNECT that makes a broker forget the session, or None.
+    purge: bytes | None
+
     def __init__(self, bridge: "Bridge", local: LocalEnd, life: "Life") -> None:
         config = bridge.config
         self._bridge = bridge
@@ -76,7 +79,7 @@ class BridgeClient(Client):
             config.remote_username,
             config.remote_password,
             level,
-            self.purge,
+            bool(self.purge),
         )
         if not self._bridge.remote_private:
             return packet
@@ -92,4 +95,5 @@ class BridgeClient(Client):
             raise NotPrivate("the remote broker does not know bridges")
         if config.protocol_level == 3 and not config.clean_session:
             session_present = 1  # MQTT 3.1 does not say: resume as if it were, as umqtt_robust does
-        super().connected_as(session_present, return_code)
+        # Of the layer below Client, which its stub does not show.
+        super().connected_as(session_present, return_code)  # pyright: ignore[reportAttributeAccessIssue]
