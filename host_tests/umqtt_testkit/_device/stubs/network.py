@@ -101,7 +101,8 @@ class WLAN:
         else:
             self._config = {"pm": self.PM_PERFORMANCE, "reconnects": -1, "txpower": 20, "channel": 1}
         # The keys of an access point; its SSID is its own, a station's is the one that it joined.
-        self._access_point = {"ssid": "PICO-0000" if IS_RP2 else "ESP_000000", "key": "", "security": 0, "hidden": False}
+        ssid = "PICO-0000" if IS_RP2 else "ESP_000000"
+        self._access_point = {"ssid": ssid, "key": "", "security": 0, "hidden": False}
 
     def active(self, is_active=None):
         if is_active is None:
