@@ -10,6 +10,7 @@ What lives here, outermost first (each module imports only those below it and no
     websocket, ws_upgrade, ws_frames   MQTT over WebSocket
     sessions    sessions by client identifier: CONNECT, takeover, wills, expiry, recovery
     connection  one network connection: reads bytes, writes what they cause
+    deadlines   its timers, which share those of the event loop
     holdback    a client that is read from more slowly than it sends
     packet_loop, handlers   every packet of a read; what the rarer ones do
     publishing  what stands between a client's PUBLISH and the router: rights, limits, mount point

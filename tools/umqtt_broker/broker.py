@@ -9,6 +9,7 @@ from typing import Protocol
 from .bridge import Bridges
 from .config import BrokerConfig
 from .connection import Connection
+from .deadlines import Deadlines
 from .listeners import Place, open_places
 from .observation import Observation
 from .reload import apply, permissions
@@ -73,6 +74,7 @@ class Broker:
         """
         self.config.validate()
         self.loop = asyncio.get_running_loop()
+        self.deadlines = Deadlines(self.loop)
         # The ports first: a store is not touched by a broker that cannot serve it.
         self._places = open_places(self, bound)
         first = self._places[0]

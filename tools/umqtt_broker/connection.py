@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING, cast
 
 from .config import Listener
+from .deadlines import Deadline
 from .errors import MalformedPacket
 from .holdback import HeldBack
 from .log import log_refused
@@ -42,24 +43,25 @@ _log = logging.getLogger(__name__)
 class Connection(asyncio.Protocol):
     """From accept to close. `session` is None before CONNECT and after the end.
 
-    peer: address of the client. protocol_level: 3 for MQTT 3.1, 4 for 3.1.1. connected_at: when its CONNECT was
-    accepted, in the event loop's time. keep_alive: seconds, 0: none. messages_in, messages_out: PUBLISH packets.
-    established: the CONNACK is written. congested: the peer reads too slowly for more output. closing: nothing more is
-    read. held: how many times the store holds packets for it. held_back: None as long as the client is read freely.
-    publish: how its messages get to the router.
+    peer: address of the client. protocol_level: 3 for MQTT 3.1, 4 for 3.1.1. connected_at, heard_at: when its CONNECT
+    was accepted and when its last packet came, in the event loop's time. keep_alive: seconds, 0: none. messages_in,
+    messages_out: PUBLISH packets. established: the CONNACK is written. congested: the peer reads too slowly for more
+    output. closing: nothing more is read. held: how many times the store holds packets for it. held_back: None as long
+    as the client is read freely. publish: how its messages get to the router.
     """
 
     __slots__ = (
+        "_around",
+        "_deadline",
         "_decision",
         "_gone",
-        "_last_packet",
         "_loop",
         "_needed",
         "_pending",
         "_pending_size",
         "_recorded",
+        "_router",
         "_store",
-        "_timer",
         "_unread",
         "broker",
         "closing",
@@ -67,6 +69,7 @@ class Connection(asyncio.Protocol):
         "connected_at",
         "ending",
         "established",
+        "heard_at",
         "held",
         "held_back",
         "keep_alive",
@@ -85,6 +88,8 @@ class Connection(asyncio.Protocol):
         self.broker = broker
         self.listener = listener
         self.stats = broker.stats
+        self._around = broker.around
+        self._router = broker.router
         self._store = broker.store
         self._loop = broker.loop
         # Parts of a packet, joined once, when all are there: it may be a large one.
@@ -93,8 +98,8 @@ class Connection(asyncio.Protocol):
         self._needed = 0
         # What the store had recorded when this read began.
         self._recorded = 0
-        self._last_packet = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self.heard_at = 0.0
+        self._deadline: Deadline | None = None
         self._decision: asyncio.Future[int] | None = None
         # Too much output is unread.
         self._unread = False
@@ -126,7 +131,7 @@ class Connection(asyncio.Protocol):
         if not self.broker.admit(self):
             self.abort()
             return
-        self._timer = self._loop.call_later(self.broker.config.connect_timeout, self._connect_timed_out)
+        self._deadline = self.broker.deadlines.after(self.broker.config.connect_timeout, self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, whoever wanted it: the session lives on or not, the will goes out or not."""
@@ -158,8 +163,8 @@ class Connection(asyncio.Protocol):
         """Process every whole packet of one read, and keep the rest."""
         self.stats.bytes_in += len(data)
         if self.held_back is not None:
-            self._last_packet = self._loop.time()
-            self.held_back.feed(data)
+            self.heard_at = now = self._loop.time()
+            self.held_back.feed(data, now)
             return
         if self._pending is not None:
             self._pending.append(data)
@@ -191,16 +196,21 @@ class Connection(asyncio.Protocol):
         session = self.session
         if session is not None and session.queue:
             session.pump()
+        around = self._around
         if acknowledgements:
-            if self.must_wait():
+            if self._store.recorded != self._recorded or self.held:
                 self._store.hold(self, acknowledgements)
             else:
+                if around.dirty and (session is None or not session.dirty):
+                    # Those who wait for a message first; the publisher only learns that it is done.
+                    self._router.flush()
                 self.write(acknowledgements)
-        self.broker.router.flush()
+        if around.dirty:
+            self._router.flush()
         if not is_open:
             self.close()
             return
-        limits = self.broker.around.limits
+        limits = around.limits
         if limits is not None and limits.hits:
             self._hold_back().wait_for_room(limits)
 
@@ -217,8 +227,8 @@ class Connection(asyncio.Protocol):
         """Count what a read brought."""
         self.messages_in += messages
         self.stats.messages_in += messages
-        if was_packet:
-            self._last_packet = self._loop.time()
+        if was_packet and self.held_back is None:
+            self.heard_at = self._loop.time()
 
     def count_out(self, messages: int) -> None:
         """Count messages that are about to be written."""
@@ -292,17 +302,17 @@ class Connection(asyncio.Protocol):
             self._refuse(return_code)
             return
         session_present = self.broker.sessions.connect(self, connect)
-        self.connected_at = self._last_packet = self._loop.time()
+        self.connected_at = self.heard_at = self._loop.time()
         self.protocol_level = connect.protocol_level
         self.keep_alive = connect.keep_alive
         most = self.broker.config.max_keep_alive
         if most and not 0 < self.keep_alive <= most:
             self.keep_alive = most
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._deadline is not None:
+            self._deadline.cancel(self)
+            self._deadline = None
         if self.keep_alive:
-            self._timer = self._loop.call_later(1.5 * self.keep_alive, self._check_keep_alive)
+            self._deadline = self.broker.deadlines.at(self.connected_at + 1.5 * self.keep_alive, self)
         self.bind()
         connack = [encode_connack(ACCEPTED, session_present)]
         if self.session is not None and self.session.store is None and not self.must_wait():
@@ -350,10 +360,13 @@ class Connection(asyncio.Protocol):
 
     def write(self, packets: list[bytes]) -> None:
         """Write packets in one piece."""
+        self.send(b"".join(packets))
+
+    def send(self, data: bytes) -> None:
+        """Write whole packets."""
         if self._gone:
             return
         transport = self.transport
-        data = b"".join(packets)
         self.stats.bytes_out += len(data)
         transport.write(data)
         if (
@@ -371,7 +384,7 @@ class Connection(asyncio.Protocol):
             return
         self.closing = True
         self._stop_waiting()
-        self._timer = self._loop.call_later(_CLOSE_TIMEOUT, self.transport.abort)
+        self._deadline = self.broker.deadlines.after(_CLOSE_TIMEOUT, self)
         self.broker.sessions.detach(self)
         if not self.held:
             self.transport.close()
@@ -387,27 +400,34 @@ class Connection(asyncio.Protocol):
     commit_failed = abort
 
     def _stop_waiting(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._deadline is not None:
+            self._deadline.cancel(self)
+            self._deadline = None
         if self._decision is not None:
             self._decision.cancel()
         if self.held_back is not None:
             self.held_back.cancel()
 
-    def _connect_timed_out(self) -> None:
-        self.stats.connect_timeouts += 1
-        self.abort()
+    def on_deadline(self) -> None:
+        """What was waited for has not come: the CONNECT, a packet, or the end of a connection that closes."""
+        self._deadline = None
+        if self.closing:
+            self.transport.abort()
+        elif self.session is None:
+            self.stats.connect_timeouts += 1
+            self.abort()
+        else:
+            self._check_keep_alive()
 
     def _check_keep_alive(self) -> None:
         """Close after one and a half keep-alive times without a packet [MQTT-3.1.2-24]."""
         now = self._loop.time()
         if self.held_back is not None and self.held_back.paused:
-            self._last_packet = now  # not the client is silent: nobody listens
-        due = self._last_packet + 1.5 * self.keep_alive
+            self.heard_at = now  # not the client is silent: nobody listens
+        due = self.heard_at + 1.5 * self.keep_alive
         if now >= due:
             self.stats.keep_alive_timeouts += 1
             self.ending = "keep-alive"
             self.abort()
         else:
-            self._timer = self._loop.call_at(due, self._check_keep_alive)
+            self._deadline = self.broker.deadlines.at(due, self)

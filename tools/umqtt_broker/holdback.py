@@ -107,20 +107,21 @@ class HeldBack:
         """Keep bytes for the next feed()."""
         self._tail += data
 
-    def feed(self, data: bytes) -> None:
-        """Take what was read: what may not wait at once, the rest in its turn."""
+    def feed(self, data: bytes, now: float = 0.0) -> None:
+        """Take what was read at `now`: what may not wait at once, the rest in its turn."""
         connection = self._connection
-        data = self._tail = self._tail + data
+        if self._tail:
+            data = self._tail + data
+        self._tail = data
         if self._deciding:
             return
         # No PUBLISH is shorter: if there is room for so many, none need be looked at by itself.
-        most = len(data) // _SHORTEST
-        is_free = not self._waiting and not self._full
-        if is_free and self._rate is not None and self._rate.available(self._loop.time()) >= most:
+        rate = self._rate
+        if rate is not None and not self._waiting and not self._full and rate.covers(len(data) // _SHORTEST, now):
             self._tail = b""
             before = connection.messages_in
             connection.take(data)
-            self._rate.spend(connection.messages_in - before)
+            rate.spend(connection.messages_in - before)
             return
         at = 0
         out_of_turn: list[bytes] = []

@@ -139,6 +139,15 @@ class ReceiveRate:
         # What rounding took of a whole message is given back.
         return int(self._credit + 1e-6)
 
+    def covers(self, messages: int, now: float) -> bool:
+        """Tell whether so many may be taken at `now`; an earlier `now` than the last is allowed."""
+        credit = self._credit
+        if now > self._since:
+            credit += (now - self._since) * self._rate
+            self._since = now
+            self._credit = credit = credit if credit < self._rate else self._rate
+        return credit >= messages
+
     def spend(self, messages: int) -> None:
         """Take that many."""
         self._credit -= messages

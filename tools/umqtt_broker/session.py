@@ -381,12 +381,13 @@ class Session:
         connection, out = self.connection, self.out
         if connection is None or not out:
             return
-        # A new list first: write() may find the peer slow and take it away.
-        self._collect()
         messages = len(out) - 2 * self._sent
+        data = b"".join(out)
+        # Empty first: send() may find the peer slow and take the list away.
+        out.clear()
         self._sent = 0
         connection.count_out(messages)
-        connection.write(out)
+        connection.send(data)
 
     def _collect(self) -> None:
         self.out = []

@@ -1,0 +1,115 @@
+"""Deadlines share timers: none rings too early or much too late, and none is left behind by those who go."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from broker_peer import ack_packet, connect_packet, publish_packet, subscribe_packet
+from broker_wire import Transport
+from umqtt_broker import Broker, BrokerConfig
+from umqtt_broker.connection import Connection
+from umqtt_broker.deadlines import RESOLUTION, Deadline, Deadlines
+
+
+class Waiting:
+    """Notes when its deadline rang; `then` is what it does."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.rang: list[float] = []
+        self.deadline: Deadline | None = None
+        self.cancels: list[Waiting] = []
+
+    def on_deadline(self) -> None:
+        self.rang.append(self.loop.time())
+        for other in self.cancels:
+            assert other.deadline is not None
+            other.deadline.cancel(other)
+
+
+def test_a_deadline_rings_once_never_early_and_at_most_its_resolution_late() -> None:
+    async def sweep() -> None:
+        loop = asyncio.get_running_loop()
+        rng = random.Random(5)
+        deadlines = Deadlines(loop)
+        waits = [rng.uniform(0, 0.8) for _ in range(200)]
+        waiting = [Waiting(loop) for _ in waits]
+        due = []
+        for one, seconds in zip(waiting, waits, strict=True):
+            due.append(loop.time() + seconds)
+            deadlines.at(due[-1], one)
+        assert len(deadlines) <= 0.8 / RESOLUTION + 2
+        last = Waiting(loop)
+        rung = asyncio.Event()
+        last.on_deadline = rung.set
+        deadlines.after(0.8 + RESOLUTION, last)
+        await asyncio.wait_for(rung.wait(), 10)
+        for one, moment in zip(waiting, due, strict=True):
+            assert len(one.rang) == 1
+            # Half a second more for a machine that is busy.
+            assert moment <= one.rang[0] < moment + RESOLUTION + 0.5
+        assert len(deadlines) == 0
+
+    asyncio.run(sweep())
+
+
+def test_a_cancelled_deadline_never_rings_not_even_by_one_that_rings_with_it() -> None:
+    async def cancel() -> None:
+        loop = asyncio.get_running_loop()
+        deadlines = Deadlines(loop)
+        due = loop.time() + 0.05
+        one, other = Waiting(loop), Waiting(loop)
+        other.deadline = deadlines.at(due, one)
+        assert deadlines.at(due, other) is other.deadline
+        one.cancels = [other]
+        rung = asyncio.Event()
+        last = Waiting(loop)
+        last.on_deadline = rung.set
+        deadlines.at(due + RESOLUTION, last)
+        await asyncio.wait_for(rung.wait(), 10)
+        assert len(one.rang) == 1 and other.rang == []
+        other.deadline.cancel(other)  # of no effect now
+
+    asyncio.run(cancel())
+
+
+def test_those_who_go_leave_no_timer_behind() -> None:
+    async def churn() -> None:
+        async with Broker(BrokerConfig(port=0)) as broker:
+            listener = broker.config.all_listeners()[0]
+            for number in range(300):
+                connection = Connection(broker, listener)
+                connection.connection_made(Transport())
+                assert len(broker.deadlines) == 1
+                connection.data_received(connect_packet(b"client", keep_alive=number * 7))
+                connection.connection_lost(None)
+                assert len(broker.deadlines) == 0
+
+    asyncio.run(churn())
+
+
+def test_subscribers_get_a_message_before_its_publisher_is_acknowledged() -> None:
+    class Noting(Transport):
+        def write(self, data: bytes) -> None:
+            written.append(bytes(data))
+            super().write(data)
+
+    written: list[bytes] = []
+
+    async def publish() -> None:
+        async with Broker(BrokerConfig(port=0)) as broker:
+            ends = []
+            for name in (b"publisher", b"subscriber"):
+                connection = Connection(broker, broker.config.all_listeners()[0])
+                connection.connection_made(Noting())
+                connection.data_received(connect_packet(name))
+                ends.append(connection)
+            ends[1].data_received(subscribe_packet(1, (b"a", 1)))
+            written.clear()
+            ends[0].data_received(publish_packet(b"a", b"message", 1, 9))
+            for connection in ends:
+                connection.connection_lost(None)
+
+    asyncio.run(publish())
+    assert written == [publish_packet(b"a", b"message", 1, 1), ack_packet(4, 9)]
