@@ -30,7 +30,9 @@ class Package:
 PACKAGES = {
     "testkit's device files": Package(
         "host_tests/umqtt_testkit/_device",
-        frozenset({"app", "umqtt_testkit", "file_flash", "power_cut"}),
+        frozenset({"app", "umqtt_testkit", "file_flash", "power_cut", "board_boot"})
+        # What the stubs of a board share.
+        | {"_virtual", "_port", "_clock", "_bme280", "_pins", "_buses"},
         on_device=True,
     ),
     "umqtt_testkit": Package("host_tests/umqtt_testkit", frozenset({"umqtt_robust"}), frozenset({"kit", "test"})),
@@ -43,7 +45,9 @@ PACKAGES = {
     # Works with any MQTT broker, so it knows nothing of ours.
     "spark_ingest": Package("spark_ingest", frozenset({"umqtt_robust"}), frozenset({"ingest"})),
     "umqtt_robust": Package("umqtt_robust", on_device=True),
-    "firmware": Package("firmware", frozenset({"umqtt_robust", "app", "startup", "postmortem"}), on_device=True),
+    "firmware": Package(
+        "firmware", frozenset({"umqtt_robust", "app", "startup", "postmortem", "pins"}), on_device=True
+    ),
 }
 
 # What MicroPython has (built in or frozen on a board). typing, dataclasses, enum, abc, functools, logging,
@@ -92,6 +96,7 @@ DEVICE_MODULES = frozenset(
         "tls",
         "uctypes",
         "umachine",
+        "utime",
         "vfs",
     ]
 )
