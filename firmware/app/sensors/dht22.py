@@ -23,4 +23,4 @@ class Sensor:
         self._measured_at = now
         # Up to 25 ms with interrupts off for most of it: the protocol is timed in microseconds.
         self._dht.measure()
-        return {"temp_c": self._dht.temperature(), "humidity_pct": self._dht.humidity()}
+        return {"temp_c": round(self._dht.temperature(), 1), "humidity_pct": round(self._dht.humidity(), 1)}

@@ -20,7 +20,7 @@ class Sensor:
 
     def __init__(self, pin):
         self._bus = ds18x20.DS18X20(onewire.OneWire(Pin(pin)))
-        self._roms = self._bus.scan()
+        self._roms = [bytes(rom) for rom in self._bus.scan()]
         if not self._roms:
             raise OSError("no DS18B20 on pin %s" % pin)
         self._last = {}
