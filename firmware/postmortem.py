@@ -3,6 +3,7 @@
 Like startup.py it is written by the cable alone, so that a version whose files are broken can be told about too.
 """
 
+import gc
 import io
 import json
 import os
@@ -29,6 +30,7 @@ def handle(error):
         _mark(boots, startup.INTERRUPTED)
         hold_watchdog()
         return
+    _let_go()
     keep_traceback(error, boots.count if boots else 0)
     _mark(boots, startup.CRASHED)
     print(format_traceback(error))
@@ -49,6 +51,19 @@ def handle(error):
     machine.reset()
 
 
+def _let_go():
+    # Of the application, which may have ended because it had no heap left. The traceback holds what it needs.
+    for name in list(sys.modules):
+        if name.startswith(("app.", "umqtt_robust")) and name != "app.health":
+            del sys.modules[name]
+    if "app" in sys.modules:
+        package = sys.modules["app"]
+        for name in dir(package):
+            if name[0] != "_":
+                delattr(package, name)
+    gc.collect()
+
+
 def keep_traceback(error, boot, path=TRACEBACK_FILE, told=TOLD_FILE):
     """Write the traceback of error to flash: a line of JSON, {"n": crashes so far, "boot": count}, and the text."""
     text = format_traceback(error)[-_MAX_TRACEBACK_CHARACTERS:]
@@ -56,7 +71,7 @@ def keep_traceback(error, boot, path=TRACEBACK_FILE, told=TOLD_FILE):
     try:
         with open(path, "w") as file:
             file.write("%s\n%s" % (json.dumps({"n": number, "boot": boot}), text))
-    except OSError as reason:
+    except (OSError, MemoryError) as reason:
         # The program ends with error either way, and the console shows it.
         print("traceback not kept in %s: %r" % (path, reason))
 

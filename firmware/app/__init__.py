@@ -8,7 +8,7 @@
     sensors      readings of the machine itself
     telemetry    takes readings at an interval and publishes them as records
     board        the parts, as the commands see them
-    commands     what a board does when told so: kept in the ledger, carried out by actions and act_*, answered
+    command_door loads commands when one comes: kept in the ledger, carried out by actions and act_*, answered
     health       watchdog and confirmation of a boot; status, crash and restart beside it
     sleep        deep sleep between readings, where the settings ask for it
     update       a new version over the air

@@ -18,6 +18,7 @@ import gc
 import sys
 
 from app.commands import CommandError, Later
+from app.modules import forget
 
 _MODULES = ("crash", "get", "log", "read", "set")
 _NAMES = _MODULES + ("pause", "ping", "reboot", "resume", "update")
@@ -70,10 +71,7 @@ class Actions:
         except MemoryError:
             raise CommandError("not enough memory; send it again under another id")
         finally:
-            # Heap is scarcer than the time to import it again.
-            for name in (module, "app.settings_files", "app.settings"):
-                sys.modules.pop(name, None)
-            gc.collect()
+            forget("act_" + name, "crash", "settings_files", "settings")
 
     def _ping(self, args, order):
         board = self._board

@@ -33,8 +33,8 @@ class Application:
             board.loop_timer.start()
         board.wifi.step(board.clock.uptime_ms())
         board.status.step(board.client)
-        board.crash_report.step(board.client)
-        board.actions.step()
+        if board.crash_report and board.crash_report.step(board.client):
+            board.crash_report = None
         board.commands.step()
         board.gaps.step(board.client, board.settings["outbox"])
         wait_ms = _LONGEST_WAIT_MS

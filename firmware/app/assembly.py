@@ -10,15 +10,12 @@ import time
 import startup
 
 from app import VERSION
-from app.actions import Actions
 from app.board import Board
 from app.clock import Clock, system_clock
-from app.commands import Commands
-from app.crash import CrashReport
+from app.command_door import CommandDoor
 from app.gaps import Gaps
 from app.health import Health, reset_cause, start_watchdog
 from app.identity import Identity, hardware_id
-from app.ledger import Ledger
 from app.log import Log
 from app.restart import Restart, hardware_reset
 from app.status import Status
@@ -65,15 +62,14 @@ def assemble(folder, settings, secrets):
     for level, text in (("warning", boots.error), ("error", store_error)):
         if text:
             log.report(level, text)
-    board.crash_report = CrashReport(log.report)
+    board.crash_report = _crash_report(state_folder, log.report)
     board.restart = Restart(client, clock, board.status, boots, hardware_reset)
     board.wifi = Wifi(_network() if settings["wifi"] else None, settings, secrets["wifi"], log.report)
     board.ntp = _ntp(board)
     if not boots.safe:
         _add_telemetry(board, wake)
-    board.actions = Actions(board)
     command_topic = identity.topic("cmd")
-    commands = Commands(client, identity.topic("reply"), Ledger(state_folder + "/commands"), board.actions)
+    commands = CommandDoor(board, state_folder + "/commands")
     board.commands = commands
     client.on(command_topic, commands.handle)
     client.subscribe(command_topic, qos=2)
@@ -103,6 +99,17 @@ def _add_telemetry(board, wake):
         board.discover(settings["home_assistant"])
     if settings["sleep_s"]:
         board.sleep(wake)
+
+
+def _crash_report(state_folder, report):
+    # Only where there is something to tell.
+    try:
+        os.stat(state_folder + "/traceback.txt")
+    except OSError:
+        return None
+    from app.crash import CrashReport
+
+    return CrashReport(report)
 
 
 def _wake(boots):

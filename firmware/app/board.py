@@ -4,8 +4,8 @@
 class Board:
     """folder: where settings.json lies, "" for the root; settings: dict; boots: startup.Startup; version: str.
 
-    application.build() adds identity, clock, client, status, log, gaps, crash_report, wifi, ntp, commands, actions,
-    health and restart (called, it restarts the board). telemetry, sensors and loop_timer are None in safe mode, ntp and
+    application.build() adds identity, clock, client, status, log, gaps, crash_report, wifi, ntp, commands, health
+    and restart (called, it restarts the board). telemetry, sensors and loop_timer are None in safe mode, ntp and
     discovery where they are not wanted, sleeper where the board is always awake, update until a command needs it.
     """
 

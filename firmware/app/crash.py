@@ -17,8 +17,11 @@ class CrashReport:
         self._published = False
 
     def step(self, client):
-        if not self._waiting or not client.connected:
-            return
+        """True when there is nothing to tell any more."""
+        if not self._waiting:
+            return True
+        if not client.connected:
+            return False
         if not self._published:
             # Read again, and not kept in RAM from the boot on.
             head, text = read_traceback(self._path)
@@ -28,6 +31,7 @@ class CrashReport:
             # An empty outbox: acknowledged. A power cut before this publishes it twice, never not at all.
             os.rename(self._path, self._told)
             self._waiting = False
+        return not self._waiting
 
 
 def last_crash(path=TRACEBACK_FILE, told=TOLD_FILE):

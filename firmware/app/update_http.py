@@ -52,6 +52,7 @@ class Http:
         ).encode()
         self._offset = offset
         self._head = b""
+        self._in_head = True
         self._rest = b""
         self._skip = 0
         self._left = None
@@ -66,7 +67,7 @@ class Http:
             taken = transport.write(self._out, 0, len(self._out))
             self._out = self._out[taken or 0:]
             return None
-        if self._head is not None:
+        if self._in_head:
             return self._read_head(buf)
         if self._rest:
             n = min(len(self._rest), len(buf))
@@ -107,7 +108,8 @@ class Http:
             return None
         self._rest = self._head[end + 4:]
         lines = self._head[:end].split(b"\r\n")
-        self._head = None
+        self._head = b""
+        self._in_head = False
         status = lines[0].split(b" ")
         code = status[1] if len(status) > 1 else b""
         if code == b"200":

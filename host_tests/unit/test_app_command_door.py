@@ -1,0 +1,112 @@
+"""What carries out commands is loaded when one comes, or was left open, and let go of afterwards."""
+
+import json
+import os
+import sys
+
+import _app_fakes as fakes
+from app.board import Board
+from app.command_door import CommandDoor
+from startup import Startup
+from umqtt_testkit.portable import equal
+
+_CMD = b"fleet/pump-7/cmd"
+_REPLY = b"fleet/pump-7/reply"
+
+
+def _and_put_back(test):
+    # Other tests of this process go on with the modules that they have.
+    def run():
+        package = sys.modules["app"]
+        before = {name: sys.modules[name] for name in sys.modules if name.startswith("app.")}
+        try:
+            test()
+        finally:
+            for name in before:
+                sys.modules[name] = before[name]
+                setattr(package, name[4:].split(".")[0], before[".".join(name.split(".")[:2])])
+
+    return run
+
+
+class World:
+    def __init__(self, root=None):
+        self.root = root or "/tmp/umqtt-door-%s" % os.urandom(4).hex()
+        if not root:
+            os.mkdir(self.root)
+        boots = Startup(self.root)
+        boots.begin()
+        self.client = fakes.Client()
+        self.ticks, clock = fakes.clock()
+        self.board = board = Board(self.root, {"brokers": ["mqtt://b"]}, boots, "1")
+        board.client, board.clock, board.identity = self.client, clock, fakes.identity()
+        board.restart = lambda: None
+        board.commands = self.door = CommandDoor(board, self.root + "/state/commands")
+
+    def send(self, command_id, name):
+        self.door.handle(_CMD, json.dumps({"id": command_id, "cmd": name}).encode())
+        self.door.step()
+
+    def replies(self):
+        return [json.loads(payload)["id"] for payload in self.client.payloads(_REPLY)]
+
+    def run(self, ms):
+        for _ in range(ms // 1000):
+            self.ticks.advance(1000)
+            self.door.step()
+
+
+@_and_put_back
+def test_a_board_that_is_told_nothing_loads_nothing():
+    world = World()
+    world.run(5000)
+    equal((world.door._commands, world.door.busy), (None, False))
+
+
+@_and_put_back
+def test_it_is_let_go_of_when_the_broker_has_the_reply_and_not_before():
+    world = World()
+    world.send("1", "ping")
+    world.run(60_000)
+    assert world.door.busy and "app.actions" in sys.modules
+    world.client.acknowledge()
+    world.run(60_000)
+    equal((world.door._commands, world.door.busy, world.replies()), (None, False, ["1"]))
+    assert "app.actions" not in sys.modules and "app.ledger" not in sys.modules
+    world.send("1", "ping")
+    equal(world.replies(), ["1", "1"])
+
+
+@_and_put_back
+def test_what_the_run_before_left_open_is_answered_at_the_start():
+    world = World()
+    world.send("1", "reboot")
+    again = World(world.root)
+    equal(again.door.busy, True)
+    again.door.step()
+    equal(again.replies(), ["1"])
+    # Not acknowledged: once more after the next start; acknowledged: no more.
+    again = World(world.root)
+    again.door.step()
+    again.client.acknowledge()
+    again.door.step()
+    equal(again.replies(), ["1"])
+    equal(World(world.root).door.busy, False)
+
+
+@_and_put_back
+def test_a_command_that_finds_no_memory_is_answered_and_may_come_again():
+    world = World()
+
+    def no_memory():
+        raise MemoryError
+
+    load = world.door._load
+    world.door._load = no_memory
+    world.send("1", "ping")
+    for payload in (b"{", b"[]", b"\xff"):
+        world.door.handle(_CMD, payload)
+    equal((world.replies(), world.door.refused), (["1"], 4))
+    world.door._load = load
+    world.send("1", "ping")
+    equal(world.replies(), ["1", "1"])
