@@ -45,15 +45,14 @@ class Wifi:
         self._attempt_at = None
         self._pause_until = 0
         self._told = set()
-        self._restart = False
+        # The radio is switched on by the first step: on a Pico W it takes pins that measure the supply before.
+        self._restart = True
         self.failed_rounds = 0
         self._wlan = None
-        if network:
-            self._prepare()
 
     @property
     def connected(self):
-        return self._wlan is None or self._wlan.isconnected()
+        return self._network is None or self._wlan is not None and self._wlan.isconnected()
 
     def step(self, now_ms):
         """Begin, watch or give up an attempt. now_ms: Clock.uptime_ms()."""
@@ -101,6 +100,7 @@ class Wifi:
         self._call(self._configure, "pm", getattr(wlan, mode, None))
         if network.STAT_GOT_IP > 1000:  # esp32
             self._call(self._configure, "reconnects", _DRIVER_TRIES)
+        return wlan
 
     def _configure(self, name, value):
         if value is not None:
@@ -124,8 +124,9 @@ class Wifi:
         wlan = self._wlan
         if self._restart:
             self._restart = False
-            self._call(wlan.active, False)
-            self._prepare()
+            if wlan:
+                self._call(wlan.active, False)
+            wlan = self._prepare()
         ssid = self._networks[self._position]
         self._attempt_at = now_ms
         self._call(wlan.disconnect)

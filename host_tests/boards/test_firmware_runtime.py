@@ -82,7 +82,7 @@ def prepare(board: VirtualBoard, peer: ScriptedPeer, **settings: Any) -> None:
 def test_every_sensor_answers_fails_alone_and_comes_back(
     virtual_board: MakeBoard, peer: ScriptedPeer, model: str, scl: int, sda: int
 ):
-    world = {
+    world: dict[str, Any] = {
         "chip_celsius": 31.0,
         "ds18b20": {"13": [21.5]},
         "dht": {"14": [22.4, 55.2]},
@@ -96,6 +96,10 @@ def test_every_sensor_answers_fails_alone_and_comes_back(
         {"module": "bme280", "scl": scl, "sda": sda},
         {"module": "own", "factor": 3},
     ]
+    if model == "RPI_PICO_W":
+        world["supply_volts"] = 4.8
+        board.hooks(**world)
+        sensors.append({"module": "supply", "pin": 29, "factor": 3, "select": 25})
     prepare(board, peer, sensors=sensors)
     board.install({"sensors/own.py": _OWN_SENSOR})
     board.start()
@@ -114,6 +118,10 @@ def test_every_sensor_answers_fails_alone_and_comes_back(
     assert seen["humidity_pct"] == pytest.approx(40, abs=0.2)
     assert seen["chip_c"] == pytest.approx(31.0, abs=1)
     assert seen["door"] == 3
+    if model == "RPI_PICO_W":
+        # Measured once, before the radio takes the pins.
+        supplied = [record["m"].get("supply_v") for record in broker.of("telemetry")]
+        assert supplied[0] == pytest.approx(4.8, abs=0.05) and not any(supplied[1:])
     assert "sensor_failures" not in seen and broker.logged() == []
     board.hooks(**{**world, "ds18b20": {}, "i2c": {}})
     broker.until(lambda: {"boiler_temp_c", "temp_c"}.isdisjoint(broker.metrics()))

@@ -132,16 +132,21 @@ def test_a_problem_is_said_again_after_it_was_over():
 
 
 def test_the_driver_of_esp32_is_told_to_stop_trying_since_it_shows_no_failure_before():
-    _, wlan, _, _ = _build(_Esp32, ["a"])
+    _, wlan, _, wifi = _build(_Esp32, ["a"])
+    wifi.step(0)
     equal(wlan.configured, {"pm": 1, "reconnects": 2})
-    _, wlan, log, _ = _build(_Rp2, ["a"], power_save=True)
+    _, wlan, log, wifi = _build(_Rp2, ["a"], power_save=True)
+    wifi.step(0)
     equal((wlan.configured, log.records), ({"pm": 2}, []))
 
 
 def test_country_and_hostname_are_set_before_the_radio_is_switched_on():
-    network, wlan, _, _ = _build(_Rp2, ["a"], country="DE", hostname="pump-7")
+    network, wlan, _, wifi = _build(_Rp2, ["a"], country="DE", hostname="pump-7")
+    # Not before the first step: whoever needs the radio's pins comes first.
+    equal((network.said, wlan.calls, wifi.connected, wifi.rssi()), ([], [], False, None))
+    wifi.step(0)
     equal(network.said, [("country", "DE", 0), ("hostname", "pump-7", 0)])
-    equal(wlan.calls, [("active", True)])
+    equal(wlan.calls, [("active", True), ("a", None)])
 
 
 def test_a_driver_that_refuses_is_tried_again_for_ever_and_no_password_is_told():
@@ -176,8 +181,9 @@ def test_no_state_of_the_driver_raises_and_attempts_never_stop():
 def test_a_link_that_is_up_is_left_alone_and_its_strength_known():
     _, wlan, _, wifi = _build(_Esp32, ["a"])
     equal(wifi.rssi(), None)
+    wifi.step(0)
     wlan.up = True
-    equal(_attempts(wlan, wifi, 100), [])
+    equal(_attempts(wlan, wifi, 100, 1), [])
     equal((wifi.connected, wifi.rssi()), (True, -61))
 
 
