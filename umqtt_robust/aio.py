@@ -90,8 +90,9 @@ class Client(Inbox):
         if ms <= 0:
             return await asyncio.sleep(0)
         writing = self.waits()
-        if hasattr(self.transport, "waits"):
-            writing = self.transport.waits(writing)
+        transport = self.transport
+        if transport and hasattr(transport, "waits"):
+            writing = transport.waits(writing)
         watches = watch(self.socket, writing, self._wake) if self.socket else ()
         try:
             await asyncio.wait_for(self._wake.wait(), ms / 1000)
