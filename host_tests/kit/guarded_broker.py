@@ -1,0 +1,42 @@
+"""A paired broker with TLS and one user, `me`, whose password is PASSWORD."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from kit_command import umqtt_command
+
+PASSWORD = "correct horse"
+
+
+@contextlib.contextmanager
+def guarded_broker(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Its address and the certificate of its authority. Raises AssertionError when it does not start."""
+    for arguments, given in (
+        (("passwd", "passwords", "me", "--stdin", "--iterations", "10"), PASSWORD + "\n"),
+        (("certs", "ca"), None),
+        (("certs", "broker", "127.0.0.1"), None),
+    ):
+        done = subprocess.run(umqtt_command(*arguments), input=given, capture_output=True, cwd=folder, text=True)
+        assert done.returncode == 0, done.stderr
+    certs = folder / "certs"
+    lines = (
+        "listener 0 127.0.0.1", f"cafile {certs}/ca.pem", f"certfile {certs}/broker/cert.pem",
+        f"keyfile {certs}/broker/key.pem", "allow_anonymous false", f"password_file {folder}/passwords",
+    )  # fmt: skip
+    configuration = folder / "broker.conf"
+    configuration.write_text("\n".join(lines) + "\n")
+    command = [sys.executable, "-m", "umqtt_broker", "-c", str(configuration)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("listening on 127.0.0.1:"), line
+            yield f"mqtts://127.0.0.1:{line.split()[2].rpartition(':')[2]}", certs / "ca.pem"
+        finally:
+            process.terminate()
+            process.wait(10)

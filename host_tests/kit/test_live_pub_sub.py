@@ -1,0 +1,342 @@
+"""umqtt pub and umqtt sub against the paired broker: every message once, in order; what goes wrong is one line."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import termios
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cable import broker
+from guarded_broker import PASSWORD, guarded_broker
+from kit_command import umqtt_command
+from umqtt_kit.__main__ import run
+from umqtt_kit.commands import sub as sub_module
+from umqtt_testkit.proxy import FaultProxy
+
+_WITHIN_S = 20
+_WEB_PAGE = b"HTTP/1.1 400 Bad Request\r\nServer: somebody\r\n\r\n" + b"<p>What?" * 20
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with broker(tmp_path_factory.mktemp("broker")) as port:
+        yield port
+
+
+@pytest.fixture
+def at(port: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The broker's address, which the commands know."""
+    monkeypatch.setenv("UMQTT_BROKER", f"mqtt://127.0.0.1:{port}")
+    return f"mqtt://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    return f"test/{request.node.name.partition('[')[0]}"
+
+
+@pytest.fixture
+def kept(topic: str, at: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The name of a session that has subscribed to `topic`, and is away."""
+    assert run(["sub", topic, "--session", topic, "--timeout", "0.1"]) == 0
+    assert capsys.readouterr() == ("", "")
+    return topic
+
+
+def received(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    capsys.readouterr()
+    assert run(["sub", *arguments, "--timeout", str(_WITHIN_S)]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def start(*arguments: str) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(umqtt_command(*arguments), stdin=pipe, stdout=pipe, stderr=pipe)
+
+
+@contextlib.contextmanager
+def listening(topic: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`umqtt sub` that prints payloads, and has subscribed: the retained message has come, as after each reconnect."""
+    assert run(["pub", topic, "ready", "--retain"]) == 0
+    with start("sub", topic, "--fields", "payload", *arguments) as process:
+        try:
+            assert line_of(process) == "ready"
+            yield process
+        finally:
+            process.kill()
+
+
+def line_of(process: subprocess.Popen[bytes]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().decode().rstrip("\n")
+
+
+def refused(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that a command says which ends with this code."""
+    assert run(arguments) == code
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.count("\n") == 1 and error.startswith("umqtt"), error
+    assert "—" in error, "no next step"
+    return error
+
+
+@pytest.mark.parametrize("qos", ["0", "1", "2"])
+def test_what_is_published_and_retained_comes_as_it_was_at_every_qos(at, topic, qos, capsys):
+    payload = "21.4 °C\x1b[2J\n"
+    assert run(["pub", topic, payload, "--retain", "--qos", qos, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"topic": topic, "published": 1, "qos": int(qos), "retain": True}
+    found = json.loads(received(capsys, topic, "--json", "--qos", "2", "-n", "1")[0])
+    assert found.pop("time")
+    assert found == {"topic": topic, "qos": int(qos), "retain": True, "payload": payload}
+    # A terminal is told what would happen, and it does not happen.
+    assert received(capsys, topic, "-n", "1") == [f"{topic} 21.4 °C\\x1b[2J\\n"]
+    assert received(capsys, topic, "-n", "1", "--format", "hex", "--fields", "payload") == [payload.encode().hex()]
+    fields = received(capsys, topic, "-n", "1", "--fields", "qos,retain,topic")
+    assert fields == [f"q{min(int(qos), 1)} retained {topic}"]
+    assert run(["pub", topic, "", "--retain"]) == 0
+    assert run(["sub", topic, "-n", "1", "--timeout", "0.3"]) == 4
+
+
+def test_bytes_that_are_no_text_are_told_apart(at, topic, tmp_path, capsys):
+    file = tmp_path / "frame"
+    file.write_bytes(b"\xff\x00ok")
+    assert run(["pub", topic, "--file", str(file), "--retain"]) == 0
+    assert received(capsys, topic, "-n", "1", "--fields", "payload") == ["\\xff\\x00ok"]
+    found = json.loads(received(capsys, topic, "-n", "1", "--json")[0])
+    assert (found["payload"], found["hex"]) == (None, "ff006f6b")
+
+
+def test_every_line_is_a_message_and_comes_once_and_in_order(at, kept, capsys):
+    numbers = [str(number) for number in range(1000)]
+    process = start("pub", kept, "--lines", "--qos", "2", "--json")
+    out, error = process.communicate("\r\n".join(numbers).encode(), _WITHIN_S)
+    assert (process.returncode, error) == (0, b"")
+    assert json.loads(out)["published"] == 1000
+    assert received(capsys, kept, "--session", kept, "-n", "1000", "--fields", "payload") == numbers
+
+
+def test_a_link_that_breaks_between_two_lines_is_made_again(at, port, topic):
+    with (
+        FaultProxy(("127.0.0.1", port)) as proxy,
+        listening(topic) as listener,
+        start("pub", topic, "--lines", "--broker", proxy.url) as process,
+    ):
+        assert process.stdin is not None and process.stderr is not None
+        process.stdin.write(b"first\n")
+        process.stdin.flush()
+        assert line_of(listener) == "first"
+        # While stdin says nothing the link is watched all the same.
+        proxy.cut()
+        assert b"connecting again" in process.stderr.readline()
+        process.stdin.write(b"second\n")
+        process.stdin.close()
+        assert line_of(listener) == "second"
+        assert process.wait(_WITHIN_S) == 0
+
+
+def test_what_comes_while_a_session_is_away_is_not_missed_and_what_is_not_printed_is_not_lost(at, kept, capsys):
+    assert run(["pub", kept, "again", "-n", "5"]) == 0
+    # All five are in the receive buffer when the second is printed.
+    assert received(capsys, kept, "--session", kept, "-n", "2", "--fields", "payload") == ["again"] * 2
+    assert received(capsys, kept, "--session", kept, "-n", "3", "--fields", "payload") == ["again"] * 3
+    assert run(["sub", kept, "--session", kept, "-n", "1", "--timeout", "0.3"]) == 4
+
+
+def test_a_subscriber_survives_a_broken_link_and_says_so(at, port, topic):
+    with FaultProxy(("127.0.0.1", port)) as proxy, listening(topic, "--broker", proxy.url) as process:
+        assert process.stderr is not None
+        proxy.cut()
+        assert b"connecting again" in process.stderr.readline()
+        assert b"connected again" in process.stderr.readline()
+        assert line_of(process) == "ready"
+        assert run(["pub", topic, "after"]) == 0
+        assert line_of(process) == "after"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_a_subscriber_with_exit_code_0(at, topic, number):
+    with listening(topic) as process:
+        process.send_signal(number)
+        assert process.communicate(timeout=_WITHIN_S) == (b"", b"")
+        assert process.returncode == 0
+
+
+def test_a_reader_that_has_seen_enough_ends_the_subscriber(at, topic):
+    with listening(topic) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert run(["pub", topic, "x"]) == 0
+        assert process.wait(_WITHIN_S) == 0
+        assert process.stderr.read() == b""
+
+
+def test_a_message_that_is_too_large_is_left_out_and_that_is_said(at, topic, tmp_path, capsys, monkeypatch):
+    file = tmp_path / "large"
+    file.write_bytes(b"x" * 200_000)
+    assert run(["pub", topic, "--file", str(file), "--retain"]) == 0
+    assert received(capsys, topic, "-n", "1", "--fields", "payload") == ["x" * 200_000]
+    monkeypatch.setattr(sub_module, "_LARGEST", 1024)
+    assert run(["sub", topic, "-n", "1", "--timeout", "0.5"]) == 4
+    error = capsys.readouterr().err
+    assert "too large" in error and "200000" in error
+
+
+# What goes wrong
+
+
+def _served(answer: Callable[[socket.socket], object]) -> tuple[socket.socket, int]:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return  # the test is over
+            with connection:
+                answer(connection)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listener, listener.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda connection: connection.recv(100) and connection.sendall(_WEB_PAGE), "does not speak MQTT"),
+        (lambda connection: connection.recv(100), "closed without an answer"),
+        (lambda connection: connection.recv(100) and connection.recv(100), "no answer within 0.3 s"),
+        (lambda connection: connection.recv(100) and connection.sendall(b"\x20\x02\x00\x03"), "is not available"),
+    ],
+    ids=["http", "closed", "silent", "refused"],
+)
+def test_what_is_no_broker_is_exit_code_4_and_told_by_how_it_answers(answer, said, capsys):
+    listener, number = _served(answer)
+    with listener:
+        url = f"mqtt://127.0.0.1:{number}"
+        for command in (["pub", "a", "b"], ["sub", "a"]):
+            error = refused([*command, "--broker", url, "--connect-timeout", "0.3"], 4, capsys)
+            assert said in error and url in error
+
+
+def test_a_port_where_nobody_listens_and_a_name_nobody_has_are_exit_code_4(capsys):
+    assert "nothing listens there" in refused(["sub", "a", "--broker", "mqtt://127.0.0.1:1"], 4, capsys)
+    assert "no computer of that name" in refused(["sub", "a", "--broker", "mqtt://nobody.invalid"], 4, capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["pub", "a/+", "x"], "a/+"),
+        (["pub", "a"], "PAYLOAD"),
+        (["pub", "a", "x", "--lines"], "PAYLOAD"),
+        (["pub", "a", "--lines", "-n", "2"], "--count"),
+        (["sub", "a/#/b"], "a/#/b"),
+        (["sub", "a", "--fields", "topic,colour"], "colour"),
+        (["sub", "a", "--session", "s", "--qos", "2"], "--session"),
+        (["sub", "a", "--broker", "http://127.0.0.1"], "http://127.0.0.1"),
+        (["sub", "a", "--broker", "mqtt://127.0.0.1:99999"], "99999"),
+        (["sub", "a", "--cert", "/dev/null"], "--key"),
+    ],
+)
+def test_bad_usage_is_exit_code_2_and_names_it(at, arguments, named, capsys):
+    assert named in refused(arguments, 2, capsys)
+
+
+def test_a_password_in_the_address_is_refused_and_not_repeated(capsys):
+    error = refused(["sub", "a", "--broker", "mqtt://me:correct-horse@127.0.0.1"], 2, capsys)
+    assert "correct-horse" not in error and "--password-file" in error
+
+
+# Credentials and TLS
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    with guarded_broker(tmp_path_factory.mktemp("guarded")) as found:
+        yield found
+
+
+@pytest.fixture
+def password_file(tmp_path: Path) -> Path:
+    file = tmp_path / "password"
+    file.write_text(PASSWORD + "\n")
+    file.chmod(0o600)
+    return file
+
+
+def test_a_password_comes_from_a_file_or_the_environment_over_tls(guarded, password_file, monkeypatch, capsys):
+    url, ca = guarded
+    options = ["--broker", url, "--ca", str(ca), "--username", "me"]
+    assert run(["pub", "t", "x", *options, "--password-file", str(password_file)]) == 0
+    monkeypatch.setenv("UMQTT_PASSWORD", PASSWORD)
+    assert run(["pub", "t", "x", *options]) == 0
+    monkeypatch.setenv("UMQTT_PASSWORD", "battery staple")
+    error = refused(["pub", "t", "x", *options], 4, capsys)
+    assert "user name or password are wrong" in error and "staple" not in error
+
+
+def test_a_password_is_asked_for_on_a_terminal_and_not_shown(guarded):
+    url, ca = guarded
+    inner, outer = pty.openpty()
+    command = umqtt_command("pub", "t", "x", "--broker", url, "--ca", str(ca), "--username", "me")
+    with subprocess.Popen(
+        command, stdin=outer, stdout=outer, stderr=outer, start_new_session=True, preexec_fn=_take_terminal
+    ) as process:
+        os.close(outer)
+        said = b""
+        while not said.endswith(b"Password of me: "):
+            said += os.read(inner, 1000)
+        os.write(inner, PASSWORD.encode() + b"\n")
+        assert process.wait(_WITHIN_S) == 0
+        with contextlib.suppress(OSError):  # EIO: the other side is closed
+            said += os.read(inner, 1000)
+        assert b"horse" not in said
+    os.close(inner)
+
+
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def test_what_is_wrong_with_credentials_and_certificates_is_told(guarded, password_file, tmp_path, monkeypatch, capsys):
+    url, ca = guarded
+    monkeypatch.delenv("UMQTT_PASSWORD", raising=False)
+    monkeypatch.setattr("sys.stdin", open(os.devnull))  # noqa: SIM115 - for the rest of the test
+    trusting = ["--broker", url, "--ca", str(ca)]
+    assert "UMQTT_PASSWORD" in refused(["sub", "t", *trusting, "--username", "me"], 2, capsys)
+    assert "--username" in refused(["sub", "t", *trusting, "--password-file", str(password_file)], 2, capsys)
+    assert "user may not connect" in refused(["sub", "t", *trusting], 4, capsys)
+    password_file.chmod(0o644)
+    options = ["--username", "me", "--password-file", str(password_file)]
+    assert "chmod 600" in refused(["sub", "t", *trusting, *options], 2, capsys)
+    # Nobody this computer trusts has signed it.
+    assert "--ca FILE" in refused(["sub", "t", "--broker", url], 4, capsys)
+    assert "mqtts://" in refused(["sub", "t", "--broker", url.replace("mqtts", "mqtt")], 4, capsys)
+    ca_text = tmp_path / "no.pem"
+    ca_text.write_text("no certificate")
+    assert "--ca" in refused(["sub", "t", "--broker", url, "--ca", str(ca_text)], 2, capsys)
+
+
+def test_tls_to_a_port_without_it_is_told(at, guarded, capsys):
+    error = refused(["sub", "t", "--broker", at.replace("mqtt:", "mqtts:"), "--ca", str(guarded[1])], 4, capsys)
+    assert "TLS fails" in error or "closed without an answer" in error
+
+
+def test_topics_that_the_broker_does_not_allow_are_told(tmp_path, capsys):
+    acl = tmp_path / "acl"
+    acl.write_text("topic read public/#\n")
+    with broker(tmp_path, "allow_anonymous true", f"acl_file {acl}") as port:
+        url = f"mqtt://127.0.0.1:{port}"
+        assert "secret/#" in refused(["sub", "public/#", "secret/#", "--broker", url], 4, capsys)

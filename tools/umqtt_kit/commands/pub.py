@@ -1,0 +1,102 @@
+"""umqtt pub: messages to a broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from umqtt_kit.console import say
+from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
+from umqtt_kit.mqtt import broker_options
+
+if TYPE_CHECKING:
+    from umqtt_kit.mqtt import Access, Link, QoS
+
+_TICK_S = 0.1
+_READ_SIZE = 64 * 1024
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("payload", required=False)
+@click.option("--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The payload is this file.")
+@click.option("--lines", is_flag=True, help="Each line of stdin is a message.")
+@click.option("-q", "--qos", type=click.IntRange(0, 2), default=1, show_default=True)
+@click.option("-r", "--retain", is_flag=True, help="Keep it for later subscribers; an empty one deletes.")
+@click.option("-n", "--count", type=click.IntRange(min=1), default=1, show_default=True, help="Publish it so often.")
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, metavar="SECONDS",
+              help="For the acknowledgement of everything.")  # fmt: skip
+@broker_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def pub(
+    topic: str, payload: str | None, file: Path | None, lines: bool, qos: QoS, retain: bool, count: int,
+    timeout: float, access: Access, as_json: bool,
+) -> None:  # fmt: skip
+    """Publish PAYLOAD on TOPIC, and wait until the broker has acknowledged it.
+
+    PAYLOAD is text, or - for everything on stdin. At QoS 0 nothing is acknowledged: then it waits until everything is
+    written. The password is taken from --password-file or UMQTT_PASSWORD, or asked for.
+
+    \b
+    Example:
+      umqtt pub greenhouse/lamp on --broker mqtt://192.168.1.2
+      sensors | umqtt pub greenhouse/readings --lines --qos 2
+    """
+    from umqtt_kit.mqtt import Link
+
+    if sum((payload is not None, file is not None, lines)) != 1:
+        raise click.UsageError('give one of PAYLOAD ("" for an empty one, - for stdin), --file and --lines')
+    if lines and count != 1:
+        raise click.UsageError("--lines and --count exclude each other")
+    # Read before connecting: a broker ends connections that say nothing for long.
+    repeated = None if lines else [_payload(payload, file)] * count
+    published = 0
+    with Link(access, on_lost=lambda why: say(f"{access.url}: {why}; connecting again")) as link:
+        for message in _stdin_lines(link) if repeated is None else repeated:
+            link.publish(topic, message, qos, retain)
+            published += 1
+        if not link.wait_for(lambda: not link.pending, timeout):
+            unsure = max(link.client.pending, 1)
+            raise KitError(
+                f"{access.url}: {unsure} of {published} messages not acknowledged within {timeout:g} s — see its log",
+                EXIT_NETWORK,
+            )
+    if as_json:
+        click.echo(json.dumps({"topic": topic, "published": published, "qos": qos, "retain": retain}))
+
+
+def _payload(payload: str | None, file: Path | None) -> bytes:
+    if file is not None:
+        try:
+            return file.read_bytes()
+        except OSError as error:
+            raise KitError(f"{file}: {error.strerror} — give a file that can be read", EXIT_USAGE) from error
+    if payload == "-":
+        return sys.stdin.buffer.read()
+    # Arguments that are no UTF-8 come as surrogates.
+    return (payload or "").encode(errors="surrogateescape")
+
+
+def _stdin_lines(link: Link) -> Iterator[bytes]:
+    """Lines without their ends, as they come; in between the link is kept alive and its acknowledgements are read."""
+    descriptor = sys.stdin.fileno()
+    begun = b""
+    while True:
+        if not select.select([descriptor], [], [], _TICK_S)[0]:
+            link.client.tick()
+            continue
+        data = os.read(descriptor, _READ_SIZE)
+        *whole, begun = (begun + data).split(b"\n")
+        for line in whole:
+            yield line.removesuffix(b"\r")
+        if not data:
+            if begun:
+                yield begun
+            return

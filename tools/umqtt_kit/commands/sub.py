@@ -1,0 +1,128 @@
+"""umqtt sub: messages from a broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from umqtt_kit.console import say
+from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
+from umqtt_kit.mqtt import broker_options
+from umqtt_kit.printable import printable
+
+if TYPE_CHECKING:
+    from umqtt_kit.mqtt import Access, QoS
+
+_FIELDS = ("time", "topic", "qos", "retain", "payload")
+_LARGEST = 1024 * 1024
+
+
+@click.command()
+@click.argument("filters", metavar="FILTER...", nargs=-1, required=True)
+@click.option("-q", "--qos", type=click.IntRange(0, 2), default=1, show_default=True)
+@click.option("--format", "form", type=click.Choice(["text", "hex", "json"]), default="text", show_default=True,
+              help="How payloads are printed; json: a line with everything about the message.")  # fmt: skip
+@click.option("--fields", default="topic,payload", show_default=True, metavar="LIST", help=f"Of {','.join(_FIELDS)}.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("--timeout", type=click.FloatRange(min=0.1), metavar="SECONDS",
+              help="End after this time; it is an error (exit code 4) when --count was not reached.")  # fmt: skip
+@click.option("--session", metavar="NAME", help="A session that the broker keeps: what comes meanwhile is not missed.")
+@broker_options
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+def sub(
+    filters: tuple[str, ...], qos: QoS, form: str, fields: str, count: int | None, timeout: float | None,
+    session: str | None, access: Access, as_json: bool,
+) -> None:  # fmt: skip
+    """Print what is published on the topics that match FILTER, one line a message, until Ctrl-C.
+
+    A message is printed before it is acknowledged. Line ends and what does not print are shown as \\n and \\xNN. A link
+    that breaks is made again. Messages of more than 1 MB are left out, and that is said.
+
+    \b
+    Example:
+      umqtt sub 'fleet/+/telemetry' --broker mqtt://192.168.1.2
+      umqtt sub '#' --fields time,topic,retain,payload
+      umqtt sub 'fleet/#' --json --count 10 --timeout 60
+    """
+    from umqtt_kit.mqtt import Link
+    from umqtt_kit.stop import Stop
+
+    if session is not None and qos == 2:
+        # Between PUBREC and PUBREL the message would lie in this process alone.
+        raise click.UsageError("a --session takes QoS 0 or 1: at QoS 2 messages are lost when this program ends")
+    chosen = _chosen(fields)
+    form = "json" if as_json else form
+    printed = 0
+    with Stop() as stop:
+
+        def take(topic: str, payload: bytes, qos: int, retain: bool) -> bool:
+            nonlocal printed
+            # What is not printed any more is not acknowledged either: a kept session has it for the next time.
+            if stop:
+                return False
+            show = _json if form == "json" else partial(_text, chosen, form)
+            try:
+                sys.stdout.write(show(topic, payload, qos, retain) + "\n")
+                sys.stdout.flush()
+            except BrokenPipeError:
+                # `umqtt sub … | head`: whoever read has seen enough. What is left in the buffer must go nowhere.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                stop.now()
+                return False
+            printed += 1
+            if printed == count:
+                stop.now()
+            return True
+
+        link = Link(
+            access,
+            on_message=take,
+            on_lost=lambda why: say(f"{access.url}: {why}; connecting again"),
+            on_back=lambda: say(f"{access.url}: connected again"),
+            session=session,
+            rx_size=_LARGEST,
+        )
+        with link:
+            link.subscribe(*filters, qos=qos)
+            link.wait_for(lambda: bool(stop), timeout)
+    if count is not None and printed < count and not stop:
+        raise KitError(f"{printed} of {count} messages within {timeout:g} s — see --timeout", EXIT_NETWORK)
+
+
+def _chosen(fields: str) -> tuple[str, ...]:
+    chosen = tuple(fields.split(","))
+    for name in chosen:
+        if name not in _FIELDS:
+            raise KitError(f"--fields: there is no field {name!r} — choose of {','.join(_FIELDS)}", EXIT_USAGE)
+    return chosen
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="milliseconds")
+
+
+def _json(topic: str, payload: bytes, qos: int, retain: bool) -> str:
+    """payload: text, or null where it is no UTF-8: then hex holds it."""
+    values: dict[str, object] = {"time": _now(), "topic": topic, "qos": qos, "retain": retain, "payload": None}
+    try:
+        values["payload"] = payload.decode()
+    except UnicodeDecodeError:
+        values["hex"] = payload.hex()
+    return json.dumps(values)
+
+
+def _text(chosen: tuple[str, ...], form: str, topic: str, payload: bytes, qos: int, retain: bool) -> str:
+    values = {
+        "time": _now(),
+        "topic": printable(topic),
+        "qos": f"q{qos}",
+        "retain": "retained" if retain else "-",
+        "payload": payload.hex() if form == "hex" else printable(payload),
+    }
+    return " ".join(values[name] for name in chosen)

@@ -1,0 +1,364 @@
+"""The connection to a broker of the commands that talk to one: blocking, without threads, on the device library.
+
+    @broker_options
+    def command(access: Access, …):
+        with Link(access, on_message=take) as link:      # connected, or KitError (exit code 4) that says why not
+            link.subscribe("fleet/+/log")                # acknowledged by the broker
+            link.publish(topic, payload, qos=1)
+            link.wait_for(lambda: not link.pending, 30)
+
+Once connected, a link that breaks comes back by itself; on_lost is told. The first connection is tried once: whoever
+sits at the terminal corrects the address rather than waits.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import click
+
+from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
+
+if TYPE_CHECKING:
+    from umqtt_robust import Client
+
+QoS = Literal[0, 1, 2]
+_POLL_MS = 200
+_KEEP_ALIVE_S = 30
+_GOODBYE_MS = 1000
+_OUTBOX_SLOTS = 256
+_RX_SIZE = 64 * 1024
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+# CONNACK return codes [MQTT-3.2.2.3], in words that name what to change.
+_REFUSALS = {
+    1: "it does not speak MQTT 3.1.1 — use another broker",
+    2: "it does not accept the client id — choose another one",
+    3: "it is not available — look at its log",
+    4: "user name or password are wrong — see --username and --password-file",
+    5: "this user may not connect — see --username and --password-file, or the broker's permissions",
+}
+
+
+@dataclass(frozen=True)
+class Access:
+    """How to reach a broker. url: mqtt://host:port or mqtts://host:port; ca, cert, key: PEM. repr() shows no secret."""
+
+    url: str
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ca: bytes | None = field(default=None, repr=False)
+    cert: bytes | None = field(default=None, repr=False)
+    key: bytes | None = field(default=None, repr=False)
+    timeout_s: float = 10.0
+
+
+def broker_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The click options that say where a broker is and who asks; the command gets them as `access`."""
+
+    @functools.wraps(function)
+    def with_access(
+        *arguments: Any, broker: str, username: str | None, password_file: Path | None, ca: Path | None,
+        cert: Path | None, key: Path | None, connect_timeout: float, **options: Any,
+    ) -> Any:  # fmt: skip
+        access = make_access(broker, username, password_file, ca, cert, key, connect_timeout)
+        return function(*arguments, access=access, **options)
+
+    for option in (
+        click.option("--connect-timeout", type=click.FloatRange(min=0.1), default=10.0, show_default=True,
+                     metavar="SECONDS", help="For the first connection."),
+        click.option("--key", type=_FILE, help="Its private key."),
+        click.option("--cert", type=_FILE, help="Certificate of this client, for a broker that asks for one."),
+        click.option("--ca", type=_FILE, help="Who signed the broker's certificate. [default: those trusted here]"),
+        click.option("--password-file", type=_FILE, help="Its first line is the password. [default: UMQTT_PASSWORD]"),
+        click.option("--username", envvar="UMQTT_USERNAME", metavar="NAME", help="At the broker."),
+        click.option("--broker", envvar="UMQTT_BROKER", default="mqtt://127.0.0.1:1883", show_default=True,
+                     metavar="URL", help="mqtt://HOST:PORT or mqtts://HOST:PORT."),
+    ):  # fmt: skip
+        with_access = option(with_access)
+    return with_access
+
+
+def make_access(
+    broker: str, username: str | None = None, password_file: Path | None = None, ca: Path | None = None,
+    cert: Path | None = None, key: Path | None = None, timeout_s: float = 10.0,
+) -> Access:  # fmt: skip
+    """An Access from what the user gave; the password from a file, UMQTT_PASSWORD or the terminal.
+
+    Raises KitError (exit code 2).
+    """
+    if "@" in broker:
+        # Not repeated: it may hold a password.
+        raise KitError(
+            "--broker must hold no user name and no password — use --username and --password-file", EXIT_USAGE
+        )
+    scheme, found, _ = broker.partition("://")
+    if not found or scheme not in ("mqtt", "mqtts"):
+        raise KitError(f"--broker {broker} is no broker's address — give mqtt://HOST or mqtts://HOST", EXIT_USAGE)
+    if (cert is None) != (key is None):
+        raise KitError("--cert and --key go together — give both", EXIT_USAGE)
+    password = _password(username, password_file)
+    contents = [file.read_bytes() if file else None for file in (ca, cert, key)]
+    if scheme == "mqtts" and contents[0] is None:
+        contents[0] = _trusted_here()
+    return Access(broker, username, password, *contents, timeout_s=timeout_s)
+
+
+class Link:
+    """A client, connected within the context. Raises KitError (exit code 4) when that cannot be had.
+
+    on_message(topic: str, payload: bytes, qos: int, retain: bool): called for each message before it is acknowledged;
+    one for which it returns False is not, and comes again when the session goes on. on_lost(why: str), on_back(): the
+    link broke after it was there, and is there again. session: client id of a session that the broker keeps; without
+    one it forgets this client in the end.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        on_message: Callable[[str, bytes, int, bool], bool | None] | None = None,
+        on_lost: Callable[[str], object] | None = None,
+        on_back: Callable[[], object] | None = None,
+        session: str | None = None,
+        rx_size: int = _RX_SIZE,
+    ) -> None:
+        self._access = access
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._on_back = on_back
+        self._problem: BaseException | None = None
+        self._was_connected = False
+        self._refused: list[str] = []
+        self._failed: Exception | None = None
+        self.client = self._make(session, rx_size)
+
+    def __enter__(self) -> Self:
+        try:
+            self._connect()
+        except BaseException:
+            self.close(0)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(_GOODBYE_MS if kind is None else 0)
+
+    @property
+    def pending(self) -> int:
+        """Messages that the broker has not acknowledged, or that were not written yet."""
+        return self.client.pending + self.client.waits()
+
+    def subscribe(self, *filters: str, qos: QoS = 1) -> None:
+        """Raises KitError when the broker refuses one of the topic filters, or does not answer."""
+        from umqtt_robust.errors import MQTTError
+
+        for topic_filter in filters:
+            try:
+                self.client.subscribe(topic_filter, qos=qos)
+            except MQTTError as error:
+                raise KitError(f"{topic_filter!r}: {error} — correct the topic filter", EXIT_USAGE) from error
+        timeout_s = self._access.timeout_s
+        answered = self.wait_for(lambda: bool(self._refused) or self.client.subscribed, timeout_s)
+        if self._refused:
+            raise KitError(
+                f"{self._access.url} does not let this user read {', '.join(self._refused)} — "
+                "see its permissions, or --username",
+                EXIT_NETWORK,
+            )
+        if not answered:
+            raise KitError(f"{self._access.url} did not answer within {timeout_s:g} s — see its log", EXIT_NETWORK)
+
+    def publish(self, topic: str, payload: bytes, qos: QoS = 0, retain: bool = False) -> int:
+        """Sends, or queues at QoS 1 and 2; waits while there is no room. Returns the packet id, 0 at QoS 0.
+
+        Raises KitError: 2 for a topic name that is none, 4 when no room comes.
+        """
+        from umqtt_robust.errors import InvalidArgument, OutboxFull
+
+        deadline = time.monotonic() + max(self._access.timeout_s, _KEEP_ALIVE_S)
+        while time.monotonic() < deadline:
+            try:
+                packet_id = self.client.publish(topic, payload, qos, retain)
+                if packet_id is not None:
+                    return packet_id
+            except OutboxFull:
+                pass  # some of it will be acknowledged
+            except InvalidArgument as error:
+                raise KitError(f"{topic!r}: {error} — correct the topic name", EXIT_USAGE) from error
+            self.client.poll(_POLL_MS)
+        raise KitError(f"{self._access.url} takes nothing any more — see its log", EXIT_NETWORK)
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Drive the link until the condition holds (True) or the time is over (False); None: for ever."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self.client.tick()
+        while not condition():
+            if self._failed is not None:
+                raise self._failed
+            left_ms = _POLL_MS if deadline is None else int((deadline - time.monotonic()) * 1000)
+            if left_ms <= 0:
+                return condition()
+            self.client.poll(min(_POLL_MS, left_ms))
+        return True
+
+    def close(self, quiesce_ms: int = _GOODBYE_MS) -> None:
+        """Say goodbye, after up to quiesce_ms for what was not sent. May be called again."""
+        self._on_lost = self._on_back = self._on_message = self._failed = None
+        if not self.client.closed:
+            self.client.disconnect(quiesce_ms)
+            self.wait_for(lambda: self.client.closed, quiesce_ms / 1000 + 1.0)
+
+    def _make(self, session: str | None, rx_size: int) -> Client:
+        from umqtt_robust import Client
+        from umqtt_robust.errors import MQTTError
+        from umqtt_robust.store import MemoryStore
+
+        access = self._access
+        options: dict[str, Any] = {}
+        if access.username is not None:
+            options |= {"username": access.username, "password": access.password}
+        try:
+            if access.url.startswith("mqtts:"):
+                from umqtt_robust.tls import TLS
+
+                options["transports"] = {"mqtts": TLS(access.ca or b"", access.cert, access.key)}
+            return Client(
+                # Without the process's number two tools at once would throw each other off.
+                session or f"umqtt-{os.getpid()}",
+                access.url,
+                keep_alive=_KEEP_ALIVE_S,
+                clean_session=session is None,
+                # This process remembers nothing of the session, and wants what the broker kept for it.
+                keep_broker_queue=True,
+                store=MemoryStore(_OUTBOX_SLOTS),
+                rx_size=rx_size,
+                connect_timeout=int(access.timeout_s * 1000),
+                # One computer is no fleet that would come all at once: it need not wait before it connects.
+                random=lambda limit: 0 if not self._was_connected else _random(limit),
+                on_connect=self._connected,
+                on_message=self._take,
+                on_dead_letter=self._fail,
+                manual_ack=True,
+                on_disconnect=self._lost,
+                on_error=self._note,
+                **options,
+            )
+        except MQTTError as error:
+            raise KitError(f"--broker {access.url}: {error} — correct it, or --ca, --cert", EXIT_USAGE) from error
+
+    def _connect(self) -> None:
+        timeout_s = self._access.timeout_s
+        self.wait_for(lambda: self.client.connected or self._problem is not None, timeout_s)
+        if not self.client.connected:
+            problem = self._problem or TimeoutError()
+            raise KitError(f"{self._access.url}: {explain(problem, timeout_s)}", EXIT_NETWORK) from problem
+
+    def _connected(self, session_present: bool) -> None:
+        if self._was_connected and self._on_back:
+            self._on_back()
+        self._was_connected = True
+
+    def _lost(self, problem: BaseException) -> None:
+        if self._on_lost:
+            self._on_lost(explain(problem, self._access.timeout_s).partition(" — ")[0])
+
+    def _note(self, problem: BaseException) -> None:
+        from umqtt_robust.errors import Refused
+
+        if isinstance(problem, Refused) and problem.args[0] == "subscribe":
+            topic_filter = problem.args[1]
+            self._refused.append(topic_filter.decode() if isinstance(topic_filter, bytes) else str(topic_filter))
+        elif not self._was_connected:
+            self._problem = self._problem or problem
+        elif self._on_lost:
+            self._on_lost(explain(problem, self._access.timeout_s).partition(" — ")[0])
+
+    def _take(self, topic: bytes, payload: bytes) -> None:
+        # What it says of the message, before on_message makes it look at others.
+        packet_id, qos, retain = self.client.packet_id, self.client.flags >> 1 & 3, bool(self.client.flags & 1)
+        if self._on_message is None:
+            return
+        taken = self._on_message(topic.decode(errors="backslashreplace"), payload, qos, retain)
+        if qos and taken is not False:
+            self.client.acknowledge(packet_id)
+
+    def _fail(self, topic: bytes, payload: bytes | None, error: Exception) -> None:
+        # A mistake in on_message, which the client keeps from its own loop: raised by wait_for().
+        self._failed = error
+
+
+def explain(problem: BaseException, timeout_s: float) -> str:
+    """Why there is no link, and what to do, in one line."""
+    from umqtt_robust.errors import LinkLost, ProtocolError, Refused
+    from umqtt_robust.large import MessageTooLarge
+    from umqtt_robust.tls import CertificateRefused
+
+    if isinstance(problem, Refused):
+        return f"the broker refuses the connection: {_REFUSALS.get(problem.args[1], f'code {problem.args[1]}')}"
+    if isinstance(problem, CertificateRefused):
+        return f"its certificate is not trusted ({problem}) — give the one that signed it: --ca FILE"
+    if isinstance(problem, ssl.SSLError):
+        return f"TLS fails ({problem.reason or problem}) — is that a port for mqtts://?"
+    if isinstance(problem, MessageTooLarge):
+        return f"a message was too large and is left out: {problem.args[1]} bytes on {problem.args[0]!r}"
+    if isinstance(problem, ProtocolError):
+        return "what answers there does not speak MQTT — correct the port"
+    if isinstance(problem, socket.gaierror):
+        return "there is no computer of that name — correct the address"
+    if isinstance(problem, ConnectionRefusedError):
+        return "nothing listens there — is the broker running? Correct the address, or start one: umqtt broker"
+    if isinstance(problem, TimeoutError) or problem.args == ("connect_timeout",):
+        return f"no answer within {timeout_s:g} s — correct the address, look for a firewall, or see --connect-timeout"
+    if isinstance(problem, ConnectionError) or problem.args == ("closed by the broker",):
+        return "the connection was closed without an answer — is it the right port, and mqtt:// or mqtts://?"
+    if isinstance(problem, OSError):
+        return f"{problem.strerror or problem} — correct the address"
+    if isinstance(problem, LinkLost) and problem.args == ("ping_timeout",):
+        return "the broker does not answer any more — see its log"
+    return f"{problem} — see the broker's log"
+
+
+def _password(username: str | None, file: Path | None) -> str | None:
+    if file is not None:
+        if username is None:
+            raise KitError("--password-file without a user name — add --username NAME", EXIT_USAGE)
+        if file.stat().st_mode & 0o077:
+            raise KitError(f"{file} holds a password and others may read it — try: chmod 600 {file}", EXIT_USAGE)
+        return file.read_text().partition("\n")[0].rstrip("\r")
+    if username is None:
+        return None
+    password = os.environ.get("UMQTT_PASSWORD")
+    if password is not None:
+        return password
+    if not sys.stdin.isatty():
+        raise KitError(
+            f"there is no password for {username} and no terminal to ask on — use --password-file or UMQTT_PASSWORD",
+            EXIT_USAGE,
+        )
+    import getpass
+
+    return getpass.getpass(f"Password of {username}: ")
+
+
+def _trusted_here() -> bytes:
+    file = ssl.get_default_verify_paths().cafile
+    if file is None or not Path(file).is_file():
+        raise KitError("this computer has no list of certificate authorities — give one: --ca FILE", EXIT_USAGE)
+    return Path(file).read_bytes()
+
+
+def _random(limit: int) -> int:
+    return int.from_bytes(os.urandom(4), "big") % limit
+
