@@ -87,6 +87,61 @@ def test_a_store_of_version_1_is_brought_up_with_everything_in_it(tmp_path: Path
     assert recover(again)[0] == recovered
 
 
+def test_a_store_of_version_2_is_brought_up_with_everything_in_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "broker.db")
+    make_version_1(tmp_path / "broker.db")
+    database = sqlite3.connect(path)
+    database.executescript(
+        schema._MIGRATIONS[1] + "PRAGMA user_version = 2;"
+        "INSERT INTO message VALUES (5, 1, x'742F34', x'7468726565');"
+        "INSERT INTO delivery VALUES (2, 4, 3, 1, 0, 0, 0, x'', x'', 1795000000, 5);"
+        "INSERT INTO will VALUES (x'62', x'74', x'676F6E65', 1, 0);"
+    )
+    database.close()
+    database = schema.connect(path)
+    recovered, next_number, _ = recover(database)
+    assert [found.queued for found in recovered.sessions] == [3, 1]
+    assert [found.greetings for found in recovered.sessions] == [[], []]
+    assert recovered.wills == {b"b": Will(b"t", b"gone", 1, False)}
+    assert (recovered.shares, next_number) == ([], 3)
+    batch = Batch()
+    batch.shares = {3: b"\0$share/g/t"}
+    batch.pages.append(Page(2, 0, 10, lambda rows: None))
+    assert writer.write(database, batch) == [[DeliveryRow(2, 4, 3, 1, 0, 0, 0, b"t/4", b"three", 1795000000)]]
+    assert [found.client_id for found in recover(database)[0].shares] == [b"\0$share/g/t"]
+
+
+def test_a_message_moves_from_a_shared_queue_to_a_session_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = str(tmp_path / "broker.db")
+    database = schema.connect(path)
+    first = Batch()
+    first.sessions = {1: (b"a", None)}
+    first.shares = {2: b"\0$share/g/t"}
+    first.deliveries = [(2, position, 0, 2, 0, 0, 0, b"t", b"x" * position, 0) for position in (1, 2, 3)]
+    writer.write(database, first)
+    move = Batch()
+    # One that is there, and one that the same transaction inserts and completes.
+    move.deliveries = [(2, 4, 0, 2, 0, 0, 0, b"t", b"four", 0)]
+    move.moves = [(1, 1, 77, 2, 2, 2), (1, 2, 78, 2, 2, 4)]
+    move.acknowledged = {1: [2]}
+    pages = [Page(number, 0, 10, lambda rows: None) for number in (1, 2)]
+    cut_off(database, move)
+    database.close()
+    database = schema.connect(path)
+    found = recover(database)[0]
+    assert (found.sessions[0].queued, found.shares[0].queued, found.shares[0].queued_bytes) == (0, 3, 6)
+    move.pages = pages
+    mine, groups = writer.write(database, move)
+    assert mine == [DeliveryRow(1, 1, 77, 2, 0, 1, 0, b"t", b"xx", 0)]
+    assert [row.position for row in groups] == [1, 3]
+    end = Batch()
+    end.shares = {2: None}
+    writer.write(database, end)
+    assert database.execute("SELECT session, count(*) FROM delivery").fetchall() == [(1, 1)]
+    # A number is not given to two, whatever ended.
+    assert recover(database)[1] == 2
+
+
 def test_a_newer_store_is_refused_and_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "broker.db"
     schema.connect(str(path)).close()

@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol):
             self.ending = f"malformed: {error.reason}"
             is_open = False
         session = self.session
-        if session is not None and session.queue:
+        if session is not None and (session.queue or session.shared):
             session.pump()
         around = self._around
         if acknowledgements:

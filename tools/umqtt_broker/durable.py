@@ -6,13 +6,14 @@ Only the front of a long queue is in memory; the rest is on disk alone and paged
 from typing import TYPE_CHECKING
 
 from .packets import DUP, PUBLISH, UINT16, encode_publish_head
-from .session import OPEN, Session
+from .session import OPEN, Entry, Session
 from .store import RecoveredSession
 from .store.base import DeliveryRow
 from .surroundings import Surroundings
 
 if TYPE_CHECKING:
     from .connection import Connection
+    from .shared import SharedQueue
 
 # A gate: the store must know that the message may have been sent, so that after a crash it goes again with DUP.
 _NEEDS_SENT_LIMIT = -1
@@ -155,6 +156,35 @@ class DurableSession(Session):
         super().pump()
         if self._spilled_to and not self._loading and self.limit and len(self.queue) < _PAGE // 2:
             self._load()
+
+    def load(self, qos: int) -> int:
+        """Return how many messages a group's message at `qos` would have before it; -1: the session can take none."""
+        waiting = len(self.queue)
+        ahead = len(self.in_flight) + waiting
+        # At QoS 2 each waits for a commit before it is sent, and they may do so together; at QoS 1 it would overtake.
+        if ahead >= self.limit or self._spilled_to or (waiting and qos != 2):
+            return -1
+        return ahead
+
+    def adopt(self, group: "SharedQueue", entry: Entry, head: bytes) -> None:
+        """Take a group's message at QoS 2: it moves to this session's queue in one transaction, then it is sent."""
+        payload, expires_at = entry[4], entry[6]
+        packet_id = self._next_packet_id()
+        position = self._last_position = self._last_position + 1
+        self._append((position, packet_id, 2, head, payload, self._store.batch, expires_at))
+        self._store.move_delivery(group.number, entry[0], self.number, position, packet_id, 2)
+        self.queued_bytes += len(payload)
+        if self._around.limits is not None:
+            self._around.limits.added(self, 1, len(payload))
+        self._store.wake(self)
+
+    def keep(self, group: "SharedQueue", packet_id: int) -> None:
+        """A message in flight is this session's from now on: its group is gone."""
+        at, _, _, head, payload, _, expires_at = self.in_flight[packet_id]
+        super().keep(group, packet_id)
+        position = self._sent_to = self._last_position = self._last_position + 1
+        self._store.move_delivery(group.number, at, self.number, position, packet_id, 1)
+        self.in_flight[packet_id] = (position, packet_id, 1, head, payload, OPEN, expires_at)
 
     def drop_expired(self) -> None:
         """Drop what is too old at the front of the queue, whether the window is open or not."""

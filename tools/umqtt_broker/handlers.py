@@ -4,6 +4,7 @@ Functions of a connection with a session. What they append to `acknowledgements`
 processed; after the commit if they recorded anything.
 """
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from .errors import MalformedPacket
@@ -23,7 +24,7 @@ from .packets import (
     encode_suback,
 )
 from .session import OPEN, Session
-from .topics import is_topic_name
+from .topics import is_topic_name, mounted_filter, split_shared
 
 # MQTT 3.1 marks these with DUP when they are sent again (its sections 3.6, 3.8 and 3.10).
 _MAY_CARRY_DUP = frozenset({PUBREL | DUP, SUBSCRIBE | DUP, UNSUBSCRIBE | DUP})
@@ -59,7 +60,9 @@ def process_other(
     elif first_byte == UNSUBSCRIBE:
         packet_id, topic_filters = decode_unsubscribe(packet)
         for topic_filter in topic_filters:
-            connection.broker.router.unsubscribe(session, session.mount + topic_filter)
+            # What is no shared subscription nobody can have: there is nothing to do.
+            with contextlib.suppress(ValueError):
+                connection.broker.router.unsubscribe(session, mounted_filter(session.mount, topic_filter))
             log_unsubscribe(session.client_id, topic_filter)
         acknowledgements.append(b"\xb0\x02" + packet[:2])
     elif first_byte == CONNECT:
@@ -116,14 +119,24 @@ def _on_subscribe(connection: "Connection", session: Session, packet: bytes, ack
     packet_id, requests = decode_subscribe(packet)
     return_codes = bytearray()
     granted: list[tuple[bytes, int]] = []
-    for topic_filter, qos in requests:
-        topic_filter = session.mount + topic_filter
-        return_code = qos if session.rights is None else session.rights.grant(topic_filter, qos)
+    for asked, qos in requests:
+        try:
+            topic_filter = mounted_filter(session.mount, asked)
+            shared = split_shared(topic_filter)
+        except ValueError:
+            # Such a client is not broken, it is new to shared subscriptions: it is told, not closed.
+            topic_filter, shared, return_code = asked, None, SUBSCRIPTION_FAILURE
+        else:
+            # What a group shares is read like anything else.
+            wanted = topic_filter if shared is None else shared[1]
+            return_code = qos if session.rights is None else session.rights.grant(wanted, qos)
         return_codes.append(return_code)
         log_subscribe(session.client_id, topic_filter, return_code)
         if return_code != SUBSCRIPTION_FAILURE:
             router.subscribe(session, topic_filter, return_code)
-            granted.append((topic_filter, return_code))
+            if shared is None:
+                # Retained messages are for subscriptions that are not shared: who of a group should get them?
+                granted.append((topic_filter, return_code))
     acknowledgements.append(encode_suback(packet_id, bytes(return_codes)))
     # Retained messages follow the SUBACK: the window stays shut until it has left.
     session.close_window()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from .errors import MalformedPacket
 from .handlers import count_unknown, process_other, process_publish_qos2
 from .packets import CONNECT, DISCONNECT, MAX_CONNECT_LENGTH, PINGREQ, PINGRESP, PUBACK, PUBLISH
+from .session import SHARED
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -93,6 +94,8 @@ def process(connection: "Connection", data: bytes, acknowledgements: list[bytes]
                     del session.in_flight[packet_id]
                     if session.store is not None:
                         session.store.remove_delivery(session.number, entry[0])
+                elif entry is not None and entry[2] == SHARED:
+                    session.settle_shared(packet_id)
                 else:
                     count_unknown(connection, entry is not None, "PUBACK for a QoS 2 message")
             elif first_byte == PINGREQ:

@@ -4,8 +4,9 @@ from .errors import MalformedPacket
 from .packets import PUBLISH, UINT16, encode_publish_head, encode_remaining_length
 from .retained import RetainedMessage, RetainedMessages
 from .session import Session
+from .shares import Shares
 from .surroundings import Surroundings
-from .topics import has_wildcard, is_topic_name
+from .topics import has_wildcard, is_topic_name, split_shared
 from .trie import SubscriptionTrie
 
 # Topic names remembered with their subscribers. Past it the cache starts afresh: a client that invents a new
@@ -31,6 +32,7 @@ class Router:
 
     def __init__(self, around: Surroundings) -> None:
         self.subscriptions: SubscriptionTrie[Session] = SubscriptionTrie()
+        self.shares = Shares(around, self.subscriptions)
         self.retained = RetainedMessages()
         self.dirty = around.dirty
         self._store = around.store
@@ -199,8 +201,13 @@ class Router:
 
     def add_subscription(self, session: Session, topic_filter: bytes, qos: int) -> None:
         """Add a subscription that the session and the store know of already."""
-        if self.subscriptions.subscribe(topic_filter, session, qos):
-            self._stats.subscriptions += 1
+        shared = split_shared(topic_filter)
+        if shared is None:
+            is_new = self.subscriptions.subscribe(topic_filter, session, qos)
+        else:
+            is_new = self.shares.join(session, topic_filter, shared[1], qos)
+            topic_filter = shared[1]
+        self._stats.subscriptions += is_new
         self._forget_routes(topic_filter)
 
     def unsubscribe(self, session: Session, topic_filter: bytes) -> None:
@@ -220,8 +227,13 @@ class Router:
         session.subscriptions = {}
 
     def _remove_subscription(self, session: Session, topic_filter: bytes) -> None:
-        if self.subscriptions.unsubscribe(topic_filter, session):
-            self._stats.subscriptions -= 1
+        shared = split_shared(topic_filter)
+        if shared is None:
+            was_there = self.subscriptions.unsubscribe(topic_filter, session)
+        else:
+            was_there = self.shares.leave(session, topic_filter, shared[1])
+            topic_filter = shared[1]
+        self._stats.subscriptions -= was_there
         self._forget_routes(topic_filter)
 
     def _forget_routes(self, topic_filter: bytes) -> None:

@@ -18,6 +18,7 @@ whose queue must outlive the process is a DurableSession, which does the same an
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from .packets import DUP, PUBREL, UINT16, Will
@@ -28,6 +29,7 @@ from .surroundings import Surroundings
 if TYPE_CHECKING:
     from .connection import Connection
     from .greeting import Greeting
+    from .shared import SharedQueue
 
 _NOTHING: frozenset[int] = frozenset()
 
@@ -40,6 +42,10 @@ Entry = tuple[int, int, int, bytes | None, bytes, int, int]
 # other one that closes is DurableSession's.
 OPEN = 0
 
+# In the place of the QoS of a message in flight: sent at QoS 1 for a shared subscription. It stays in the group's queue
+# until it is acknowledged.
+SHARED = 3
+
 
 class Session:
     """The state MQTT keeps for a client identifier. `store` is None if nothing of it outlives the process.
@@ -48,6 +54,7 @@ class Session:
     subscriptions have it, what the client sees has not. permission, username, rights: who it is and what it may do;
     rights None: everything. away_since: when its last connection ended, in seconds since 1970. queued_bytes: payload
     bytes that wait behind the cursor. dropped: messages dropped for this session. will: of the connected client.
+    shared: the queues of its shared subscriptions. taken: by packet identifier, the queue a message in flight is of.
     is_bridge: the client is another broker. origin: which one; bridges of one origin do not get each other's messages.
     """
 
@@ -80,8 +87,10 @@ class Session:
         "queue",
         "queued_bytes",
         "rights",
+        "shared",
         "store",
         "subscriptions",
+        "taken",
         "username",
         "will",
     )
@@ -106,6 +115,8 @@ class Session:
         self.queue = cast("deque[Entry]", ())
         self.queued_bytes = 0
         self.in_flight: dict[int, Entry] = {}
+        self.shared: Sequence[SharedQueue] = ()
+        self.taken: dict[int, SharedQueue] | None = None
         self.greeting: Greeting | None = None
         self.away_since = 0
         self.dropped = 0
@@ -164,21 +175,30 @@ class Session:
         self._sent = 0
         released: dict[int, Entry] = {}
         unacknowledged: list[Entry] = []
+        of_groups: dict[SharedQueue, list[Entry]] = {}
         size = 0
         for packet_id, entry in self.in_flight.items():
             position, _, qos, head, payload, _, expires_at = entry
             if head is None:
                 released[packet_id] = entry
+                continue
+            again = bytes((head[0] | DUP,)) + head[1:]
+            if qos == SHARED:
+                assert self.taken is not None  # one of them is in flight
+                group = self.taken[packet_id]
+                of_groups.setdefault(group, []).append((position, 0, 1, again, payload, OPEN, expires_at))
             else:
-                again = bytes((head[0] | DUP,)) + head[1:]
                 unacknowledged.append((position, packet_id, qos, again, payload, OPEN, expires_at))
                 size += len(payload)
+        self.in_flight = released
+        self.taken = None
         if unacknowledged:
-            self.in_flight = released
             self.queue = deque(unacknowledged + list(self.queue))
             self.queued_bytes += size
             if self._around.limits is not None:
                 self._around.limits.added(self, len(unacknowledged), size)
+        for group, entries in of_groups.items():
+            group.give_back(entries)
 
     def open_window(self) -> None:
         """Let QoS 1 and 2 messages through, if there is a connection that can take them."""
@@ -273,6 +293,9 @@ class Session:
         """Move the cursor: send from the front of the queue while the window has room."""
         while self._advance():
             self._write()
+        for group in self.shared:
+            if group.queued:
+                group.pump()
         if self.greeting is not None:
             self.greeting.resume()
 
@@ -368,6 +391,60 @@ class Session:
 
     def _on_qos0_sent(self, position: int) -> None:
         """A QoS 0 message has left the queue."""
+
+    # Messages of shared subscriptions
+
+    def load(self, qos: int) -> int:
+        """Return how many messages a group's message at `qos` would have before it; -1: the session can take none."""
+        in_flight = len(self.in_flight)
+        if in_flight >= self.limit or self.queue:
+            return -1
+        del qos
+        return in_flight
+
+    def take(self, group: "SharedQueue", entry: Entry, head: bytes) -> int:
+        """Send a group's message at QoS 1; the window has room. It stays in the group's queue. Returns packet_id."""
+        position, _, _, _, payload, _, expires_at = entry
+        packet_id = self._next_packet_id()
+        self.in_flight[packet_id] = (position, packet_id, SHARED, head, payload, OPEN, expires_at)
+        if self.taken is None:
+            self.taken = {}
+        self.taken[packet_id] = group
+        out = self.out
+        assert out is not None  # the window is open
+        out += (head, UINT16[packet_id], payload)
+        self._sent += 1
+        if head[0] & DUP:
+            self._stats.resent += 1
+        self.mark_dirty()
+        return packet_id
+
+    def settle_shared(self, packet_id: int) -> None:
+        """A group's message is acknowledged."""
+        entry = self.in_flight.pop(packet_id)
+        assert self.taken is not None  # it is in flight
+        self.taken.pop(packet_id).settle(entry[0])
+
+    def adopt(self, group: "SharedQueue", entry: Entry, head: bytes) -> None:
+        """Take a group's message at QoS 2: from now on it is this session's, whatever happens [MQTT 5, 4.8.2]."""
+        self.deliver(2, head, b"", entry[4], 0)
+        group.forget(entry[0])
+
+    def keep(self, group: "SharedQueue", packet_id: int) -> None:
+        """A message in flight is this session's from now on: its group is gone."""
+        del group
+        _, _, _, head, payload, _, expires_at = self.in_flight[packet_id]
+        self.in_flight[packet_id] = (0, packet_id, 1, head, payload, OPEN, expires_at)
+        assert self.taken is not None  # it is in flight
+        del self.taken[packet_id]
+
+    def _next_packet_id(self) -> int:
+        packet_id = self.last_packet_id
+        while True:
+            packet_id = packet_id + 1 if packet_id < 65535 else 1
+            if packet_id not in self.in_flight:
+                self.last_packet_id = packet_id
+                return packet_id
 
     # Output
 

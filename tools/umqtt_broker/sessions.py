@@ -52,14 +52,15 @@ class Sessions:
 
     @property
     def queued(self) -> int:
-        """QoS 1 and 2 messages that wait, in all sessions together."""
-        return sum(session.queued for session in self._by_client_id.values())
+        """QoS 1 and 2 messages that wait, in all sessions and groups together."""
+        return sum(session.queued for session in self._by_client_id.values()) + self._router.shares.queued
 
     # Recovery
 
     def recover(self, recovered: Recovered) -> None:
         """Make the sessions that the store had kept."""
         now = self._around.expiry.now()
+        self._router.shares.recover(recovered.shares)
         for found in recovered.sessions:
             mount, _, client_id = found.client_id.rpartition(b"\0")
             session = self._new(found.client_id, client_id, mount, clean=False)
@@ -76,6 +77,7 @@ class Sessions:
             session.rights = self._recovered_rights(session)
             for topic_filter, qos in found.subscriptions:
                 self._router.add_subscription(session, topic_filter, qos)
+        self._router.shares.end_empty()
         self._away = dict.fromkeys(sorted(self._by_client_id.values(), key=lambda session: session.away_since))
 
     def publish_recovered_wills(self, wills: dict[bytes, Will]) -> None:
@@ -288,7 +290,7 @@ class Sessions:
         if self._around.limits is None:
             limits = self._around.limits = QueueLimits.of(self._config, self._stats)
             if limits is not None:
-                for session in self._by_client_id.values():
+                for session in (*self._by_client_id.values(), *self._router.shares):
                     limits.added(session, session.queued, session.queued_bytes)
 
     def _new(self, key: bytes, client_id: bytes, mount: bytes, clean: bool) -> Session:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 class Stats:
     """What a broker did since it started.
 
-    Counters only rise; `connections`, `sessions`, `subscriptions`, `retained` and `queued` are gauges.
+    Counters only rise; `connections`, `sessions`, `subscriptions`, `shared_subscriptions` (those of them that
+    are shared), `retained` and `queued` are gauges.
 
     connections_accepted / connections_refused: network connections opened / CONNECTs answered with a return
         code other than 0 or turned away at a limit. connections_max: the most there were at once.
@@ -29,6 +30,7 @@ class Stats:
     dropped_qos0_slow: QoS 0, the subscriber does not read fast enough.
     dropped_qos0_offline: QoS 0, for a persistent session without a connection [MQTT-3.1.2-5].
     dropped_queue_full: for a session at its limit, with at_queue_limit "drop".
+    dropped_share_ended: waited for a group of shared subscriptions that its last member left.
     dropped_expired: waited longer than message_expiry. dropped_too_large: the payload is above max_payload_size.
     """
 
@@ -48,6 +50,7 @@ class Stats:
         "dropped_qos0_offline",
         "dropped_qos0_slow",
         "dropped_queue_full",
+        "dropped_share_ended",
         "dropped_too_large",
         "keep_alive_timeouts",
         "malformed",
@@ -61,6 +64,7 @@ class Stats:
         "sessions",
         "sessions_expired",
         "sessions_of_others",
+        "shared_subscriptions",
         "subscriptions",
         "takeovers",
         "unknown_acknowledgements",
@@ -76,6 +80,7 @@ class Stats:
         self.sessions_expired = 0
         self.sessions_of_others = 0
         self.subscriptions = 0
+        self.shared_subscriptions = 0
         self.retained = 0
         self.messages_in = 0
         self.messages_out = 0
@@ -97,6 +102,7 @@ class Stats:
         self.dropped_qos0_offline = 0
         self.dropped_queue_full = 0
         self.dropped_expired = 0
+        self.dropped_share_ended = 0
         self.dropped_too_large = 0
         self.malformed: Counter[str] = Counter()
         self._queued: Callable[[], int] = lambda: 0
@@ -109,6 +115,7 @@ class Stats:
             + self.dropped_qos0_offline
             + self.dropped_queue_full
             + self.dropped_expired
+            + self.dropped_share_ended
             + self.dropped_too_large
         )
 

@@ -34,6 +34,34 @@ def is_topic_filter(topic_filter: bytes) -> bool:
     return True
 
 
+_SHARE = b"$share/"
+
+
+def split_shared(topic_filter: bytes) -> tuple[bytes, bytes] | None:
+    """Return the group and the filter of a shared subscription, `$share/GROUP/FILTER` (MQTT 5, 4.8.2).
+
+    None for every other filter. Raises ValueError where the group or the filter is not valid.
+    """
+    if not topic_filter.startswith(_SHARE):
+        # Nobody could tell it from a shared subscription cut short.
+        if topic_filter == b"$share":
+            raise ValueError("a shared subscription is $share/GROUP/FILTER")
+        return None
+    group, _, shared_filter = topic_filter[len(_SHARE) :].partition(b"/")
+    # [MQTT-4.8.2-1, -2] of MQTT 5.
+    if not group or b"+" in group or b"#" in group or not is_topic_filter(shared_filter):
+        raise ValueError("a shared subscription is $share/GROUP/FILTER")
+    return group, shared_filter
+
+
+def mounted_filter(mount: bytes, topic_filter: bytes) -> bytes:
+    """Return a client's filter with the mount point of its listener. Raises ValueError as split_shared() does."""
+    shared = split_shared(topic_filter)
+    if shared is None:
+        return mount + topic_filter
+    return b"".join((_SHARE, shared[0], b"/", mount, shared[1]))
+
+
 def has_wildcard(topic_filter: bytes) -> bool:
     """Tell whether a valid `topic_filter` can match more than one topic name."""
     return b"#" in topic_filter or b"+" in topic_filter

@@ -66,7 +66,8 @@ class RecoveredSession(NamedTuple):
     """A persistent session as found.
 
     queued: messages not acknowledged to the end. released: (position, packet_id) of those whose PUBREC came, in the
-    order of the PUBRECs. queued_bytes: payload bytes of the others. away_since: see Store.set_away.
+    order of the PUBRECs. queued_bytes: payload bytes of the others. away_since: see Store.set_away. greetings: topic
+    filters whose retained messages are not all in the queue yet.
     """
 
     number: int
@@ -81,17 +82,20 @@ class RecoveredSession(NamedTuple):
     username: bytes | None
     away_since: int
     queued_bytes: int
+    greetings: list[bytes]
 
 
 class Recovered(NamedTuple):
     """Everything a store held when it was opened, but for the queues, which are paged in when needed.
 
-    wills: by client identifier, of the clients that were connected when the broker was last killed.
+    wills: by client identifier, of the clients that were connected when the broker was last killed. shares: the queues
+    of shared subscriptions; client_id is the key they were recorded under.
     """
 
     sessions: list[RecoveredSession]
     retained: list[RetainedMessage]
     wills: dict[bytes, Will]
+    shares: list[RecoveredSession]
 
 
 class Store:
@@ -150,14 +154,30 @@ class Store:
     def discard_session(self, session: int) -> None:
         """Record the end of a session: everything of it goes."""
 
+    def new_share(self, key: bytes) -> int:
+        """Record the queue of a shared subscription and return its number: one that no session has."""
+        raise NotImplementedError
+
+    def discard_share(self, share: int) -> None:
+        """Record the end of a shared subscription: everything that is still in its queue goes."""
+
     def set_sent_limit(self, session: int, position: int) -> None:
         """Record that messages up to `position` may have been sent."""
 
     def set_subscription(self, session: int, topic_filter: bytes, qos: int | None) -> None:
         """Record a subscription, or its end when `qos` is None."""
 
+    def set_greeting(self, session: int, topic_filter: bytes, is_owed: bool) -> None:
+        """Record whether a subscription still waits for some of its retained messages."""
+
     def add_delivery(self, row: Delivery) -> None:
         """Record a message at the end of a session's queue."""
+
+    def move_delivery(self, share: int, at: int, session: int, position: int, packet_id: int, qos: int) -> None:
+        """Record that a message at position `at` of a shared queue is a session's own from now on, perhaps sent.
+
+        One transaction takes it from the one and gives it to the other.
+        """
 
     def set_packet_id(self, session: int, position: int, packet_id: int) -> None:
         """Record another packet identifier for a message not yet sent."""

@@ -57,7 +57,9 @@ class Batch:
         "deliveries",
         "early",
         "entries",
+        "greetings",
         "inbound",
+        "moves",
         "number",
         "packet_ids",
         "pages",
@@ -65,6 +67,7 @@ class Batch:
         "retained",
         "sent_limits",
         "sessions",
+        "shares",
         "sleepers",
         "subscriptions",
         "usernames",
@@ -79,6 +82,11 @@ class Batch:
         self.deliveries: list[Delivery] = []
         self.early = 0
         self.sessions: dict[int, tuple[bytes, bytes | None] | None] = {}
+        # Shared queues made, by number, with their keys; None: ended.
+        self.shares: dict[int, bytes | None] = {}
+        # From shared queues to sessions: (session, position, packet_id, qos, share, position there).
+        self.moves: list[tuple[int, int, int, int, int, int]] = []
+        self.greetings: dict[tuple[int, bytes], bool] = {}
         self.usernames: dict[int, bytes | None] = {}
         self.away: dict[int, int] = {}
         self.wills: dict[bytes, Will | None] = {}
@@ -138,6 +146,9 @@ class Batch:
         for session, positions in later.acknowledged.items():
             self.acknowledged.setdefault(session, []).extend(positions)
         self.sessions.update(later.sessions)
+        self.shares.update(later.shares)
+        self.moves += later.moves
+        self.greetings.update(later.greetings)
         self.usernames.update(later.usernames)
         self.away.update(later.away)
         self.wills.update(later.wills)

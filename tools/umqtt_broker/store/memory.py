@@ -19,7 +19,7 @@ class MemoryStore(Store):
     def open(self, loop: asyncio.AbstractEventLoop, stats: Stats, after_commit: Callable[[], None]) -> Recovered:
         """Return nothing: every broker with this store starts empty."""
         del loop, stats, after_commit
-        return Recovered([], [], {})
+        return Recovered([], [], {}, [])
 
     async def close(self) -> None:
         """There is nothing to commit."""

@@ -13,6 +13,7 @@ _QUEUED = """
     FROM delivery LEFT JOIN message ON message.number = delivery.message GROUP BY session
 """
 _LAST = "SELECT position, packet_id FROM delivery WHERE session = ? ORDER BY position DESC LIMIT 1"
+_SUBSCRIPTIONS = "SELECT topic_filter, qos, greeting FROM subscription WHERE session = ?"
 _RELEASED = "SELECT position, packet_id FROM delivery WHERE session = ? AND released > 0 ORDER BY released"
 
 
@@ -23,33 +24,44 @@ def recover(database: sqlite3.Connection) -> tuple[Recovered, int, int]:
     """
     execute = database.execute
     queued = {session: (count, size) for session, count, size in execute(_QUEUED)}
-    sessions: list[RecoveredSession] = []
     rows = execute("SELECT number, client_id, sent_limit, username, away_since FROM session ORDER BY number")
-    for number, client_id, sent_limit, username, away_since in rows.fetchall():
-        count, size = queued.get(number, (0, 0))
-        position, packet_id = execute(_LAST, (number,)).fetchone() or (sent_limit, 0)
-        sessions.append(
-            RecoveredSession(
-                number,
-                client_id,
-                sent_limit,
-                # A position at or below sent_limit would be taken for one that was sent already.
-                max(position, sent_limit),
-                packet_id,
-                count,
-                execute("SELECT topic_filter, qos FROM subscription WHERE session = ?", (number,)).fetchall(),
-                {row[0] for row in execute("SELECT packet_id FROM inbound WHERE session = ?", (number,))},
-                execute(_RELEASED, (number,)).fetchall(),
-                username,
-                away_since,
-                size,
-            )
-        )
+    sessions = [_recover_queue(database, row, queued) for row in rows.fetchall()]
+    rows = execute("SELECT number, key, sent_limit, NULL, 0 FROM share ORDER BY number")
+    shares = [_recover_queue(database, row, queued) for row in rows.fetchall()]
     retained = [RetainedMessage(*row) for row in execute("SELECT topic_name, payload, qos FROM retained")]
     wills = {
         client_id: Will(topic_name, payload, qos, bool(retain))
         for client_id, topic_name, payload, qos, retain in execute("SELECT * FROM will")
     }
     last_rank = execute("SELECT coalesce(max(released), 0) FROM delivery WHERE released > 0").fetchone()[0]
-    next_session = sessions[-1].number + 1 if sessions else 1
-    return Recovered(sessions, retained, wills), next_session, last_rank + 1
+    next_number = max((found.number for found in (*sessions, *shares)), default=0) + 1
+    return Recovered(sessions, retained, wills, shares), next_number, last_rank + 1
+
+
+def _recover_queue(
+    database: sqlite3.Connection,
+    row: tuple[int, bytes, int, bytes | None, int],
+    queued: dict[int, tuple[int, int]],
+) -> RecoveredSession:
+    """Return a session or a shared queue. queued: by number, messages and bytes."""
+    execute = database.execute
+    number, key, sent_limit, username, away_since = row
+    count, size = queued.get(number, (0, 0))
+    position, packet_id = execute(_LAST, (number,)).fetchone() or (sent_limit, 0)
+    subscriptions = execute(_SUBSCRIPTIONS, (number,)).fetchall()
+    return RecoveredSession(
+        number,
+        key,
+        sent_limit,
+        # A position at or below sent_limit would be taken for one that was sent already.
+        max(position, sent_limit),
+        packet_id,
+        count,
+        [(topic_filter, qos) for topic_filter, qos, _ in subscriptions],
+        {row[0] for row in execute("SELECT packet_id FROM inbound WHERE session = ?", (number,))},
+        execute(_RELEASED, (number,)).fetchall(),
+        username,
+        away_since,
+        size,
+        [topic_filter for topic_filter, _, is_owed in subscriptions if is_owed],
+    )

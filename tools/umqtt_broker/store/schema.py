@@ -73,6 +73,17 @@ _MIGRATIONS = (
         retain INTEGER NOT NULL
     ) WITHOUT ROWID;
     """,
+    """
+    -- The queue of a shared subscription. Its messages stand in delivery, where its number is used as a session's is:
+    -- no session has it.
+    CREATE TABLE share (
+        number INTEGER PRIMARY KEY,
+        key BLOB NOT NULL UNIQUE,
+        sent_limit INTEGER NOT NULL DEFAULT 0
+    );
+    -- 1 while retained messages of a new subscription are still on their way to the queue.
+    ALTER TABLE subscription ADD COLUMN greeting INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 
 

@@ -159,6 +159,19 @@ class SqliteStore(Store):
         self._record()
         return number
 
+    def new_share(self, key: bytes) -> int:
+        """Record the queue of a shared subscription and return its number."""
+        number = self._next_session
+        self._next_session += 1
+        self._open_batch.shares[number] = key
+        self._record()
+        return number
+
+    def discard_share(self, share: int) -> None:
+        """Record the end of a shared subscription."""
+        self._open_batch.shares[share] = None
+        self._record()
+
     def set_username(self, session: int, username: bytes | None) -> None:
         """Record that a session is used under another name than before."""
         self._open_batch.usernames[session] = username
@@ -189,6 +202,11 @@ class SqliteStore(Store):
         self._open_batch.subscriptions[session, topic_filter] = qos
         self._record()
 
+    def set_greeting(self, session: int, topic_filter: bytes, is_owed: bool) -> None:
+        """Record whether a subscription still waits for some of its retained messages."""
+        self._open_batch.greetings[session, topic_filter] = is_owed
+        self._record()
+
     def add_delivery(self, row: Delivery) -> None:
         """Record a message at the end of a session's queue."""
         self._open_batch.entries[row[0] << _POSITION_BITS | row[1]] = row
@@ -201,6 +219,11 @@ class SqliteStore(Store):
                 self._linger_timer = self._loop.call_later(_LINGER, self._on_linger)
         else:
             self._schedule()
+
+    def move_delivery(self, share: int, at: int, session: int, position: int, packet_id: int, qos: int) -> None:
+        """Record that a message of a shared queue is a session's own from now on."""
+        self._open_batch.moves.append((session, position, packet_id, qos, share, at))
+        self._record()
 
     def set_packet_id(self, session: int, position: int, packet_id: int) -> None:
         """Record another packet identifier for a message not yet sent."""

@@ -29,6 +29,9 @@ def write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]
     # First the discarded: a client may have a new session under the same identifier in this very batch.
     executemany("DELETE FROM session WHERE number = ?", discarded)
     executemany("INSERT INTO session (number, client_id, username) VALUES (?, ?, ?)", created)
+    ended = [(number,) for number, key in batch.shares.items() if key is None]
+    executemany("DELETE FROM share WHERE number = ?", ended)
+    executemany("INSERT INTO share (number, key) VALUES (?, ?)", _made(batch.shares))
     executemany(
         "UPDATE session SET username = ? WHERE number = ?",
         [(username, session) for session, username in batch.usernames.items()],
@@ -41,12 +44,30 @@ def write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]
         "UPDATE session SET sent_limit = ? WHERE number = ?",
         [(position, session) for session, position in batch.sent_limits.items()],
     )
+    if batch.sent_limits:
+        executemany(
+            "UPDATE share SET sent_limit = ? WHERE number = ?",
+            [(position, session) for session, position in batch.sent_limits.items()],
+        )
     for (session, topic_filter), qos in batch.subscriptions.items():
         if qos is None:
             execute("DELETE FROM subscription WHERE session = ? AND topic_filter = ?", (session, topic_filter))
         else:
-            execute("INSERT OR REPLACE INTO subscription VALUES (?, ?, ?)", (session, topic_filter, qos))
+            execute(
+                "INSERT OR REPLACE INTO subscription (session, topic_filter, qos) VALUES (?, ?, ?)",
+                (session, topic_filter, qos),
+            )
+    executemany(
+        "UPDATE subscription SET greeting = ? WHERE session = ? AND topic_filter = ?",
+        [(is_owed, session, topic_filter) for (session, topic_filter), is_owed in batch.greetings.items()],
+    )
     _insert(database, batch.deliveries)
+    # What a batch moves it may have inserted itself; what it completes it may have moved.
+    executemany(
+        "UPDATE delivery SET session = ?, position = ?, packet_id = ?, qos = ?, sent = 1"
+        " WHERE session = ? AND position = ?",
+        batch.moves,
+    )
     executemany("UPDATE delivery SET packet_id = ? WHERE session = ? AND position = ?", batch.packet_ids)
     executemany("UPDATE delivery SET released = ? WHERE session = ? AND position = ?", batch.released)
     for session, positions in batch.acknowledged.items():
@@ -70,9 +91,14 @@ def write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]
     # Last: what this batch itself recorded for a discarded session goes too.
     for table in ("subscription", "delivery", "inbound"):
         executemany(f"DELETE FROM {table} WHERE session = ?", discarded)
+    executemany("DELETE FROM delivery WHERE session = ?", ended)
     pages = [_read_page(database, page) for page in batch.pages]
     execute("COMMIT")
     return pages
+
+
+def _made(shares: dict[int, bytes | None]) -> list[tuple[int, bytes]]:
+    return [(number, key) for number, key in shares.items() if key is not None]
 
 
 def _insert(database: sqlite3.Connection, rows: list[Delivery]) -> None:
