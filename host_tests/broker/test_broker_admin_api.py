@@ -240,6 +240,7 @@ def test_every_answer_has_the_fields_the_description_says(durable: ObservedBroke
     with Peer(durable.port) as one, Peer(durable.port) as other:
         one.connect(b"one", clean_session=False)
         one.subscribe(b"a/#", 1)
+        one.subscribe(b"$share/g/a/#", 1)
         other.connect(b"other")
         other.publish(b"a/b", b"\xff\x00", 1, retain=True)
         answered = set()
@@ -249,6 +250,7 @@ def test_every_answer_has_the_fields_the_description_says(durable: ObservedBroke
             ("GET", "/api/sessions", None),
             ("GET", "/api/sessions/one", None),
             ("GET", "/api/subscriptions?topic=a/b", None),
+            ("GET", "/api/shared", None),
             ("GET", "/api/retained", None),
             ("POST", "/api/publish", {"topic": "a/c", "payload": "x"}),
             ("DELETE", "/api/retained?filter=a/%23", None),

@@ -13,6 +13,7 @@ from umqtt_robust.topics import matches
 
 from ..retained import RetainedMessage
 from ..session import Session
+from ..shared import SharedQueue
 from ..topics import is_topic_filter, is_topic_name, is_utf8
 from . import readings
 from .commit import StoreFailed, committed
@@ -31,6 +32,9 @@ Answer = dict[str, Any]
 # Subscriptions of one session that are listed; payload bytes of one page of retained messages.
 _MAX_FILTERS = 1000
 _MAX_PAGE_BYTES = 4 * 1024 * 1024
+
+# Members of one shared subscription that are listed.
+_MAX_MEMBERS = 100
 
 _BODY_TYPES: dict[str, type] = {"topic": str, "payload": str, "encoding": str, "qos": int, "retain": bool}
 
@@ -234,8 +238,9 @@ class Api:
         topic_name, after = query["topic"].encode(), query["after"].encode()
         if not is_topic_name(topic_name):
             raise web.HTTPBadRequest(text=f"topic={query['topic']} is not a topic name")
+        everyone = self._broker.router.subscriptions.match(topic_name)
         found, matched = await smallest(
-            self._broker.router.subscriptions.match(topic_name),
+            [entry for entry in everyone if not isinstance(entry[0], SharedQueue)],
             query["limit"],
             lambda entry: entry[0].key,
             lambda entry: entry[0].key > after,
@@ -256,7 +261,27 @@ class Api:
                 }
             )
         more = matched > len(found)
-        return {"subscribers": subscribers, "matched": matched, "next": text(found[-1][0].key) if more else None}
+        # With the first page only, and as many as a page takes: a topic has few groups.
+        groups = [] if after else [group for group, _ in everyone if isinstance(group, SharedQueue)]
+        return {
+            "subscribers": subscribers,
+            "groups": [readings.group_row(group, _MAX_MEMBERS) for group in groups[: query["limit"]]],
+            "matched": matched,
+            "next": text(found[-1][0].key) if more else None,
+        }
+
+    async def shared(self, request: web.Request, query: Answer) -> Answer:
+        """One page of shared subscriptions."""
+        del request
+        after = query["after"].encode()
+        found, matched = await smallest(
+            self._broker.router.shares, query["limit"], _by_key, lambda group: group.key > after
+        )
+        return {
+            "groups": [readings.group_row(group, _MAX_MEMBERS) for group in found],
+            "matched": matched,
+            "next": text(found[-1].key) if matched > len(found) else None,
+        }
 
     async def retained(self, request: web.Request, query: Answer) -> Answer:
         """One page of retained messages."""

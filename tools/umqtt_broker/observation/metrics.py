@@ -63,9 +63,21 @@ FAMILIES = (
     Family("slow_consumers", _GAUGE, "Clients that take messages more slowly than they come.", lambda v: v.totals.slow),
     Family("held_back_clients", _GAUGE, "Clients read from more slowly, or not at all.", lambda v: v.totals.held_back),
     Family("subscriptions", _GAUGE, "Subscriptions of all sessions.", lambda v: v.stats.subscriptions),
+    Family("shared_subscriptions", _GAUGE, "Members of shared subscriptions.", lambda v: v.stats.shared_subscriptions),
+    Family(
+        "shared_queued_messages",
+        _GAUGE,
+        "QoS 1 and 2 messages waiting in shared subscriptions.",
+        lambda v: v.broker.router.shares.queued,
+    ),
     Family("retained_messages", _GAUGE, "Retained messages, $SYS included.", lambda v: v.stats.retained),
-    Family("queued_messages", _GAUGE, "QoS 1 and 2 messages waiting in sessions.", lambda v: v.totals.queued),
-    Family("queued_bytes", _GAUGE, "Payload bytes waiting in sessions.", lambda v: v.totals.queued_bytes),
+    Family(
+        "queued_messages",
+        _GAUGE,
+        "QoS 1 and 2 messages waiting, in sessions and shared subscriptions.",
+        lambda v: v.totals.queued,
+    ),
+    Family("queued_bytes", _GAUGE, "Payload bytes of them.", lambda v: v.totals.queued_bytes),
     Family("in_flight_messages", _GAUGE, "Messages sent and not acknowledged.", lambda v: v.totals.in_flight),
     Family("connections_accepted", _COUNTER, "Network connections opened.", lambda v: v.stats.connections_accepted),
     Family(

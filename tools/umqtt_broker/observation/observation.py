@@ -33,7 +33,9 @@ class Observation:
     async def start(self) -> None:
         """Start what the configuration asks for. Raises ConfigError or BrokerError."""
         broker, config = self._broker, self._broker.config
-        survey = Survey(lambda: all_sessions(broker), lambda: config.max_inflight_messages)
+        survey = Survey(
+            lambda: all_sessions(broker), lambda: broker.router.shares, lambda: config.max_inflight_messages
+        )
         if config.http_port:
             # Imported here: a broker that serves no HTTP spends neither the time nor the memory on aiohttp.
             from .server import Server

@@ -68,7 +68,7 @@ SCHEMAS: Mapping[str, Mapping[str, str]] = {
         "sent_per_second": "number?",
     },
     "TopicFilter": {"topic_filter": _TEXT, "qos": _INT},
-    "SubscriberPage": {"subscribers": "Subscriber[]", "matched": _INT, "next": "string?"},
+    "SubscriberPage": {"subscribers": "Subscriber[]", "groups": "Group[]", "matched": _INT, "next": "string?"},
     "Subscriber": {
         "client_id": _TEXT,
         "mount_point": _TEXT,
@@ -77,6 +77,18 @@ SCHEMAS: Mapping[str, Mapping[str, str]] = {
         "may_read": _BOOL,
         "topic_filters": "string[]",
     },
+    "GroupPage": {"groups": "Group[]", "matched": _INT, "next": "string?"},
+    "Group": {
+        "name": _TEXT,
+        "mount_point": _TEXT,
+        "qos": _INT,
+        "queued": _INT,
+        "queued_bytes": _INT,
+        "in_flight": _INT,
+        "members": "Member[]",
+        "member_count": _INT,
+    },
+    "Member": {"client_id": _TEXT, "connected": _BOOL, "qos": _INT, "in_flight": _INT},
     "RetainedPage": {"retained": "Retained[]", "matched": _INT, "next": "string?"},
     "Retained": {
         "topic_name": _TEXT,

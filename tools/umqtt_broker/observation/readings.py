@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..config import Listener
 from ..session import Session
+from ..shared import SharedQueue
 from ..stats import Stats
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ def is_slow(session: Session, window: int) -> bool:
 def is_held_back(connection: "Connection") -> bool:
     """Tell whether what a client sent waits: for room in a queue, for its turn, or for leave to connect."""
     held_back = connection.held_back
-    return held_back is not None and bool(held_back.paused or held_back._waiting)
+    return held_back is not None and bool(held_back.paused or held_back.waiting)
 
 
 def listener_name(listener: Listener) -> str:
@@ -87,6 +89,31 @@ def may_read(session: Session, topic_name: bytes) -> bool:
     if not topic_name.startswith(session.mount):
         return False
     return session.rights is None or session.rights.may_read(topic_name)
+
+
+def group_row(group: SharedQueue, most: int) -> dict[str, object]:
+    """Return what a listing says of a shared subscription, with `most` members at most.
+
+    in_flight: of this group at QoS 1; what a member has at QoS 2 is its own. A member's in_flight is all it has.
+    """
+    return {
+        "name": text(group.client_id),
+        "mount_point": text(group.mount),
+        "qos": group.granted_qos,
+        "queued": group.queued,
+        "queued_bytes": group.queued_bytes,
+        "in_flight": len(group.holders),
+        "members": [
+            {
+                "client_id": text(member.client_id),
+                "connected": member.connection is not None,
+                "qos": qos,
+                "in_flight": len(member.in_flight),
+            }
+            for member, qos in islice(group.members.items(), most)
+        ],
+        "member_count": len(group.members),
+    }
 
 
 def sort_value(session: Session, name: str, now: float) -> float:

@@ -149,6 +149,14 @@ ROUTES = (
     ),
     Route(
         "GET",
+        "/api/shared",
+        "shared",
+        "Shared subscriptions, their members and what waits, a page at a time",
+        "GroupPage",
+        (Parameter("after", "`next` of the page before", ""), _LIMIT),
+    ),
+    Route(
+        "GET",
         "/api/retained",
         "retained",
         "Retained messages by topic name, a page at a time",

@@ -37,10 +37,19 @@ class Totals:
 
 
 class Survey:
-    """Counts sessions when asked. `window` returns the messages in flight at which a session's window is full."""
+    """Counts sessions when asked, and what waits in `groups`, the queues of shared subscriptions.
 
-    def __init__(self, sessions: Callable[[], Iterable[Session]], window: Callable[[], int]) -> None:
+    `window` returns the messages in flight at which a session's window is full.
+    """
+
+    def __init__(
+        self,
+        sessions: Callable[[], Iterable[Session]],
+        groups: Callable[[], Iterable[Session]],
+        window: Callable[[], int],
+    ) -> None:
         self._sessions = sessions
+        self._groups = groups
         self._window = window
         self._lock = asyncio.Lock()
         self._next = 0.0
@@ -73,4 +82,7 @@ class Survey:
                 totals.queued_bytes += session.queued_bytes
                 totals.in_flight += len(session.in_flight)
             busy += time.perf_counter() - began
+        for group in self._groups():
+            totals.queued += group.queued
+            totals.queued_bytes += group.queued_bytes
         return totals, busy

@@ -68,6 +68,11 @@ TOPICS = (
     Topic("bytes/sent", "bytes sent to clients", lambda now: now.stats.bytes_out),
     Topic("retained messages/count", "retained messages, `$SYS` included", lambda now: now.stats.retained),
     Topic("subscriptions/count", "subscriptions of all sessions", lambda now: now.stats.subscriptions),
+    Topic(
+        "shared_subscriptions/count",
+        "those of them that are shared: members of groups",
+        lambda now: now.stats.shared_subscriptions,
+    ),
     Topic("store/commits", "transactions of the store", lambda now: now.stats.commits),
     Topic(
         "store/commits/failed", "transactions that failed and are tried again", lambda now: now.stats.commit_failures
