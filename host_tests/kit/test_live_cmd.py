@@ -1,0 +1,178 @@
+"""umqtt cmd against a played device: its words on stdout or in one line, asked once, answered late or never.
+
+What the firmware makes of each command is in test_story.py.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from cable import broker
+from kit_command import umqtt_command
+from live_device import PlayedDevice
+from umqtt_kit.__main__ import run
+
+_WITHIN_S = 20
+_ID = "pump-7"
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with broker(tmp_path_factory.mktemp("broker")) as port:
+        yield port
+
+
+@pytest.fixture
+def played(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., PlayedDevice]]:
+    """played(result, ok=True) plays a device that gives this answer to everything."""
+    monkeypatch.setenv("UMQTT_BROKER", f"mqtt://127.0.0.1:{port}")
+    devices: list[PlayedDevice] = []
+
+    def play(result: object = None, *, ok: bool = True, answer: Callable[..., Any] | None = None) -> PlayedDevice:
+        device = PlayedDevice(
+            port, _ID, answer or (lambda command: [{"id": command["id"], "ok": ok, "result": result}])
+        )
+        devices.append(device)
+        return device
+
+    yield play
+    for device in devices:
+        device.sleep()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sent", "result", "shown"),
+    [
+        (["ping"], {}, {"boot": "3-ab", "up": 9}, ["boot = 3-ab", "up = 9"]),
+        (["get", "interval_ms"], {"key": "interval_ms"}, {"key": "interval_ms", "value": 500}, ["500"]),
+        (["get"], {}, {"interval_ms": 500, "wifi": ["a"]}, ["interval_ms = 500", 'wifi = ["a"]']),
+        (
+            ["set", "interval_ms", "250"],
+            {"key": "interval_ms", "value": 250},
+            {"key": "interval_ms", "value": 250, "was": 500, "applies": "now"},
+            ["interval_ms = 250 (now)"],
+        ),
+        (
+            ["set", "hostname", "pump"],
+            {"key": "hostname", "value": "pump"},
+            {"key": "hostname", "value": "pump", "was": None, "applies": "after reboot"},
+            ["hostname = pump (after reboot)"],
+        ),
+        (
+            ["set", "sleep_s", "-1"],
+            {"key": "sleep_s", "value": -1},
+            {"key": "sleep_s", "value": -1, "was": 0, "applies": "now"},
+            ["sleep_s = -1 (now)"],
+        ),
+        (["read", "/app"], {"path": "/app"}, {"entries": [["x.py", 9], ["s", None]]}, ["x.py  9 bytes", "s/"]),
+        (["read", "/x", "7"], {"path": "/x", "offset": 7}, {"text": "a\n\x1bb"}, ["a", "\\x1bb"]),
+        (["log"], {}, {"lines": ["1 info a", "2 info b\n"]}, ["1 info a", "2 info b\\n"]),
+        (["crash"], {}, {"n": 0}, ["no crash"]),
+        (["crash"], {}, {"n": 2, "traceback": "Traceback\n  x\n"}, ["n = 2", "Traceback", "  x"]),
+    ],
+)
+def test_a_command_is_sent_once_and_its_result_shown(played, capsys, arguments, sent, result, shown):
+    device = played(result)
+    assert run(["cmd", _ID, *arguments]) == 0
+    assert capsys.readouterr() == ("\n".join(shown) + "\n", "")
+    assert run(["cmd", _ID, *arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["cmd"], one["args"]) for one in device.commands] == [(arguments[0], sent)] * 2
+    ids = [one["id"] for one in device.commands]
+    assert ids[0] != ids[1]
+    assert found == {"device": _ID, "cmd": arguments[0], "id": ids[1], "ok": True, "result": result}
+
+
+def test_what_the_device_refuses_is_exit_code_5_with_its_words(played, capsys):
+    played("interval_ms: must be a whole number", ok=False)
+    assert run(["cmd", _ID, "set", "interval_ms", "soon"]) == 5
+    assert capsys.readouterr() == ("", f"umqtt: {_ID}: set: interval_ms: must be a whole number\n")
+    assert run(["cmd", _ID, "ping", "--json"]) == 5
+    assert json.loads(capsys.readouterr().out)["ok"] is False
+
+
+def test_the_reply_to_another_command_is_not_taken_for_this_one(played, capsys):
+    played(answer=lambda command: [
+        {"id": "of somebody else", "ok": True, "result": "wrong"}, {"id": command["id"], "ok": True, "result": "right"}
+    ])  # fmt: skip
+    assert run(["cmd", _ID, "ping"]) == 0
+    assert capsys.readouterr().out == "right\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ({"online": True, "reason": "boot"}, "umqtt logs"),
+        ({"online": False, "reason": "connection lost"}, "it is offline (connection lost)"),
+        ({"online": False, "reason": "sleeping"}, "--wait"),
+    ],
+)
+def test_no_reply_in_time_is_exit_code_4_and_says_what_became_of_the_device(played, capsys, status, said):
+    device = played(answer=lambda command: [])
+    device.say("status", status, retain=True)
+    assert run(["cmd", _ID, "ping", "--timeout", "0.3"]) == 4
+    out, error = capsys.readouterr()
+    assert out == "" and error.count("\n") == 1
+    assert said in error and f"--id {device.commands[0]['id']}" in error
+
+
+def test_the_reply_to_an_earlier_command_is_asked_for_by_its_id(played, capsys):
+    device = played("done before")
+    assert run(["cmd", _ID, "reboot", "--id", "tuesday"]) == 0
+    assert capsys.readouterr().out == "done before\n"
+    assert device.commands[0]["id"] == "tuesday"
+
+
+def test_a_name_nobody_has_is_exit_code_4_and_points_at_the_names(played, capsys):
+    played()
+    assert run(["cmd", "nobody", "ping", "--timeout", "0.3"]) == 4
+    assert "fleet/+/status" in capsys.readouterr().err
+
+
+def test_a_sleeping_device_is_waited_for_and_answers_at_its_wake(played):
+    device = played({"boot": "3-ab"})
+    device.say("status", {"online": False, "reason": "sleeping"}, retain=True)
+    device.sleep()
+    pipe = subprocess.PIPE
+    command = umqtt_command("cmd", _ID, "ping", "--wait", "--timeout", "0.1")
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == f"{_ID} sleeps; it answers at its next wake\n"
+        device.wake()
+        assert process.communicate(timeout=_WITHIN_S) == ("boot = 3-ab\n", "")
+        assert process.returncode == 0
+
+
+def test_ctrl_c_ends_the_wait(played):
+    device = played(answer=lambda command: [])
+    device.say("status", {"online": False, "reason": "sleeping"}, retain=True)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(umqtt_command("cmd", _ID, "ping", "--wait"), stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stderr is not None
+        assert "sleeps" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=_WITHIN_S)
+        assert (out, error.strip()) == ("", "umqtt: interrupted")
+        assert process.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([_ID, "dance"], "dance"),
+        ([_ID, "set", "interval_ms"], "KEY VALUE"),
+        ([_ID, "ping", "x"], "ping"),
+        ([_ID, "read", "/app", "x"], "OFFSET"),
+        (["a/b", "ping"], "a/b"),
+        ([_ID, "ping", "--id", ""], "--id"),
+    ],
+)
+def test_bad_usage_is_exit_code_2_and_names_it(arguments, named, capsys):
+    assert run(["cmd", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert named in error and error.count("\n") == 1 and "—" in error

@@ -1,0 +1,125 @@
+"""umqtt cmd: tells a device what to do, over the broker."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from umqtt_kit.console import say
+from umqtt_kit.errors import EXIT_DEVICE
+from umqtt_kit.mqtt import broker_options
+from umqtt_kit.printable import printable
+
+if TYPE_CHECKING:
+    from umqtt_kit.mqtt import Access
+
+# The arguments that each takes: names, those in brackets may be left out. Updates have a command of their own.
+_COMMANDS = {
+    "ping": (), "reboot": (), "pause": (), "resume": (), "crash": (), "log": (),
+    "get": ("[key]",), "set": ("key", "value"), "read": ("[path]", "[offset]"),
+}  # fmt: skip
+_MOST_TEXT = 64
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("device")
+@click.argument("command", type=click.Choice(list(_COMMANDS)), metavar="COMMAND")
+@click.argument("arguments", nargs=-1, metavar="[KEY] [VALUE]")
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=20.0, show_default=True, metavar="SECONDS",
+              help="For the reply.")  # fmt: skip
+@click.option("--wait", is_flag=True, help="Wait for the reply as long as it takes: the device may sleep or be away.")
+@click.option("--id", "command_id", metavar="TEXT", help="Ask again for the reply to this one; it is not done twice.")
+@broker_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def cmd(
+    device: str, command: str, arguments: tuple[str, ...], timeout: float, wait: bool, command_id: str | None,
+    access: Access, as_json: bool,
+) -> int:  # fmt: skip
+    """Tell DEVICE what to do over the broker, and wait for its reply.
+
+    \b
+    ping                 who runs there, since when
+    reboot               answered after the restart
+    get [KEY]            one setting, or all
+    set KEY VALUE        VALUE is JSON, or else text; null restores the default
+    read [PATH] [OFFSET] a folder, or up to 1 KB of a file's text
+    log, crash           the newest log lines; the last traceback
+    pause, resume        take no readings; take them again
+
+    A command is carried out once, also when the device restarts or the network fails in the middle of it. A device
+    that sleeps or is away has it as soon as it is back. What the device refuses is exit code 5.
+
+    \b
+    Example:
+      umqtt cmd pump-7 ping --broker mqtt://192.168.1.2
+      umqtt cmd pump-7 set interval_ms 5000
+      umqtt cmd pump-7 reboot --wait
+    """
+    from umqtt_kit.remote import Remote, result_of
+
+    if command_id is not None and not 0 < len(command_id) <= _MOST_TEXT:
+        raise click.UsageError(f"--id must be text of 1 to {_MOST_TEXT} characters")
+    if not device or any(character in device for character in "/+#\0"):
+        raise click.UsageError(f"{device!r} is no name of a device")
+    args = _args(command, arguments)
+    with Remote(access, device) as remote:
+        if wait and remote.asleep:
+            say(f"{device} sleeps; it answers at its next wake")
+        reply = remote.ask(command, args, None if wait else timeout, command_id)
+    if as_json:
+        click.echo(json.dumps({"device": device, "cmd": command, **reply}))
+        return 0 if reply.get("ok") else EXIT_DEVICE
+    for line in _lines(command, result_of(reply, device, command)):
+        click.echo(line)
+    return 0
+
+
+def _args(command: str, given: tuple[str, ...]) -> dict[str, Any]:
+    """The args of the command. Raises UsageError."""
+    wanted = _COMMANDS[command]
+    least = sum(not name.startswith("[") for name in wanted)
+    if not least <= len(given) <= len(wanted):
+        usage = " ".join([command, *(name.upper() for name in wanted)])
+        raise click.UsageError(f"{len(given)} arguments after {command} — it is: umqtt cmd DEVICE {usage}")
+    args: dict[str, Any] = dict(zip((name.strip("[]") for name in wanted), given, strict=False))
+    if "value" in args:
+        args["value"] = _value(args["value"])
+    if "offset" in args:
+        if not args["offset"].isdigit():
+            raise click.UsageError(f"OFFSET {args['offset']!r}: must be a whole number from 0")
+        args["offset"] = int(args["offset"])
+    return args
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _lines(command: str, result: Any) -> list[str]:
+    """The result for people: text of the device as text, everything else as `name = value`."""
+    if not isinstance(result, dict):
+        return [_shown(result)]
+    if command == "set":
+        return [f"{result.get('key')} = {_shown(result.get('value'))} ({result.get('applies')})"]
+    if command == "get" and result.keys() == {"key", "value"}:
+        return [_shown(result["value"])]
+    if command == "log":
+        return [printable(str(line)) for line in result.get("lines", [])]
+    if command == "read" and "text" in result:
+        return [printable(line) for line in str(result["text"]).splitlines()]
+    if command == "read":
+        return [f"{name}/" if size is None else f"{name}  {size} bytes" for name, size in result.get("entries", [])]
+    if command == "crash" and not result.get("n"):
+        return ["no crash"]
+    text = result.get("traceback")
+    named = [f"{name} = {_shown(value)}" for name, value in result.items() if name != "traceback"]
+    return named + [printable(line) for line in str(text or "").splitlines()]
+
+
+def _shown(value: Any) -> str:
+    return printable(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
