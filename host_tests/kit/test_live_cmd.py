@@ -143,6 +143,8 @@ def test_a_sleeping_device_is_waited_for_and_answers_at_its_wake(played):
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == f"{_ID} sleeps; it answers at its next wake\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)  # longer than --timeout
         device.wake()
         assert process.communicate(timeout=_WITHIN_S) == ("boot = 3-ab\n", "")
         assert process.returncode == 0
