@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from broker_peer import PATIENCE, BrokerThread
+from broker_peer import BrokerThread
+from patience import PATIENCE
 from umqtt_broker import BrokerConfig
 from umqtt_broker.bridge import BridgeStatus
 from umqtt_broker.bridge_config import BridgeConfig, parse_topic
@@ -92,7 +93,10 @@ class BridgedBroker(BrokerThread):
         def ready() -> bool:
             return all(status.subscribed and status.connects >= connects for status in self.broker.bridges.status)
 
-        self.wait_until(ready)
+        try:
+            self.wait_until(ready)
+        except AssertionError as error:
+            raise AssertionError(f"no bridge is up: {self.call(lambda: self.broker.bridges.status)}") from error
 
 
 class BridgeProcess:

@@ -69,9 +69,39 @@ FORGETS_WILLS = """
 SqliteStore.set_will = lambda self, client_id, will: None
 """
 
+# Shared subscriptions: what a member that goes had not acknowledged is nobody's.
+DROPS_WHAT_THE_DEPARTED_HAD = """
+def forgetful(self, entries):
+    for entry in entries:
+        self.settle(entry[0])
+SharedQueue.give_back = forgetful
+"""
+
+FORGETS_SHARED_QUEUES = """
+shares_recover = Shares.recover
+Shares.recover = lambda self, recovered: shares_recover(self, [found._replace(queued=0) for found in recovered])
+"""
+
+# At QoS 2 what a member has in flight goes to another when it leaves.
+HANDS_ON_QOS_2 = """
+durable_detach = DurableSession.detach
+def detach(self):
+    if self.shared:
+        group = self.shared[0]
+        for packet_id, entry in list(self.in_flight.items()):
+            if entry[2] == 2 and entry[3]:
+                del self.in_flight[packet_id]
+                group.deliver(2, entry[3], _name_in(entry[3]), entry[4], 0)
+    durable_detach(self)
+DurableSession.detach = detach
+"""
+
 _PROGRAM = """
 import sys
+from umqtt_broker.durable import DurableSession
 from umqtt_broker.session import Session
+from umqtt_broker.shared import SharedQueue, _name_in
+from umqtt_broker.shares import Shares
 from umqtt_broker.store import schema, writer
 from umqtt_broker.store.batch import Batch, Held
 from umqtt_broker.store.sqlite import SqliteStore

@@ -18,12 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
+from patience import PATIENCE
 from umqtt_broker import Broker, BrokerConfig
+from umqtt_broker.event_loop import new_event_loop
 
 Result = TypeVar("Result")
-
-# Seconds any wait may take before the test fails. Waits end when what they wait for happens.
-PATIENCE = 10.0
 
 CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK, PINGRESP = 2, 3, 4, 5, 6, 7, 9, 11, 13
 
@@ -64,14 +63,14 @@ def connect_packet(
     will: tuple[bytes, bytes, int, bool] | None = None,
     level: int = 4,
 ) -> bytes:
-    """Return a CONNECT. `will`: topic name, payload, QoS, retain."""
+    """Return a CONNECT. `will`: topic name, payload, QoS, retain. `level`: with its top bit, of a bridge."""
     flags = 2 if clean_session else 0
     tail = text(client_id)
     if will is not None:
         topic_name, payload, qos, retain = will
         flags |= 4 | qos << 3 | retain << 5
         tail += text(topic_name) + text(payload)
-    name = b"MQTT" if level == 4 else b"MQIsdp"
+    name = b"MQTT" if level & 0x7F == 4 else b"MQIsdp"
     return encode(0x10, text(name) + struct.pack(">BBH", level, flags, keep_alive) + tail)
 
 
@@ -275,7 +274,7 @@ class BrokerThread:
         self._config = config
         self._ready = threading.Event()
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), name="broker")
+        self._thread = threading.Thread(target=self._run, name="broker")
 
     def __enter__(self) -> "BrokerThread":
         self._thread.start()
@@ -291,6 +290,10 @@ class BrokerThread:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(self._main())
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -319,6 +322,11 @@ class BrokerThread:
         deadline = time.monotonic() + PATIENCE
         while not self.call(condition):
             assert time.monotonic() < deadline, "the condition did not come to hold"
+            time.sleep(0.002)
+
+
+# The fixture start_broker: starts one with the settings given.
+StartBroker = Callable[..., BrokerThread]
 
 
 class BrokerProcess:

@@ -156,7 +156,7 @@ WRONG: dict[str, list[str]] = {
     "socket_domain": ["ipv5", "IPv4"],
     "socket_mode": ["888", "rw", "10000"],
     "max_connections": ["0", "-2", "many"],
-    "mount_point": ["a/#", "+/"],
+    "mount_point": ["a/#", "+/", "$share/g/", "$sha"],
     "require_certificate": ["yes", "TRUE"],
     "tls_version": ["tlsv1.1", "tlsv1", "ssl3", "1.2"],
     "use_identity_as_username": ["on"],

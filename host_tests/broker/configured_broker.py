@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-PATIENCE = 10.0
+from patience import PATIENCE
 
 
 class ConfiguredBroker:

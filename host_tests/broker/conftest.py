@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_peer import BrokerThread, Peer
+from broker_peer import BrokerThread, Peer, StartBroker
 from umqtt_broker import BrokerConfig
-
-StartBroker = Callable[..., BrokerThread]
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ kinds of load bring their own.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -17,11 +18,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import broker_mistakes
-from broker_peer import PATIENCE, Peer
-from kill_clients import GONE, Publisher, Subscriber, roam
+from broker_peer import Peer
+from kill_clients import GONE, Publisher, Subscriber, completion, drain_group, roam
+from patience import PATIENCE
 
-# Seconds without a message after which what is missing counts as lost.
-_SILENCE = 1.0
+# Seconds without a message after which what is missing counts as lost. Of a good broker nothing is missing, so nobody
+# waits that long, and a busy machine has time; one with a mistake may be judged sooner.
+_SILENCE = PATIENCE
+_SILENCE_OF_MISTAKEN = 1.0
+
+# Messages acknowledged between two kills.
+_LEAST, _MOST = 20, 1000
 
 
 @dataclass
@@ -43,18 +50,20 @@ class Tally:
 
 
 class Load:
-    """The clients of a run, and the broker they hold on to."""
+    """The clients of a run, and the broker they hold on to. crew: members of the group that shares the load."""
 
-    def __init__(self, folder: Path, seed: int, mistake: str = "") -> None:
+    def __init__(self, folder: Path, seed: int, mistake: str = "", crew: int = 3) -> None:
         self.rng = random.Random(seed)
         self.publishers = [Publisher("one", 1), Publisher("two", 2)]
         self.state = Publisher("now", 1, retain=True)
         self.stays, self.roams = Subscriber(b"stays"), Subscriber(b"roams")
+        self.crew = [Subscriber(b"crew-%d" % number, (b"$share/crew/load/#",)) for number in range(crew)]
         self.wills: list[bytes] = []
         # At the start of each life of the broker: the number retained, and the highest that was acknowledged.
         self.retained: list[tuple[int, int]] = []
         self._store = folder / "broker.db"
         self._mistake = mistake
+        self._silence = _SILENCE_OF_MISTAKEN if mistake else _SILENCE
 
     @property
     def subscribers(self) -> list[Subscriber]:
@@ -80,7 +89,7 @@ class Load:
     def prepare(self) -> None:
         """Make the sessions."""
         with self.broker() as (process, port):
-            for subscriber in self.subscribers:
+            for subscriber in (*self.subscribers, *self.crew):
                 subscriber.subscribe(port)
             process.send_signal(signal.SIGKILL)
 
@@ -98,8 +107,10 @@ class Load:
             ]
             if self.rng.random() < 0.8:
                 jobs.append((self.stays.run, (port,)))
-            jobs.append((roam, (self.roams, port, random.Random(self.rng.random()))))
-            wanted = sum(publisher.acknowledged for publisher in self.publishers) + self.rng.randint(50, 1500)
+            # Each of the crew comes and goes; at times one, or all of them, stay away.
+            for subscriber in (self.roams, *(member for member in self.crew if self.rng.random() < 0.7)):
+                jobs.append((roam, (subscriber, port, random.Random(self.rng.random()))))
+            wanted = sum(publisher.acknowledged for publisher in self.publishers) + self.rng.randint(_LEAST, _MOST)
             threads = [threading.Thread(target=_until_gone, args=(run, *arguments)) for run, arguments in jobs]
             for thread in threads:
                 thread.start()
@@ -115,14 +126,15 @@ class Load:
             self._look_at_retained(port)
             for publisher in (*self.publishers, self.state):
                 _until_gone(publisher.run, port, lambda: True)
-            everything = {
+            published = {
                 f"{publisher.name}:{number}".encode()
                 for publisher in self.publishers
                 for number in range(1, publisher.published + 1)
-            } | set(self.wills)
+            }
             for subscriber in self.subscribers:
-                missing = everything - {payload for payload, _ in subscriber.received}
-                _until_gone(subscriber.drain, port, _completion(subscriber, missing), _SILENCE)
+                missing = (published | set(self.wills)) - {payload for payload, _ in subscriber.received}
+                _until_gone(subscriber.drain, port, completion(subscriber, missing), self._silence)
+            drain_group(self.crew, port, published, self._silence)
             process.terminate()
             process.wait(PATIENCE)
 
@@ -140,20 +152,6 @@ def _until_gone(function: Callable[..., None], *arguments: object) -> None:
         function(*arguments)
 
 
-def _completion(subscriber: Subscriber, missing: set[bytes]) -> Callable[[], bool]:
-    """Return a function that tells whether nothing is missing any more."""
-    seen = len(subscriber.received)
-
-    def is_complete() -> bool:
-        nonlocal seen
-        for payload, _ in subscriber.received[seen:]:
-            missing.discard(payload)
-        seen = len(subscriber.received)
-        return not missing
-
-    return is_complete
-
-
 # The checks
 
 
@@ -162,18 +160,25 @@ def check_streams(load: Load, tally: Tally) -> None:
     for subscriber in load.subscribers:
         for publisher in load.publishers:
             who = f"{subscriber.client_id.decode()} of {publisher.name}"
-            prefix = f"{publisher.name}:".encode()
-            arrived = [
-                (int(payload.removeprefix(prefix)), dup)
-                for payload, dup in subscriber.received
-                if payload.startswith(prefix)
-            ]
-            missing = set(range(1, publisher.acknowledged + 1)) - {number for number, _ in arrived}
-            if missing:
-                tally.lost += len(missing)
-                tally.failures.append(f"{who}: lost {len(missing)}, the first {min(missing)}")
+            arrived = _numbers(subscriber, publisher)
+            _check_lost(who, publisher, {number for number, _ in arrived}, tally)
             _check_order(who, publisher, arrived, tally)
         tally.messages += len(subscriber.received)
+
+
+def _numbers(subscriber: Subscriber, publisher: Publisher) -> list[tuple[int, bool]]:
+    """Return the numbers of a publisher as they arrived, each with its DUP flag."""
+    prefix = f"{publisher.name}:".encode()
+    return [
+        (int(payload.removeprefix(prefix)), dup) for payload, dup in subscriber.received if payload.startswith(prefix)
+    ]
+
+
+def _check_lost(who: str, publisher: Publisher, arrived: set[int], tally: Tally) -> None:
+    missing = set(range(1, publisher.acknowledged + 1)) - arrived
+    if missing:
+        tally.lost += len(missing)
+        tally.failures.append(f"{who}: lost {len(missing)}, the first {min(missing)}")
 
 
 def _check_order(who: str, publisher: Publisher, arrived: list[tuple[int, bool]], tally: Tally) -> None:
@@ -189,6 +194,32 @@ def _check_order(who: str, publisher: Publisher, arrived: list[tuple[int, bool]]
             tally.failures.append(f"{who}: {number} after {highest}")
         seen.add(number)
         highest = max(highest, number)
+
+
+def check_group(load: Load, tally: Tally) -> None:
+    """The group has each number, at QoS 2 once, and without DUP once; each member has its new ones in order."""
+    if not load.crew:
+        return
+    for publisher in load.publishers:
+        who = f"crew of {publisher.name}"
+        copies: dict[int, list[bool]] = {}
+        for member in load.crew:
+            arrived = _numbers(member, publisher)
+            for number, dup in arrived:
+                copies.setdefault(number, []).append(dup)
+            # What comes again may come later, to whomever.
+            fresh = [number for number, dup in arrived if not dup and number not in publisher.repeated]
+            for before, number in itertools.pairwise(fresh):
+                if number < before:
+                    tally.out_of_order += 1
+                    tally.failures.append(f"{member.client_id.decode()} of {publisher.name}: {number} after {before}")
+        _check_lost(who, publisher, set(copies), tally)
+        for number, dups in copies.items():
+            may_repeat = publisher.qos == 1 and (number in publisher.repeated or dups.count(False) <= 1)
+            if len(dups) > 1 and not may_repeat:
+                tally.duplicated += 1
+                tally.failures.append(f"{who}: {number} {len(dups)} times, DUP: {dups}")
+    tally.messages += sum(len(member.received) for member in load.crew)
 
 
 def check_retained(load: Load, tally: Tally) -> None:
@@ -214,12 +245,12 @@ def check_wills(load: Load, tally: Tally) -> None:
 
 def check_sessions(load: Load, tally: Tally) -> None:
     """No client saw its session forgotten, or an answer it had not asked for."""
-    for client in (*load.publishers, load.state, *load.subscribers):
+    for client in (*load.publishers, load.state, *load.subscribers, *load.crew):
         tally.other += len(client.broken)
         tally.failures += client.broken
 
 
-CHECKS = (check_streams, check_retained, check_wills, check_sessions)
+CHECKS = (check_streams, check_group, check_retained, check_wills, check_sessions)
 
 
 def run(
@@ -229,10 +260,14 @@ def run(
     mistake: str = "",
     *,
     with_wills: bool = True,
+    crew: int = 3,
     say: Callable[[str], None] = lambda text: None,
 ) -> Tally:
-    """Kill the broker `cycles` times, then count. `folder` is empty; `mistake` is planted in the broker."""
-    load = Load(folder, seed, mistake)
+    """Kill the broker `cycles` times, then count. `folder` is empty; `mistake` is planted in the broker.
+
+    crew: members of the group that shares the load.
+    """
+    load = Load(folder, seed, mistake, crew)
     load.prepare()
     tally = Tally()
     for number in range(1, cycles + 1):

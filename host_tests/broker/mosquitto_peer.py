@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 
 import pytest
+from patience import PATIENCE
 
-PATIENCE = 10.0
 NOT_AUTHORIZED = 0x87
 
 

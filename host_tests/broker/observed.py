@@ -6,7 +6,8 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from broker_peer import PATIENCE, BrokerThread
+from broker_peer import BrokerThread
+from patience import PATIENCE
 from umqtt_broker import BrokerConfig
 from umqtt_broker.observation.server import Server
 

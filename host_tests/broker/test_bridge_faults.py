@@ -144,12 +144,14 @@ def test_a_remote_broker_that_forgets_the_session_gets_every_message_and_every_s
 ) -> None:
     with ExitStack() as stack:
         mosquitto = stack.enter_context(Mosquitto(tmp_path))
-        broker = stack.enter_context(BridgedBroker(bridge_config(mosquitto.port, "out out 1", "in in 1")))
+        proxy = stack.enter_context(FaultProxy(("127.0.0.1", mosquitto.port)))
+        broker = stack.enter_context(BridgedBroker(bridge_config(proxy.port, "out out 1", "in in 1")))
         with Peer(broker.port) as near:
             near.connect(b"near")
             near.subscribe(b"in", 1)
             broker.wait_connected()
             for life in range(2, 5):
+                proxy.refuse(True)  # until someone is there to whom it can bring them
                 mosquitto.kill()
                 broker.wait_until(lambda: not broker.broker.bridges.status[0].connected)
                 publish_all(broker.port, b"out", 100, 1)
@@ -157,6 +159,7 @@ def test_a_remote_broker_that_forgets_the_session_gets_every_message_and_every_s
                 with Peer(mosquitto.port) as far:
                     far.connect(b"far")
                     far.subscribe(b"out", 1)
+                    proxy.refuse(False)
                     broker.wait_connected(life)
                     broker.wait_until(lambda: broker.broker.bridges.status[0].queued == 0)
                     assert sorted(collect(far, 100)) == list(range(100))

@@ -1,9 +1,10 @@
 """A topic that is shared in both directions does not go round."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from bridge_parts import BridgedBroker, Mosquitto, bridge_config, needs_mosquitto
+from bridge_parts import BridgedBroker, Mosquitto, bridge_config, free_port, needs_mosquitto
 from broker_peer import BrokerThread, Peer
 from umqtt_broker import BrokerConfig
 
@@ -58,3 +59,51 @@ def test_a_remote_broker_that_sends_back_what_it_got_starts_no_loop(qos: int, tr
             assert all(here.count(payload) <= 2 for payload in here if payload != b"end"), here
             status = broker.status()
             assert status.messages_out <= 21 and status.messages_in <= 42
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_two_brokers_that_bridge_each_other_start_no_loop_and_nothing_comes_twice(tmp_path: Path, qos: int) -> None:
+    ports = free_port(), free_port()
+    with ExitStack() as stack:
+        brokers = [
+            stack.enter_context(
+                BrokerThread(
+                    BrokerConfig(
+                        port=ports[number],
+                        store=str(tmp_path / f"{number}.db"),
+                        bridges=(bridge_config(ports[1 - number], f"a/# both {qos}", name=f"bridge-{number}"),),
+                    )
+                )
+            )
+            for number in range(2)
+        ]
+        for number, broker in enumerate(brokers):
+            session = broker.call(lambda b=broker, n=number: b.broker.sessions.get(b"local.bridge-%d" % n))
+            # Each end knows where it leads.
+            broker.wait_until(lambda s=session, n=number: s.origin == brokers[1 - n].broker.router.origins.broker_id)
+            broker.wait_until(lambda b=broker: b.broker.bridges.status[0].subscribed)
+            client = b"bridge-%d" % (1 - number)
+            broker.wait_until(lambda b=broker, c=client, s=session: b.broker.sessions.get(c).origin == s.origin)
+        here, there = [stack.enter_context(Peer(port)) for port in ports]
+        senders = [stack.enter_context(Peer(port)) for port in ports]
+        for reader, sender in zip((here, there), senders, strict=True):
+            reader.connect(b"reader")
+            reader.subscribe(b"a/#", 0)
+            sender.connect(b"sender")
+        for count in range(20):
+            for number, sender in enumerate(senders):
+                sender.publish(b"a/%d" % number, b"%d:%d" % (number, count), qos)
+        wanted = sorted(b"%d:%d" % (number, count) for number in range(2) for count in range(20))
+        got: list[list[bytes]] = []
+        for reader in (here, there):
+            payloads = [reader.receive_message().payload for _ in wanted]
+            got.append(payloads)
+        # What went round would still be under way.
+        for _ in range(3):
+            for broker in brokers:
+                broker.wait_until(lambda b=broker: b.broker.bridges.status[0].queued == 0)
+            for reader, payloads in zip((here, there), got, strict=True):
+                payloads += [packet.payload for packet in reader.flush()]
+        assert [sorted(payloads) for payloads in got] == [wanted, wanted]
+        out = [broker.call(lambda b=broker: b.broker.bridges.status[0].messages_out) for broker in brokers]
+        assert all(20 <= messages <= 25 for messages in out), out

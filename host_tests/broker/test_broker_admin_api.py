@@ -171,7 +171,7 @@ def test_a_token_file_that_proves_nothing_is_refused(tmp_path: Path, content: st
 def test_impossible_http_settings_are_one_line_that_names_the_remedy(tmp_path: Path) -> None:
     token = str(tmp_path / "token")
     assert "http_token_file" in refusal(tmp_path)
-    assert "cannot make" in refusal(tmp_path, http_token_file="/nonexistent/token")
+    assert "cannot make" in refusal(tmp_path, http_token_file=str(tmp_path / "missing" / "token"))
     assert "Is a directory" in refusal(tmp_path, http_token_file=str(tmp_path))
     os.mkfifo(tmp_path / "pipe", 0o600)
     assert "is not a file" in refusal(tmp_path, http_token_file=str(tmp_path / "pipe"))
@@ -345,7 +345,7 @@ def test_a_forgotten_session_is_gone_after_a_restart_too(tmp_path: Path) -> None
 @pytest.mark.parametrize(("method", "path"), [("GET", ""), ("DELETE", ""), ("POST", "/kick")])
 def test_an_unknown_client_is_404_with_its_name(broker: ObservedBroker, method: str, path: str) -> None:
     reply = broker.request(method, f"/api/sessions/nobody{path}")
-    assert reply.status == 404 and "nobody" in reply.message
+    assert reply.status == 404 and reply.message == "there is no session of client nobody"
 
 
 def test_pages_of_sessions_join_to_the_whole_in_order(broker: ObservedBroker) -> None:
@@ -507,6 +507,8 @@ PUBLISH = {"topic": "a", "payload": "x"}
         ({"topic": "a"}, 400, "payload is missing"),
         ({"payload": "a"}, 400, "topic is missing"),
         (PUBLISH | {"more": 1}, 400, "more is unknown"),
+        (PUBLISH | {"\ud800": 1}, 400, "\\ud800 is unknown"),
+        (PUBLISH | {"encoding": "\ud800"}, 400, "encoding utf-8 or base64"),
         (PUBLISH | {"qos": 3}, 400, "qos must be"),
         (PUBLISH | {"qos": True}, 400, "wrong type"),
         (PUBLISH | {"retain": 1}, 400, "wrong type"),
@@ -531,6 +533,18 @@ def test_a_bad_publish_says_what_is_wrong_and_publishes_nothing(
     assert broker.get("/api/broker")["messages"]["retained"] == before["retained"]
 
 
+def test_what_limits_a_client_limits_a_publish_too(tmp_path: Path) -> None:
+    limits = {"max_payload_size": 2, "retain_available": False}
+    with ObservedBroker(tmp_path, **limits) as broker, Peer(broker.port) as peer:
+        peer.connect(b"peer")
+        peer.subscribe(b"a", 0)
+        reply = broker.request("POST", "/api/publish", PUBLISH | {"payload": "\u00e4x"})
+        assert reply.status == 400 and reply.message == "payload has 3 bytes, message_size_limit is 2"
+        broker.request("POST", "/api/publish", PUBLISH | {"payload": "xx", "retain": True})
+        assert [packet.payload for packet in peer.flush()] == [b"xx"]
+        assert broker.call(lambda: len(list(broker.broker.router.retained.match(b"a")))) == 0
+
+
 def test_a_body_that_is_not_json_by_type_is_refused(broker: ObservedBroker) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", None):
         reply = broker.request("POST", "/api/publish", PUBLISH, headers={"Content-Type": kind})
@@ -549,6 +563,9 @@ def test_a_body_that_is_not_json_by_type_is_refused(broker: ObservedBroker) -> N
         ("/api/sessions?state=asleep", "none of"),
         ("/api/sessions?sort=queued&after=a", "after goes only"),
         ("/api/sessions?page=2", "unknown parameter page"),
+        ("/api/sessions?%ED%A0%80=2", "unknown parameter"),
+        ("/api/sessions?state=%ED%A0%80", "none of"),
+        ("/api/retained?filter=%ED%A0%80%23", "not a topic filter"),
         ("/api/subscriptions", "topic is missing"),
         ("/api/subscriptions?topic=a/%23", "not a topic name"),
         ("/api/retained?filter=a%23", "not a topic filter"),
@@ -613,10 +630,11 @@ def test_listing_very_many_sessions_never_stalls_the_loop(tmp_path: Path) -> Non
         stalls: list[float] = []
 
         async def watch(stop: asyncio.Event) -> None:
-            last = time.perf_counter()
+            # What the loop's thread has worked between two turns: others may be at work on this machine.
+            last = time.thread_time()
             while not stop.is_set():
                 await asyncio.sleep(0.001)
-                now = time.perf_counter()
+                now = time.thread_time()
                 stalls.append(now - last)
                 last = now
 
@@ -637,7 +655,7 @@ def test_listing_very_many_sessions_never_stalls_the_loop(tmp_path: Path) -> Non
         broker.request("GET", "/metrics")
         broker.call(stop.set)
         assert len(stalls) > 20
-        # The machine itself may be away now and then, with others at work on it: not the worst, the next ones.
+        # The garbage collector may look at all 100,000 now and then: not the worst, the next ones.
         worst = sorted(stalls)[-3:]
         assert worst[0] < 0.05, worst
         found = broker.get("/api/sessions?limit=3")

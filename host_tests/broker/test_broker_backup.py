@@ -110,6 +110,22 @@ def test_restore_refuses_while_a_broker_has_the_store_open(tmp_path: Path, store
         backups.restore(copy, store)
 
 
+def test_a_link_to_the_store_is_the_store(tmp_path: Path, store: str) -> None:
+    copy, link = str(tmp_path / "copy.db"), tmp_path / "elsewhere" / "link.db"
+    link.parent.mkdir()
+    link.symlink_to("../broker.db")
+    backups.backup(str(link), copy)
+    with BrokerThread(BrokerConfig(port=0, store=store)) as broker:
+        fill(broker.port, 1)
+        assert backups.info(str(link)) == backups.info(store)
+        with pytest.raises(StoreError, match="another broker"):
+            backups.restore(copy, str(link))
+    kept = backups.restore(copy, str(link))
+    assert kept is not None and Path(kept).parent == tmp_path
+    assert drain(store) == drain(str(link)) == [b"0", b"1", b"2", b"3", b"4"]
+    assert os.listdir(link.parent) == ["link.db"] and link.is_symlink()
+
+
 @pytest.mark.parametrize("kind", ["text", "foreign", "empty", "newer", "damaged", "missing", "cut"])
 def test_restore_refuses_what_is_no_whole_backup_and_leaves_the_store_alone(
     tmp_path: Path, store: str, kind: str
@@ -164,6 +180,22 @@ def test_a_backup_replaces_nothing_but_a_backup(tmp_path: Path, store: str) -> N
             backups.backup(store, to)
     assert other.read_text() == "dear"
     assert drain(store) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_folder_is_named_as_one_and_left_alone(
+    tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("folder")
+    for arguments in (
+        ["backup", "folder", "--store", store],
+        ["backup", "copy.db", "--store", "folder"],
+        ["restore", "folder", "--store", store],
+        ["info", "--store", "folder"],
+    ):
+        assert run(["store", *arguments]) == 2
+        assert capsys.readouterr().err.splitlines()[-1].endswith("folder is a folder — name a file in it")
+    assert os.listdir("folder") == []
 
 
 def test_the_commands_back_up_show_and_restore(

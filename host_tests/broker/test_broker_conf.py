@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 from conf_examples import NAME_FILES, OPEN, RIGHT, TEXTS, WRONG, first
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from umqtt_broker.bridge_config import BRIDGE_KEYS
 from umqtt_broker.conf import load
 from umqtt_broker.conf_keys import KEYS, UNSUPPORTED
 from umqtt_broker.conf_lines import ConfigFileError
-from umqtt_broker.config import BrokerConfig
+from umqtt_broker.config import BrokerConfig, Listener
+from umqtt_broker.errors import ConfigError
 from umqtt_broker.permission import Permission
 
 Write = Callable[..., Path]
@@ -192,6 +193,48 @@ def test_a_listener_that_nobody_may_use_is_warned_of(write: Write) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("rules", "is_warned"),
+    [
+        ("topic read weather/#", True),
+        ("topic deny site/#\npattern write fleet/%c/x", True),
+        ("topic read weather/#\nuser ada\ntopic read site/weather/#", False),
+        ("pattern write +/%c/x", False),
+        ("pattern write %u/x", False),
+        ("topic read #", False),
+    ],
+)
+def test_access_rules_that_reach_nothing_below_a_mount_point_are_warned_of(
+    write: Write, rules: str, is_warned: bool
+) -> None:
+    acl = write(f"{rules}\n", "acl")
+    path = write(f"acl_file {acl}\n{OPEN}listener 1884 127.0.0.1\nmount_point site/\n")
+    said = f"{path}:5: acl_file allows nothing below mount_point site/ — write its topics as site/TOPIC"
+    assert load(str(path)).warnings == ([said] if is_warned else [])
+
+
+def test_a_mount_point_that_is_no_whole_level_is_warned_of(write: Write) -> None:
+    path = write(f"{OPEN}mount_point site\n")
+    assert load(str(path)).warnings == [
+        f"{path}:3: mount_point site does not end with / — filters that begin with + or # match nothing here"
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"connect_timeout": 0},
+        {"http_port": 65536},
+        {"listeners": (Listener(mount_point=b"a/#"),)},
+        {"listeners": (Listener(mount_point=b"$share/g/"),)},
+        {"listeners": (Listener(mount_point=b"a" * 65535),)},
+    ],
+)
+def test_a_setting_that_a_program_gives_is_checked_too(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong)) if "listeners" not in wrong else "mount_point"):
+        BrokerConfig(**wrong).validate()
+
+
 def test_security_settings_are_global_unless_said_otherwise(write: Write) -> None:
     path = write("listener 1883\nlistener 1884\nallow_anonymous true\n")
     assert [one.allow_anonymous for one in load(str(path)).broker.listeners] == [True, True]
@@ -236,6 +279,7 @@ LINES = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(LINES)
+@example([("acl_file", "\0"), ("keyfile", "\0")])
 def test_whatever_a_file_holds_it_is_a_configuration_or_has_numbered_errors(tmp_path_factory: Any, lines: Any) -> None:
     path = tmp_path_factory.getbasetemp() / "any.conf"
     path.write_text("\n".join(f"{key} {value}" for key, value in lines), "utf-8", "replace")
@@ -309,14 +353,14 @@ SAME = [
     "autosave_interval 5",
     "connection_messages false",
     "log_timestamp_format %H",
-    "password_file /nonexistent/file",
-    "acl_file /nonexistent/file",
+    "password_file /dev/null/file",
+    "acl_file /dev/null/file",
     "require_certificate nonsense",
     "socket_domain ipv4",
     "socket_domain ipv5",
     "per_listener_settings false",
     "# comment",
-    "include_dir /nonexistent/folder",
+    "include_dir /dev/null/folder",
 ]
 
 

@@ -74,6 +74,36 @@ def test_what_waited_too_long_is_dropped_and_counted_and_the_rest_comes_in_order
         assert (broker.stats.dropped_expired, broker.stats.dropped, session.dropped) == (4, 4, 4)
 
 
+def test_what_is_too_old_for_a_client_that_is_away_waits_until_it_returns(store: str) -> None:
+    with aging(store, message_expiry=60) as broker:
+        leave(broker)
+        with Peer(broker.port) as publisher:
+            publisher.connect(b"publisher")
+            publisher.publish(b"a", b"", 1)
+        broker.go_on(1000)
+        assert broker.thread.call(lambda: (broker.stats.queued, broker.stats.dropped_expired)) == (1, 0)
+        with Peer(broker.port) as client:
+            assert client.connect(b"absent", clean_session=False)
+            assert client.flush() == []
+        assert broker.thread.call(lambda: (broker.stats.queued, broker.stats.dropped_expired)) == (0, 1)
+
+
+def test_what_is_too_old_makes_room_for_what_is_new(store: str) -> None:
+    with aging(store, message_expiry=60, max_queued_messages=3, at_queue_limit="drop") as broker:
+        leave(broker)
+        with Peer(broker.port) as publisher:
+            publisher.connect(b"publisher")
+            for number in range(4):
+                publisher.publish(b"a", b"%d" % number, 1)
+            broker.go_on(1000)
+            for number in range(4, 8):
+                publisher.publish(b"a", b"%d" % number, 1)
+        assert broker.thread.call(lambda: (broker.stats.dropped_queue_full, broker.stats.dropped_expired)) == (2, 3)
+        with Peer(broker.port) as client:
+            assert client.connect(b"absent", clean_session=False)
+            assert [client.receive_message().payload for _ in range(3)] == [b"4", b"5", b"6"]
+
+
 def test_the_deadline_of_a_message_outlives_a_restart(tmp_path: Path) -> None:
     path = str(tmp_path / "broker.db")
     with aging(path, message_expiry=60) as broker:

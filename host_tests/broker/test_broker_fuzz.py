@@ -60,7 +60,7 @@ _acknowledgements = st.builds(ack_packet, st.sampled_from((4, 5, 6, 7)), _ids)
 _anything = st.builds(encode, st.integers(0, 255), st.binary(max_size=12))
 _connects = st.builds(
     lambda client_id, clean, level, will: connect_packet(client_id, clean_session=clean, level=level, will=will),
-    st.sampled_from((b"a", b"b", b"", b"\xff")), st.booleans(), st.sampled_from((3, 4)),
+    st.sampled_from((b"a", b"b", b"", b"\xff")), st.booleans(), st.sampled_from((3, 4, 0x83, 0x84)),
     st.none() | st.tuples(_names, st.binary(max_size=9), _qos, st.booleans()),
 )  # fmt: skip
 _packets = st.one_of(
@@ -123,4 +123,4 @@ def test_the_oracle_knows_what_is_not() -> None:
     for packet in VALID.values():
         assert verdict(connect_packet(b"c") + packet) in (OPEN, EITHER)
     assert verdict(SESSIONS[1].replace(b"\x40\x02\0\x01", b"")) == OPEN
-    assert verdict(SESSIONS[3]) == OPEN
+    assert verdict(SESSIONS[3]) == verdict(SESSIONS[4]) == OPEN

@@ -7,25 +7,23 @@ installed once into a folder of the user's cache where node and npm are there.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
-from broker_peer import PATIENCE, BrokerProcess
+from broker_peer import BrokerProcess
+from node_mqtt import run_node
 from paho.mqtt.enums import CallbackAPIVersion
+from patience import PATIENCE
 
 from umqtt_robust import Client
 
 _COUNT = 100
-_NODE_MQTT = "mqtt@5"
-_INSTALL_WITHIN_S = 90
 
 
 class Party(ABC):
@@ -185,21 +183,8 @@ if (action === 'receive') {
 class Node(Party):
     """node's mqtt."""
 
-    def __init__(self, modules: Path) -> None:
-        self._modules = modules
-
     def _run(self, *arguments: object) -> list[str]:
-        ended = subprocess.run(
-            ["node", "-", json.dumps(arguments)],
-            input=_NODE,
-            capture_output=True,
-            text=True,
-            timeout=2 * PATIENCE,
-            check=False,
-            env={**os.environ, "NODE_PATH": str(self._modules)},
-        )
-        assert ended.returncode == 0, ended.stderr
-        return json.loads(ended.stdout)
+        return json.loads(run_node(_NODE, json.dumps(arguments), timeout=2 * PATIENCE))
 
     def subscribe(self, port: int, client_id: str, topic_filter: str, qos: int) -> None:
         self._run("subscribe", port, client_id, topic_filter, qos, 0)
@@ -211,39 +196,12 @@ class Node(Party):
         self._run("publish", port, "node-publisher", topic, qos, payloads)
 
 
-def node_modules() -> Path:
-    """The folder with node's mqtt: NODE_PATH's, or one in the cache, filled once. Skips where that cannot be."""
-    for folder in filter(None, os.environ.get("NODE_PATH", "").split(os.pathsep)):
-        if (Path(folder) / "mqtt").is_dir():
-            return Path(folder)
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("node's mqtt needs node and npm")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "umqtt-tests" / "node"
-    modules = cache / "node_modules"
-    if not (modules / "mqtt" / "package.json").is_file():
-        cache.mkdir(parents=True, exist_ok=True)
-        command = ["npm", "install", "--no-save", "--no-audit", "--no-fund", "--no-package-lock", "--silent"]
-        try:
-            ended = subprocess.run(
-                [*command, "--prefix", str(cache), _NODE_MQTT],
-                capture_output=True,
-                text=True,
-                timeout=_INSTALL_WITHIN_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            pytest.skip(f"npm did not install {_NODE_MQTT} within {_INSTALL_WITHIN_S} s")
-        if ended.returncode:
-            pytest.skip(f"npm cannot install {_NODE_MQTT}: {(ended.stderr.strip().splitlines() or ['no reason'])[-1]}")
-    return modules
-
-
 def party(name: str) -> Party:
     """The implementation of that name. Skips where it is not there."""
     if name == "mosquitto" and shutil.which("mosquitto_pub") is None:
         pytest.skip("mosquitto-clients is not installed")
     if name == "node":
-        return Node(node_modules())
+        return Node()
     return {"mosquitto": Mosquitto, "paho": Paho, "ours": Ours}[name]()
 
 

@@ -1,11 +1,11 @@
 """Limits: who is slowed, what is dropped, and that nobody ever waits for himself."""
 
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
 from broker_peer import (
     CONNACK,
-    PATIENCE,
     PINGRESP,
     PUBACK,
     PUBCOMP,
@@ -19,9 +19,13 @@ from broker_peer import (
     ack_packet,
     connect_packet,
     publish_packet,
+    subscribe_packet,
 )
+from patience import PATIENCE
+from umqtt_broker import BrokerConfig, Listener, Permission
 from umqtt_broker import limits as limits_module
 from umqtt_broker.limits import ReceiveRate
+from umqtt_broker.permission import Rights
 
 LIMITS = [
     {"max_queued_messages": 10},
@@ -44,6 +48,14 @@ def leave(broker: BrokerThread, client_id: bytes = b"absent") -> None:
         client.connect(client_id, clean_session=False)
         client.subscribe(b"a/#", 2)
         client.disconnect()
+
+
+def be_held(publisher: Peer) -> None:
+    """Fill a queue of three messages; the next one, packet 99, is not acknowledged."""
+    for number in range(1, 4):
+        publisher.publish(b"a", b"%d" % number, 1)
+    publisher.send(publish_packet(b"a", b"4", 1, 99))
+    assert publisher.flush() == []
 
 
 def held(broker: BrokerThread, client_id: bytes) -> bool:
@@ -119,6 +131,88 @@ def test_with_drop_the_queue_stays_at_its_limit_and_every_drop_is_counted(start,
         assert client.connect(b"absent", clean_session=False)
         assert [int(client.receive_message().payload) for _ in range(10)] == list(range(1, 11))
         assert client.flush() == []
+
+
+@pytest.mark.parametrize("topic_filter", [b"a/#", b"$share/group/a/#"])
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: next(iter(limit)))
+def test_what_is_on_its_way_to_a_client_is_not_dropped_because_it_waits_for_the_disk(
+    start, limit, topic_filter: bytes
+) -> None:
+    broker = start(at_queue_limit="drop", max_inflight_messages=20, **limit)
+    stats, limits = broker.broker.stats, broker.broker.around.limits
+    assert limits is not None
+    with Peer(broker.port) as publisher, Peer(broker.port) as client:
+        publisher.connect(b"publisher")
+        client.connect(b"client", clean_session=False)
+        client.subscribe(topic_filter, 2)
+        publisher.send(b"".join(publish_packet(b"a/b", payload(number), 2, number) for number in range(1, 51)))
+        for number in range(1, 51):
+            publisher.expect(PUBREC, number)
+        # As many as the window has room for are sent, ten may wait.
+        assert broker.call(lambda: (stats.dropped_queue_full, limits.messages, limits.bytes)) == (20, 10, 1000)
+        received = []
+        while len(received) < 30:
+            packet = client.receive()
+            if packet.kind == PUBLISH:
+                received.append(int(packet.payload))
+                client.send(ack_packet(PUBREC, packet.packet_id))
+            else:
+                client.send(ack_packet(PUBCOMP, packet.packet_id))
+        assert received == list(range(1, 31))
+        finish(client)
+        assert broker.call(lambda: (stats.dropped, limits.messages, limits.bytes)) == (20, 0, 0)
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_queue_that_is_partly_on_disk_is_counted_whole(start, qos: int) -> None:
+    broker = start(max_inflight_messages=3, max_queued_in_memory=2, max_queued_messages=1000)
+    limits = broker.broker.around.limits
+    assert limits is not None
+    leave(broker)
+    with Peer(broker.port) as publisher:
+        publisher.connect(b"publisher")
+        for number in range(20):
+            publisher.publish(b"a", payload(number), qos)
+    for left in range(19, 0, -1):
+        with Peer(broker.port) as client:
+            assert client.connect(b"absent", clean_session=False)
+            client.receive_message()
+            finish(client)
+            client.disconnect()
+        assert broker.call(lambda: (limits.messages, limits.bytes)) == (left, 100 * left)
+
+
+@pytest.mark.parametrize("filled_by", ["unacknowledged", "will", "retained"])
+@pytest.mark.parametrize("limit", [LIMITS[0], LIMITS[2]], ids=lambda limit: next(iter(limit)))
+def test_nobody_waits_for_a_queue_that_fills_otherwise_than_by_what_he_publishes(start, limit, filled_by: str) -> None:
+    broker = start(max_inflight_messages=10, **limit)
+    slow, bystander, publisher = Peer(broker.port), Peer(broker.port), Peer(broker.port)
+    with slow, bystander, publisher:
+        slow.connect(b"slow", clean_session=False)
+        bystander.connect(b"bystander")
+        publisher.connect(b"publisher", will=(b"a", b"", 1, False))
+        slow.subscribe(b"a", 1)
+        for number in range(30 if filled_by == "retained" else 10):
+            publisher.publish(b"a" if number < 10 else b"kept/%d" % number, b"x", 1, retain=number >= 10)
+        if filled_by == "unacknowledged":
+            slow.reset()
+        elif filled_by == "will":
+            for _ in range(9):
+                publisher.publish(b"a", b"", 1)
+            publisher.reset()
+        else:
+            slow.send(subscribe_packet(99, (b"kept/#", 1)))
+        session = broker.broker.sessions.get(b"slow")
+        limits = broker.broker.around.limits
+        assert session is not None and limits is not None
+        full = None if "max_queued_messages_total" in limit else session
+        broker.wait_until(lambda: limits.is_full(full))
+        assert bystander.subscribe(b"b", 1) == 1
+        assert not held(broker, b"bystander")
+        if full is not None:
+            bystander.send(publish_packet(b"c", b"", 1, 1))
+            bystander.expect(PUBACK, 1)
+        assert broker.call(lambda: broker.broker.stats.publishers_held) == 0
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -239,6 +333,25 @@ def test_what_a_held_back_client_published_before_it_left_is_taken(start) -> Non
         assert client.flush() == []
 
 
+@pytest.mark.parametrize("end", ["reset", "taken over", "silent"])
+def test_a_held_back_client_that_said_disconnect_has_no_will(start, end: str) -> None:
+    broker = start(max_queued_messages=1)
+    stats = broker.broker.stats
+    leave(broker)
+    with Peer(broker.port) as publisher, Peer(broker.port) as again:
+        publisher.connect(b"publisher", will=(b"a", b"will", 0, False), keep_alive=1 if end == "silent" else 0)
+        publisher.publish(b"a", b"1", 1)
+        publisher.send(publish_packet(b"a", b"2", 1, 2) + b"\xe0\x00")
+        # Its PINGREQ, behind the DISCONNECT, shows that it has come.
+        assert publisher.flush() == []
+        if end == "reset":
+            publisher.reset()
+        elif end == "taken over":
+            again.connect(b"publisher")
+        broker.wait_until(lambda: stats.connections == 1)
+        assert broker.call(lambda: stats.wills) == 0
+
+
 def test_old_messages_of_an_absent_client_hold_nobody_back(start, monkeypatch) -> None:
     broker = start(max_queued_messages=3, message_expiry=10)
     leave(broker)
@@ -246,10 +359,7 @@ def test_old_messages_of_an_absent_client_hold_nobody_back(start, monkeypatch) -
     now = expiry.clock()
     with Peer(broker.port) as publisher:
         publisher.connect(b"publisher")
-        for number in range(1, 4):
-            publisher.publish(b"a", b"%d" % number, 1)
-        publisher.send(publish_packet(b"a", b"4", 1, 99))
-        assert publisher.flush() == []
+        be_held(publisher)
         monkeypatch.setattr(expiry, "clock", lambda: now + 12)
         broker.call(broker.broker.expire)
         publisher.expect(PUBACK, 99)
@@ -328,6 +438,31 @@ def test_the_connect_itself_may_bring_more_than_the_rate(start) -> None:
         assert [fast.expect(PUBACK).packet_id for _ in range(7)] == list(range(1, 8))
 
 
+@pytest.mark.parametrize("rate", [0, 1])
+def test_a_large_packet_that_comes_slowly_is_no_silence(start, rate: int) -> None:
+    broker = start(max_receive_rate=rate)
+    with Peer(broker.port) as publisher:
+        publisher.connect(b"publisher", keep_alive=60)
+        session = broker.broker.sessions.get(b"publisher")
+        assert session is not None and session.connection is not None
+        connection = session.connection
+        packet = publish_packet(b"a", bytes(50_000), 1, 1)
+
+        def be_silent() -> None:
+            connection.heard_at -= 100
+
+        for at in range(0, len(packet), 10_000):
+            broker.call(be_silent)
+            before = broker.broker.stats.bytes_in
+            publisher.send(packet[at : at + 10_000])
+            broker.wait_until(lambda before=before: broker.broker.stats.bytes_in > before)
+            broker.call(connection._check_keep_alive)
+        publisher.expect(PUBACK, 1)
+        broker.call(be_silent)
+        broker.call(connection._check_keep_alive)
+        assert publisher.wait_closed() == []
+
+
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_payload_above_the_limit_is_acknowledged_counted_and_not_routed(start, qos: int) -> None:
     broker = start(max_payload_size=100)
@@ -341,6 +476,18 @@ def test_a_payload_above_the_limit_is_acknowledged_counted_and_not_routed(start,
         assert broker.call(lambda: broker.broker.stats.dropped_too_large) == 1
 
 
+def test_so_is_a_will_above_the_limit(start) -> None:
+    broker = start(max_payload_size=100)
+    with Peer(broker.port) as watcher:
+        watcher.connect(b"watcher")
+        watcher.subscribe(b"#", 0)
+        for size in (101, 100):
+            with Peer(broker.port) as client:
+                client.connect(b"client", will=(b"a", bytes(size), 0, False))
+        assert len(watcher.receive_message().payload) == 100
+        assert broker.call(lambda: broker.broker.stats.dropped_too_large) == 1
+
+
 def test_without_retained_messages_the_flag_is_ignored(start) -> None:
     broker = start(retain_available=False, sys_interval=0)
     with Peer(broker.port) as publisher, Peer(broker.port) as watcher:
@@ -351,6 +498,36 @@ def test_without_retained_messages_the_flag_is_ignored(start) -> None:
         watcher.connect(b"watcher")
         watcher.subscribe(b"#", 0)
         assert watcher.flush() == []
+
+
+def test_long_topic_names_are_delivered_and_not_remembered(start_broker) -> None:
+    class Everything(Rights):
+        pass
+
+    class Asked(Permission):
+        def rights(self, client_id: bytes, username: bytes | None) -> Rights:
+            return Everything()
+
+    count, long = 200, b"n/" + b"n" * 60_000
+    listeners = (Listener(port=0, permission=Asked()), Listener(port=0, mount_point=b"n/", permission=Asked()))
+    broker = start_broker(listeners=listeners)
+    plain, mounted = broker.call(lambda: [place.sockets[0].getsockname()[1] for place in broker.broker._places])
+    with Peer(plain) as publisher, Peer(plain) as watcher, Peer(mounted) as below, Peer(plain) as bridge:
+        publisher.connect(b"publisher")
+        for client, level in ((watcher, 4), (below, 4), (bridge, 0x84)):
+            client.send(connect_packet(b"client %d" % client.socket.fileno(), level=level))
+            client.expect(CONNACK)
+            client.subscribe(b"#", 0)
+        tracemalloc.start()
+        try:
+            for number in range(count):
+                publisher.send(publish_packet(long + b"%d" % number, b""))
+                names = [client.receive_message().topic_name[-3:] for client in (watcher, below, bridge)]
+                assert names == [(long + b"%d" % number)[-3:]] * 3
+            remembered, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert remembered < count * len(long) / 10
 
 
 def test_a_client_that_asks_for_less_watching_is_watched_as_configured(start_broker) -> None:
@@ -377,3 +554,18 @@ def test_a_limit_that_comes_with_a_reload_counts_what_waits_already(start) -> No
         assert isinstance(limits, limits_module.QueueLimits) and limits.messages == 5
         publisher.publish(b"a", b"5", 1)
         assert held(broker, b"publisher")
+
+
+@pytest.mark.parametrize("limit", ["max_queued_messages", "max_queued_messages_total"])
+@pytest.mark.parametrize("lifted", [{"at_queue_limit": "drop"}, 0, 100], ids=str)
+def test_a_reload_that_lifts_a_limit_lets_those_go_on_who_are_held_back_for_it(start, limit: str, lifted) -> None:
+    broker = start(**{limit: 3})
+    leave(broker)
+    with Peer(broker.port) as publisher:
+        publisher.connect(b"publisher")
+        be_held(publisher)
+        settings = {limit: 3} | lifted if isinstance(lifted, dict) else {limit: lifted}
+        new = BrokerConfig(port=0, sys_interval=0, store=broker.broker.config.store, **settings)
+        assert broker.call(lambda: broker.broker.reload(new)) == []
+        publisher.expect(PUBACK, 99)
+        assert not held(broker, b"publisher")

@@ -13,8 +13,7 @@ from pathlib import Path
 import paho.mqtt.client as paho
 import pytest
 from broker_certificates import Pki
-from broker_peer import BrokerThread, Peer, connect_packet
-from conftest import StartBroker
+from broker_peer import BrokerThread, Peer, StartBroker, connect_packet
 from paho.mqtt.enums import CallbackAPIVersion
 from umqtt_broker import Broker, BrokerConfig, BrokerError, Listener, PortInUse
 

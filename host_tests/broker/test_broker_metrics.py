@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bridge_parts import bridge_config
 from broker_peer import Peer
 from observed import ObservedBroker
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,7 +14,7 @@ from umqtt_broker.observation.metrics import FAMILIES, metric_names
 DOCUMENT = Path(__file__).parents[2] / "docs" / "broker-observation.md"
 
 # Their values are few: constants of the code, states, and what the configuration names.
-LABELS = ("", "reason", "listener", "state", "version", "waited_for")
+LABELS = ("", "bridge", "reason", "listener", "state", "version", "waited_for")
 
 Samples = dict[tuple[str, str], float]
 
@@ -39,14 +40,19 @@ def scrape(broker: ObservedBroker) -> Samples:
     return samples
 
 
-def test_every_metric_is_scraped_and_in_the_documents_table(broker: ObservedBroker) -> None:
-    with Peer(broker.port) as broken:
+def test_every_metric_is_scraped_and_in_the_documents_table(tmp_path: Path) -> None:
+    # A bridge, and a broken packet: a value for every label.
+    with (
+        ObservedBroker(tmp_path, bridges=(bridge_config(1, "a out 1"),)) as broker,
+        Peer(broker.port) as broken,
+    ):
         broken.connect(b"broken")
-        broken.send(b"\xf0\x00")  # a reason for every label
+        broken.send(b"\xf0\x00")
         broken.wait_closed()
+        scraped = {name for name, _ in scrape(broker)}
     named = {name: (label, meaning) for name, label, meaning in metric_names()}
     assert len(named) == len(FAMILIES)
-    assert {name for name, _ in scrape(broker)} == set(named)
+    assert scraped == set(named)
     rows = re.findall(r"^\| `(umqtt_broker_\w+)` \| (?:`(\w+)`)? ?\| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE)
     assert {name: (label, meaning) for name, label, meaning in rows} == named
 

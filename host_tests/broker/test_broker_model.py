@@ -66,7 +66,14 @@ class Sessions(RuleBasedStateMachine):
 
     def start_broker(self) -> None:
         store = str(Path(self.folder.name) / "broker.db") if self.store_on_disk else ":memory:"
-        config = BrokerConfig(port=0, store=store, max_inflight_messages=_WINDOW, max_queued_in_memory=4)
+        # A limit that nobody reaches: what waits is counted.
+        config = BrokerConfig(
+            port=0,
+            store=store,
+            max_inflight_messages=_WINDOW,
+            max_queued_in_memory=4,
+            max_queued_messages_total=1_000_000,
+        )
         self.broker = BrokerThread(config)
         self.broker.__enter__()
 
@@ -248,6 +255,20 @@ class Sessions(RuleBasedStateMachine):
     def everyone_has_what_is_owed(self) -> None:
         if hasattr(self, "reference"):
             self.reference.settle()
+
+    @invariant()
+    def limits_count_what_waits_once(self) -> None:
+        broker = getattr(self, "broker", None)
+        if broker is None:
+            return
+
+        def count() -> tuple[list[int], list[int]]:
+            limits = broker.broker.around.limits
+            waiting = [session.waiting for session in broker.broker.sessions]
+            return [limits.messages, limits.bytes], [sum(each) for each in zip((0, 0), *waiting, strict=True)]
+
+        counted, waiting = broker.call(count)
+        assert counted == waiting
 
 
 class DurableSessions(Sessions):

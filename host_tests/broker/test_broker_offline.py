@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from broker_peer import PATIENCE, PUBACK, PUBCOMP, PUBREC, PUBREL, BrokerThread, Peer, ack_packet, publish_packet
+from broker_peer import PUBACK, PUBCOMP, PUBREC, PUBREL, BrokerThread, Peer, ack_packet, publish_packet
+from patience import PATIENCE
 
 MakePeer = Callable[..., Peer]
 

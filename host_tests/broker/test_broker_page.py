@@ -7,32 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from broker_peer import PATIENCE, Peer
+from bridge_parts import bridge_config
+from broker_peer import BrokerThread, Peer
 from observed import ObservedBroker
+from patience import PATIENCE
+from umqtt_broker import BrokerConfig
 from umqtt_broker.observation import server, survey
 
-CHROMIUM = "/usr/bin/chromium"
 playwright = pytest.importorskip("playwright.sync_api")
-pytestmark = pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="chromium is not installed — apt install chromium")
-
-OPTIONS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator["playwright.Browser"]:
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
-        yield opened
-        opened.close()
-
 
 # Everything that happens once a second happens this many times as often: the tests wait for it again and again.
 FASTER = 5
@@ -59,6 +41,7 @@ def open_page(browser: "playwright.Browser", broker: ObservedBroker) -> Iterator
     def opened(fragment: str | None = None, **options: object) -> "playwright.Page":
         context = browser.new_context(**options)
         context.set_default_timeout(PATIENCE * 1000)
+        playwright.expect.set_options(timeout=PATIENCE * 1000)
         contexts.append(context)
         page = context.new_page()
         page.add_init_script(f"const late = setTimeout; window.setTimeout = (call, ms) => late(call, ms / {FASTER});")
@@ -232,6 +215,21 @@ def test_the_token_is_asked_for_told_wrong_and_never_left_in_the_address(
     assert not linked.context.cookies()
 
 
+def test_an_answer_that_comes_after_the_lock_leaves_the_page_locked(open_page: OpenPage) -> None:
+    page = open_page()
+    expect(page.locator("body")).to_have_attribute("data-state", "live")
+    late: list[playwright.Route] = []
+    page.route("**/api/sessions*", lambda route: late.append(route))
+    while not late:
+        page.wait_for_timeout(20)
+    page.click("#lock")
+    with page.expect_response("**/api/sessions*"):
+        late[0].continue_()
+    page.wait_for_load_state("networkidle")
+    page.wait_for_timeout(200)
+    expect(page.locator("body")).to_have_attribute("data-state", "locked")
+
+
 def test_a_broker_that_is_gone_is_said_so_and_one_that_is_back_is_live(
     open_page: OpenPage, broker: ObservedBroker
 ) -> None:
@@ -259,3 +257,37 @@ def test_it_fits_phones_and_a_desk_in_light_and_dark(open_page: OpenPage, broker
             "getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).every((part) => part > 127)"
         )
         assert light == (scheme == "light")
+
+
+def test_bridges_are_shown_with_their_links_and_counts(
+    open_page: OpenPage, browser: "playwright.Browser", tmp_path: Path
+) -> None:
+    config = BrokerConfig(port=0)
+    folder = tmp_path / "bridged"
+    folder.mkdir()
+    with BrokerThread(config) as remote:
+        bridges = (bridge_config(remote.port, "a out 1", name="up"), bridge_config(1, "a out 1", name="<b>down"))
+        with ObservedBroker(folder, bridges=bridges) as broker, Peer(broker.port) as peer:
+            peer.connect(b"peer")
+            broker.wait_until(lambda: broker.broker.bridges.status[0].subscribed)
+            peer.publish(b"a", b"1", 1)
+            page = browser.new_page()
+            page.goto(f"http://127.0.0.1:{broker.http_port}/#token={broker.token}")
+            cells = [page.locator(f"#bridge-rows tr:nth-child({number}) td") for number in (1, 2)]
+            expect(cells[0]).to_have_text(["up", f"127.0.0.1:{remote.port}", "up", "0", "1", "0"])
+            expect(cells[1]).to_have_text(["<b>down", "127.0.0.1:1", "down", "0", "0", "1"])
+            page.close()
+            listed = {row["name"]: row for row in broker.get("/api/broker")["bridges"]}
+            assert (listed["up"]["connected"], listed["up"]["messages_out"]) == (True, 1)
+            assert (listed["<b>down"]["connected"], listed["<b>down"]["queued"]) == (False, 1)
+            assert listed["<b>down"]["last_error"]
+            scraped = broker.request("GET", "/metrics").body.decode()
+            for line in (
+                'umqtt_broker_bridge_connected{bridge="up"} 1.0',
+                'umqtt_broker_bridge_connected{bridge="<b>down"} 0.0',
+                'umqtt_broker_bridge_messages_sent_total{bridge="up"} 1.0',
+            ):
+                assert line in scraped.splitlines()
+    page = open_page()
+    expect(page.locator("body")).to_have_attribute("data-state", "live")
+    expect(page.locator("#bridges")).to_be_hidden()

@@ -38,7 +38,7 @@ def test_an_occupied_port_is_one_line_and_exit_code_2() -> None:
         (("--host", "0.0.0.0"), "--allow-anonymous"),
         (("--host", "::"), "--allow-anonymous"),
         (("-p", "70000"), "between 0 and 65535"),
-        (("--store", "/nonexistent/folder/broker.db"), "--store"),
+        (("--store", f"{__file__}/folder/broker.db"), "--store"),
         (("--max-inflight", "0"), "between 1 and"),
     ],
 )
@@ -61,9 +61,12 @@ def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
 
 def test_two_brokers_never_share_a_store(tmp_path: Path) -> None:
     store = tmp_path / "broker.db"
+    link = tmp_path / "link.db"
+    link.symlink_to("broker.db")
     with BrokerProcess(store) as broker:
-        result = run("-p", "0", "--store", str(store))
-        assert result.returncode == 2 and "open in another broker" in result.stderr
+        for path in (store, link):
+            result = run("-p", "0", "--store", str(path))
+            assert result.returncode == 2 and "open in another broker" in result.stderr
         assert broker.stop() == (0, "")
     assert store.stat().st_mode & 0o077 == 0
 

@@ -116,8 +116,9 @@ def test_root_is_given_up_when_the_ports_are_bound(tmp_path_factory: pytest.Temp
     store = folder / "store"
     store.mkdir()
     shutil.chown(store, "nobody")
-    for parent in (folder, *folder.parents[:2]):
-        parent.chmod(0o711)
+    for parent in (folder, *folder.parents[:3]):
+        if parent.owner() == "root" and not parent.stat().st_mode & 0o001:
+            parent.chmod(0o711)
     text = f"{OPEN}user nobody\npid_file {folder}/broker.pid\npersistence true\npersistence_location {store}\n"
     roots_groups = (0, 4242)
     started = ConfiguredBroker(folder / "broker.conf", text, groups=roots_groups)

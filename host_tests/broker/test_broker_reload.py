@@ -5,6 +5,7 @@ import shutil
 import signal
 import ssl
 import subprocess
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from broker_peer import (
     BrokerProcess,
     BrokerThread,
     Peer,
+    StartBroker,
     ack_packet,
     connect_packet,
     encode,
@@ -24,8 +26,8 @@ from broker_peer import (
     text,
 )
 from configured_broker import ConfiguredBroker
-from conftest import StartBroker
 from umqtt_broker import Broker, BrokerConfig, ConfigError, Listener, Tls
+from umqtt_broker.file_permission import FilePermission
 from umqtt_broker.permission import Permission
 
 OPEN = "listener 0 127.0.0.1\nallow_anonymous true\n"
@@ -57,15 +59,19 @@ class Counting(Permission):
     """Counts what is done to it."""
 
     def __init__(self, error: str = "") -> None:
-        self.reloads = self.closed = 0
+        self.reads = self.reloads = self.closed = 0
         self.error = error
 
     def close(self) -> None:
         self.closed += 1
 
-    def reload(self) -> None:
+    def prepare_reload(self) -> Callable[[], None]:
+        self.reads += 1
         if self.error:
             raise ConfigError(self.error)
+        return self.take_over
+
+    def take_over(self) -> None:
         self.reloads += 1
 
 
@@ -167,11 +173,41 @@ def test_without_new_settings_each_permission_reads_its_files_once() -> None:
         other.error = "acl_file is wrong"
         with pytest.raises(ConfigError, match="acl_file"):
             broker.reload()
+        # All were read, and none changed.
+        assert (everyone.reads, other.reads) == (2, 2)
+        assert (everyone.reloads, other.reloads) == (1, 1)
         assert (everyone.closed, other.closed) == (0, 0)
 
     listeners = (Listener(port=0), Listener(port=0, permission=other), Listener(port=0, permission=other))
     with_broker(BrokerConfig(listeners=listeners, permission=everyone), check)
     assert (everyone.closed, other.closed) == (1, 1)
+
+
+def test_of_several_permission_files_all_change_or_none_does(tmp_path: Path) -> None:
+    rules = [tmp_path / name for name in ("one.acl", "two.acl")]
+    for file in rules:
+        file.write_text("topic read old\n")
+    one, two = (FilePermission(acl_file=str(file), allow_anonymous=True) for file in rules)
+
+    def may_read(permission: FilePermission) -> list[bytes]:
+        rights = permission.rights(b"client", None)
+        assert rights is not None
+        return [name for name in (b"old", b"new") if rights.may_read(name)]
+
+    def check(broker: Broker) -> None:
+        for broken, sound in (rules, rules[::-1]):
+            sound.write_text("topic read new\n")
+            broken.write_text("topic reed new\n")
+            with pytest.raises(ConfigError, match=broken.name):
+                broker.reload()
+            assert (may_read(one), may_read(two)) == ([b"old"], [b"old"])
+        for file in rules:
+            file.write_text("topic read new\n")
+        broker.reload()
+        assert (may_read(one), may_read(two)) == ([b"new"], [b"new"])
+
+    listeners = tuple(Listener(port=0, permission=permission) for permission in (one, two))
+    with_broker(BrokerConfig(listeners=listeners), check)
 
 
 # In a process, by SIGHUP
@@ -213,6 +249,21 @@ def test_sighup_with_mistakes_names_each_and_keeps_everything(tmp_path: Path) ->
         broker.path.unlink()
         broker.reload(until="reload refused")
         peer.flush()
+        broker.reload(OPEN)
+        assert broker.stop() == 0
+
+
+def test_sighup_with_a_log_that_cannot_be_opened_changes_nothing(tmp_path: Path) -> None:
+    with ConfiguredBroker(tmp_path / "broker.conf", OPEN) as broker, Peer(broker.port()) as peer:
+        peer.connect(b"peer")
+        changed = f"{OPEN}retain_available false\nlog_type error\nlog_dest file {tmp_path}/nowhere/log\n"
+        broker.reload(changed, until="reload refused")
+        named = next(line.split("error: ")[1] for line in broker.log if "error: " in line)
+        assert named == f"log_dest file {tmp_path}/nowhere/log cannot be opened (No such file or directory)"
+        peer.publish(b"kept", b"1", 1, retain=True)
+        peer.subscribe(b"kept", 0)
+        assert peer.receive_message().retain
+        # Notices are still logged.
         broker.reload(OPEN)
         assert broker.stop() == 0
 
@@ -343,8 +394,11 @@ def test_a_window_that_grows_or_shrinks_counts_for_who_is_connected(start_broker
         with pytest.raises(TimeoutError):
             peer.receive(0.05)
         reloaded(broker, max_inflight_messages=5)
+        # At once: nobody need send anything first.
+        assert broker.call(lambda: list(broker.broker.router.dirty)) == []
+        assert [peer.expect(PUBLISH).payload for _ in range(3)] == [bytes([number]) for number in range(2, 5)]
         peer.send(ack_packet(PUBACK, first[0].packet_id))
-        assert [peer.expect(PUBLISH).payload for _ in range(4)] == [bytes([number]) for number in range(2, 6)]
+        assert peer.expect(PUBLISH).payload == bytes([5])
         with pytest.raises(TimeoutError):
             peer.receive(0.05)
         reloaded(broker, max_inflight_messages=1)

@@ -43,7 +43,7 @@ class Names(Rights):
 
 
 class ByName(Permission):
-    """Rights by client identifier; everything for a client that is not in the table. reload() swaps tables."""
+    """Rights by client identifier; everything for a client that is not in the table. A reload swaps tables."""
 
     def __init__(self, table: dict[bytes, Rights], after_reload: dict[bytes, Rights] | None = None) -> None:
         self.table = table
@@ -54,7 +54,10 @@ class ByName(Permission):
         self.asked_for.append((client_id, username))
         return self.table.get(client_id)
 
-    def reload(self) -> None:
+    def prepare_reload(self) -> Callable[[], None]:
+        return self._swap
+
+    def _swap(self) -> None:
         if self.after_reload is not None:
             self.table = self.after_reload
 
@@ -107,10 +110,13 @@ def test_a_denied_message_is_acknowledged_counted_and_routed_to_nobody_nor_retai
         assert writer.wait_closed() == []
 
 
-def test_a_reload_changes_rights_without_dropping_a_connection(start_broker, store: str) -> None:
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_reload_changes_rights_without_dropping_a_connection(start_broker, store: str, is_replaced: bool) -> None:
     before: dict[bytes, Rights] = {b"reader": Names({b"a"}, {b"a"}), b"away": Names({b"a"}, set())}
     after: dict[bytes, Rights] = {b"reader": Names({b"b"}, {b"b"}), b"away": Names({b"b"}, set())}
     broker = start_broker(permission=ByName(before, after), store=store)
+    # A configuration file that is read again makes new permissions.
+    new = BrokerConfig(port=0, sys_interval=0, store=store, permission=ByName(after)) if is_replaced else None
     with Peer(broker.port) as reader, Peer(broker.port) as away, Peer(broker.port) as publisher:
         reader.connect(b"reader")
         away.connect(b"away", clean_session=False)
@@ -126,7 +132,7 @@ def test_a_reload_changes_rights_without_dropping_a_connection(start_broker, sto
             return [reader.receive_message().topic_name for _ in range(2)]
 
         assert publish_both() == [b"a", b"a"]
-        broker.call(broker.broker.reload)
+        broker.call(lambda: broker.broker.reload(new))
         assert publish_both() == [b"b", b"b"]
         assert reader.flush() == []
         with Peer(broker.port) as again:

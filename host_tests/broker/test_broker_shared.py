@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +19,15 @@ from broker_peer import (
     BrokerThread,
     Packet,
     Peer,
+    StartBroker,
     ack_packet,
     encode,
     publish_packet,
     text,
 )
-from conftest import StartBroker
 from observed import ObservedBroker
 from umqtt_broker import BrokerConfig, Listener, Permission, Rights
+from umqtt_broker.store.base import DeliveryRow
 
 Connect = Callable[..., Peer]
 JOBS = b"$share/workers/jobs/#"
@@ -273,6 +276,23 @@ def test_what_two_departed_members_left_is_put_back_in_order(broker: BrokerThrea
     assert take(peer(b"a", clean_session=False), 20) == numbers(1, 20)
 
 
+def test_what_departed_members_left_is_counted_once(start_broker: StartBroker, store: str) -> None:
+    broker = start_broker(store=store, max_inflight_messages=5, max_queued_messages=100)
+    limits = broker.broker.around.limits
+    assert limits is not None
+    members = [Peer(broker.port) for _ in range(3)]
+    for number, member in enumerate(members):
+        member.connect(b"m%d" % number, clean_session=False)
+        member.subscribe(JOBS, 1)
+    with Peer(broker.port) as publisher:
+        publisher.connect(b"p")
+        send(publisher, 1, 20)
+    for member in members:
+        leave(broker, member)
+    figures = broker.call(lambda: (limits.messages, limits.bytes, broker.broker.stats.queued))
+    assert figures == (20, 9 + 2 * 11, 20)
+
+
 def test_who_unsubscribes_may_finish_what_it_has(broker: BrokerThread, peer: Connect) -> None:
     """[MQTT-3.10.4-3]; what it does not finish goes to the others when it leaves."""
     one, stays = peer(b"a"), peer(b"b")
@@ -513,6 +533,48 @@ def test_messages_too_old_are_dropped_and_counted(start_broker: StartBroker) -> 
             again.connect(b"m", clean_session=False)
             assert take(again, 1) == [b"4"]
         assert broker.call(lambda: broker.broker.stats.dropped_expired) == 3
+
+
+def test_a_group_that_ends_while_a_page_of_its_queue_is_read_is_counted_once(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "broker.db")
+    broker = start_broker(
+        store=path, message_expiry=60, max_inflight_messages=2, max_queued_in_memory=3, max_queued_messages=100
+    )
+    limits, stats, around = broker.broker.around.limits, broker.broker.stats, broker.broker.around
+    assert limits is not None
+    pages: list[Callable[[], None]] = []
+    load_page = broker.broker.store.load_page
+
+    def load_slowly(number: int, after: int, limit: int, deliver: Callable[[list[DeliveryRow]], None]) -> None:
+        load_page(number, after, limit, lambda rows: pages.append(lambda: deliver(rows)))
+
+    broker.broker.store.load_page = load_slowly
+    with Peer(broker.port) as member, Peer(broker.port) as publisher:
+        member.connect(b"m", clean_session=False)
+        member.subscribe(JOBS, 1)
+        publisher.connect(b"p")
+        send(publisher, 1, 20)
+        packets = [member.receive_message(acknowledge=False) for _ in range(2)]
+        member.send(ack_packet(PUBACK, packets[0].packet_id))
+        broker.wait_until(lambda: bool(pages))
+        member.send(encode(0xA2, b"\0\x63" + text(JOBS)))
+        while member.receive().kind != UNSUBACK:
+            pass
+
+        def read_an_hour_later() -> None:
+            now = around.expiry.clock
+            around.expiry.clock = lambda: now() + 3600
+            pages[0]()
+
+        broker.call(read_an_hour_later)
+        figures = broker.call(lambda: (stats.dropped_share_ended, stats.dropped, limits.messages, limits.bytes))
+        assert figures == (17, 17, 0, 0)
+        with closing(sqlite3.connect(path)) as database:
+            assert database.execute("SELECT count(*) FROM share").fetchone() == (0,)
+            # What is in flight is the member's own.
+            assert database.execute("SELECT count(*) FROM delivery").fetchone() == (2,)
 
 
 def test_groups_behind_different_mount_points_share_nothing(start_broker: StartBroker) -> None:

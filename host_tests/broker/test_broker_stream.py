@@ -5,10 +5,26 @@ import errno
 import random
 import resource
 import socket
-from collections.abc import Awaitable, Callable
+import struct
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 
 import pytest
+from umqtt_broker.event_loop import new_event_loop
 from umqtt_broker.stream import StreamServer, StreamTransport
+
+
+@pytest.fixture(params=["the broker's", "asyncio's"], autouse=True)
+def event_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every law holds in the broker's event loop and in any other."""
+    new = new_event_loop if request.param == "the broker's" else asyncio.new_event_loop
+    monkeypatch.setattr(asyncio, "run", lambda main: _run(main, new))
+
+
+def _run(main: Coroutine[object, object, None], new: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    with asyncio.Runner(loop_factory=new) as runner:
+        runner.run(main)
 
 
 class Told(asyncio.Protocol):
@@ -157,6 +173,115 @@ def test_aborting_sends_nothing_more_and_closing_sends_everything():
     run(scenario)
 
 
+@pytest.mark.parametrize("where", ["connection_made", "data_received", "resume_writing"])
+def test_a_mistake_of_the_broker_ends_that_connection_alone_and_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, where: str
+):
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        listening = socket.create_server(("127.0.0.1", 0))
+        listening.setblocking(False)
+        accepted: list[Told] = []
+
+        def new_protocol() -> Told:
+            told = Told()
+            accepted.append(told)
+            if len(accepted) == 1:
+
+                def fail(*_: object) -> None:
+                    if where == "connection_made":
+                        told.transport = _[0]  # type: ignore
+                    raise KeyError("a mistake")
+
+                monkeypatch.setattr(told, where, fail)
+            return told
+
+        server = StreamServer(loop, listening, new_protocol, lambda: False)
+        peers = [socket.create_connection(listening.getsockname()) for _ in range(2)]
+        try:
+            while len(accepted) < 2:
+                await asyncio.sleep(0)
+            if where == "resume_writing":
+                accepted[0].transport.write(bytes(5_000_000))
+            for peer in peers:
+                peer.setblocking(False)
+                peer.send(b"x")
+            if where == "resume_writing":
+                reading = loop.create_task(_read(peers[0], 5_000_000))
+            assert isinstance(await asyncio.wait_for(accepted[0].lost, 10), KeyError)
+            assert "a mistake of the broker ends the connection" in caplog.text and "KeyError" in caplog.text
+            while not accepted[1].data:
+                await asyncio.sleep(0)
+            with suppress(ConnectionResetError):  # the socket is closed
+                if where == "resume_writing":
+                    await reading
+                else:
+                    assert await loop.sock_recv(peers[0], 1) == b""
+            accepted[1].transport.abort()
+            await accepted[1].lost
+        finally:
+            server.close()
+            for each in (*peers, listening):
+                each.close()
+
+    asyncio.run(scenario())
+
+
+class Refusing(socket.socket):
+    """A listening socket whose accept() fails: errors[0] until it is taken away."""
+
+    errors: tuple[int, ...] = ()
+    accepts = 0
+
+    def accept(self):  # type: ignore
+        self.accepts += 1
+        if self.errors:
+            raise OSError(self.errors[0], "no")
+        return super().accept()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EPERM, errno.EINVAL])
+def test_an_accept_that_fails_is_tried_again_later_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
+):
+    monkeypatch.setattr("umqtt_broker.stream._ACCEPT_AGAIN", 0.02)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        listening = Refusing()
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        listening.setblocking(False)
+        listening.errors = (number,)
+        made: list[Told] = []
+
+        def new_protocol() -> Told:
+            made.append(Told())
+            return made[-1]
+
+        server = StreamServer(loop, listening, new_protocol, lambda: True)
+        client = socket.create_connection(listening.getsockname())
+        try:
+            end = loop.time() + 0.3
+            while loop.time() < end:
+                await asyncio.sleep(0)
+            assert 2 <= listening.accepts <= 16
+            listening.errors = ()
+            while not made:
+                await asyncio.sleep(0.001)
+            told = [record.message for record in caplog.records]
+            assert [message.partition(" at ")[0] for message in told] == ["cannot accept clients", "accepting clients"]
+            assert ("raise the limit of open files" in told[0]) == (number == errno.EMFILE)
+            made[0].transport.abort()
+            await made[0].lost
+        finally:
+            server.close()
+            client.close()
+            listening.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
 def test_out_of_file_descriptors_accepting_waits_and_goes_on(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("umqtt_broker.stream._ACCEPT_AGAIN", 0.1)
 
@@ -198,3 +323,18 @@ def test_out_of_file_descriptors_accepting_waits_and_goes_on(monkeypatch: pytest
             listening.close()
 
     asyncio.run(scenario())
+
+
+def test_a_connection_that_is_not_read_and_has_failed_costs_nothing() -> None:
+    async def scenario(told: Told, peer: socket.socket) -> None:
+        told.transport.pause_reading()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+        await asyncio.sleep(0.05)
+        before = time.process_time()
+        await asyncio.sleep(0.3)
+        assert time.process_time() - before < 0.1, "the socket is reported again and again"
+        told.transport.resume_reading()
+        assert isinstance(await told.lost, ConnectionResetError)
+
+    run(scenario)

@@ -1,20 +1,21 @@
 """TLS: who is let in, what a certificate says, and what is said about files that cannot be used."""
 
 import asyncio
+import errno
 import shutil
 import socket
 import ssl
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 from broker_certificates import Pki
-from broker_peer import connect_packet
-from conftest import StartBroker
+from broker_peer import StartBroker, connect_packet
 from cryptography import x509
-from umqtt_broker import Broker, BrokerConfig, ConfigError, Listener, Tls
+from umqtt_broker import Broker, BrokerConfig, ConfigError, Listener, Tls, listeners
 from umqtt_broker.tls import make_context, warnings_of
 
 CONNACK = b"\x20\x02\x00\x00"
@@ -92,10 +93,43 @@ def test_a_client_that_never_shakes_hands_is_cut_in_time(start_broker: StartBrok
 
 def test_a_handshake_that_hangs_holds_nobody_up(start_broker: StartBroker, pki: Pki) -> None:
     broker = start_broker(listeners=(Listener(port=0, tls=pki.tls()),))
-    silent = [socket.create_connection(("127.0.0.1", broker.port), 10) for _ in range(50)]
-    assert answer(broker.port, pki.context()) == CONNACK
-    for one in silent:
-        one.close()
+    with ExitStack() as stack:
+        # More than there may be handshakes at once.
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 10))
+        assert answer(broker.port, pki.context()) == CONNACK
+
+
+def test_the_oldest_of_very_many_that_say_nothing_makes_room_for_the_newest(
+    start_broker: StartBroker, pki: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listeners, "_MAX_SILENT", 3)
+    broker = start_broker(listeners=(Listener(port=0, tls=pki.tls()),))
+    with ExitStack() as stack:
+        silent = []
+        for _ in range(4):
+            silent.append(stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 10)))
+        assert silent[0].recv(1) == b""
+        assert answer(broker.port, pki.context()) == CONNACK
+        assert silent[1].recv(1) == b""
+        # The others still may begin.
+        with pki.context().wrap_socket(silent[3], server_hostname="localhost") as link:
+            link.sendall(connect_packet(b"late"))
+            assert link.recv(4) == CONNACK
+        assert broker.broker.stats.connections_refused == 2 and broker.broker.stats.connect_timeouts == 0
+
+
+def test_more_handshakes_than_there_may_be_at_once_are_all_made(
+    start_broker: StartBroker, pki: Pki, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listeners, "_MAX_HANDSHAKES", 2)
+    broker = start_broker(listeners=(Listener(port=0, tls=pki.tls()),))
+
+    def connect(number: int) -> bytes:
+        return answer(broker.port, pki.context(), connect_packet(b"%d" % number))
+
+    with ThreadPoolExecutor(10) as clients:
+        assert list(clients.map(connect, range(20))) == [CONNACK] * 20
 
 
 def test_a_broker_that_stops_leaves_no_handshake_behind(pki: Pki) -> None:
@@ -206,3 +240,31 @@ def test_the_subject_is_written_as_mosquitto_writes_it(pki: Pki) -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert found.stdout.strip() == f"subject={certificate.subject.rfc4514_string()}" == "subject=CN=pump-7,C=CH"
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EPERM])
+def test_an_accept_that_fails_is_tried_again_later_and_said_once(
+    start_broker: StartBroker,
+    pki: Pki,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+) -> None:
+    monkeypatch.setattr("umqtt_broker.stream._ACCEPT_AGAIN", 0.02)
+    broker = start_broker(listeners=(Listener(port=0, tls=pki.tls()),))
+    loop = broker.broker.loop
+    accept, tries = loop.sock_accept, 0
+
+    async def fail_at_first(listening: socket.socket) -> tuple[socket.socket, object]:
+        nonlocal tries
+        tries += 1
+        if tries <= 3:
+            raise OSError(number, "no")
+        return await accept(listening)
+
+    monkeypatch.setattr(loop, "sock_accept", fail_at_first)
+    # One is waited for already.
+    assert [answer(broker.port, pki.context()) for _ in "12"] == [CONNACK, CONNACK]
+    told = [record.message.partition(" at ")[0] for record in caplog.records if record.levelname != "INFO"]
+    assert told == ["cannot accept clients", "accepting clients"]
+    assert tries >= 4

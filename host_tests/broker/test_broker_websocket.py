@@ -1,20 +1,16 @@
 """MQTT over WebSocket: frames in every shape, requests that are refused, clients that others wrote."""
 
 import asyncio
-import os
 import random
-import shutil
 import struct
-import subprocess
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
 import websockets
-from broker_peer import ack_packet, connect_packet, encode, publish_packet, subscribe_packet
-from conftest import StartBroker
+from broker_peer import StartBroker, ack_packet, connect_packet, encode, publish_packet, subscribe_packet
+from node_mqtt import run_node
 from paho.mqtt.enums import CallbackAPIVersion
 from umqtt_broker import Listener
 from umqtt_broker.ws_frames import BadFrame, FrameDecoder
@@ -211,6 +207,34 @@ def test_a_refused_request_is_answered_counted_and_closed(start_broker: StartBro
     assert broker.broker.stats.connections_refused == 1
 
 
+def test_a_connection_without_a_request_counts_as_any_other(start_broker: StartBroker) -> None:
+    broker = start_broker(listeners=(Listener(port=0, protocol="websockets"),), max_connections=2)
+    with WebSocketPeer(broker.port) as silent, WebSocketPeer(broker.port) as refused:
+        broker.wait_until(lambda: broker.broker.stats.connections == 2)
+        with WebSocketPeer(broker.port) as third:
+            assert third.socket.recv(1) == b""
+        refused.send(b"nothing that is HTTP\r\n\r\n")
+        assert refused.answer().startswith(b"HTTP/1.1 400")
+        broker.wait_until(lambda: broker.broker.stats.connections == 1)
+        with WebSocketPeer(broker.port) as next_one:
+            next_one.upgrade()
+            assert broker.broker.stats.connections == 2
+        broker.wait_until(lambda: broker.broker.stats.connections == 1)
+        silent.socket.close()
+        broker.wait_until(lambda: broker.broker.stats.connections == 0)
+    assert broker.broker.stats.connections_accepted == 3
+
+
+def test_one_that_has_said_nothing_does_not_keep_a_broker_from_stopping(start_broker: StartBroker) -> None:
+    broker = start_broker(listeners=(Listener(port=0, protocol="websockets"),))
+    with WebSocketPeer(broker.port) as silent:
+        broker.wait_until(lambda: broker.broker.stats.connections == 1)
+        broker.call(lambda: [connection.close() for connection in broker.broker._connections])
+        # Closed, and without a frame that it could not know.
+        assert silent.socket.recv(1) == b""
+        broker.wait_until(lambda: broker.broker.stats.connections == 0)
+
+
 def test_a_request_without_end_is_refused_at_its_limit(port: int) -> None:
     with WebSocketPeer(port) as peer:
         peer.send(b"GET / HTTP/1.1\r\nx: " + b"y" * 9000)
@@ -361,10 +385,6 @@ def test_our_own_client_talks_over_websocket(port: int) -> None:
         client.poll(10)
 
 
-def _node_modules() -> list[Path]:
-    return [Path(folder) for folder in os.environ.get("NODE_PATH", "").split(os.pathsep) if folder]
-
-
 NODE = """
 const mqtt = require('mqtt');
 const client = mqtt.connect(process.argv[2], {reconnectPeriod: 0});
@@ -374,13 +394,5 @@ client.on('error', (error) => { console.log(error.message); process.exit(1); });
 """
 
 
-def test_mqtt_of_npm_talks_over_websocket(port: int, tmp_path: Path) -> None:
-    modules = next((path for path in _node_modules() if (path / "mqtt").is_dir()), None)
-    if shutil.which("node") is None or modules is None:
-        pytest.skip("node or its package mqtt is not there: npm install mqtt, and NODE_PATH=node_modules")
-    script = tmp_path / "talk.js"
-    script.write_text(NODE.replace("'mqtt'", f"'{modules}/mqtt'"))
-    result = subprocess.run(
-        ["node", str(script), f"ws://127.0.0.1:{port}/mqtt"], capture_output=True, text=True, timeout=20, check=False
-    )
-    assert result.stdout == "a/b hello\n", result
+def test_mqtt_of_npm_talks_over_websocket(port: int) -> None:
+    assert run_node(NODE, f"ws://127.0.0.1:{port}/mqtt", timeout=20) == "a/b hello\n"

@@ -9,25 +9,16 @@ subscribed to it has acknowledged it.
 from __future__ import annotations
 
 import bisect
-import re
 from collections import Counter
 from pathlib import Path
 
 from broker_peer import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, Packet, decode
+from umqtt_testkit.strace import Event, events
 
-# -D: the broker, not strace, is the child; -xx and -s: all data, in hexadecimal.
-STRACE = (
-    "strace", "-D", "-f", "-qq", "-xx", "-s", "100000",
-    "-e", "trace=accept4,recvfrom,recvmsg,read,sendto,sendmsg,write,writev,pwrite64,fdatasync,fsync",
-)  # fmt: skip
+CALLS = "accept4,recvfrom,recvmsg,read,sendto,sendmsg,write,writev,pwrite64,fdatasync,fsync"
+"""System calls that the law looks at."""
 
 CONNECT, SUBSCRIBE = 1, 8
-
-_CALL = re.compile(r"^(\d+) +(\w+)\((.*)$")
-_RESUMED = re.compile(r"^(\d+) +<\.\.\. (\w+) resumed>(.*)$")
-_RESULT = re.compile(r"\) += (-?\d+)")
-_DATA = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')
-_UNFINISHED = "<unfinished ...>"
 
 
 class _Wire:
@@ -79,7 +70,6 @@ class TraceLaw:
         self.needless = 0
         self._subscribers = subscribers
         self._connections: dict[int, _Connection] = {}
-        self._unfinished: dict[str, tuple[int, str]] = {}
         self._line = 0
         # What was written to files, by line; fdatasyncs that ended, as (begin, end) lines, in order of their ends.
         self._write_lines: list[int] = []
@@ -90,52 +80,33 @@ class TraceLaw:
 
     def read(self, path: Path) -> None:
         """Check the whole trace."""
-        with path.open() as lines:
-            for self._line, line in enumerate(lines, 1):
-                self._read_line(line.rstrip("\n"))
+        for event in events(path):
+            self._line = event.line
+            if event.result is not None:
+                self._end_call(event)
+            # What is sent counts when the call begins: from then on it may leave.
+            elif event.name in ("sendto", "sendmsg", "write", "writev", "pwrite64"):
+                self._begin_output(event)
 
-    def _read_line(self, line: str) -> None:
-        resumed = _RESUMED.match(line)
-        if resumed:
-            process, name, rest = resumed.groups()
-            begin, arguments = self._unfinished.pop(process)
-            self._end_call(name, begin, arguments + rest)
-            return
-        call = _CALL.match(line)
-        if not call:
-            return  # a signal, or the end of a thread
-        process, name, arguments = call.groups()
-        # What is sent counts when the call begins: from then on it may leave.
-        if name in ("sendto", "sendmsg", "write", "writev", "pwrite64"):
-            self._begin_output(name, arguments)
-        if arguments.endswith(_UNFINISHED):
-            self._unfinished[process] = (self._line, arguments.removesuffix(_UNFINISHED))
-        else:
-            self._end_call(name, self._line, arguments)
-
-    def _begin_output(self, name: str, arguments: str) -> None:
-        descriptor = int(re.split(r"[,)]", arguments, maxsplit=1)[0])
-        data = _bytes(arguments)
-        connection = self._connections.get(descriptor)
-        if name == "pwrite64":
+    def _begin_output(self, event: Event) -> None:
+        connection = self._connections.get(event.descriptor)
+        if event.name == "pwrite64":
             self._write_lines.append(self._line)
-            self._writes.append(data)
+            self._writes.append(event.data)
         elif connection is not None:
-            for first_byte, packet in connection.sent.feed(data):
+            for first_byte, packet in connection.sent.feed(event.data):
                 self._on_sent(connection, first_byte >> 4, packet)
 
-    def _end_call(self, name: str, begin: int, arguments: str) -> None:
-        found = _RESULT.search(arguments)
-        if found is None or int(found[1]) < 0:
-            return
-        if name in ("fdatasync", "fsync"):
-            self._syncs.append((begin, self._line))
-        elif name == "accept4":
-            self._connections[int(found[1])] = _Connection()
-        elif name in ("recvfrom", "recvmsg", "read"):
-            connection = self._connections.get(int(arguments.split(",", 1)[0]))
+    def _end_call(self, event: Event) -> None:
+        if event.name in ("fdatasync", "fsync"):
+            self._syncs.append((event.begin, self._line))
+        elif event.name == "accept4":
+            assert event.result is not None
+            self._connections[event.result] = _Connection()
+        elif event.name in ("recvfrom", "recvmsg", "read"):
+            connection = self._connections.get(event.descriptor)
             if connection is not None:
-                for first_byte, packet in connection.received.feed(_bytes(arguments)):
+                for first_byte, packet in connection.received.feed(event.data):
                     self._on_received(connection, first_byte >> 4, packet)
 
     # What the client said
@@ -207,7 +178,3 @@ class TraceLaw:
                 written = self._write_lines[at]
                 return any(begin > written for begin, _ in self._syncs[bisect.bisect(self._syncs, (since, 0)) :])
         return False
-
-
-def _bytes(arguments: str) -> bytes:
-    return b"".join(bytes.fromhex(found.replace("\\x", "")) for found in _DATA.findall(arguments))

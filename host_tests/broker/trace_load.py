@@ -5,8 +5,10 @@ import subprocess
 from pathlib import Path
 
 import broker_mistakes
-from broker_peer import PATIENCE, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Packet, Peer, ack_packet, publish_packet
-from trace_law import STRACE, TraceLaw
+from broker_peer import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Packet, Peer, ack_packet, publish_packet
+from patience import PATIENCE
+from trace_law import CALLS, TraceLaw
+from umqtt_testkit.strace import strace_command
 
 MESSAGES = 150
 SUBSCRIBERS = {
@@ -28,8 +30,9 @@ MISTAKES = {
 def trace(tmp_path: Path, seed: int, mistake: str = "") -> TraceLaw:
     """Run a load against a traced broker and return what the trace shows."""
     output = tmp_path / "trace"
+    broker = broker_mistakes.command(mistake, "-p", "0", "--store", str(tmp_path / "b.db"))
     process = subprocess.Popen(
-        [*STRACE, "-o", str(output), *broker_mistakes.command(mistake, "-p", "0", "--store", str(tmp_path / "b.db"))],
+        [*strace_command(output, CALLS), *broker],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -6,7 +6,7 @@ import socket
 import struct
 from types import TracebackType
 
-PATIENCE = 10.0
+from patience import PATIENCE
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 

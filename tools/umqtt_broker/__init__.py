@@ -16,6 +16,7 @@ What lives here, outermost first (each module imports only those below it and no
     publishing  what stands between a client's PUBLISH and the router: rights, limits, mount point
     greeting    retained messages on their way to a new subscription
     router      from a PUBLISH to the sessions that get it
+    origins     which broker is at the other end of a bridge
     shares, shared   shared subscriptions: one queue for a group, whose members take from it
     durable, session   one session: its ordered queue, in-flight window and subscriptions; recorded or not
     surroundings, limits, expiry   what sessions share: limits of what waits, and the clock

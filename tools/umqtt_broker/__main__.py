@@ -16,6 +16,7 @@ from . import log
 from .conf import Configuration, load
 from .config import MEMORY, BrokerConfig
 from .errors import BrokerError
+from .event_loop import new_event_loop
 from .log import LogConfig
 from .process import EXIT_USAGE, Process, check_user
 
@@ -35,7 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
     # them, and looking through every module each time, is wasted.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-    return asyncio.run(Process(configuration, options.config or "", lenient=options.lenient).run())
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(Process(configuration, options.config or "", lenient=options.lenient).run())
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

@@ -27,7 +27,7 @@ from .errors import ConfigError
 from .filters import Effort, Levels, TooHard, intersection, is_covered, matches, split
 from .packets import SUBSCRIPTION_FAILURE
 from .permission import Rights
-from .topics import has_wildcard, is_topic_filter, is_topic_name
+from .topics import MAX_LENGTH, MAX_REMEMBERED, has_wildcard, is_topic_filter, is_topic_name
 
 # Access a rule gives; DENY takes it.
 DENY = 0
@@ -38,11 +38,10 @@ _ACCESS = {b"read": READ, b"write": WRITE, b"readwrite": READ | WRITE, b"deny": 
 _PLACE = re.compile(rb"%[cu]")
 _WILDCARD = re.compile(rb"[+#]")
 
-# Answers remembered: of one client, of all together, and for names of at most so many bytes. Past a limit the memory
-# starts afresh: who publishes to ever new topics makes the broker slower for himself, not larger.
+# Answers remembered: of one client, of all together. Past a limit the memory starts afresh: who publishes to ever new
+# topics makes the broker slower for himself, not larger.
 _MAX_ANSWERS = 1024
 _MAX_ANSWERS_TOTAL = 262_144
-_MAX_NAME = 256
 
 # Looks at a filter that a subscription is worth: about 2 ms.
 _EFFORT = 10_000
@@ -73,6 +72,18 @@ class Acl:
         return any(username is not None for username in self._sections) or any(
             b"%u" in rule.topic_filter for rule in self._patterns
         )
+
+    def reaches(self, mount: bytes) -> bool:
+        """Tell whether some rule may allow something behind a mount point that ends with /."""
+        below = split(mount + b"#")
+        granted = [levels for rules in self._sections.values() for levels in rules.read + rules.write]
+        # A place for a name is any name.
+        granted += [
+            tuple(b"+" if _PLACE.search(level) else level for level in split(rule.topic_filter))
+            for rule in self._patterns
+            if rule.access != DENY
+        ]
+        return any(intersection(below, levels) is not None for levels in granted)
 
     def rights(self, client_id: bytes, username: bytes | None) -> "AclRights":
         """Return what a client may do. An empty user name is none, as it is in mosquitto."""
@@ -211,7 +222,7 @@ class AclRights(Rights):
         return self._patterns
 
     def _remember(self, answers: dict[bytes, bool], topic_name: bytes, allowed: bool) -> None:
-        if len(topic_name) > _MAX_NAME or not self._acl.remembered():
+        if len(topic_name) > MAX_REMEMBERED or not self._acl.remembered():
             return
         if len(answers) >= _MAX_ANSWERS:
             answers.clear()
@@ -273,7 +284,7 @@ def _rule(text: bytes, where: str) -> Rule:
         access, topic_filter = _ACCESS[word], rest.strip()
     if not topic_filter:
         raise ConfigError(f"{where}: no topic filter — write: topic read some/topic/#")
-    if len(topic_filter) > 65535 or not is_topic_filter(topic_filter):
+    if len(topic_filter) > MAX_LENGTH or not is_topic_filter(topic_filter):
         shown = topic_filter.decode(errors="replace")
         raise ConfigError(f"{where}: {shown!r} is no topic filter — + and # fill a whole level, # only the last")
     return Rule(access, topic_filter)

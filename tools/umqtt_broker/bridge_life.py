@@ -13,6 +13,7 @@ from .bridge_client import BridgeClient, NotPrivate
 from .bridge_link import RemoteLink
 from .bridge_local import LocalEnd
 from .bridge_store import NOTE
+from .origins import ORIGIN, topic_of
 from .packets import DUP, PUBACK, PUBCOMP, PUBLISH, PUBREC
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Life:
         self._primary_watch: asyncio.Task[None] | None = None
         self._max_packet_size = bridge.broker.config.max_packet_size
         self._ping_interval = bridge.broker.config.max_keep_alive / 2
+        self._origin_topic = topic_of(self._config.remote_client_id)
         self._local = LocalEnd(bridge.broker, self._config.name, self)
         self._local.connect(self._config.local_client_id, self._config.clean_session, bridge.local_private)
 
@@ -102,6 +104,7 @@ class Life:
     def local_connected(self, session_present: bool) -> None:
         """Begin when the broker has said what it resends: PUBRELs follow the CONNACK in this turn of the loop."""
         del session_present
+        self._bridge.broker.router.origins.own(self._local.session)
         self._loop.call_soon(self._begin)
 
     def local_closed(self, reason: str) -> None:
@@ -180,7 +183,7 @@ class Life:
                 wanted[rule.local_filter] = max(rule.qos, wanted.get(rule.local_filter, 0))
         present = dict(self._local.session.subscriptions)
         for topic_filter in present:
-            if topic_filter not in wanted and not topic_filter.startswith(NOTE):
+            if topic_filter not in wanted and not topic_filter.startswith((NOTE, ORIGIN)):
                 self._local.unsubscribe(topic_filter)
         for topic_filter, qos in wanted.items():
             if present.get(topic_filter) != qos:
@@ -280,6 +283,9 @@ class Life:
         _log.info("bridge %s: connected to %s", self._config.name, self._status.remote)
         if self._config.clean_session:
             self._sync_subscriptions()
+        if self._bridge.remote_private and self._client is not None:
+            # First of all: from then on a broker of ours sends nothing back that came from here.
+            self._client.publish(self._origin_topic, self._bridge.broker.router.origins.broker_id, 0)
         self._notify_remote(b"1")
         self._notify_local(b"1")
         if self._index and not self._config.round_robin and self._primary_watch is None:
@@ -332,6 +338,11 @@ class Life:
 
     def deliver(self, flags: int, packet_id: int, topic_name: bytes, payload: bytes) -> None:
         """Publish a message that came at the local broker, under the packet identifier that it came with."""
+        if topic_name == self._origin_topic:
+            router = self._bridge.broker.router
+            router.set_origin(self._local.session, payload)
+            router.origins.own(self._local.session)
+            return
         mapped = self._bridge.inward.get(topic_name) or self._bridge.inward.find(topic_name)
         if not mapped:
             self._status.unmatched += 1

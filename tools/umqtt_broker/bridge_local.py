@@ -86,7 +86,7 @@ class LocalEnd(asyncio.Transport):
         self.paused = False
         self.released: list[int] = []
         # As in mosquitto, a bridge may do everything at its own broker: its topics are the permission.
-        listener = Listener(permission=Permission(), allow_anonymous=True)
+        listener = Listener(permission=Permission(), allow_anonymous=True, internal=True)
         self._connection = Connection(broker, listener)
         self._connection.connection_made(self)
 

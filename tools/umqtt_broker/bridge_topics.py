@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from umqtt_robust.topics import matches
 
 from .bridge_config import TopicRule
-from .topics import is_topic_name
+from .topics import MAX_LENGTH, MAX_REMEMBERED, is_topic_name
 
 # Names remembered; past it the memory starts afresh, since a client may invent a new one for every message.
 _MAX_KNOWN = 4096
@@ -31,9 +31,11 @@ class TopicMap:
 
     def find(self, topic_name: bytes) -> bytes:
         """Return the name at the other end."""
-        if len(self._known) >= _MAX_KNOWN:
-            self._known.clear()
-        mapped = self._known[topic_name] = self._map(topic_name)
+        mapped = self._map(topic_name)
+        if len(topic_name) <= MAX_REMEMBERED:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            self._known[topic_name] = mapped
         return mapped
 
     def _map(self, topic_name: bytes) -> bytes:
@@ -45,4 +47,4 @@ class TopicMap:
                         mapped = other_prefix + topic_name.removeprefix(prefix)
                         break
                     mapped = topic_name
-        return mapped if len(mapped) <= 65535 else b""
+        return mapped if len(mapped) <= MAX_LENGTH else b""

@@ -51,6 +51,7 @@ class Broker:
         self.port = self.config.port
         self._connections: set[Connection] = set()
         self._connections_of: Counter[int] = Counter()
+        self._internal_connections = 0
         self._ticking: asyncio.TimerHandle | None = None
         self._places: list[Place] = []
         self.observation = Observation(self)
@@ -84,6 +85,7 @@ class Broker:
         try:
             recovered = self.store.open(self.loop, self.stats, self.router.flush)
             store_is_open = True
+            self.router.origins.broker_id = recovered.broker_id or self.router.origins.broker_id
             self.sessions.recover(recovered)
             self.router.recover(recovered.retained)
             self.sessions.publish_recovered_wills(recovered.wills)
@@ -174,13 +176,17 @@ class Broker:
 
     def admit(self, connection: Connection) -> bool:
         """Count a new network connection. Returns False if there are too many."""
-        most = connection.listener.max_connections
-        here = self._connections_of[id(connection.listener)]
-        if len(self._connections) >= self.config.max_connections or (most is not None and here >= most):
+        listener = connection.listener
+        most = listener.max_connections
+        here = self._connections_of[id(listener)]
+        clients = len(self._connections) - self._internal_connections
+        is_full = clients >= self.config.max_connections or (most is not None and here >= most)
+        if is_full and not listener.internal:
             self.stats.connections_refused += 1
             return False
         self._connections.add(connection)
-        self._connections_of[id(connection.listener)] = here + 1
+        self._connections_of[id(listener)] = here + 1
+        self._internal_connections += listener.internal
         self.stats.connections_accepted += 1
         self.stats.connections = len(self._connections)
         self.stats.connections_max = max(self.stats.connections_max, self.stats.connections)
@@ -190,6 +196,7 @@ class Broker:
         """A network connection is gone."""
         if connection in self._connections:
             self._connections.remove(connection)
+            self._internal_connections -= connection.listener.internal
             here = self._connections_of[id(connection.listener)] - 1
             self._connections_of[id(connection.listener)] = here
             if not here:

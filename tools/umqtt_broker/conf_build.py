@@ -11,7 +11,7 @@ from .conf_lines import Line, Problems
 from .conf_said import Said, Section
 from .config import BrokerConfig, Listener, Tls
 from .errors import ConfigError
-from .file_permission import file_permission
+from .file_permission import FilePermission, file_permission
 from .log import LogConfig
 from .permission import Permission
 from .tls import make_context, warnings_of
@@ -56,7 +56,10 @@ class _Builder:
         config = BrokerConfig(**everyone.of("broker"), **_identifiers(everyone.of("security")))
         if not self._said.per_listener:
             config.permission = self._permission(everyone)
-        config.listeners = tuple(self._listener(section) for section in self._sections())
+        sections = self._sections()
+        config.listeners = tuple(self._listener(section) for section in sections)
+        for section, listener in zip(sections, config.listeners, strict=True):
+            self._check_mount_point(section, listener, listener.permission or config.permission)
         bridges = [bridge_from_lines(lines, self._problems.error) for lines in self._said.bridges]
         config.bridges = tuple(bridge for bridge in bridges if bridge is not None)
         self._set_store(config)
@@ -108,6 +111,18 @@ class _Builder:
         self._problems.warn(
             line.file, line.number, "nobody can connect here — set password_file, or allow_anonymous true"
         )
+
+    def _check_mount_point(self, section: Section, listener: Listener, permission: Permission) -> None:
+        mount = listener.mount_point
+        if not mount:
+            return
+        line = section.lines["mount_point"]
+        if not mount.endswith(b"/"):
+            text = f"mount_point {line.value} does not end with / — filters that begin with + or # match nothing here"
+            self._problems.warn(line.file, line.number, text)
+        elif isinstance(permission, FilePermission) and not permission.reaches(mount):
+            text = f"acl_file allows nothing below mount_point {line.value} — write its topics as {line.value}TOPIC"
+            self._problems.warn(line.file, line.number, text)
 
     def _tls(self, section: Section) -> Tls | None:
         if not section.of("tls") or "tls" in section.broken:

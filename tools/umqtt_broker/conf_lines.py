@@ -119,6 +119,10 @@ def _read(path: str, problems: Problems, asked_for: Line | None) -> Iterator[Lin
         except UnicodeDecodeError:
             problems.error(path, number, "not UTF-8 text")
             continue
-        if line and not line.startswith("#"):
-            key, *value = line.split(maxsplit=1)
-            yield Line(path, number, key, value[0] if value else "")
+        if not line or line.startswith("#"):
+            continue
+        if "\0" in line:
+            problems.error(path, number, "a NUL character — neither a file nor a topic has one in its name")
+            continue
+        key, *value = line.split(maxsplit=1)
+        yield Line(path, number, key, value[0] if value else "")

@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from .topics import is_mount_point
+
 _UNITS = {"s": 1, "h": 3600, "d": 86400, "w": 7 * 86400, "m": 30 * 86400, "y": 365 * 86400}
 _LOG_TYPES = (
     "error", "warning", "notice", "information", "subscribe", "unsubscribe", "debug", "websockets", "all", "none",
@@ -50,10 +52,10 @@ def encoded(value: str) -> bytes:
     return value.encode()
 
 
-def topic_prefix(value: str) -> bytes:
+def mount_point(value: str) -> bytes:
     """Return what is put before topics."""
-    if "+" in value or "#" in value:
-        raise ValueError("the beginning of a topic name, without + and #")
+    if not is_mount_point(value.encode()):
+        raise ValueError("the beginning of topic names, without + and #, and not of $share")
     return value.encode()
 
 

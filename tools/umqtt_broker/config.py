@@ -9,6 +9,7 @@ from typing import Literal
 from .bridge_config import BridgeConfig, check_bridges
 from .errors import ConfigError
 from .permission import Permission
+from .topics import is_mount_point
 
 MEMORY = ":memory:"
 
@@ -52,6 +53,7 @@ class Listener:
     permission: who may do what here; None for the broker's.
     max_connections: of this listener at once; None for no limit of its own.
     mount_point: put before every topic of this listener's clients, and taken away before they see it.
+    internal: its clients are parts of the broker, bridges: max_connections and client_id_prefixes are not for them.
     where: "FILE:LINE" that asked for it, for messages about it.
     """
 
@@ -71,6 +73,7 @@ class Listener:
     permission: Permission | None = None
     max_connections: int | None = None
     mount_point: bytes = b""
+    internal: bool = False
     where: str = field(default="", compare=False)
 
 
@@ -94,7 +97,8 @@ class BrokerConfig:
     queue_qos0_messages: QoS 0 messages wait for a persistent session that is away.
     max_receive_rate: PUBLISH packets a second taken from one client, 0: no limit. One that sends more is read
         from more slowly; nothing is lost.
-    message_expiry: seconds after which a message that still waits is dropped and counted; 0: never.
+    message_expiry: seconds after which a message is not sent any more; 0: never. It is dropped and counted when its
+        turn comes, for a client that is away when it returns, or when a full queue needs its room.
     session_expiry: seconds after which the session of a client that stays away is forgotten; 0: never.
     max_packet_size: bytes; a client that announces a larger packet is disconnected.
     max_payload_size: bytes; a larger message is acknowledged, counted and not routed; 0: no limit.
@@ -163,6 +167,10 @@ class BrokerConfig:
         for name in ("max_queued_in_memory", "max_packet_size", "max_connections", "max_output_buffer"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} {getattr(self, name)} is below 1")
+        if self.connect_timeout <= 0:
+            raise ConfigError(f"connect_timeout {self.connect_timeout} is not above 0")
+        if not 0 <= self.http_port <= 65535:
+            raise ConfigError(f"http_port {self.http_port} is not between 0 and 65535")
         for name in _NO_LIMIT_AT_0:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is negative — 0 means no limit")
@@ -175,6 +183,9 @@ class BrokerConfig:
             raise ConfigError(f"port {listener.port} is not between 0 and 65535")
         if listener.path and listener.tls is not None:
             raise ConfigError(f"TLS on the Unix socket {listener.path} protects nothing — leave certfile away")
+        if listener.mount_point and not is_mount_point(listener.mount_point):
+            shown = listener.mount_point[:60].decode(errors="replace")
+            raise ConfigError(f"mount_point {shown!r} is not the beginning of topic names, or is one of $share")
         permission = listener.permission or self.permission
         if type(permission) is Permission and not listener.allow_anonymous and not is_loopback(listener):
             raise ConfigError(

@@ -44,7 +44,7 @@ class Connection(asyncio.Protocol):
     """From accept to close. `session` is None before CONNECT and after the end.
 
     peer: address of the client. protocol_level: 3 for MQTT 3.1, 4 for 3.1.1. connected_at, heard_at: when its CONNECT
-    was accepted and when its last packet came, in the event loop's time. keep_alive: seconds, 0: none. messages_in,
+    was accepted and when something last came, in the event loop's time. keep_alive: seconds, 0: none. messages_in,
     messages_out: PUBLISH packets. established: the CONNACK is written. congested: the peer reads too slowly for more
     output. closing: nothing more is read. held: how many times the store holds packets for it. held_back: None as long
     as the client is read freely. publish: how its messages get to the router.
@@ -137,8 +137,10 @@ class Connection(asyncio.Protocol):
         """The end, whoever wanted it: the session lives on or not, the will goes out or not."""
         if self.held_back is not None and exc is None and not self.closing:
             self.held_back.take_all()
-        if exc is not None:
+        if isinstance(exc, OSError):
             self.ending = f"the network failed: {exc}"
+        elif exc is not None:
+            self.ending = f"the broker failed: {exc!r}"
         self.closing = self._gone = True
         self._stop_waiting()
         self.broker.forget(self)
@@ -162,8 +164,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Process every whole packet of one read, and keep the rest."""
         self.stats.bytes_in += len(data)
+        # Part of a packet is no silence: a large one takes long on a slow link.
+        self.heard_at = now = self._loop.time()
         if self.held_back is not None:
-            self.heard_at = now = self._loop.time()
             self.held_back.feed(data, now)
             return
         if self._pending is not None:
@@ -184,6 +187,11 @@ class Connection(asyncio.Protocol):
         """Process packets, and write what they cause."""
         if self.closing:
             return
+        around = self._around
+        limits = around.limits
+        if limits is not None:
+            # What the broker itself has published meanwhile, wills and figures, is not this client's.
+            limits.hits.clear()
         self._recorded = self._store.recorded
         acknowledgements: list[bytes] = []
         is_open = True
@@ -196,10 +204,10 @@ class Connection(asyncio.Protocol):
         session = self.session
         if session is not None and (session.queue or session.shared):
             session.pump()
-        around = self._around
+        store = self._store
         if acknowledgements:
-            if self._store.recorded != self._recorded or self.held:
-                self._store.hold(self, acknowledgements)
+            if store.recorded != self._recorded or self.held:
+                store.hold(self, acknowledgements)
             else:
                 if around.dirty and (session is None or not session.dirty):
                     # Those who wait for a message first; the publisher only learns that it is done.
@@ -210,7 +218,8 @@ class Connection(asyncio.Protocol):
         if not is_open:
             self.close()
             return
-        limits = around.limits
+        if store.recorded != self._recorded and store.took(len(data), store.recorded - self._recorded):
+            self._hold_back().wait_for_store(store)
         if limits is not None and limits.hits:
             self._hold_back().wait_for_room(limits)
 
@@ -223,12 +232,10 @@ class Connection(asyncio.Protocol):
         self._pending_size = len(data)
         self._needed = needed
 
-    def count_in(self, messages: int, was_packet: bool) -> None:
+    def count_in(self, messages: int) -> None:
         """Count what a read brought."""
         self.messages_in += messages
         self.stats.messages_in += messages
-        if was_packet and self.held_back is None:
-            self.heard_at = self._loop.time()
 
     def count_out(self, messages: int) -> None:
         """Count messages that are about to be written."""
@@ -314,6 +321,8 @@ class Connection(asyncio.Protocol):
         if self.keep_alive:
             self._deadline = self.broker.deadlines.at(self.connected_at + 1.5 * self.keep_alive, self)
         self.bind()
+        if self._store.is_blocked:
+            self._hold_back().wait_for_store(self._store)
         connack = [encode_connack(ACCEPTED, session_present)]
         if self.session is not None and self.session.store is None and not self.must_wait():
             self.release(connack)
@@ -420,7 +429,7 @@ class Connection(asyncio.Protocol):
             self._check_keep_alive()
 
     def _check_keep_alive(self) -> None:
-        """Close after one and a half keep-alive times without a packet [MQTT-3.1.2-24]."""
+        """Close after one and a half keep-alive times in which nothing came [MQTT-3.1.2-24]."""
         now = self._loop.time()
         if self.held_back is not None and self.held_back.paused:
             self.heard_at = now  # not the client is silent: nobody listens

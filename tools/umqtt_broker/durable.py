@@ -3,6 +3,7 @@
 Only the front of a long queue is in memory; the rest is on disk alone and paged in as the cursor comes near.
 """
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from .packets import DUP, PUBLISH, UINT16, encode_publish_head
@@ -32,6 +33,8 @@ class DurableSession(Session):
         "_loaded_to",
         "_loading",
         "_maybe_sent_to",
+        "_passing",
+        "_passing_bytes",
         "_sent_limit",
         "_sent_limit_batch",
         "_sent_limit_safe",
@@ -49,6 +52,9 @@ class DurableSession(Session):
         self._spilled_to = 0
         self._loaded_to = 0
         self._loading = False
+        # Messages in the queue that wait for a commit and for nothing else, and their payload bytes.
+        self._passing = 0
+        self._passing_bytes = 0
         # Positions: sent, perhaps, before a crash; may be sent, as recorded and as safe.
         self._maybe_sent_to = 0
         self._sent_limit = 0
@@ -79,6 +85,11 @@ class DurableSession(Session):
         """Messages waiting behind the cursor, on disk ones included."""
         return len(self.queue) + self._spilled
 
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """What limits count: messages that wait for their client, not for the disk, and their payload bytes."""
+        return self.queued - self._passing, self.queued_bytes - self._passing_bytes
+
     def attach(self, connection: "Connection") -> None:
         """Belong to `connection`. Nothing is sent before go_online(), which follows the CONNACK."""
         super().attach(connection)
@@ -88,6 +99,9 @@ class DurableSession(Session):
     def detach(self) -> None:
         """Belong to no connection. What is in flight goes back to the front, with DUP [MQTT-4.4.0-1]."""
         super().detach()
+        if self._passing and self._around.limits is not None:
+            self._around.limits.added(self, self._passing, self._passing_bytes)
+        self._passing = self._passing_bytes = 0
         if self._sent_limit != self._sent_to:
             self._sent_limit = self._sent_limit_safe = self._sent_to
             self._store.set_sent_limit(self.number, self._sent_to)
@@ -121,6 +135,9 @@ class DurableSession(Session):
 
     def _enqueue(self, packet_id: int, qos: int, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
         limits = self._around.limits
+        if limits is not None and len(self.queue) < self._room():
+            self._pass(len(payload))
+            limits = None
         if limits is not None and not limits.admit(self):
             return
         config = self._around.config
@@ -147,9 +164,33 @@ class DurableSession(Session):
         )
         self.queued_bytes += len(payload)
         if limits is not None:
-            limits.added(self, 1, len(payload))
+            limits.published(self, len(payload))
         if sent and qos == 2:
             self._store.wake(self)
+
+    def _room(self) -> int:
+        """Return how many messages of the queue have room in the window: they wait for a commit only."""
+        connection = self.connection
+        if connection is None or connection.congested or self._spilled_to:
+            return 0
+        return max(0, self._around.config.max_inflight_messages - len(self.in_flight))
+
+    def _pass(self, size: int) -> None:
+        self._passing += 1
+        self._passing_bytes += size
+
+    def _count_out(self, messages: int, size: int) -> None:
+        self.queued_bytes -= size
+        limits = self._around.limits
+        if limits is None:
+            return
+        passed, passed_bytes = self._passing, self._passing_bytes
+        self._passing = room = min(len(self.queue), self._room())
+        # Mostly it is all or nothing.
+        self._passing_bytes = (
+            self.queued_bytes if room == self.queued else sum(len(entry[4]) for entry in islice(self.queue, room))
+        )
+        limits.removed(self, messages - passed + self._passing, size - passed_bytes + self._passing_bytes)
 
     def pump(self) -> None:
         """Move the cursor, and fetch the next page of the queue when the cursor comes near its end."""
@@ -175,7 +216,7 @@ class DurableSession(Session):
         self._store.move_delivery(group.number, entry[0], self.number, position, packet_id, 2)
         self.queued_bytes += len(payload)
         if self._around.limits is not None:
-            self._around.limits.added(self, 1, len(payload))
+            self._pass(len(payload))
         self._store.wake(self)
 
     def keep(self, group: "SharedQueue", packet_id: int) -> None:

@@ -5,6 +5,7 @@ import importlib
 import logging
 import os
 import re
+from collections.abc import Callable
 from fnmatch import translate
 from glob import escape
 from pathlib import Path
@@ -31,7 +32,7 @@ class FilePermission(Permission):
         identifier gets one from the broker and is not asked.
     blacklist_file: see `blacklist`; "" for none.
 
-    Raises ConfigError, here and in reload(), that names the file and the line; the rules stay as they were then.
+    Raises ConfigError, here and in prepare_reload(), that names the file and the line.
     """
 
     def __init__(
@@ -53,14 +54,17 @@ class FilePermission(Permission):
         self._passwords = PasswordChecker({})
         self.reload()
 
-    def reload(self) -> None:
-        """Read all files again; take all of them, or none if one is bad."""
+    def prepare_reload(self) -> Callable[[], None]:
+        """Read all files again."""
         passwords = PasswordFile.read(self._password_file) if self._password_file else None
         acl = read_acl(self._acl_file) if self._acl_file else None
         blacklist = Blacklist.read(self._blacklist_file) if self._blacklist_file else Blacklist()
-        self._passwords.replace(passwords.users if passwords else {})
-        self._acl = acl
-        self._blacklist = blacklist
+
+        def take_over() -> None:
+            self._passwords.replace(passwords.users if passwords else {})
+            self._acl = acl
+            self._blacklist = blacklist
+
         if passwords and _is_open(passwords.path):
             _log.warning("%s can be read by other users — run: chmod 600 %s", passwords.path, passwords.path)
         if acl and acl.names_users and not passwords and self._allow_anonymous:
@@ -68,6 +72,7 @@ class FilePermission(Permission):
                 "%s gives rights by user name, but without a password_file any client may claim any name",
                 self._acl_file,
             )
+        return take_over
 
     def connect(self, packet: Connect, peer: Peer) -> int | asyncio.Future[int]:
         """Check blacklist, client identifier and credentials, in this order: what is cheap first."""
@@ -90,6 +95,10 @@ class FilePermission(Permission):
     def rights(self, client_id: bytes, username: bytes | None) -> Rights | None:
         """Return what the ACL allows; None without an ACL."""
         return None if self._acl is None else self._acl.rights(client_id, username)
+
+    def reaches(self, mount: bytes) -> bool:
+        """Tell whether the ACL, if there is one, may allow something behind a mount point that ends with /."""
+        return self._acl is None or self._acl.reaches(mount)
 
     def close(self) -> None:
         """End the threads that check passwords."""
@@ -123,9 +132,9 @@ class PermissionHook(Permission):
         """Return what a client may do."""
         return self.files.rights(client_id, username)
 
-    def reload(self) -> None:
-        """Read the files again."""
-        self.files.reload()
+    def prepare_reload(self) -> Callable[[], None]:
+        """Read the files again; returns what puts them in force."""
+        return self.files.prepare_reload()
 
     def close(self) -> None:
         """Let go of threads."""

@@ -1,8 +1,9 @@
 """Retained messages on their way to a session that subscribed: in slices, so that a million of them stall nobody."""
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from .packets import PUBLISH, encode_publish_head
@@ -26,10 +27,13 @@ class Greeting:
 
     A message is sent as it is when the walk comes to it. One that is replaced meanwhile reaches the session by its
     subscription; the walk then sends the newer one again or not at all, never the older. The walks wait while the
-    client takes no output or its queue is long, and outlive the connection of a persistent session; not a crash.
+    client takes no output or its queue is long, and outlive the connection of a persistent session. In a store on disk
+    it is recorded that one is not at its end: after a crash it begins anew, so that some messages come twice.
+
+    However many subscriptions a client sends at once, they get one slice together in each turn of the event loop.
     """
 
-    __slots__ = ("_around", "_loop", "_router", "_scheduled", "_session", "_walks")
+    __slots__ = ("_around", "_loop", "_owed", "_router", "_scheduled", "_session", "_walks")
 
     def __init__(
         self, session: Session, router: "Router", around: Surroundings, loop: asyncio.AbstractEventLoop
@@ -39,39 +43,69 @@ class Greeting:
         self._around = around
         self._loop = loop
         self._scheduled = False
-        self._walks: deque[tuple[bytes, int, Iterator[RetainedMessage | None]]] = deque()
+        # The granted QoS and the walk of each time a filter was subscribed to. Ordered, since the first filter is taken
+        # out as cheaply as any.
+        self._walks: OrderedDict[bytes, list[tuple[int, Iterator[RetainedMessage | None]]]] = OrderedDict()
+        # Filters of which the store knows that their walk is not at its end.
+        self._owed: set[bytes] = set()
 
-    def add(self, topic_filter: bytes, granted_qos: int) -> None:
-        """Greet a new subscription."""
-        self._walks.append((topic_filter, granted_qos, self._router.retained.walk(topic_filter)))
+    def recover(self, topic_filter: bytes, granted_qos: int) -> None:
+        """Greet a subscription again that was not greeted to the end when the broker was killed."""
+        self._add(topic_filter, granted_qos)
+        self._owed.add(topic_filter)
 
     def cancel(self, topic_filter: bytes) -> None:
         """The session has unsubscribed."""
-        self._walks = deque(walk for walk in self._walks if walk[0] != topic_filter)
+        self._owed.discard(topic_filter)
+        self._walks.pop(topic_filter, None)
 
-    def begin(self) -> list[bytes]:
-        """Queue the first slice, in the same transaction as the subscription.
+    def begin(self, granted: list[tuple[bytes, int]]) -> list[bytes]:
+        """Greet new subscriptions: queue the first slice, in the same transaction as these, or wait for the next turn.
 
         Returns what there is of QoS 0 as packets, for the caller to send after its SUBACK.
         """
+        for topic_filter, granted_qos in granted:
+            # It was recorded just now, which the store takes for one that is owed nothing.
+            self._owed.discard(topic_filter)
+            self._add(topic_filter, granted_qos)
         packets: list[bytes] = []
-        self._slice(packets)
+        if not self._scheduled:
+            # At once, so that other subscriptions in this turn find that it has had its slice.
+            self._schedule()
+            self._slice(packets)
+        session = self._session
+        if session.store is not None:
+            for topic_filter, _ in granted:
+                if topic_filter in self._walks and topic_filter not in self._owed:
+                    self._owed.add(topic_filter)
+                    session.store.set_greeting(session.number, topic_filter, True)
         return packets
+
+    def _add(self, topic_filter: bytes, granted_qos: int) -> None:
+        walk = self._router.retained.walk(topic_filter)
+        self._walks.setdefault(topic_filter, []).append((granted_qos, walk))
 
     def resume(self) -> None:
         """Go on in a moment, if the session can take more."""
         session = self._session
         if not self._scheduled and session.limit and session.queued < self._most_queued():
-            self._scheduled = True
-            self._loop.call_soon(self._run)
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        self._loop.call_soon(self._run)
 
     def _run(self) -> None:
         self._scheduled = False
         session = self._session
-        if session.greeting is not self or session.out is None or not session.limit:
+        if session.greeting is not self:
+            return
+        if self._walks and (session.out is None or not session.limit):
             return
         packets: list[bytes] = []
         self._slice(packets)
+        if not self._walks:
+            session.greeting = None
         if packets and session.out is not None:
             session.out += packets
             session.mark_dirty()
@@ -86,28 +120,38 @@ class Greeting:
     def _slice(self, packets: list[bytes]) -> None:
         """Take steps until the time is up, a buffer is full or the queue is long enough."""
         self._walk(packets)
-        if not self._walks:
-            self._session.greeting = None
         if self._around.limits is not None:
-            # The subscriber has published nothing: it is not to be held back for its own queue.
-            self._around.limits.hits.pop(self._session, None)
+            # The subscriber has published nothing: it is not to be held back.
+            self._around.limits.hits.clear()
 
     def _walk(self, packets: list[bytes]) -> None:
         session, most_queued = self._session, self._most_queued()
         until = self._loop.time() + _SLICE
         room = self._around.config.max_output_buffer
         steps = 0
+        start = len(session.mount)
         while self._walks and session.queued < most_queued:
-            _, granted_qos, walk = self._walks[0]
-            for message in walk:
+            topic_filter, walks = next(iter(self._walks.items()))
+            granted_qos, walk = walks[0]
+            # [MQTT-4.7.2-1] seen from behind a mount point, as in Router.
+            is_hidden = start and topic_filter.startswith((b"+", b"#"), start)
+            # The end is a step too: of very many walks each may find nothing.
+            for message in chain(walk, (None,)):
                 steps += 1
-                if message is not None:
+                if message is not None and not (is_hidden and message.topic_name.startswith(b"$", start)):
                     room -= self._send(message, granted_qos, packets)
                     if room <= 0 or session.queued >= most_queued:
                         return
                 if steps % _STEPS == 0 and self._loop.time() >= until:
                     return
-            self._walks.popleft()
+            del walks[0]
+            if walks:
+                continue
+            del self._walks[topic_filter]
+            if topic_filter in self._owed and session.store is not None:
+                # In the transaction of its last messages.
+                self._owed.discard(topic_filter)
+                session.store.set_greeting(session.number, topic_filter, False)
 
     def _send(self, message: RetainedMessage, granted_qos: int, packets: list[bytes]) -> int:
         """Queue one message, or add it to `packets` at QoS 0. Returns its size, 0 if the session may not read it."""

@@ -1,4 +1,4 @@
-"""What the packets do that are not worth a place in the packet loop, and the receiving half of QoS 2.
+"""What the packets do that are not worth a place in the packet loop, and incoming messages at QoS 2.
 
 Functions of a connection with a session. What they append to `acknowledgements` leaves, in order, when the read is
 processed; after the commit if they recorded anything.
@@ -7,14 +7,13 @@ processed; after the commit if they recorded anything.
 import contextlib
 from typing import TYPE_CHECKING
 
+from .acknowledgements import ACKNOWLEDGEMENTS, process_run
 from .errors import MalformedPacket
 from .greeting import Greeting
 from .log import log_subscribe, log_unsubscribe
 from .packets import (
     CONNECT,
     DUP,
-    PUBCOMP,
-    PUBREC,
     PUBREL,
     SUBSCRIBE,
     SUBSCRIPTION_FAILURE,
@@ -23,7 +22,7 @@ from .packets import (
     decode_unsubscribe,
     encode_suback,
 )
-from .session import OPEN, Session
+from .session import Session
 from .topics import is_topic_name, mounted_filter, split_shared
 
 # MQTT 3.1 marks these with DUP when they are sent again (its sections 3.6, 3.8 and 3.10).
@@ -36,29 +35,17 @@ if TYPE_CHECKING:
 def process_other(
     connection: "Connection", session: Session, first_byte: int, packet: bytes, acknowledgements: list[bytes]
 ) -> None:
-    """Process the packets that are not worth a place in the loop."""
+    """Process the packets that are not worth a place in the loop; acknowledgements only if oddly encoded."""
     if first_byte in _MAY_CARRY_DUP and connection.protocol_level == 3:
         first_byte &= ~DUP
-    if first_byte in (PUBREC, PUBREL, PUBCOMP):
+    if first_byte in ACKNOWLEDGEMENTS:
         if len(packet) != 2:
-            raise MalformedPacket("PUBREC, PUBREL or PUBCOMP length")
-        packet_id = packet[0] << 8 | packet[1]
-        if first_byte == PUBREC:
-            _on_pubrec(connection, session, packet_id)
-            acknowledgements.append(b"\x62\x02" + packet)
-        elif first_byte == PUBREL:
-            if packet_id in session.inbound:
-                session.forget_inbound(packet_id)
-                if session.store is not None:
-                    session.store.set_inbound(session.number, packet_id, False)
-            # An identifier nobody knows was completed before: the client only missed the PUBCOMP.
-            acknowledgements.append(b"\x70\x02" + packet)
-        else:
-            _on_pubcomp(connection, session, packet_id)
+            raise MalformedPacket("PUBACK, PUBREC, PUBREL or PUBCOMP length")
+        process_run(connection, session, bytes((first_byte, 2)) + packet, 0, acknowledgements)
     elif first_byte == SUBSCRIBE:
         _on_subscribe(connection, session, packet, acknowledgements)
     elif first_byte == UNSUBSCRIBE:
-        packet_id, topic_filters = decode_unsubscribe(packet)
+        _, topic_filters = decode_unsubscribe(packet)
         for topic_filter in topic_filters:
             # What is no shared subscription nobody can have: there is nothing to do.
             with contextlib.suppress(ValueError):
@@ -77,40 +64,20 @@ def process_publish_qos2(
 ) -> None:
     """Route a QoS 2 message once for each use of its packet identifier (4.3.3, method B)."""
     packet_id = packet_id_bytes[0] << 8 | packet_id_bytes[1]
-    if packet_id in session.inbound:
+    inbound = session.inbound
+    if packet_id in inbound:
         # Its PUBREC cannot leave before the first copy is safe: the acknowledgements of a connection leave in order,
         # and the CONNACK of a new one waited for everything recorded before it.
         if not is_topic_name(topic_name):
             raise MalformedPacket("invalid topic name")  # [MQTT-3.3.2-2]
         return
     connection.publish(topic_name, payload, 2, retain)
-    session.remember_inbound(packet_id)
+    if not inbound:
+        # Most sessions never need one, and a fleet has many sessions.
+        session.inbound = inbound = set()
+    inbound.add(packet_id)
     if session.store is not None:
         session.store.set_inbound(session.number, packet_id, True)
-
-
-def _on_pubrec(connection: "Connection", session: Session, packet_id: int) -> None:
-    """The client has the message: from now on PUBREL is sent again, never PUBLISH [MQTT-4.3.3-1]."""
-    entry = session.in_flight.get(packet_id)
-    if entry is None or entry[2] != 2:
-        # PUBREL goes out all the same: without it the client could not forget the identifier.
-        count_unknown(connection, entry is not None, "PUBREC for a QoS 1 message")
-    elif entry[3] is not None:
-        # At the end, so that PUBRELs are resent in the order of their PUBRECs [MQTT-4.6.0-4].
-        del session.in_flight[packet_id]
-        session.in_flight[packet_id] = (entry[0], packet_id, 2, None, b"", OPEN, 0)
-        if session.store is not None:
-            session.store.set_released(session.number, entry[0])
-
-
-def _on_pubcomp(connection: "Connection", session: Session, packet_id: int) -> None:
-    entry = session.in_flight.get(packet_id)
-    if entry is None or entry[3] is not None:
-        count_unknown(connection, entry is not None, "PUBCOMP before PUBREC")
-        return
-    del session.in_flight[packet_id]
-    if session.store is not None:
-        session.store.remove_delivery(session.number, entry[0])
 
 
 def _on_subscribe(connection: "Connection", session: Session, packet: bytes, acknowledgements: list[bytes]) -> None:
@@ -143,9 +110,7 @@ def _on_subscribe(connection: "Connection", session: Session, packet: bytes, ack
     if granted and router.retained:
         if session.greeting is None:
             session.greeting = Greeting(session, router, broker.around, broker.loop)
-        for topic_filter, qos in granted:
-            session.greeting.add(topic_filter, qos)
-        packets = session.greeting.begin()
+        packets = session.greeting.begin(granted)
         acknowledgements += packets
         connection.count_out(len(packets))
     if session.out is not None and not connection.must_wait():
@@ -154,10 +119,3 @@ def _on_subscribe(connection: "Connection", session: Session, packet: bytes, ack
         session.open_window()
     else:
         broker.store.wake(session)
-
-
-def count_unknown(connection: "Connection", is_known: bool, reason: str) -> None:
-    """An acknowledgement that fits no message: a leftover if its identifier is free, else a broken client."""
-    if is_known:
-        raise MalformedPacket(reason)
-    connection.stats.unknown_acknowledgements += 1

@@ -4,13 +4,14 @@ Its packets go through here instead of straight into the packet loop while
 
 - it is not decided whether its CONNECT is accepted: everything waits;
 - a queue it publishes to is full: what it publishes waits until there is room;
+- the disk does not keep up, or fails: what it publishes waits until it works;
 - it sends more messages than max_receive_rate: they wait until it is their turn.
 
 Acknowledgements and PINGREQ never wait: they are taken out of turn. Were they left unread behind a message that waits
 for room, and that room could only come from these very acknowledgements, nothing would ever move again. When too much
 waits, the socket is not read; but never that of a client that has messages to acknowledge: what it publishes goes
 through then, above the limit, and is counted. The same for a client that acknowledges nothing as long as its own
-messages are not acknowledged.
+messages are not acknowledged. The disk is no such limit: no client can make it work.
 """
 
 import asyncio
@@ -21,16 +22,20 @@ from typing import TYPE_CHECKING
 from .errors import MalformedPacket
 from .limits import QueueLimits, ReceiveRate
 from .packet_loop import packet_length
-from .packets import PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
+from .packets import DISCONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 
 if TYPE_CHECKING:
     from .connection import Connection
-    from .session import Session
+    from .store import Store
 
 _OUT_OF_TURN = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP, PINGREQ})
 
+_DISCONNECT = bytes((DISCONNECT, 0))
+
 # Bytes that may wait before the socket is read no more.
 _MOST_WAITING = 1024 * 1024
+# The same while the disk fails: it may take long, and be the same for all clients.
+_MOST_WAITING_FOR_DISK = 64 * 1024
 
 # Bytes of the shortest PUBLISH: its topic name has at least one.
 _SHORTEST = 5
@@ -49,6 +54,7 @@ class HeldBack:
         "_limits",
         "_loop",
         "_rate",
+        "_store",
         "_tail",
         "_timer",
         "_waiting",
@@ -60,9 +66,11 @@ class HeldBack:
         self._connection = connection
         self._loop = loop
         self._deciding = False
-        self._full: set[Session | None] = set()
+        # Queues, None for all of them together, and the store.
+        self._full: set[object] = set()
         self._limits: QueueLimits | None = None
         self._rate: ReceiveRate | None = None
+        self._store: Store | None = None
         self._tail = tail
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: deque[bytes] = deque()
@@ -87,13 +95,23 @@ class HeldBack:
         self._full |= full
         self._watch()
 
-    def room_again(self, full: "Session | None") -> None:
-        """One of these queues has room, or is gone. None: all queues together."""
+    def wait_for_store(self, store: "Store") -> None:
+        """Hold messages back until the store has written what it was given."""
+        if store not in self._full:
+            self._connection.stats.publishers_held += 1
+            self._store = store
+            self._full.add(store)
+            store.wait_for_room(self)
+
+    def room_again(self, full: object) -> None:
+        """One of these queues has room, or is gone; or the store has. None: all queues together."""
         # Not at once: the session that tells is in the middle of something.
         self._loop.call_soon(self._on_room, full)
 
-    def _on_room(self, full: "Session | None") -> None:
+    def _on_room(self, full: object) -> None:
         self._full.discard(full)
+        if full is self._store:
+            self._store = None
         if not self._connection.closing and self._connection.held_back is self:
             self._advance()
 
@@ -132,6 +150,9 @@ class HeldBack:
                 if packet[0] in _OUT_OF_TURN:
                     out_of_turn.append(packet)
                 else:
+                    if packet == _DISCONNECT and connection.session is not None:
+                        # Heard is heard [MQTT-3.1.2-10], also if the connection is lost before its turn.
+                        connection.broker.sessions.forget_will(connection.session)
                     self._waiting.append(packet)
                     self._waiting_size += length
                 at += length
@@ -147,14 +168,25 @@ class HeldBack:
         self._advance()
 
     def take_all(self) -> None:
-        """The client has gone after its last packet: take everything it said, whatever the limits."""
-        while self._waiting and not self._connection.closing:
-            self._connection.take(self._next())
+        """The client has gone after its last packet: take everything it said, whatever the limits.
+
+        But not while the disk fails: what nobody was promised is left out, or every client that comes and goes would
+        add to what waits for the disk.
+        """
+        connection = self._connection
+        while self._waiting and not connection.closing:
+            packet = self._next()
+            if self._store is not None and packet[0] & 0xF0 == PUBLISH:
+                connection.stats.dropped_disk += not packet[0] & 6
+            else:
+                connection.take(packet)
 
     def cancel(self) -> None:
         """The connection is at its end."""
         self._waiting.clear()
         self._forget_full()
+        if self._store is not None:
+            self._store.wait_no_more(self)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -181,10 +213,10 @@ class HeldBack:
             self._set_paused(False)
             connection.read_freely(self._tail)
             return
-        if self._waiting_size > _MOST_WAITING and self._full and connection.is_waited_for:
+        if self._waiting_size > _MOST_WAITING and self._may_let_through():
             self._let_through()
             return
-        self._set_paused(self._waiting_size > _MOST_WAITING)
+        self._set_paused(self._waiting_size > (_MOST_WAITING if self._store is None else _MOST_WAITING_FOR_DISK))
         if self._waiting and not self._full and self._rate is not None:
             connection.stats.rate_limited += 1
             self._set_timer(self._rate.wait(), self._advance)
@@ -194,8 +226,12 @@ class HeldBack:
         self._waiting_size -= len(packet)
         return packet
 
+    def _may_let_through(self) -> bool:
+        """Tell whether the room that a message waits for may have to come from this very client."""
+        return bool(self._full) and self._store is None and self._connection.is_waited_for
+
     def _let_through(self) -> None:
-        """Take what waits although there is no room: the room may have to come from this very client."""
+        """Take what waits although there is no room."""
         self._connection.stats.publishers_let_through += 1
         self._forget_full()
         self.take_all()
@@ -212,7 +248,7 @@ class HeldBack:
             self._set_timer(_STANDSTILL, self._on_standstill)
 
     def _on_standstill(self) -> None:
-        if self._full and self._waiting and self._connection.is_waited_for:
+        if self._waiting and self._may_let_through():
             self._let_through()
         else:
             self._watch()

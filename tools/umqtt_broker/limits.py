@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Publisher(Protocol):
     """A connection that can be held back."""
 
-    def room_again(self, full: "Session | None") -> None:
+    def room_again(self, full: object) -> None:
         """A queue that the publisher was held back for has room, or is gone. None: all queues together."""
 
 
@@ -23,7 +23,7 @@ class QueueLimits:
     """How much may wait in one session and in all, and what happens at the limit.
 
     messages, bytes: what waits in all sessions (payload bytes).
-    hits: the sessions that were found full since the list was last cleared; None for all of them together. The message
+    hits: the sessions that what a client publishes now was found to fill; None for all of them together. The message
         that fills a queue is in it, so its publisher is held back after it, not before.
     """
 
@@ -55,7 +55,7 @@ class QueueLimits:
             messages, size = self.messages, self.bytes
             most, most_bytes = config.max_queued_messages_total, config.max_queued_bytes_total
         else:
-            messages, size = session.queued, session.queued_bytes
+            messages, size = session.waiting
             most, most_bytes = config.max_queued_messages, config.max_queued_bytes
         return bool((most and messages >= most) or (most_bytes and size >= most_bytes))
 
@@ -67,15 +67,22 @@ class QueueLimits:
         if self._config.at_queue_limit == "slow":
             return True
         if self.is_full(session) or self.is_full(None):
-            self._stats.dropped_queue_full += 1
-            session.dropped += 1
-            return False
+            # What is too old makes room for what is new.
+            session.drop_expired()
+            if self.is_full(session) or self.is_full(None):
+                self._stats.dropped_queue_full += 1
+                session.dropped += 1
+                return False
         return True
 
     def added(self, session: "Session", messages: int, size: int) -> None:
         """Messages of `size` payload bytes together wait in `session` from now on; it counts them already."""
         self.messages += messages
         self.bytes += size
+
+    def published(self, session: "Session", size: int) -> None:
+        """The same for one that is being published: who does so is held back if it fills a queue."""
+        self.added(session, 1, size)
         if self._config.at_queue_limit == "slow":
             if self.is_full(session):
                 self.hits[session] = None
@@ -93,7 +100,7 @@ class QueueLimits:
 
     def forget(self, session: "Session") -> None:
         """A session is gone: nobody need wait for it."""
-        self.removed(session, session.queued, session.queued_bytes)
+        self.removed(session, *session.waiting)
         self.hits.pop(session, None)
         if session in self._held:
             self._release(session)
@@ -105,6 +112,12 @@ class QueueLimits:
         for session in full:
             self._held.setdefault(session, {})[publisher] = None
         return full
+
+    def settings_changed(self) -> None:
+        """Let those go on who were held back for a limit that is higher now, or is none any more."""
+        for full in list(self._held):
+            if self._config.at_queue_limit == "drop" or not self.is_full(full):
+                self._release(full)
 
     def waited_for(self) -> "list[Session]":
         """Return the sessions that publishers are held back for."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from .config import Listener, is_loopback
 from .connection import Connection
 from .sockets import identity_of, open_tcp, open_unix
-from .stream import OUT_OF_RESOURCES, StreamServer
+from .stream import AcceptTrouble, StreamServer
 from .tls import make_context
 from .websocket import Upgrade
 
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 # TLS handshakes at once on one listener. Each costs a millisecond of CPU; beyond this the kernel's queue waits.
 _MAX_HANDSHAKES = 256
-# Seconds until accepting is tried again when the process has no file descriptors left.
-_ACCEPT_AGAIN = 1.0
+
+# Connections of one TLS listener that have not said a word. A client begins at once: one more turns the oldest away.
+_MAX_SILENT = 1024
+
 _log = logging.getLogger(__name__)
 
 
@@ -95,13 +97,19 @@ class Place:
 
 
 class _TlsServer:
-    """Accepts and shakes hands. The event loop's own server could not change its certificate while it listens."""
+    """Accepts and shakes hands. The event loop's own server could not change its certificate while it listens.
+
+    A handshake begins with the client's first byte: those who never send one take nobody's place.
+    """
 
     def __init__(self, broker: "Broker", place: Place, listening: socket.socket) -> None:
         self._broker = broker
         self._place = place
         self._socket = listening
+        # Oldest first, with the time that they have.
+        self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(_MAX_HANDSHAKES)
         self._may_accept = asyncio.Event()
         self._may_accept.set()
         self._accepting = broker.loop.create_task(self._accept())
@@ -109,10 +117,14 @@ class _TlsServer:
     def close(self) -> None:
         """Stop accepting; handshakes that are not done are given up."""
         self._accepting.cancel()
+        for client in list(self._silent):
+            self._watch_no_more(client)
+            client.close()
         for handshake in self._handshakes:
             handshake.cancel()
 
     async def _accept(self) -> None:
+        trouble = AcceptTrouble(self._socket.getsockname())
         while True:
             await self._may_accept.wait()
             try:
@@ -120,27 +132,53 @@ class _TlsServer:
             except ConnectionError:
                 continue  # the client has gone before it was accepted
             except OSError as error:
-                if error.errno not in OUT_OF_RESOURCES:
-                    raise
-                _log.error("cannot accept clients for now (%s) — raise the limit of open files", error.strerror)
-                await asyncio.sleep(_ACCEPT_AGAIN)
+                await asyncio.sleep(trouble.failed(error))
                 continue
-            handshake = self._broker.loop.create_task(self._shake_hands(client))
-            self._handshakes.add(handshake)
-            handshake.add_done_callback(self._done)
-            if len(self._handshakes) >= _MAX_HANDSHAKES:
-                self._may_accept.clear()
+            trouble.over()
+            self._watch(client)
+            # One a turn: those before it may have said something.
+            await asyncio.sleep(0)
+
+    def _watch(self, client: socket.socket) -> None:
+        """Wait for the first byte."""
+        loop = self._broker.loop
+        self._silent[client] = loop.call_later(self._broker.config.connect_timeout, self._timed_out, client)
+        loop.add_reader(client.fileno(), self._begin, client)
+        if len(self._silent) > _MAX_SILENT:
+            oldest = next(iter(self._silent))
+            self._broker.stats.connections_refused += 1
+            self._watch_no_more(oldest)
+            oldest.close()
+
+    def _watch_no_more(self, client: socket.socket) -> None:
+        self._silent.pop(client).cancel()
+        self._broker.loop.remove_reader(client.fileno())
+
+    def _timed_out(self, client: socket.socket) -> None:
+        self._broker.stats.connect_timeouts += 1
+        self._watch_no_more(client)
+        client.close()
+
+    def _begin(self, client: socket.socket) -> None:
+        self._watch_no_more(client)
+        handshake = self._broker.loop.create_task(self._shake_hands(client))
+        self._handshakes.add(handshake)
+        handshake.add_done_callback(self._done)
+        if len(self._handshakes) >= _MAX_HANDSHAKES:
+            self._may_accept.clear()
 
     def _done(self, handshake: asyncio.Task[None]) -> None:
         self._handshakes.discard(handshake)
-        self._may_accept.set()
+        if len(self._handshakes) < _MAX_HANDSHAKES:
+            self._may_accept.set()
 
     async def _shake_hands(self, client: socket.socket) -> None:
         timeout = self._broker.config.connect_timeout
         try:
-            await self._broker.loop.connect_accepted_socket(
-                self._place.new_protocol, client, ssl=self._place.context, ssl_handshake_timeout=timeout
-            )
+            async with self._room:
+                await self._broker.loop.connect_accepted_socket(
+                    self._place.new_protocol, client, ssl=self._place.context, ssl_handshake_timeout=timeout
+                )
         except ssl.SSLError as error:
             reason = error.reason or "broken off"
             self._broker.stats.malformed[f"TLS {reason}"] += 1

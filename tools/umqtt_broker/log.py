@@ -59,7 +59,11 @@ class LogConfig:
 
 def start(config: LogConfig) -> None:
     """Log as `config` says from now on; files are opened anew. Raises ConfigError and changes nothing."""
-    levels = _levels(config.types)
+    put_in_force(config, open_handlers(config))
+
+
+def open_handlers(config: LogConfig) -> list[logging.Handler]:
+    """Open everything that `config` names, for put_in_force() or to be closed. Raises ConfigError."""
     handlers: list[logging.Handler] = []
     for kind, path in config.destinations:
         try:
@@ -70,6 +74,12 @@ def start(config: LogConfig) -> None:
                 handler.close()
             name = f"{kind} {path}".strip()
             raise ConfigError(f"log_dest {name} cannot be opened ({error.strerror or error})") from error
+    return handlers
+
+
+def put_in_force(config: LogConfig, handlers: list[logging.Handler]) -> None:
+    """Log as `config` says, with the handlers that were opened for it, and close those there were."""
+    levels = _levels(config.types)
     for handler in handlers:
         handler.setFormatter(_formatter(config))
         handler.addFilter(lambda record: _kind(record.levelno) in levels)

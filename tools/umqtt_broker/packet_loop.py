@@ -1,14 +1,14 @@
 """The packet loop: every whole packet of one read, in one function.
 
-PUBLISH and its acknowledgements are decoded in place, the rest by `packets`; what is rare is done by `handlers`.
+PUBLISH is decoded in place, `acknowledgements` takes those in runs; what is rare is done by `handlers`.
 """
 
 from typing import TYPE_CHECKING
 
+from .acknowledgements import ACKNOWLEDGEMENTS, process_run
 from .errors import MalformedPacket
-from .handlers import count_unknown, process_other, process_publish_qos2
-from .packets import CONNECT, DISCONNECT, MAX_CONNECT_LENGTH, PINGREQ, PINGRESP, PUBACK, PUBLISH
-from .session import SHARED
+from .handlers import process_other, process_publish_qos2
+from .packets import CONNECT, DISCONNECT, MAX_CONNECT_LENGTH, PINGREQ, PINGRESP, PUBLISH
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -85,19 +85,8 @@ def process(connection: "Connection", data: bytes, acknowledgements: list[bytes]
                         append(b"\x50\x02" + packet_id)
                     else:
                         raise MalformedPacket("PUBLISH QoS 3")  # [MQTT-3.3.1-4]
-            elif first_byte == PUBACK:
-                if length != 2:
-                    raise MalformedPacket("PUBACK length")
-                packet_id = data[body] << 8 | data[body + 1]
-                entry = session.in_flight.get(packet_id)
-                if entry is not None and entry[2] == 1:
-                    del session.in_flight[packet_id]
-                    if session.store is not None:
-                        session.store.remove_delivery(session.number, entry[0])
-                elif entry is not None and entry[2] == SHARED:
-                    session.settle_shared(packet_id)
-                else:
-                    count_unknown(connection, entry is not None, "PUBACK for a QoS 2 message")
+            elif length == 2 and first_byte in ACKNOWLEDGEMENTS and body == at + 2:
+                packet_end = process_run(connection, session, data, at, acknowledgements)
             elif first_byte == PINGREQ:
                 if length:
                     raise MalformedPacket("PINGREQ length")
@@ -112,7 +101,7 @@ def process(connection: "Connection", data: bytes, acknowledgements: list[bytes]
                 process_other(connection, session, first_byte, data[body:packet_end], acknowledgements)
             at = packet_end
     finally:
-        connection.count_in(messages, at > 0)
+        connection.count_in(messages)
     if at < end:
         # How much there must be before it is worth looking again.
         needed = length + (body - at) if end - at >= 2 and body else end - at + 1

@@ -1,6 +1,6 @@
 """MQTT control packets on the wire: constants, encoders, and decoders for what is not on the fast path.
 
-PUBLISH and its acknowledgements are decoded in place by `connection`, which is where the speed is.
+PUBLISH is decoded by `packet_loop` and its acknowledgements by `acknowledgements`, which is where the speed is.
 """
 
 import struct
@@ -39,6 +39,8 @@ SUBSCRIPTION_FAILURE = 0x80
 
 # Every 16-bit number in wire order: an index is cheaper than packing it again for each message.
 UINT16 = [struct.pack(">H", number) for number in range(65536)]
+# The same for a byte: the first of a packet, and a remaining length below 128.
+UINT8 = [bytes((number,)) for number in range(256)]
 
 # The largest CONNECT: a variable header of at most 12 bytes and five fields of at most 65,537.
 MAX_CONNECT_LENGTH = 12 + 5 * 65537
@@ -92,7 +94,8 @@ def encode_publish_head(first_byte: int, topic_name: bytes, payload_length: int)
     length = 2 + len(topic_name) + payload_length
     if first_byte & 6:
         length += 2
-    return b"".join((bytes((first_byte,)), encode_remaining_length(length), UINT16[len(topic_name)], topic_name))
+    encoded_length = UINT8[length] if length < 128 else encode_remaining_length(length)
+    return UINT8[first_byte] + encoded_length + UINT16[len(topic_name)] + topic_name
 
 
 def encode_connack(return_code: int, session_present: bool = False) -> bytes:

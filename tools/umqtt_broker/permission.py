@@ -1,6 +1,7 @@
 """Who may connect, publish and subscribe. The broker asks; a program or a configuration answers."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -76,8 +77,21 @@ class Permission:
         del client_id, username
         return None
 
+    def prepare_reload(self) -> Callable[[], None]:
+        """Read again what the rules come from. Returns what puts them in force; until it is called the old ones stay.
+
+        In two steps, so that of several permissions all change or none does. Raises ConfigError if the new rules are
+        unusable; the function returned may not fail.
+        """
+        return _nothing
+
     def reload(self) -> None:
-        """Read again what the rules come from. Raises ConfigError, and the old rules stay, if they are unusable."""
+        """Take the rules of this permission alone anew. Raises ConfigError. Override prepare_reload() instead."""
+        self.prepare_reload()()
 
     def close(self) -> None:
         """Let go of threads and files; the broker has stopped."""
+
+
+def _nothing() -> None:
+    """There is nothing to put in force."""

@@ -15,6 +15,7 @@ from .conf import Configuration, load
 from .conf_lines import ConfigFileError
 from .errors import BrokerError, ConfigError
 from .log import NOTICE
+from .open_files import make_room
 
 EXIT_USAGE = 2
 EXIT_STORE_FAILED = 1
@@ -38,6 +39,7 @@ class Process:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, reload.set)
+        make_room(self._configuration.broker.max_connections)
         broker = Broker(self._configuration.broker)
         try:
             await broker.start(self._when_bound)
@@ -114,19 +116,23 @@ class Process:
             return
         # Files may be large and disks slow: clients do not wait for them.
         new = await asyncio.to_thread(load, self._path, lenient=self._lenient)
-        needs_restart = broker.reload(new.broker)
+        # What can fail comes first: all of the new settings count, or none.
+        handlers = log.open_handlers(new.log)
+        try:
+            needs_restart = broker.reload(new.broker)
+        except BaseException:
+            for handler in handlers:
+                handler.close()
+            raise
         old, self._configuration = self._configuration, new
         # What the process itself does at its start counts until its end.
         for name in ("pid_file", "user"):
             if getattr(new, name) != getattr(old, name):
                 needs_restart.append(name)
                 setattr(new, name, getattr(old, name))
+        make_room(new.broker.max_connections)
         new.broker = old.broker
-        try:
-            log.start(new.log)
-        except ConfigError as error:
-            _log.error("%s — the log stays as it was", error)
-            new.log = old.log
+        log.put_in_force(new.log, handlers)
         self._warn(new.warnings)
         for name in needs_restart:
             _log.warning("%s: a change that takes effect at the next start", name)

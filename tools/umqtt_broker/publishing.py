@@ -9,7 +9,7 @@ from .permission import Rights
 from .router import Router
 from .session import Session
 from .stats import Stats
-from .topics import is_topic_name
+from .topics import MAX_REMEMBERED, is_topic_name, mounted_name
 
 # Topic name, payload, QoS, retain flag. Raises MalformedPacket for an invalid topic name.
 Publish = Callable[[bytes, bytes, int, int], None]
@@ -42,9 +42,10 @@ def _permitted(publish: Publish, stats: Stats, rights: Rights) -> Publish:
         if not rights.may_publish(topic_name):
             stats.denied += 1
             return
-        if len(allowed) >= _MAX_ALLOWED:
-            allowed.clear()
-        allowed.add(topic_name)
+        if len(topic_name) <= MAX_REMEMBERED:
+            if len(allowed) >= _MAX_ALLOWED:
+                allowed.clear()
+            allowed.add(topic_name)
         publish(topic_name, payload, qos, retain)
 
     return permitted
@@ -66,7 +67,7 @@ def _limited(publish: Publish, stats: Stats, config: BrokerConfig) -> Publish:
 def _mounted(publish: Publish, mount: bytes) -> Publish:
     def mounted(topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
         _check(topic_name)
-        publish(mount + topic_name, payload, qos, retain)
+        publish(mounted_name(mount, topic_name), payload, qos, retain)
 
     return mounted
 

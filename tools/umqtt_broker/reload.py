@@ -28,8 +28,9 @@ def apply(broker: "Broker", places: Sequence["Place"], config: BrokerConfig | No
     """
     if config is None:
         contexts = _contexts(broker.config.all_listeners())
-        for permission in permissions(broker.config):
-            permission.reload()
+        # All are read before the first is put in force: a mistake in one file leaves all rules as they were.
+        for put_in_force in [permission.prepare_reload() for permission in permissions(broker.config)]:
+            put_in_force()
         needs_restart: list[str] = []
     else:
         config.validate()

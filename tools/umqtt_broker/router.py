@@ -1,12 +1,15 @@
 """From a PUBLISH to the sessions that get it: subscriptions, retained messages, shared encodings."""
 
 from .errors import MalformedPacket
-from .packets import PUBLISH, UINT16, encode_publish_head, encode_remaining_length
+from .filters import matches, split
+from .origins import ORIGIN, Origins, is_origin
+from .packets import PUBLISH, encode_publish_head
 from .retained import RetainedMessage, RetainedMessages
 from .session import Session
+from .shared import SharedQueue
 from .shares import Shares
 from .surroundings import Surroundings
-from .topics import has_wildcard, is_topic_name, split_shared
+from .topics import MAX_REMEMBERED, has_wildcard, is_topic_name, split_shared
 from .trie import SubscriptionTrie
 
 # Topic names remembered with their subscribers. Past it the cache starts afresh: a client that invents a new
@@ -23,9 +26,6 @@ _Routes = list[tuple[Session, int]]
 _OWN = b"$SYS/"
 _BRIDGES = b"$SYS/broker/connection/"
 
-# First byte of a QoS 0 PUBLISH without and with the retain flag.
-_QOS0 = (b"\x30", b"\x31")
-
 
 class Router:
     """Who gets what. `dirty` lists the sessions with packets to flush, each once."""
@@ -34,6 +34,7 @@ class Router:
         self.subscriptions: SubscriptionTrie[Session] = SubscriptionTrie()
         self.shares = Shares(around, self.subscriptions)
         self.retained = RetainedMessages()
+        self.origins = Origins()
         self.dirty = around.dirty
         self._store = around.store
         self._stats = around.stats
@@ -95,16 +96,7 @@ class Router:
                 session.deliver_qos0(head, topic_name, payload, shown_retain)
                 continue
             if qos0_packet is None:
-                length = len(shown_name)
-                qos0_packet = b"".join(
-                    (
-                        _QOS0[shown_retain],
-                        encode_remaining_length(2 + length + len(payload)),
-                        UINT16[length],
-                        shown_name,
-                        payload,
-                    )
-                )
+                qos0_packet = encode_publish_head(PUBLISH | shown_retain, shown_name, len(payload)) + payload
             direct.append(qos0_packet)
             if not session.dirty:
                 session.dirty = True
@@ -112,20 +104,41 @@ class Router:
 
     def _publish_apart(self, topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
         """Hand a message to those who do not see it as it is: behind mount points, and bridges."""
-        for mount, routes in self._mounted.get(topic_name, _NONE).items():
+        mounted = self._mounted.get(topic_name, _NONE)
+        bridged = self._bridged.get(topic_name, ())
+        if topic_name not in self._routes:
+            # Not to be remembered.
+            self._mounted.pop(topic_name, None)
+            self._bridged.pop(topic_name, None)
+        for mount, routes in mounted.items():
             self.publish(topic_name, payload, qos, 0, routes, topic_name[len(mount) :])
         source = self._source
-        others = [route for route in self._bridged.get(topic_name, ()) if not _is_same(route[0], source)]
+        others = [route for route in bridged if not _is_same(route[0], source)]
         if others:
             self.publish(topic_name, payload, qos, 0, others, topic_name, retain)
 
     def publish_from(self, source: Session, topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
         """Publish what a bridge brings: it does not go back where it came from."""
+        if is_origin(topic_name, payload):
+            self.set_origin(source, payload)
+            self.origins.answer(source, topic_name)
+            return
         self._source = source
         try:
             self.publish(topic_name, payload, qos, retain)
         finally:
             self._source = None
+
+    def set_origin(self, session: Session, origin: bytes) -> None:
+        """A bridge leads to this broker."""
+        if session.origin == origin:
+            return
+        if session.origin is not None:
+            self.unsubscribe(session, ORIGIN + session.origin)
+        session.origin = origin
+        if not session.clean:
+            self.subscribe(session, ORIGIN + origin, 0)
+        self.forget_routes()
 
     def _may_publish_own(self, topic_name: bytes) -> bool:
         # An invalid name is not denied: it closes the connection.
@@ -158,7 +171,7 @@ class Router:
             self.forget_routes()
         routes, mounted, bridged = self._match(topic_name)
         # A name below _OWN must not be found the short way: not everyone may publish to it.
-        if not topic_name.startswith(_OWN):
+        if len(topic_name) <= MAX_REMEMBERED and not topic_name.startswith(_OWN):
             self._routes[topic_name] = routes
         if mounted:
             self._mounted[topic_name] = mounted
@@ -172,7 +185,7 @@ class Router:
         bridged: _Routes = []
         mounted: dict[bytes, _Routes] = {}
         for route in self.subscriptions.match(topic_name):
-            session = route[0]
+            session, _ = route
             if session.rights is not None and not session.rights.may_read(topic_name):
                 continue
             if session.is_bridge:
@@ -181,8 +194,13 @@ class Router:
                 routes.append(route)
             # The filter m/# also matches the topic m, which nobody behind the mount point m/ can see.
             elif topic_name.startswith(session.mount) and topic_name != session.mount:
+                if topic_name.startswith(b"$", len(session.mount)):
+                    qos = _seen_qos(session, topic_name)
+                    if qos is None:
+                        continue
+                    route = session, qos
                 mounted.setdefault(session.mount, []).append(route)
-        return routes, mounted, bridged
+        return routes, mounted, self.origins.choose(bridged) if len(bridged) > 1 else bridged
 
     def forget_routes(self) -> None:
         """Find all routes anew: what sessions may read has changed."""
@@ -262,6 +280,24 @@ class Router:
         self._stats.retained = len(self.retained)
         if self._store.durable:
             self._store.set_retained(topic_name, message)
+
+
+def _seen_qos(session: Session, topic_name: bytes) -> int | None:
+    """Return the highest QoS of the filters that reach a name as it is seen behind a mount point; None if none does.
+
+    The trie knows whole names only: its wildcards reach names that begin with $ there [MQTT-4.7.2-1].
+    """
+    filters = session.subscriptions
+    if isinstance(session, SharedQueue):
+        filters = {session.shared_filter: session.granted_qos}
+    mount = session.mount
+    name = split(topic_name[len(mount) :])
+    found = (
+        qos
+        for one, qos in filters.items()
+        if one.startswith(mount) and matches(split(one[len(mount) :]), name)  # not those that are shared
+    )
+    return max(found, default=None)
 
 
 def _is_same(session: Session, source: Session | None) -> bool:

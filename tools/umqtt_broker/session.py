@@ -22,16 +22,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from .packets import DUP, PUBREL, UINT16, Will
-from .permission import Permission, Rights
+from .permission import Rights
 from .store import Store
 from .surroundings import Surroundings
 
 if TYPE_CHECKING:
+    from .config import Listener
     from .connection import Connection
     from .greeting import Greeting
     from .shared import SharedQueue
 
-_NOTHING: frozenset[int] = frozenset()
+_NONE_INBOUND = cast("set[int]", frozenset())
 
 # A message of a queue: position, packet_id, qos, head (the PUBLISH up to the topic name; None once its PUBREC came
 # and only PUBREL is resent), payload, gate, expires_at (seconds since 1970; 0: never). A tuple, and its pieces shared
@@ -51,9 +52,10 @@ class Session:
     """The state MQTT keeps for a client identifier. `store` is None if nothing of it outlives the process.
 
     key: what it is found under: client_id, and what the mount point of its listener adds. mount: that mount point:
-    subscriptions have it, what the client sees has not. permission, username, rights: who it is and what it may do;
-    rights None: everything. away_since: when its last connection ended, in seconds since 1970. queued_bytes: payload
-    bytes that wait behind the cursor. dropped: messages dropped for this session. will: of the connected client.
+    subscriptions have it, what the client sees has not. listener: where it came in last; None: not since the start.
+    username, rights: who it is and what it may do; rights None: everything. away_since: when its last connection ended,
+    in seconds since 1970. queued_bytes: payload bytes that wait behind the cursor. dropped: messages dropped for this
+    session. will: of the connected client.
     shared: the queues of its shared subscriptions. taken: by packet identifier, the queue a message in flight is of.
     is_bridge: the client is another broker. origin: which one; bridges of one origin do not get each other's messages.
     """
@@ -79,11 +81,11 @@ class Session:
         "key",
         "last_packet_id",
         "limit",
+        "listener",
         "mount",
         "number",
         "origin",
         "out",
-        "permission",
         "queue",
         "queued_bytes",
         "rights",
@@ -103,16 +105,16 @@ class Session:
         self.store: Store | None = None
         self.number = 0
         self.connection: Connection | None = None
-        self.permission: Permission | None = None
+        self.listener: Listener | None = None
         self.username: bytes | None = None
         self.rights: Rights | None = None
         self.will: Will | None = None
         self.is_bridge = False
         self.origin: bytes | None = None
         self.subscriptions: dict[bytes, int] = {}
-        self.inbound: set[int] | frozenset[int] = _NOTHING
         # Nothing until it is needed: an empty deque takes 700 bytes, and most clients of a fleet only publish.
         self.queue = cast("deque[Entry]", ())
+        self.inbound = _NONE_INBOUND
         self.queued_bytes = 0
         self.in_flight: dict[int, Entry] = {}
         self.shared: Sequence[SharedQueue] = ()
@@ -142,17 +144,10 @@ class Session:
         """Messages waiting behind the cursor."""
         return len(self.queue)
 
-    def forget_inbound(self, packet_id: int) -> None:
-        """The client has completed an incoming QoS 2 message."""
-        if isinstance(self.inbound, set):
-            self.inbound.discard(packet_id)
-
-    def remember_inbound(self, packet_id: int) -> None:
-        """An incoming QoS 2 message is routed: a second one with its identifier is not."""
-        if not isinstance(self.inbound, set):
-            # Most sessions never need one, and a fleet has many sessions.
-            self.inbound = set(self.inbound)
-        self.inbound.add(packet_id)
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """What limits count: messages that wait for their client, and their payload bytes."""
+        return self.queued, self.queued_bytes
 
     # The connection's comings and goings
 
@@ -282,7 +277,7 @@ class Session:
         elif limits.admit(self):
             self._append((0, packet_id, qos, head, payload, OPEN, self._expiry.deadline))
             self.queued_bytes += len(payload)
-            limits.added(self, 1, len(payload))
+            limits.published(self, len(payload))
 
     def _append(self, entry: Entry) -> None:
         if not self.queue and not isinstance(self.queue, deque):

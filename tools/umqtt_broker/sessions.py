@@ -5,8 +5,10 @@ import secrets
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from .config import Listener
 from .connection import Connection
 from .durable import DurableSession
+from .greeting import Greeting
 from .limits import QueueLimits
 from .log import log_connect, log_disconnect
 from .packets import IDENTIFIER_REJECTED, NOT_AUTHORIZED, Connect, Will
@@ -14,6 +16,7 @@ from .permission import Peer, Permission, Rights
 from .session import Session
 from .store import Recovered
 from .tls import identity_of
+from .topics import mounted_name
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -74,11 +77,21 @@ class Sessions:
             elif not session.away_since:
                 # It was connected when the broker ended without a word, or nobody counted.
                 self._set_away(session, now)
+            self._router.origins.recover(session)
             session.rights = self._recovered_rights(session)
             for topic_filter, qos in found.subscriptions:
                 self._router.add_subscription(session, topic_filter, qos)
+            self._recover_greetings(session, found.greetings)
         self._router.shares.end_empty()
         self._away = dict.fromkeys(sorted(self._by_client_id.values(), key=lambda session: session.away_since))
+
+    def _recover_greetings(self, session: Session, topic_filters: list[bytes]) -> None:
+        """Go on with retained messages once the client is back. They are not recovered yet, and need not be."""
+        if topic_filters:
+            loop = asyncio.get_running_loop()
+            session.greeting = Greeting(session, self._router, self._around, loop)
+            for topic_filter in topic_filters:
+                session.greeting.recover(topic_filter, session.subscriptions[topic_filter])
 
     def publish_recovered_wills(self, wills: dict[bytes, Will]) -> None:
         """Publish the wills of the clients that were connected when the broker was killed: they got no DISCONNECT."""
@@ -89,7 +102,7 @@ class Sessions:
     def _recovered_rights(self, session: Session) -> Rights | None:
         """Return what a session may do before its client is back: what some listener with its mount point allows."""
         permissions = {
-            listener.permission or self._config.permission
+            self._permission(listener)
             for listener in self._config.all_listeners()
             if listener.mount_point == session.mount
         }
@@ -102,11 +115,14 @@ class Sessions:
     # CONNECT
 
     def identify(self, connection: Connection, packet: Connect) -> tuple[int | asyncio.Future[int], Connect]:
-        """Find out who connects. Returns the CONNACK return code or its future, and the CONNECT with its identifier."""
+        """Find out who connects. Returns the CONNACK return code or its future, and the CONNECT for connect().
+
+        That has the identifier of the session, and a will with the mount point. Raises MalformedPacket.
+        """
         listener, config = connection.listener, self._config
         named = packet
         if packet.client_id:
-            if config.client_id_prefixes and not packet.client_id.startswith(config.client_id_prefixes):
+            if not listener.internal and not self._may_call_itself(packet.client_id, listener):
                 return IDENTIFIER_REJECTED, packet
         else:
             # [MQTT-3.1.3-8] without an identifier there is nothing a session could be kept under.
@@ -121,8 +137,17 @@ class Sessions:
         peer = _peer(connection)
         if listener.use_identity_as_username and peer.identity is None:
             return NOT_AUTHORIZED, packet
+        if packet.will is not None and listener.mount_point:
+            topic_name = mounted_name(listener.mount_point, packet.will.topic_name)
+            named = named._replace(will=packet.will._replace(topic_name=topic_name))
         # Asked with the CONNECT as it came: rules for identifiers are about those that clients choose.
-        return self._permission(connection).connect(packet, peer), named
+        return self._permission(listener).connect(packet, peer), named
+
+    def _may_call_itself(self, client_id: bytes, listener: Listener) -> bool:
+        config = self._config
+        # The session of a bridge is for the bridge alone.
+        is_taken = not listener.mount_point and any(client_id == bridge.local_client_id for bridge in config.bridges)
+        return not is_taken and client_id.startswith(config.client_id_prefixes or b"")
 
     def connect(self, connection: Connection, packet: Connect) -> bool:
         """Give a connection that is let in its session. Returns session_present."""
@@ -137,8 +162,8 @@ class Sessions:
             session.connection.ending = f"taken over from {connection.peer}"
             session.connection.abort()
             session = self._by_client_id.get(key)
-        permission, username = self._permission(connection), _peer(connection).username(packet) or None
-        rights = permission.rights(client_id, username)
+        username = _peer(connection).username(packet) or None
+        rights = self._permission(listener).rights(client_id, username)
         if session is not None and rights is not None and session.username != username:
             # What waits for one user is not for another.
             self._stats.sessions_of_others += 1
@@ -155,7 +180,7 @@ class Sessions:
         else:
             self._return(session, username)
         session.username = username
-        session.permission = permission
+        session.listener = listener
         if session.rights is not rights or session.is_bridge != packet.bridge:
             session.rights, session.is_bridge = rights, packet.bridge
             if session.subscriptions:
@@ -169,8 +194,8 @@ class Sessions:
         # [MQTT-3.2.2-2] MQTT 3.1 has no session_present: the byte is reserved there.
         return session_present and packet.protocol_level == 4
 
-    def _permission(self, connection: Connection) -> Permission:
-        return connection.listener.permission or self._config.permission
+    def _permission(self, listener: Listener) -> Permission:
+        return listener.permission or self._config.permission
 
     def _return(self, session: Session, username: bytes | None) -> None:
         """A persistent session has a connection again."""
@@ -239,8 +264,6 @@ class Sessions:
 
     def _set_will(self, session: Session, will: Will | None) -> None:
         """Keep the will of a client that has connected; in the store, since the broker may be killed before it."""
-        if will is not None and session.mount:
-            will = will._replace(topic_name=session.mount + will.topic_name)
         if will is not None and self._store.durable and _may_publish(session, will):
             self._store.set_will(session.key, will)
         session.will = will
@@ -257,6 +280,10 @@ class Sessions:
             self._stats.denied += 1
 
     def _publish(self, will: Will, source: Session | None = None) -> None:
+        most = self._config.max_payload_size
+        if most and len(will.payload) > most:
+            self._stats.dropped_too_large += 1
+            return
         self._stats.wills += 1
         retain = int(will.retain and self._config.retain_available)
         if source is None:
@@ -276,22 +303,24 @@ class Sessions:
     def rights_changed(self) -> None:
         """Ask again what everyone may do, and look at the limits again: the settings have changed."""
         for session in self._by_client_id.values():
-            if session.permission is None:
+            if session.listener is None:
                 session.rights = self._recovered_rights(session)
             else:
-                if session.connection is not None:
-                    session.permission = self._permission(session.connection)
-                session.rights = session.permission.rights(session.client_id, session.username)
+                session.rights = self._permission(session.listener).rights(session.client_id, session.username)
             session.settings_changed()
             if session.connection is not None:
                 session.connection.bind()
         self._router.forget_routes()
         self._around.expiry.tick()
-        if self._around.limits is None:
+        limits = self._around.limits
+        if limits is not None:
+            limits.settings_changed()
+        else:
             limits = self._around.limits = QueueLimits.of(self._config, self._stats)
             if limits is not None:
                 for session in (*self._by_client_id.values(), *self._router.shares):
-                    limits.added(session, session.queued, session.queued_bytes)
+                    limits.added(session, *session.waiting)
+        self._router.flush()
 
     def _new(self, key: bytes, client_id: bytes, mount: bytes, clean: bool) -> Session:
         kind = DurableSession if self._store.durable and not clean else Session

@@ -22,6 +22,7 @@ from .packets import DUP, PUBLISH, encode_publish_head
 from .permission import Rights
 from .session import OPEN, Entry, Session
 from .surroundings import Surroundings
+from .topics import split_shared
 
 # Messages passed over at the front of the queue that no member with room may read, before the queue waits for one.
 _LOOK_AHEAD = 1000
@@ -44,6 +45,13 @@ class SharedQueue(Session):
         self._next_turn = 0
 
     # Members
+
+    @property
+    def shared_filter(self) -> bytes:
+        """The topic filter, with the mount point."""
+        shared = split_shared(self.client_id)
+        assert shared is not None  # it was when the group began
+        return shared[1]
 
     @property
     def granted_qos(self) -> int:
@@ -70,6 +78,8 @@ class SharedQueue(Session):
         for member, packet_id in self.holders.values():
             member.keep(self, packet_id)
         self.holders.clear()
+        # A page of the queue may be on its way: it is counted here, and has nowhere to go.
+        self.limit = 0
         self._stats.dropped_share_ended += self.queued
         if self._around.limits is not None:
             self._around.limits.forget(self)
@@ -121,17 +131,17 @@ class SharedQueue(Session):
         """Take back what a departed member left unacknowledged, with DUP: it goes first, in order, to the others."""
         for entry in entries:
             del self.holders[entry[0]]
-        size = sum(len(entry[4]) for entry in entries)
+        count, size = len(entries), sum(len(entry[4]) for entry in entries)
         queue = self.queue = self.queue or deque()
-        entries.sort(key=_position)
         # Others may have departed before: their messages and these go in the order they came in.
-        while queue and queue[0][0] < entries[-1][0]:
+        last = max(entry[0] for entry in entries)
+        while queue and queue[0][0] < last:
             entries.append(queue.popleft())
-            entries.sort(key=_position)
-        queue.extendleft(reversed(entries))
+        entries.sort(key=_position, reverse=True)
+        queue.extendleft(entries)
         self.queued_bytes += size
         if self._around.limits is not None:
-            self._around.limits.added(self, len(entries), size)
+            self._around.limits.added(self, count, size)
         self.pump()
 
     def settle(self, position: int) -> None:
@@ -175,6 +185,8 @@ class SharedQueue(Session):
 
     def _advance(self) -> bool:
         """Give out from the front of the queue while there is room. Returns True if it stopped to write first."""
+        if not self.limit:
+            return False
         queue = self.queue
         enough = self._around.config.max_output_buffer
         moved = size = passed = 0
@@ -248,7 +260,7 @@ class MemorySharedQueue(SharedQueue):
         self._append((self._last_position, packet_id, qos, head, payload, OPEN, self._expiry.deadline))
         self.queued_bytes += len(payload)
         if limits is not None:
-            limits.added(self, 1, len(payload))
+            limits.published(self, len(payload))
 
     def _record_sent(self, qos: int, topic_name: bytes, payload: bytes, retain: int) -> int:
         del qos, topic_name, payload, retain

@@ -6,7 +6,6 @@ from .session import Session
 from .shared import DurableSharedQueue, MemorySharedQueue, SharedQueue
 from .store import RecoveredSession
 from .surroundings import Surroundings
-from .topics import split_shared
 from .trie import SubscriptionTrie
 
 
@@ -62,7 +61,7 @@ class Shares:
         if group.members:
             self._trie.subscribe(shared_filter, group, group.granted_qos)
         else:
-            self._end(group, shared_filter)
+            self._end(group)
         return True
 
     def recover(self, recovered: list[RecoveredSession]) -> None:
@@ -77,17 +76,15 @@ class Shares:
         """End the recovered groups that had no member with a persistent session."""
         for group in self:
             if not group.members:
-                shared = split_shared(group.client_id)
-                assert shared is not None  # it was when the group began
-                self._end(group, shared[1])
+                self._end(group)
 
     def _new(self, key: bytes, name: bytes, mount: bytes) -> SharedQueue:
         kind = DurableSharedQueue if self._store.durable else MemorySharedQueue
         group = self._by_key[key] = kind(key, name, mount, False, self._around)
         return group
 
-    def _end(self, group: SharedQueue, shared_filter: bytes) -> None:
-        self._trie.unsubscribe(shared_filter, group)
+    def _end(self, group: SharedQueue) -> None:
+        self._trie.unsubscribe(group.shared_filter, group)
         del self._by_key[group.key]
         group.end()
         if group.store is not None:

@@ -20,7 +20,7 @@ class Stats:
     sessions_expired: forgotten because their client stayed away for session_expiry.
     keep_alive_timeouts, connect_timeouts: connections closed for silence.
     unknown_acknowledgements: PUBACK, PUBREC or PUBCOMP for a packet identifier that is not in use.
-    publishers_held: times a publisher was not read from because a queue was full.
+    publishers_held: times a publisher was not read from because a queue was full, or the disk too slow.
     publishers_let_through: times one was read from all the same, because the broker waited for its acknowledgements.
     rate_limited: times a client was read from more slowly for max_receive_rate.
     commits / commit_failures: transactions of the store.
@@ -31,6 +31,7 @@ class Stats:
     dropped_qos0_offline: QoS 0, for a persistent session without a connection [MQTT-3.1.2-5].
     dropped_queue_full: for a session at its limit, with at_queue_limit "drop".
     dropped_share_ended: waited for a group of shared subscriptions that its last member left.
+    dropped_disk: QoS 0, waited for a disk that failed when its client went.
     dropped_expired: waited longer than message_expiry. dropped_too_large: the payload is above max_payload_size.
     """
 
@@ -46,6 +47,7 @@ class Stats:
         "connections_max",
         "connections_refused",
         "denied",
+        "dropped_disk",
         "dropped_expired",
         "dropped_qos0_offline",
         "dropped_qos0_slow",
@@ -101,6 +103,7 @@ class Stats:
         self.dropped_qos0_slow = 0
         self.dropped_qos0_offline = 0
         self.dropped_queue_full = 0
+        self.dropped_disk = 0
         self.dropped_expired = 0
         self.dropped_share_ended = 0
         self.dropped_too_large = 0
@@ -114,6 +117,7 @@ class Stats:
             self.dropped_qos0_slow
             + self.dropped_qos0_offline
             + self.dropped_queue_full
+            + self.dropped_disk
             + self.dropped_expired
             + self.dropped_share_ended
             + self.dropped_too_large

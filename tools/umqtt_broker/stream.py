@@ -1,8 +1,8 @@
 """Accepted sockets without encryption: leaner than asyncio's own transports, which serve every kind of stream.
 
-Only what asyncio documents for every event loop is used: add_reader, add_writer, call_soon. What a protocol sees is
-the same: its methods are called as asyncio calls them. What is spared is a task and a few futures for each accepted
-connection, and the checks for each read and write that do not apply here.
+Only what asyncio documents for every event loop is used: add_reader, add_writer, call_soon; `event_loop` has the first
+two for less. What a protocol sees is the same: its methods are called as asyncio calls them. What is spared is a task
+and a few futures for each accepted connection, and the checks for each read and write that do not apply here.
 """
 
 import asyncio
@@ -12,12 +12,14 @@ import socket
 from collections.abc import Callable
 from typing import Any, cast
 
+from .event_loop import Readiness, readiness
+
 # Connections accepted before others have their turn.
 _ACCEPT_AT_ONCE = 64
 
-# Seconds until accepting is tried again when the process has no file descriptors left.
+# Seconds until accepting is tried again after it failed: mostly the process has no file descriptors left.
 _ACCEPT_AGAIN = 1.0
-OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 # Bytes of a read: room for a large one is only made when the last read was full.
 _SMALL_READ = 16 * 1024
@@ -29,9 +31,33 @@ _HIGH_WATER = 64 * 1024
 _log = logging.getLogger(__name__)
 
 
+class AcceptTrouble:
+    """Says once that a listening socket gives no connections, and once that it does again. where: its address."""
+
+    def __init__(self, where: object) -> None:
+        self._where = where
+        self._error: int | None = None
+
+    def failed(self, error: OSError) -> float:
+        """Accepting failed. Returns the seconds until it is worth another try: the socket may stay readable."""
+        if error.errno != self._error:
+            self._error = error.errno
+            advice = " — raise the limit of open files" if error.errno in _OUT_OF_RESOURCES else ""
+            _log.error("cannot accept clients at %s for now (%s)%s", self._where, error.strerror or error, advice)
+        return _ACCEPT_AGAIN
+
+    def over(self) -> None:
+        """A connection was accepted."""
+        if self._error is not None:
+            self._error = None
+            _log.warning("accepting clients at %s again", self._where)
+
+
 class StreamServer:
-    """Accepts on one listening socket. new_protocol: makes the protocol of a connection. is_delayed: tells whether
-    small packets may wait to be sent with more (Nagle's algorithm); asked for each connection.
+    """Accepts on one listening socket, whose TCP_NODELAY the accepted ones inherit.
+
+    new_protocol: makes the protocol of a connection. is_delayed: tells whether small packets may wait to be sent with
+    more (Nagle's algorithm); asked for each connection.
     """
 
     def __init__(
@@ -42,11 +68,13 @@ class StreamServer:
         is_delayed: Callable[[], bool],
     ) -> None:
         self._loop = loop
+        self._ready = readiness(loop)
         self._listening = listening
         self._new_protocol = new_protocol
         self._is_delayed = is_delayed
         self._is_tcp = listening.family in (socket.AF_INET, socket.AF_INET6)
         self._again: asyncio.TimerHandle | None = None
+        self._trouble = AcceptTrouble(listening.getsockname())
         self._listen()
 
     def close(self) -> None:
@@ -69,21 +97,20 @@ class StreamServer:
             except ConnectionError:
                 continue  # the client has gone before it was accepted
             except OSError as error:
-                if error.errno not in OUT_OF_RESOURCES:
-                    raise
                 # The socket stays readable: looking again at once would only spin.
-                _log.error("cannot accept clients for now (%s) — raise the limit of open files", error.strerror)
                 self._loop.remove_reader(self._listening.fileno())
-                self._again = self._loop.call_later(_ACCEPT_AGAIN, self._listen)
+                self._again = self._loop.call_later(self._trouble.failed(error), self._listen)
                 return
+            self._trouble.over()
             client.setblocking(False)
-            if self._is_tcp and not self._is_delayed():
+            if self._is_tcp and self._is_delayed():
                 try:
-                    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    # It has inherited the opposite from the socket that listens.
+                    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
                 except OSError:
                     client.close()  # reset before it was looked at
                     continue
-            StreamTransport(self._loop, client, address, self._new_protocol())
+            StreamTransport(self._loop, self._ready, client, address, self._new_protocol())
 
 
 class StreamTransport(asyncio.Transport):
@@ -102,15 +129,22 @@ class StreamTransport(asyncio.Transport):
         "_protocol",
         "_read_size",
         "_reading",
+        "_ready",
         "_recv",
         "_send",
         "_socket",
     )
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, connected: socket.socket, address: object, protocol: asyncio.BaseProtocol
+        self,
+        loop: asyncio.AbstractEventLoop,
+        ready: Readiness,
+        connected: socket.socket,
+        address: object,
+        protocol: asyncio.BaseProtocol,
     ) -> None:
         self._loop = loop
+        self._ready = ready
         self._socket = connected
         # The event loop is given numbers: it asks a socket that it does not know for its repr(), two system calls.
         self._fd = connected.fileno()
@@ -126,7 +160,7 @@ class StreamTransport(asyncio.Transport):
         self._closing = False
         # connection_lost() is on its way.
         self._gone = False
-        self._protocol.connection_made(self)
+        self._tell(self._protocol.connection_made, self)
         self.resume_reading()
 
     # Input
@@ -141,7 +175,11 @@ class StreamTransport(asyncio.Transport):
             return
         if data:
             self._read_size = _LARGE_READ if len(data) >= _SMALL_READ else _SMALL_READ
-            self._protocol.data_received(data)
+            # As _tell() does, without a call.
+            try:
+                self._protocol.data_received(data)
+            except Exception as error:  # noqa: BLE001 - a mistake may be anything, and is logged
+                self._on_mistake(error)
         elif self._protocol.eof_received():
             self.pause_reading()
         else:
@@ -151,13 +189,13 @@ class StreamTransport(asyncio.Transport):
         """Read no more. Safe to call again."""
         if self._reading:
             self._reading = False
-            self._loop.remove_reader(self._fd)
+            self._ready.remove_reader(self._fd)
 
     def resume_reading(self) -> None:
         """Read again. Safe to call again; nothing happens once the transport closes."""
         if not self._reading and not self._closing:
             self._reading = True
-            self._loop.add_reader(self._fd, self._on_readable)
+            self._ready.add_reader(self._fd, self._on_readable)
 
     def is_reading(self) -> bool:
         """Tell whether what arrives is read."""
@@ -181,7 +219,7 @@ class StreamTransport(asyncio.Transport):
             if sent == len(data):
                 return
             self._out = bytearray(memoryview(data)[sent:])
-            self._loop.add_writer(self._fd, self._on_writable)
+            self._ready.add_writer(self._fd, self._on_writable)
         else:
             out += data
         self._tell_congested()
@@ -200,10 +238,10 @@ class StreamTransport(asyncio.Transport):
         if self._congested and len(out) <= self._low:
             self._congested = False
             # It may write more at once, or end the connection.
-            self._protocol.resume_writing()
+            self._tell(self._protocol.resume_writing)
         if not out and self._out is not None:
             self._out = None
-            self._loop.remove_writer(self._fd)
+            self._ready.remove_writer(self._fd)
             if self._closing:
                 self._end(None)
 
@@ -249,18 +287,29 @@ class StreamTransport(asyncio.Transport):
         """Close at once; what waits is not sent."""
         self._end(None)
 
-    def _end(self, error: OSError | None) -> None:
+    def _tell(self, method: Callable[..., object], *arguments: object) -> None:
+        """Call the protocol. A mistake of the broker leaves something half done: this connection ends, no other."""
+        try:
+            method(*arguments)
+        except Exception as error:  # noqa: BLE001 - a mistake may be anything, and is logged
+            self._on_mistake(error)
+
+    def _on_mistake(self, error: Exception) -> None:
+        _log.exception("a mistake of the broker ends the connection of %s", self._address or "a client")
+        self._end(error)
+
+    def _end(self, error: Exception | None) -> None:
         if self._gone:
             return
         self.pause_reading()
         self._closing = self._gone = True
         if self._out is not None:
             self._out = None
-            self._loop.remove_writer(self._fd)
+            self._ready.remove_writer(self._fd)
         # Not at once: whoever ended it may be in the middle of something.
         self._loop.call_soon(self._lose, error)
 
-    def _lose(self, error: OSError | None) -> None:
+    def _lose(self, error: Exception | None) -> None:
         try:
             self._protocol.connection_lost(error)
         finally:

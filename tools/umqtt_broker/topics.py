@@ -1,5 +1,14 @@
 """Topic names and topic filters as UTF-8 bytes: validation and matching (MQTT 3.1.1, 4.7)."""
 
+from .errors import MalformedPacket
+
+# Bytes of the longest topic name [MQTT-4.7.3-3].
+MAX_LENGTH = 65535
+
+# Bytes of a topic name that is worth remembering with what was found out about it: a client that invents a new long one
+# for every message must not fill the memory.
+MAX_REMEMBERED = 256
+
 
 def is_utf8(text: bytes) -> bool:
     """Tell whether `text` is well-formed UTF-8 without surrogates and U+0000 [MQTT-1.5.3-1, -2]."""
@@ -52,6 +61,20 @@ def split_shared(topic_filter: bytes) -> tuple[bytes, bytes] | None:
     if not group or b"+" in group or b"#" in group or not is_topic_filter(shared_filter):
         raise ValueError("a shared subscription is $share/GROUP/FILTER")
     return group, shared_filter
+
+
+def is_mount_point(mount: bytes) -> bool:
+    """Tell whether topic names may begin so; never as a shared subscription does, which no topic is."""
+    begins_shared = mount.startswith(b"$share") or b"$share".startswith(mount)
+    return is_topic_name(mount) and len(mount) < MAX_LENGTH and not begins_shared
+
+
+def mounted_name(mount: bytes, topic_name: bytes) -> bytes:
+    """Return a client's topic name with the mount point of its listener. Raises MalformedPacket: none can be longer."""
+    name = mount + topic_name
+    if len(name) > MAX_LENGTH:
+        raise MalformedPacket("topic name too long with the mount point")
+    return name
 
 
 def mounted_filter(mount: bytes, topic_filter: bytes) -> bytes:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class Upgrade(asyncio.Protocol):
     """A connection that is still HTTP. Becomes a WebSocket, or is answered why not and closed.
 
+    It is a connection of the broker from its first moment: counted, and in time for its CONNECT.
+
     is_local: only this machine reaches the listener.
     """
 
@@ -25,14 +27,13 @@ class Upgrade(asyncio.Protocol):
         self._request = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Give the client time for its request."""
+        """Let the broker count the connection and give it time."""
         self._transport = cast(asyncio.Transport, transport)
-        self._timer = self._broker.loop.call_later(self._broker.config.connect_timeout, self._timed_out)
+        self._socket = WebSocket(self._broker, self._transport, Connection(self._broker, self._listener))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone, or was refused."""
-        del exc
-        self._timer.cancel()
+        self._socket.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Collect the request, answer it, and hand what follows to the WebSocket."""
@@ -49,19 +50,16 @@ class Upgrade(asyncio.Protocol):
             self._transport.write(error.answer)
             self._transport.close()
             return
-        self._timer.cancel()
         self._transport.write(answer)
-        socket = WebSocket(self._broker, self._transport, Connection(self._broker, self._listener))
-        self._transport.set_protocol(socket)
-        socket.start(rest)
-
-    def _timed_out(self) -> None:
-        self._broker.stats.connect_timeouts += 1
-        self._transport.abort()
+        self._transport.set_protocol(self._socket)
+        self._socket.open(rest)
 
 
 class WebSocket(asyncio.Protocol):
-    """An open WebSocket: takes the frames of the client apart and hands their payload to `connection`."""
+    """Takes the frames of the client apart and hands their payload to `connection`.
+
+    Before open() nothing is sent: the client would not take it for a frame.
+    """
 
     def __init__(self, broker: "Broker", transport: asyncio.Transport, connection: Connection) -> None:
         self._broker = broker
@@ -69,11 +67,13 @@ class WebSocket(asyncio.Protocol):
         self._connection = connection
         self._decoder = FrameDecoder()
         self._pong = b""  # the newest, while the client does not read
+        self._is_open = False
         self.closing = False
+        connection.connection_made(WebSocketTransport(self, transport))
 
-    def start(self, data: bytes) -> None:
-        """Begin, with what came behind the request."""
-        self._connection.connection_made(WebSocketTransport(self, self._transport))
+    def open(self, data: bytes) -> None:
+        """The request is answered. Begin, with what came behind it."""
+        self._is_open = True
         if data:
             self.data_received(data)
 
@@ -115,7 +115,10 @@ class WebSocket(asyncio.Protocol):
         if self.closing:
             return
         self.closing = True
-        self._transport.write(encode_close(NORMAL))
+        if self._is_open:
+            self._transport.write(encode_close(NORMAL))
+        else:
+            self._transport.close()
 
     def fail(self, code: int) -> None:
         """Say why and close without waiting (7.1.7)."""

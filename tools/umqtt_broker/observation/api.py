@@ -118,6 +118,7 @@ class Api:
                 "publishers_held": stats.publishers_held,
                 "rate_limited": stats.rate_limited,
             },
+            "bridges": [readings.bridge_row(bridge) for bridge in self._broker.bridges.status],
             "malformed": dict(stats.malformed),
             "http_refused": dict(self._guard.refused),
         }
@@ -341,8 +342,11 @@ class Api:
             raise web.HTTPBadRequest(text="topic is not a topic name")
         if topic_name.startswith(b"$SYS/"):
             raise web.HTTPForbidden(text="topics below $SYS are the broker's own")
-        router = self._broker.router
-        router.publish(topic_name, _decode_payload(body), body["qos"], int(body["retain"]))
+        router, config = self._broker.router, self._broker.config
+        payload, most = _decode_payload(body), config.max_payload_size
+        if most and len(payload) > most:
+            raise web.HTTPBadRequest(text=f"payload has {len(payload)} bytes, message_size_limit is {most}")
+        router.publish(topic_name, payload, body["qos"], int(body["retain"] and config.retain_available))
         router.flush()
         if body["qos"] or body["retain"]:
             await committed(self._broker)
@@ -383,7 +387,8 @@ async def _read_body(request: web.Request) -> Answer:
     for name, value in given.items():
         # bool is an int to Python, not to JSON.
         if name not in _BODY_TYPES or type(value) is not _BODY_TYPES[name]:
-            raise web.HTTPBadRequest(text=f"field {name[:100]} is unknown or of a wrong type")
+            shown = name[:100].encode(errors="backslashreplace").decode()  # JSON can say what UTF-8 cannot
+            raise web.HTTPBadRequest(text=f"field {shown} is unknown or of a wrong type")
     for name in ("topic", "payload"):
         if name not in given:
             raise web.HTTPBadRequest(text=f"field {name} is missing")

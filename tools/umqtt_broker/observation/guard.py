@@ -98,10 +98,10 @@ class Guard:
 
 
 def _as_json(request: web.Request, error: web.HTTPException) -> web.Response:
-    messages = {
-        404: f"there is no {request.path} here — /api/openapi.json lists what there is",
-        405: f"{request.path} does not take {request.method}",
-        413: "the body is too large",
-    }
+    messages = {413: "the body is too large"}
+    if request.match_info.http_exception is not None:
+        # No handler has said it in words of its own.
+        messages[404] = f"there is no {request.path} here — /api/openapi.json lists what there is"
+        messages[405] = f"{request.path} does not take {request.method}"
     headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
     return error_response(error.status, messages.get(error.status, error.text or error.reason), headers)

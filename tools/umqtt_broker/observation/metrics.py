@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ..bridge import BridgeStatus
 from ..stats import Stats
 from .readings import broker_version, dropped_by_reason, listeners
 from .survey import Totals
@@ -49,6 +50,10 @@ def _sessions(view: View) -> Mapping[str, float]:
 
 def _timeouts(view: View) -> Mapping[str, float]:
     return {"connect": view.stats.connect_timeouts, "keep_alive": view.stats.keep_alive_timeouts}
+
+
+def _by_bridge(value: Callable[[BridgeStatus], float]) -> Callable[[View], Mapping[str, float]]:
+    return lambda view: {bridge.name: value(bridge) for bridge in view.broker.bridges.status}
 
 
 _GAUGE, _COUNTER = "gauge", "counter"
@@ -111,7 +116,10 @@ FAMILIES = (
     Family("received_bytes", _COUNTER, "Bytes received from clients.", lambda v: v.stats.bytes_in),
     Family("sent_bytes", _COUNTER, "Bytes sent to clients.", lambda v: v.stats.bytes_out),
     Family(
-        "publishers_held", _COUNTER, "Times a publisher waited for a full queue.", lambda v: v.stats.publishers_held
+        "publishers_held",
+        _COUNTER,
+        "Times a publisher waited for a full queue, or for the disk.",
+        lambda v: v.stats.publishers_held,
     ),
     Family(
         "publishers_let_through",
@@ -126,6 +134,36 @@ FAMILIES = (
         _COUNTER,
         "Acknowledgements of packet identifiers not in use.",
         lambda v: v.stats.unknown_acknowledgements,
+    ),
+    Family("bridge_connected", _GAUGE, "1 while the link is up, 0 else.", _by_bridge(lambda b: b.connected), "bridge"),
+    Family(
+        "bridge_queued_messages",
+        _GAUGE,
+        "Messages that wait for the remote broker.",
+        _by_bridge(lambda b: b.queued),
+        "bridge",
+    ),
+    Family(
+        "bridge_messages_received",
+        _COUNTER,
+        "Messages accepted from the remote broker.",
+        _by_bridge(lambda b: b.messages_in),
+        "bridge",
+    ),
+    Family(
+        "bridge_messages_sent",
+        _COUNTER,
+        "Messages given to the remote broker.",
+        _by_bridge(lambda b: b.messages_out),
+        "bridge",
+    ),
+    Family("bridge_connects", _COUNTER, "Times the link came up.", _by_bridge(lambda b: b.connects), "bridge"),
+    Family(
+        "bridge_messages_dropped",
+        _COUNTER,
+        "Messages that a bridge left out: QoS 0 without a link, no rule for the name, too large.",
+        _by_bridge(lambda b: b.dropped_qos0 + b.unmatched + b.too_large),
+        "bridge",
     ),
     Family("store_commits", _COUNTER, "Transactions of the store.", lambda v: v.stats.commits),
     Family(

@@ -1,10 +1,12 @@
 """Reads the broker's state: every attribute of the broker that observation uses is used here or in `survey`."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from ..bridge import BridgeStatus
 from ..config import Listener
 from ..session import Session
 from ..shared import SharedQueue
@@ -114,6 +116,11 @@ def group_row(group: SharedQueue, most: int) -> dict[str, object]:
         ],
         "member_count": len(group.members),
     }
+
+
+def bridge_row(bridge: BridgeStatus) -> dict[str, object]:
+    """Return what is said of a bridge: the fields of its status."""
+    return asdict(bridge)
 
 
 def sort_value(session: Session, name: str, now: float) -> float:

@@ -46,6 +46,7 @@ def info(path: str) -> StoreInfo:
             payload = "coalesce((SELECT length(m.payload) FROM message m WHERE m.number = message), length(payload))"
             wills = database.execute("SELECT count(*) FROM will").fetchone()[0]
         queued_bytes = database.execute(f"SELECT coalesce(sum({payload}), 0) FROM delivery").fetchone()[0]
+    path = os.path.realpath(path)
     size = sum(os.path.getsize(path + end) for end in ("", *_COMPANIONS) if os.path.exists(path + end))
     return StoreInfo(version, size, counts[0], counts[1], counts[2], queued_bytes, counts[3], wills)
 
@@ -72,6 +73,9 @@ def restore(source: str, store_path: str) -> str | None:
     Returns where the old store is kept, None if there was none. Refuses while a broker has the store open, and
     anything that is not a whole backup. Raises StoreError; then the store is what it was before.
     """
+    if os.path.islink(store_path):
+        # The file itself is replaced: SQLite keeps the log beside it and not beside a link.
+        store_path = os.path.realpath(store_path)
     held = lock(store_path)
     try:
         with _reading(source) as database, _new_file(store_path) as partial:
@@ -87,6 +91,8 @@ def restore(source: str, store_path: str) -> str | None:
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[sqlite3.Connection]:
     """Open a store that must exist and be ours. SQLite's errors become StoreError."""
+    if os.path.isdir(path):
+        raise StoreError(f"{path} is a folder — name a file in it")
     if not os.path.isfile(path):
         raise StoreError(f"there is no store {path} — name it with --store")
     try:

@@ -62,6 +62,13 @@ class Wakeable(Protocol):
         """Look at the queue again."""
 
 
+class Waiting(Protocol):
+    """A connection that is not read from until the store has room."""
+
+    def room_again(self, full: object) -> None:
+        """`full`, the store, has room."""
+
+
 class RecoveredSession(NamedTuple):
     """A persistent session as found.
 
@@ -89,13 +96,15 @@ class Recovered(NamedTuple):
     """Everything a store held when it was opened, but for the queues, which are paged in when needed.
 
     wills: by client identifier, of the clients that were connected when the broker was last killed. shares: the queues
-    of shared subscriptions; client_id is the key they were recorded under.
+    of shared subscriptions; client_id is the key they were recorded under. broker_id: which broker this is, for others;
+    b"" if that is not kept.
     """
 
     sessions: list[RecoveredSession]
     retained: list[RetainedMessage]
     wills: dict[bytes, Will]
     shares: list[RecoveredSession]
+    broker_id: bytes = b""
 
 
 class Store:
@@ -105,12 +114,14 @@ class Store:
     recorded: number of changes recorded so far; compare before and after to learn whether something must be
     waited for.
     batch: number of the open batch. committed: number of the last batch that is safe.
+    is_blocked: writing fails, and so much waits for it that new clients may not add to it.
     """
 
     durable: bool
     recorded: int
     batch: int
     committed: int
+    is_blocked = False
 
     def open(self, loop: asyncio.AbstractEventLoop, stats: Stats, after_commit: Callable[[], None]) -> Recovered:
         """Open, migrate if needed, and return what is there. Raises StoreError.
@@ -128,6 +139,17 @@ class Store:
         The packets are still held while `holder.held` is above 0; it is lowered before `release` is called.
         """
         raise NotImplementedError
+
+    def took(self, size: int, changes: int) -> bool:
+        """Note that a read of `size` bytes recorded so many changes. Returns whether its client must wait for room."""
+        del size, changes
+        return False
+
+    def wait_for_room(self, client: Waiting) -> None:
+        """Call `client.room_again()` once what was recorded is written, so that memory does not fill with it."""
+
+    def wait_no_more(self, client: Waiting) -> None:
+        """A client has gone."""
 
     def wake(self, session: Wakeable) -> None:
         """Call `session.on_commit()` once everything recorded so far is safe and held packets are released."""
@@ -165,7 +187,7 @@ class Store:
         """Record that messages up to `position` may have been sent."""
 
     def set_subscription(self, session: int, topic_filter: bytes, qos: int | None) -> None:
-        """Record a subscription, or its end when `qos` is None."""
+        """Record a subscription, which is owed no retained messages, or its end when `qos` is None."""
 
     def set_greeting(self, session: int, topic_filter: bytes, is_owed: bool) -> None:
         """Record whether a subscription still waits for some of its retained messages."""

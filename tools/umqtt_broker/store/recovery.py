@@ -35,7 +35,8 @@ def recover(database: sqlite3.Connection) -> tuple[Recovered, int, int]:
     }
     last_rank = execute("SELECT coalesce(max(released), 0) FROM delivery WHERE released > 0").fetchone()[0]
     next_number = max((found.number for found in (*sessions, *shares)), default=0) + 1
-    return Recovered(sessions, retained, wills, shares), next_number, last_rank + 1
+    broker_id = execute("SELECT id FROM broker").fetchone()[0]
+    return Recovered(sessions, retained, wills, shares, broker_id), next_number, last_rank + 1
 
 
 def _recover_queue(

@@ -84,6 +84,11 @@ _MIGRATIONS = (
     -- 1 while retained messages of a new subscription are still on their way to the queue.
     ALTER TABLE subscription ADD COLUMN greeting INTEGER NOT NULL DEFAULT 0;
     """,
+    """
+    -- Which broker this is, for other brokers that it is bridged with.
+    CREATE TABLE broker (id BLOB NOT NULL);
+    INSERT INTO broker VALUES (CAST(lower(hex(randomblob(16))) AS BLOB));
+    """,
 )
 
 

@@ -18,7 +18,7 @@ from ..packets import Will
 from ..retained import RetainedMessage
 from ..stats import Stats
 from . import schema, writer
-from .base import Delivery, DeliveryRow, Holder, Recovered, Store, Wakeable
+from .base import Delivery, DeliveryRow, Holder, Recovered, Store, Waiting, Wakeable
 from .batch import MARK_KEY, Batch, Held, Mark, Page
 from .recovery import recover
 
@@ -33,6 +33,11 @@ _LINGER = 0.001
 
 # Seconds until acknowledgements are written for which nobody waits. What a crash takes of them is sent again with DUP.
 _LAZY = 0.05
+
+# Bytes that may wait for the disk while a transaction runs or fails, before those who record more are not read from.
+# Beside what they sent, a change takes about so much memory.
+_MOST_UNWRITTEN = 64 * 1024 * 1024
+_CHANGE_SIZE = 300
 
 # Positions of a session end below 2 to the power of this.
 _POSITION_BITS = 48
@@ -59,6 +64,13 @@ class SqliteStore(Store):
         self._next_key = MARK_KEY - 1
         self._next_session = 1
         self._releases = 1
+        # Bytes that wait for the disk: in the open batch, and in the transaction that runs.
+        self._unwritten = 0
+        self._writing = 0
+        self._waiting: dict[Waiting, None] = {}
+        # Why the last transaction failed, "" if it did not; how many did since it last worked.
+        self._failing = ""
+        self._failed_in_a_row = 0
         # Set by close(), which waits for the transaction under way.
         self._transaction_ended = asyncio.Event()
 
@@ -122,6 +134,41 @@ class SqliteStore(Store):
             session.on_commit()
         else:
             batch.sleepers[session] = None
+
+    # Waiting for room
+
+    @property
+    def is_blocked(self) -> bool:
+        """Writing fails, and so much waits for it that new clients may not add to it."""
+        return bool(self._failing) and self._unwritten + self._writing > _MOST_UNWRITTEN
+
+    def took(self, size: int, changes: int) -> bool:
+        """Note that a read of `size` bytes recorded so many changes. Returns whether its client must wait for room."""
+        self._unwritten += size + _CHANGE_SIZE * changes
+        if self._failing:
+            return True
+        if self._unwritten <= _MOST_UNWRITTEN:
+            return False
+        # Also where everything may become needless: then nothing else would say when there is room.
+        self._open_batch.add_barrier()
+        if not self._scheduled:
+            self._schedule()
+        return self._committing is not None
+
+    def wait_for_room(self, client: Waiting) -> None:
+        """Call `client.room_again()` once what was recorded is written, so that memory does not fill with it."""
+        self._waiting[client] = None
+
+    def wait_no_more(self, client: Waiting) -> None:
+        """A client has gone."""
+        self._waiting.pop(client, None)
+
+    def _make_room(self) -> None:
+        """A transaction is written: read from those who waited, unless the next has grown too large meanwhile."""
+        if self._waiting and self._unwritten <= _MOST_UNWRITTEN:
+            waiting, self._waiting = self._waiting, {}
+            for client in waiting:
+                client.room_again(self)
 
     def _newest(self) -> Batch | None:
         """The last batch that somebody may have to wait for."""
@@ -200,6 +247,8 @@ class SqliteStore(Store):
     def set_subscription(self, session: int, topic_filter: bytes, qos: int | None) -> None:
         """Record a subscription, or its end when `qos` is None."""
         self._open_batch.subscriptions[session, topic_filter] = qos
+        # What was recorded is about the subscription that this one replaces; writer writes greetings last.
+        self._open_batch.greetings.pop((session, topic_filter), None)
         self._record()
 
     def set_greeting(self, session: int, topic_filter: bytes, is_owed: bool) -> None:
@@ -319,6 +368,7 @@ class SqliteStore(Store):
         batch.deliveries = batch.undelivered()
         batch.early = 0
         self._open_batch = Batch()
+        self._writing, self._unwritten = self._unwritten, 0
         self.batch += 1
         self._thread.submit(self._write, batch).add_done_callback(
             lambda result: self._loop.call_soon_threadsafe(self._finished, batch, result)
@@ -342,12 +392,18 @@ class SqliteStore(Store):
 
     def _done(self, batch: Batch, pages: list[list[DeliveryRow]]) -> None:
         self._committing = None
+        self._writing = 0
         self.committed = batch.number
         self._stats.commits += 1
+        if self._failing:
+            _log.warning("store %s: works again, after %d transactions that failed", self._path, self._failed_in_a_row)
+            self._failing = ""
+            self._failed_in_a_row = 0
         if sent := sum(row[5] for row in batch.deliveries):
             # Most of them, or those that wait for one slow subscriber would wait in vain.
             self._lingers = 4 * batch.early >= 3 * sent
         self._commit_next()
+        self._make_room()
         for held in batch.pop_all_held():
             held.holder.held -= 1
             held.holder.release(held.packets)
@@ -369,7 +425,17 @@ class SqliteStore(Store):
     def _failed(self, batch: Batch, error: BaseException) -> None:
         """Nothing of the batch is safe: acknowledge none of it, and try again with what came meanwhile."""
         self._stats.commit_failures += 1
-        _log.error("store %s: transaction failed, will be tried again: %s", self._path, error)
+        self._failed_in_a_row += 1
+        if str(error) != self._failing:
+            self._failing = str(error)
+            _log.error(
+                "store %s: transaction failed, will be tried again: %s — until it works, those who need it are not"
+                " read from",
+                self._path,
+                error,
+            )
+        self._unwritten += self._writing
+        self._writing = 0
         held = batch.pop_all_held()
         batch.absorb(self._open_batch)
         self._open_batch = batch
@@ -385,10 +451,11 @@ class SqliteStore(Store):
 def lock(path: str) -> int:
     """Take the lock beside the store: two brokers with one store would each lose what the other knows.
 
+    Beside the file itself, whatever links lead to it.
     Returns its descriptor; closing it gives the lock back. Raises StoreError.
     """
     try:
-        descriptor = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(os.path.realpath(path) + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreError(f"cannot write beside store {path} ({error.strerror}) — name another with --store") from error
     try:

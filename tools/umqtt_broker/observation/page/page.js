@@ -1,6 +1,6 @@
 // The page: holds the token, asks the broker once a second, shows the figures.
 import { Chart } from "./chart.js";
-import { byId, bytes, count, duration, rate, setText } from "./dom.js";
+import { byId, bytes, count, duration, element, rate, setText, visible } from "./dom.js";
 import { Sessions } from "./sessions.js";
 
 const INTERVAL = 1000;
@@ -79,17 +79,21 @@ async function poll() {
   }
   clearTimeout(timer);
   running = true;
+  const asked = token;
   try {
     const broker = await request("GET", "/api/broker");
     await drawChart(broker);
     show(broker);
     await sessions.update();
-    failures = 0;
-    byId("down").hidden = true;
-    setState("live", "live");
+    // An answer to a token that was given up meanwhile must not unlock the page.
+    if (token === asked) {
+      failures = 0;
+      byId("down").hidden = true;
+      setState("live", "live");
+    }
   } catch (error) {
     if (!(error instanceof RequestError)) throw error;
-    failed(error);
+    if (token === asked) failed(error);
   } finally {
     running = false;
   }
@@ -157,7 +161,27 @@ function show(broker) {
   setText("f-commits-note", !store.durable ? "kept in memory only"
     : store.commit_failures ? `${count(store.commit_failures)} failed` : `${count(store.commits)} in all, none failed`);
   mark("tile-store", "bad", store.commit_failures > 0);
+  showBridges(broker.bridges);
   document.title = `${count(clients.connected)} clients · umqtt broker`;
+}
+
+// There are as many as the configuration says, in its order.
+function showBridges(bridges) {
+  byId("bridges").hidden = !bridges.length;
+  const rows = byId("bridge-rows");
+  while (rows.children.length < bridges.length) {
+    const row = element("tr");
+    for (const name of ["", "", "", "n tabular", "n tabular", "n tabular"]) row.append(element("td", name));
+    rows.append(row);
+  }
+  bridges.forEach((bridge, index) => {
+    const row = rows.children[index];
+    const texts = [visible(bridge.name), bridge.remote || "–", bridge.connected ? "up" : "down",
+      count(bridge.messages_in), count(bridge.messages_out), count(bridge.queued)];
+    texts.forEach((text, column) => setText(row.children[column], text));
+    row.title = bridge.connected ? "" : bridge.last_error;
+    row.children[2].classList.toggle("down", !bridge.connected);
+  });
 }
 
 byId("token-form").addEventListener("submit", (event) => {

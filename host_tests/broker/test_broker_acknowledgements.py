@@ -1,0 +1,119 @@
+"""Acknowledgements are taken many at once: whatever comes, in whatever pieces, it is as if each had come alone."""
+
+import asyncio
+import random
+
+from broker_peer import ack_packet, connect_packet, publish_packet, subscribe_packet
+from broker_wire import Transport
+from umqtt_broker import Broker, BrokerConfig
+from umqtt_broker.connection import Connection
+
+PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
+# Messages of the client to itself, half of them at QoS 1 and half at QoS 2: packet identifiers 1 to 12 both ways.
+MESSAGES = 12
+AT_QOS_1, AT_QOS_2, RELEASED = "QoS 1", "QoS 2", "released"
+
+
+class Reference:
+    """What MQTT 3.1.1 says of acknowledgements, one at a time. A client that broke the protocol is heard no more."""
+
+    def __init__(self, in_flight: dict[int, str]) -> None:
+        self.in_flight = dict(in_flight)
+        self.inbound = {packet_id for packet_id, state in in_flight.items() if state == AT_QOS_2}
+        self.answer = b""
+        self.unknown = 0
+        self.is_broken = False
+
+    def take(self, kind: int, packet_id: int) -> None:
+        if self.is_broken:
+            return
+        state = self.in_flight.get(packet_id)
+        if kind == PUBREL:
+            self.inbound.discard(packet_id)
+            self.answer += ack_packet(7, packet_id)
+            return
+        fitting = {PUBACK: (AT_QOS_1,), PUBREC: (AT_QOS_2, RELEASED), PUBCOMP: (RELEASED,)}[kind]
+        if state is not None and state not in fitting:
+            self.is_broken = True
+            return
+        if state is None:
+            self.unknown += 1
+        elif state != RELEASED or kind == PUBCOMP:
+            del self.in_flight[packet_id]
+            if kind == PUBREC:
+                self.in_flight[packet_id] = RELEASED  # behind those released before it
+        if kind == PUBREC:
+            self.answer += ack_packet(6, packet_id)
+
+
+def acknowledgements(rng: random.Random) -> list[tuple[int, int]]:
+    """Runs of one kind; in most stories, only what fits somehow, so that they are long."""
+    found: list[tuple[int, int]] = []
+    is_careful = rng.random() < 0.7
+    for _ in range(rng.randint(1, 12)):
+        kind = rng.choice((PUBACK, PUBREC, PUBREL, PUBCOMP))
+        for _ in range(rng.randint(1, 8)):
+            packet_id = rng.randint(1, MESSAGES + 2)
+            if is_careful and kind in (PUBACK, PUBREC) and packet_id <= MESSAGES:
+                packet_id = packet_id - packet_id % 2 + (kind == PUBREC)
+            found.append((kind, packet_id))
+    return found
+
+
+def encoded(rng: random.Random, kind: int, packet_id: int) -> bytes:
+    """Some with a remaining length of two bytes, which is unusual and not forbidden."""
+    length = b"\x82\x00" if rng.random() < 0.05 else b"\x02"
+    return bytes((kind,)) + length + packet_id.to_bytes(2, "big")
+
+
+def states(connection: Connection) -> dict[int, str]:
+    """The messages in flight, in order."""
+    assert connection.session is not None
+    return {
+        packet_id: RELEASED if entry[3] is None else AT_QOS_1 if entry[2] == 1 else AT_QOS_2
+        for packet_id, entry in connection.session.in_flight.items()
+    }
+
+
+async def tell(broker: Broker, seed: int) -> None:
+    rng = random.Random(seed)
+    transport = Transport()
+    connection = Connection(broker, broker.config.all_listeners()[0])
+    connection.connection_made(transport)
+    connection.data_received(connect_packet(b"client") + subscribe_packet(1, (b"a", 2)))
+    for packet_id in range(1, MESSAGES + 1):
+        connection.data_received(publish_packet(b"a", b"x", 1 + packet_id % 2, packet_id))
+    session = connection.session
+    assert session is not None
+    reference = Reference(states(connection))
+    assert list(reference.in_flight) == list(range(1, MESSAGES + 1)) and session.inbound == reference.inbound
+
+    transport.written.clear()
+    unknown = broker.stats.unknown_acknowledgements
+    sent = acknowledgements(rng)
+    stream = b"".join(encoded(rng, *one) for one in sent)
+    cuts = sorted(rng.sample(range(1, len(stream)), min(rng.choice((0, 1, 5)), len(stream) - 1)))
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        if not transport.closed:
+            connection.data_received(stream[start:end])
+    for one in sent:
+        reference.take(*one)
+    assert bytes(transport.written) == reference.answer
+    assert transport.closed == reference.is_broken
+    assert broker.stats.unknown_acknowledgements - unknown == reference.unknown
+    if not reference.is_broken:
+        assert list(states(connection).items()) == list(reference.in_flight.items())
+        assert session.inbound == reference.inbound
+    connection.connection_lost(None)
+
+
+def test_runs_are_as_if_each_had_come_alone() -> None:
+    async def sweep() -> None:
+        async with Broker(BrokerConfig(port=0, sys_interval=0)) as broker:
+            for seed in range(1000):
+                try:
+                    await tell(broker, seed)
+                except AssertionError as error:
+                    raise AssertionError(f"seed {seed}") from error
+
+    asyncio.run(sweep())

@@ -1,0 +1,95 @@
+"""Two collectors share a subscription while the broker is stopped, killed, started again: nothing acknowledged is lost.
+
+`python host_tests/broker/test_broker_shared_restarts.py [RESTARTS [SEED]]` tells the story with 20 restarts, or as many
+as it is told, and counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+from broker_peer import BrokerProcess
+from kill_clients import GONE, Publisher, Subscriber, drain_group
+from patience import PATIENCE
+
+RESTARTS = 3
+RESTARTS_BY_COMMAND = 20
+
+
+class Story:
+    """One publisher at QoS 1, two collectors with persistent sessions, and a broker that does not stay."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.publisher = Publisher("one", 1)
+        self.collectors = [Subscriber(b"collector-%d" % number, (b"$share/ingest/load/#",)) for number in range(2)]
+        self._store = folder / "broker.db"
+
+    def run(self, restarts: int) -> int:
+        """Tell the story. Returns how many acknowledged messages no collector got."""
+        with BrokerProcess(self._store) as broker:
+            for collector in self.collectors:
+                collector.subscribe(broker.port)
+        for _ in range(restarts):
+            with BrokerProcess(self._store) as broker:
+                self._load(broker)
+        with BrokerProcess(self._store) as broker:
+            self.publisher.run(broker.port, lambda: True)
+            published = {b"one:%d" % number for number in range(1, self.publisher.published + 1)}
+            drain_group(self.collectors, broker.port, published, PATIENCE)
+        return len(set(range(1, self.publisher.acknowledged + 1)) - self._seen())
+
+    def _seen(self) -> set[int]:
+        return {int(payload.removeprefix(b"one:")) for one in self.collectors for payload, _ in one.received}
+
+    def _load(self, broker: BrokerProcess) -> None:
+        wanted = self.publisher.acknowledged + self.rng.randint(100, 800)
+        jobs = [
+            threading.Thread(target=_until_gone, args=(one, broker.port)) for one in (self.publisher, *self.collectors)
+        ]
+        for job in jobs:
+            job.start()
+        while self.publisher.acknowledged < wanted and jobs[0].is_alive():
+            jobs[0].join(0.001)
+        broker.process.send_signal(self.rng.choice([signal.SIGTERM, signal.SIGKILL]))
+        for job in jobs:
+            job.join(PATIENCE)
+        broker.process.wait(PATIENCE)
+
+
+def _until_gone(client: Publisher | Subscriber, port: int) -> None:
+    with contextlib.suppress(*GONE):
+        if isinstance(client, Publisher):
+            client.run(port, lambda: False)
+        else:
+            client.run(port)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_two_collectors_lose_nothing_across_restarts_and_kills(tmp_path: Path, seed: int) -> None:
+    story = Story(tmp_path, seed)
+    assert story.run(RESTARTS) == 0, f"seed {seed}"
+    assert story.publisher.acknowledged > 300
+    assert [one.broken for one in (*story.collectors, story.publisher)] == [[], [], []]
+
+
+def main(arguments: list[str]) -> int:
+    """Tell the story and count. Returns the exit code: 1 if anything was lost."""
+    restarts = int(arguments[0]) if arguments else RESTARTS_BY_COMMAND
+    seed = int(arguments[1]) if len(arguments) > 1 else random.randrange(1_000_000)
+    with tempfile.TemporaryDirectory(prefix="umqtt-shared-") as folder:
+        story = Story(Path(folder), seed)
+        lost = story.run(restarts)
+    print(f"restarts {restarts}, acknowledged {story.publisher.acknowledged}, lost {lost}, seed {seed}")
+    return int(lost > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,135 @@
+"""The event loop of a broker that has a process of its own: a socket that is ready costs no more than its callback.
+
+asyncio makes a key, a queue entry and a context switch of each socket that is ready, which takes longer than reading a
+small packet. Its event loops may be given a selector; this one calls the readers and writers of plain connections
+itself, as soon as it knows of them, and hands asyncio only what is asyncio's. In any other event loop, and where there
+is no epoll, connections are watched by the loop itself: the same, slower.
+"""
+
+import asyncio
+import math
+import os
+import select
+import selectors
+import sys
+from collections.abc import Callable
+from typing import Protocol
+
+_Callback = Callable[[], object]
+
+
+class Readiness(Protocol):
+    """What asyncio's event loops promise, of which this is a part."""
+
+    def add_reader(self, fd: int, callback: _Callback, /) -> None:
+        """Call `callback` whenever `fd` can be read, or has failed."""
+
+    def remove_reader(self, fd: int, /) -> object:
+        """Call it no more. Safe to call again."""
+
+    def add_writer(self, fd: int, callback: _Callback, /) -> None:
+        """Call `callback` whenever `fd` can be written, or has failed."""
+
+    def remove_writer(self, fd: int, /) -> object:
+        """Call it no more. Safe to call again."""
+
+
+def readiness(loop: asyncio.AbstractEventLoop) -> Readiness:
+    """Return what tells that a socket is ready, in this event loop."""
+    return getattr(loop, "streams", loop)
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return the fastest event loop for a broker on this system."""
+    return BrokerLoop() if sys.platform == "linux" else asyncio.new_event_loop()
+
+
+if sys.platform == "linux":
+
+    class BrokerLoop(asyncio.SelectorEventLoop):
+        """asyncio's event loop, whose selector serves plain connections. streams: where they are watched."""
+
+        def __init__(self) -> None:
+            self.streams = _Selector(self)
+            super().__init__(self.streams)
+
+    class _Selector(selectors.EpollSelector):
+        """See Readiness.
+
+        A descriptor is closed only after its reader and its writer are removed, and never by what is called here: else
+        another connection might get its number and be called for it.
+        """
+
+        def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+            super().__init__()
+            self._loop = loop
+            # The same epoll by another descriptor: plain connections are in it beside asyncio's own.
+            self._streams = select.epoll.fromfd(os.dup(self.fileno()))
+            self._readers: dict[int, _Callback] = {}
+            self._writers: dict[int, _Callback] = {}
+
+        def add_reader(self, fd: int, callback: _Callback, /) -> None:
+            self._add(fd, self._writers, select.EPOLLIN)
+            self._readers[fd] = callback
+
+        def remove_reader(self, fd: int, /) -> None:
+            if self._readers.pop(fd, None) is not None:
+                self._remove(fd, self._writers, select.EPOLLOUT)
+
+        def add_writer(self, fd: int, callback: _Callback, /) -> None:
+            self._add(fd, self._readers, select.EPOLLOUT)
+            self._writers[fd] = callback
+
+        def remove_writer(self, fd: int, /) -> None:
+            if self._writers.pop(fd, None) is not None:
+                self._remove(fd, self._readers, select.EPOLLIN)
+
+        def _add(self, fd: int, others: dict[int, _Callback], event: int) -> None:
+            if fd in others:
+                self._streams.modify(fd, select.EPOLLIN | select.EPOLLOUT)
+            else:
+                self._streams.register(fd, event)
+
+        def _remove(self, fd: int, others: dict[int, _Callback], event: int) -> None:
+            # One that nobody waits for would be reported all the same once it has failed.
+            if fd in others:
+                self._streams.modify(fd, event)
+            else:
+                self._streams.unregister(fd)
+
+        def close(self) -> None:
+            """Watch nothing more."""
+            self._streams.close()
+            super().close()
+
+        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            """Wait up to `timeout` seconds, call those of plain connections, and return what is asyncio's."""
+            if timeout is None:
+                timeout = -1
+            elif timeout > 0:
+                # epoll knows milliseconds: rounded up, or the loop would spin until a timer is due.
+                timeout = math.ceil(timeout * 1000) / 1000
+            try:
+                ready = self._streams.poll(timeout)
+            except InterruptedError:
+                return []
+            readers, writers = self._readers, self._writers
+            others: list[tuple[selectors.SelectorKey, int]] = []
+            for fd, event in ready:
+                try:
+                    if fd in readers:
+                        if event != select.EPOLLOUT:
+                            readers[fd]()
+                        # What was called may have removed it.
+                        if event != select.EPOLLIN and fd in writers:
+                            writers[fd]()
+                    elif fd in writers:
+                        writers[fd]()
+                    elif (key := self.get_map().get(fd)) is not None:
+                        events = (selectors.EVENT_READ if event != select.EPOLLOUT else 0) | (
+                            selectors.EVENT_WRITE if event != select.EPOLLIN else 0
+                        )
+                        others.append((key, events & key.events))
+                except Exception as error:  # noqa: BLE001 - as asyncio does: one that fails takes no other with it
+                    self._loop.call_exception_handler({"message": "a mistake of the broker", "exception": error})
+            return others
