@@ -22,8 +22,35 @@ def ticks_ms():
     return (time.monotonic_ns() // 1000000) & 0x3FFFFFFF
 
 
+_tried = {}  # address: when it was tried last, of those that did not answer
+
+
+def getaddrinfo(host, port, family, kind):
+    """OSError for every name that cannot be looked up; addresses that did not answer last time come last."""
+    try:
+        found = socket.getaddrinfo(host, port, family, kind)
+    except UnicodeError as error:  # a label that is empty or too long
+        raise OSError("%s cannot be looked up: %s" % (host, error)) from error
+    return sorted(found, key=lambda entry: _tried.get(entry[-1], 0))
+
+
 class Socket(socket.socket):
     """A socket with MicroPython's stream methods: None instead of an exception when nothing can be done now."""
+
+    _address = None
+
+    def connect(self, address):
+        self._address = address
+        super().connect(address)
+
+    def close(self):
+        if self._address and self.fileno() >= 0:
+            try:
+                self.getpeername()
+                _tried.pop(self._address, None)
+            except OSError:
+                _tried[self._address] = time.monotonic()
+        super().close()
 
     def readinto(self, buf):
         try:

@@ -7,14 +7,15 @@ taken with `ticks_diff` is right for spans up to 2**29 ms (6.2 days) on every po
 try:
     from gc import collect
     from select import poll
+    from socket import getaddrinfo
     from socket import socket as Socket
     from time import ticks_ms
 
     from micropython import const
 except ImportError:
-    from ._host import Socket, collect, const, poll, ticks_ms
+    from ._host import Socket, collect, const, getaddrinfo, poll, ticks_ms
 
-__all__ = ("Socket", "collect", "const", "poll", "ticks_diff", "ticks_ms")
+__all__ = ("Socket", "collect", "const", "getaddrinfo", "poll", "ticks_diff", "ticks_ms")
 
 
 def ticks_diff(later, earlier):

@@ -8,8 +8,9 @@
         async for topic, payload in client:
             ...
 
-It waits for the socket, for the next deadline and for the program, and for nothing else. To cancel any of its calls is
-safe: a message that was given to publish() is delivered all the same, and none that has arrived is lost.
+It waits for the socket, for the next deadline and for the program, and for nothing else. Any of its calls can be
+cancelled: a message in the outbox is delivered all the same, one that waits for the link (QoS 0) or for room there is
+counted in `discarded`, and none that has arrived is lost.
 """
 
 import asyncio
@@ -89,13 +90,10 @@ class Client(Inbox):
     async def _rest(self, ms):
         if ms <= 0:
             return await asyncio.sleep(0)
-        writing = self.waits()
-        transport = self.transport
-        if transport and hasattr(transport, "waits"):
-            writing = transport.waits(writing)
-        watches = watch(self.socket, writing, self._wake) if self.socket else ()
+        watches = watch(self.socket, self.waits(), self._wake) if self.socket else ()
         try:
-            await asyncio.wait_for(self._wake.wait(), ms / 1000)
+            # An hour: a board's clock takes less than 2**29 ms, and its float makes that of the number below.
+            await asyncio.wait_for(self._wake.wait(), min(ms, 3600000) / 1000)
         except asyncio.TimeoutError:
             pass
         finally:
@@ -129,8 +127,8 @@ class Client(Inbox):
             except OutboxFull:
                 if not self.pending:
                     raise
-            self.discarded -= 1  # not yet
             await self._change()
+            self.discarded -= 1  # not yet
         if packet_id:
             self._awaited[packet_id] = None
             try:

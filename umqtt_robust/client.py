@@ -31,7 +31,7 @@ class Client(Links):
 
     Further, by keyword: window: how many messages may be in flight; ack_timeout, connect_timeout, ping_after,
     ping_timeout: ms, see keep_alive(); rx_size, tx_size: bytes of the buffers; policy, max_bytes: of a full outbox,
-    see policy.py; queue_qos0: keep messages at QoS 0 while there is no link; manual_ack: see acknowledge();
+    see policy.py; queue_qos0: keep messages at QoS 0 while they cannot be sent; manual_ack: see acknowledge();
     transports: {scheme: factory(host, port, path)} beside TCP for mqtt; allow_plain: servers may mix mqtts and mqtt;
     allow_mqtt31: fall back to MQTT 3.1; keep_broker_queue: see resume.py; ticks(): ms that wrap at 2**30;
     random(n): 0 to n - 1.
@@ -48,7 +48,7 @@ class Client(Links):
 
     Counters: sent, received, discarded, unhandled, dead_letters, unexpected (acknowledgements), reconnects.
 
-    Raises InvalidArgument.
+    Raises InvalidArgument, and StoreError where its store cannot be read.
     """
 
     # Options and callbacks that are seldom read. Those that every message needs are set on the instance, because an

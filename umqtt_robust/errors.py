@@ -11,8 +11,8 @@ MQTTError
     ├── Refused         the broker said no: args are ("connect", return code) or ("subscribe", topic filter)
     └── SessionPurged   in resume.py: the broker remembered a session that this client cannot vouch for
 
-The first three are raised at the call that caused them. LinkLost and what is below it never leave `Client.tick()`: they
-go to `Client.on_error` or `Client.on_disconnect` and into counters.
+The first three are raised at the call that caused them. LinkLost and what is below it, and a StoreError of what
+arrives, never leave `Client.tick()`: they go to `Client.on_error` or `Client.on_disconnect` and into counters.
 """
 
 from .base_errors import LinkLost, MQTTError, OutboxFull, ProtocolError

@@ -146,9 +146,10 @@ class Box:
         name = self._name(slot)
         data = self._read(name)
         if data:
-            kind, flags, packet_id, order, k = unpack_from(_HEAD, data)
+            kind = data[0]
             if not 0 < kind <= _LONG:
                 raise StoreError("%s%s has format %d: left as it is" % (self._path, name, kind))
+            kind, flags, packet_id, order, k = unpack_from(_HEAD, data)
             i = calcsize(_HEAD)
             lifetime = left = 0
             if kind == _LONG:

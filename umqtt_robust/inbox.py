@@ -1,7 +1,7 @@
 """A client whose messages wait until the program takes them: what aio.py and simple.py share."""
 
 from .client import Client
-from .errors import LinkLost
+from .errors import StoreError
 
 
 class Inbox(Client):
@@ -13,15 +13,16 @@ class Inbox(Client):
     """
 
     def __init__(self, *arguments, **options):
-        self.inbox = []
+        self.inbox = []  # [topic, payload, packet id or 0: nothing to acknowledge, whether at QoS 2]
+        self._taken = []  # the one that the program has
         self.inbox_size = options.pop("inbox_size", 32)
-        self._taken = self._large = None
+        self._large = None
         options.update(manual_ack=True, on_message=self._arrived, on_large=self._piece)
         Client.__init__(self, *arguments, **options)
 
     def _arrived(self, topic, payload):
         if len(self.inbox) < self.inbox_size or self.packet_id:
-            self.inbox.append((topic, payload, self.packet_id, self.reconnects))
+            self.inbox.append([topic, payload, self.packet_id, self.flags & 4])
         else:
             self.discarded += 1
 
@@ -30,24 +31,31 @@ class Inbox(Client):
             self._large = bytearray()
         self._large += chunk
         if len(self._large) == size:
-            self.inbox.append((topic, bytes(self._large), 0, 0))
+            self.inbox.append([topic, bytes(self._large), 0, 0])
             self._large = None
+
+    def _forget(self, session, unsure=True):
+        Client._forget(self, session, unsure)
+        # On another link the id may be that of another message, and if it is the same one, it comes again. At QoS 2
+        # it comes once in a session.
+        for message in self.inbox + self._taken:
+            if session or not message[3]:
+                message[2] = 0
 
     def take(self):
         """The message that came first, as (topic, payload); it is acknowledged by release()."""
         self.release()
         message = self.inbox.pop(0)
-        self._taken = message[2:]
-        return message[:2]
+        self._taken = [message]
+        return message[0], message[1]
 
     def release(self):
         """The program is done with the message that it took last."""
         taken = self._taken
-        self._taken = None
-        # On another link the id may be that of another message; if it is the same one, it comes again.
-        if taken and taken[0] and taken[1] == self.reconnects:
+        self._taken = []
+        if taken and taken[0][2]:
             try:
-                self.acknowledge(taken[0])
-            except LinkLost as error:
+                self.acknowledge(taken[0][2])
+            except StoreError as error:  # it comes again on another link
                 self._broken = error
             self._wait = 0  # tick() is due

@@ -3,8 +3,8 @@ from typing import Any
 from .client import Client
 
 class Inbox(Client):
-    # (topic, payload, packet id, link)
-    inbox: list[tuple[bytes, bytes, int, int]]
+    # [topic, payload, packet id or 0: nothing to acknowledge, whether at QoS 2]
+    inbox: list[list[Any]]
     inbox_size: int
     # arguments, options: those of Client; on_message, on_large and manual_ack are taken
     def __init__(self, *arguments: Any, inbox_size: int = 32, **options: Any) -> None: ...

@@ -147,16 +147,15 @@ class Incoming:
         for topic_filter, handler in self._handlers:
             if topic_filter == topic or self._matches and self._matches(topic_filter, topic):
                 route.append(handler)
-        if not route and self.on_message:
-            route.append(self.on_message)
         self.seen = topic
 
     def deliver(self, topic, payload):
         """Hands a message to every handler whose filter selects it; find_route() has looked at its topic."""
-        if not self._route:
-            self.unhandled += 1
-        for handler in self._route:
-            self.hand_over(handler, topic, payload)
+        for handler in self._route or (self.on_message,):
+            if handler:
+                self.hand_over(handler, topic, payload)
+            else:
+                self.unhandled += 1
 
     def hand_over(self, handler, topic, payload, k=0, p=0, end=0):
         """Calls a handler; with `end` a raw one, which takes (topic, payload, k, p, end) as buffer and offsets."""

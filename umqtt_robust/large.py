@@ -41,6 +41,11 @@ class Part:
 
     def feed(self, buf, i, n):
         """Takes what it needs from buf[i:n], which is not empty; returns the index of what it left."""
+        # No acknowledgement can come before the end of it: that it goes on counts as one.
+        session = self._session
+        session._asked_at = session.now
+        session._look_at = (session.now + session.ack_timeout) & 0x3FFFFFFF
+        session._ping = 0
         k = 1
         if self._topic_left < 0:
             self._topic_length = self._topic_length << 8 | buf[i]

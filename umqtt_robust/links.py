@@ -105,8 +105,6 @@ class Links(Session):
             wait = self._until - ticks_diff(self.now, self._since)
             if not 0 < wait <= self._until:
                 raise LinkLost("connect_timeout")
-        elif ticks_diff(self.now, self._since) >= _STABLE:
-            self.limit = self._brief = 0
         return wait
 
     def connect_packet(self):
@@ -163,7 +161,6 @@ class Links(Session):
         self._drop()
         if connected:
             self.reconnects += 1
-            self.tried = 0
             if not 0 <= lasted < _STABLE:
                 self.limit = self._brief = 0
             self._brief = self._brief + 1 if lasted < _BRIEF else 0

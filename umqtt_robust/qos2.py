@@ -65,7 +65,8 @@ class Part:
 
     def __init__(self, session):
         self._session = session
-        self._inbound = session.outbox.store.inbound or MemoryInbound()
+        store = session.outbox.store
+        self._inbound = store.inbound = store.inbound or MemoryInbound()
         # Messages that lay in the store before this start: their handler may have run.
         self._old = self._inbound.ids()
         self._open = []  # packet ids that the program has not acknowledged
@@ -80,7 +81,6 @@ class Part:
             return
         for packet_id in self._inbound.ids():
             self._give_up(packet_id)
-        self._open = []
         outbox = self._session.outbox
         for packet_id in outbox.released:
             self._change(packet_id, AWAIT_PUBREC, 0)
@@ -89,7 +89,11 @@ class Part:
     def _give_up(self, packet_id):
         # Its PUBREL will never come, and a stale id would swallow a new message. The message is ours since PUBREC.
         message = self._inbound.get(packet_id)
-        if packet_id not in self._open:
+        if message is None:  # the handler of another one was done with it
+            return
+        if packet_id in self._open:
+            self._open.remove(packet_id)
+        else:
             self._deliver(packet_id, message)
         self._remove(packet_id)
 

@@ -12,7 +12,7 @@ from .parts import load
 
 
 class SessionPurged(LinkLost):
-    """args[0]: the broker, as host:port."""
+    """args[0]: the broker, as host:port and, where there is one, path."""
 
 
 class Part:

@@ -20,7 +20,7 @@ class SendBuffer:
     def open(self, write):
         """A new link. write(buf, offset, size) returns how many bytes it took, 0 or None: none now; raises OSError."""
         self._write = write
-        self._body = None
+        self.body = None
         self._start = self.end = self._cut = self._body_at = 0
         self.written_at = self.now
 
@@ -36,8 +36,8 @@ class SendBuffer:
         j = len(topic) + (4 if packet_id else 2) if topic else 0
         n = k + j
         room = len(tx) - i - j - _FIXED_HEADER - _RESERVE
-        if room < k and (room < 0 or self._body is not None):
-            if i or self._body is not None or not j:
+        if room < k and (room < 0 or self.body is not None):
+            if i or self.body is not None or not j:
                 return False
             return self.put(head, load("packets").publish(topic, packet_id, payload))  # not even the topic fits
         tx[i] = head
@@ -62,7 +62,7 @@ class SendBuffer:
                 i += 2
         if room < k:
             self.end = self._cut = i
-            self._body = payload
+            self.body = payload
         else:
             self.end = k = i + k
             tx[i:k] = payload
@@ -89,7 +89,7 @@ class SendBuffer:
     def flush(self):
         """Writes what waits; True when nothing is left. Raises what write() raises."""
         while True:
-            body = self._body
+            body = self.body
             start = self._start
             end = self.end if body is None else self._cut
             if start < end:
@@ -103,7 +103,7 @@ class SendBuffer:
                     return False
                 self._body_at += n
                 if self._body_at == len(body):
-                    self._body = None
+                    self.body = None
                     self._body_at = 0
             else:
                 self._start = self.end = 0
@@ -113,4 +113,4 @@ class SendBuffer:
 
     def waits(self):
         """True while bytes wait for the link to take them."""
-        return self.end > 0 or self._body is not None
+        return self.end > 0 or self.body is not None

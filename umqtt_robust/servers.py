@@ -33,7 +33,8 @@ def parse(client, urls):
             from .transport import TCP as factory
 
             arguments = host, port
-        servers.append((factory, arguments, "%s:%d" % (host, port)))
+        # Packet ids belong to a broker, and one web server may lead to several.
+        servers.append((factory, arguments, "%s:%d%s" % (host, port, path if path != "/" else "")))
         secure.append(scheme[-1] == "s" and scheme != "ws")
     if not secure or True in secure and False in secure and not client.allow_plain:
         raise InvalidArgument("servers are none, or mix encrypted and plain without allow_plain")

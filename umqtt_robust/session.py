@@ -137,8 +137,9 @@ class Session(Subscriptions):
         if type(payload) is not bytes:
             payload = payload.encode() if isinstance(payload, str) else load("checks").copy(payload)
         flags = _PUBLISH | 1 if retain else _PUBLISH
-        if qos == 0 and (self.state == UP or not self.queue_qos0):
-            if self.state == UP and self._send(flags, topic, 0, payload):
+        up = self.state == UP
+        if qos == 0 and not (self.queue_qos0 and (not up or self.outbox.unsent())):
+            if up and self._send(flags, topic, 0, payload):
                 return 0
             self.discarded += 1
             return None
@@ -162,7 +163,7 @@ class Session(Subscriptions):
             raise
         self.pending += 1
         # When nothing waits before it:
-        if self.state == UP and self.in_flight < self.window and outbox.unsent() == packet_id:
+        if up and self.in_flight < self.window and outbox.unsent() == packet_id:
             self._send(flags, topic, packet_id, payload)
         return packet_id
 
@@ -232,12 +233,15 @@ class Session(Subscriptions):
         Raises LinkLost when the link is dead, and what the transport raises.
         """
         if self.state != UP:
-            if self.state == AWAIT_CONNACK:
-                self.out.flush()
+            self.out.flush()  # CONNECT
             return _NEVER
         if self._broken:
             raise self._broken
         self._pump()
+        if self.out.body is not None and self.out.written_at == self.now:
+            # No acknowledgement can come before the end of a large packet: that the link takes it counts as one.
+            self._heard_at = self._asked_at = self.now
+            self._look_at = (self.now + self.ack_timeout) & 0x3FFFFFFF
         wait = self.keep_alive()
         if self.in_flight:
             # No message can be due before the one that was due next when they were last looked at.

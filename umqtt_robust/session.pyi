@@ -27,7 +27,7 @@ class Session:
     on_large: _LargeHandler | None
     # on_acknowledged(packet_id)
     on_acknowledged: Callable[[int], object] | None
-    # on_dropped(packet_id, topic, payload, reason): policy.FULL or policy.EXPIRED
+    # on_dropped(packet_id, topic, payload, reason): policy.FULL, EXPIRED or UNREADABLE
     on_dropped: Callable[[int, bytes, bytes, int], object] | None
     on_error: Callable[[MQTTError | OSError | MemoryError], object] | None
     # on_dead_letter(topic, payload, error); payload is None of a message that came in pieces

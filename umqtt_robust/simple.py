@@ -12,6 +12,7 @@ from errno import ENOTCONN
 from .client import Will
 from .errors import InvalidArgument, Refused
 from .inbox import Inbox
+from .store import MemoryStore
 
 
 class MQTTException(Exception):
@@ -38,6 +39,9 @@ class MQTTClient:
         self.ssl_params = ssl_params
         self.cb = self.sock = self._will = self._client = self._error = None
         self._pinged = False
+        # Over all links, for sessions that the broker keeps: what waits for PUBREL, and the packet id used last.
+        self._store = MemoryStore()
+        self._pid = 0
 
     def set_callback(self, f):
         self.cb = f
@@ -64,7 +68,7 @@ class MQTTClient:
             % ("[%s]" % self.server if ":" in self.server else self.server, self.port),
             self.keepalive,
             clean_session,
-            None,
+            self._store,
             self._will,
             self.user or None,
             self.pswd if self.user else None,
@@ -75,6 +79,7 @@ class MQTTClient:
             on_error=self._failed,
             on_disconnect=self._failed,
         )
+        client.last_id = self._pid
         self._until(lambda: client.connected)
         self.sock = client.socket
         return bool(client.session_present)
@@ -121,6 +126,7 @@ class MQTTClient:
         client = self._poll(0)
         while True:
             packet_id = client.publish(topic, msg, qos, retain)
+            self._pid = client.last_id
             if packet_id is not None:
                 break
             self._poll(1000)

@@ -8,7 +8,7 @@ A store is a box of numbered slots with
     change(slot, flags, rank) stores new flags; rank: the place of its PUBREC among all
     tombstone(slot)           forgets it
     restore()                 what is stored, in the order of its put(): (slot, packet_id, flags, rank, lifetime) each
-    inbound                   where messages at QoS 2 wait for PUBREL, see qos2.MemoryInbound; None: in RAM
+    inbound                   where messages at QoS 2 wait for PUBREL, see qos2.MemoryInbound, which replaces None
 What a method wrote, and `session` when it is set, is durable when it returns; a method that cannot write raises
 StoreError and leaves what was stored before as it was.
 """

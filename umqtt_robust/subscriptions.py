@@ -16,7 +16,12 @@ _LEAVING = const(0x40)
 
 def checked(text, check):
     """A topic as bytes; unless it is plain, it is looked at by the function of topics.py that `check` names."""
-    plain = text.encode() if isinstance(text, str) else text
+    plain = text
+    if isinstance(text, str):
+        try:
+            plain = text.encode()
+        except UnicodeError:
+            pass  # the check says so
     if type(plain) is bytes and is_plain(plain) and len(plain) < 65536:
         return plain
     return getattr(load("topics"), check)(text)

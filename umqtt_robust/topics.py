@@ -12,18 +12,18 @@ def check_utf8(text, what="client_id"):
 
     Raises InvalidArgument when it is of another type, not UTF-8, holds U+0000 or is longer than 65535 bytes.
     """
-    if isinstance(text, str):
-        text = text.encode()
+    data = b""
     try:
-        str(text, "utf-8")
-        ill_formed = _ill_formed(text)
+        data = text.encode() if isinstance(text, str) else text
+        str(data, "utf-8")
+        ill_formed = not isinstance(data, bytes) or _ill_formed(data)
     except (TypeError, UnicodeError):
         ill_formed = True
     if ill_formed:
         raise InvalidArgument(what + " must be UTF-8, as str or bytes")
-    if len(text) > 65535 or b"\0" in text:
+    if len(data) > 65535 or b"\0" in data:
         raise InvalidArgument(what + " is too long or holds NUL")
-    return bytes(text)
+    return data
 
 
 def _ill_formed(text):

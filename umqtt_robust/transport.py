@@ -11,44 +11,40 @@ The others raise OSError when the link is broken, and none but wait() waits.
 
 import errno
 import select
-import socket
 
-from ._platform import Socket, poll
+from ._platform import Socket, const, getaddrinfo, poll
+
+_SOCK_STREAM = const(1)  # on every port
 
 
 class TCP:
     """A TCP connection. Resolving the name is the one thing here that can block: the ports have no other way."""
 
     def __init__(self, host, port):
-        self._addresses = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
+        self._addresses = getaddrinfo(host, port, 0, _SOCK_STREAM)
         self._connected = False
         self.socket = None
-        self._open_next()
+        self._next(OSError(errno.ECONNABORTED))
 
-    def _open_next(self):
+    def _next(self, failure):
+        # The next address; failure: of the last one, raised when there is none.
         self.close()
         if not self._addresses:
-            raise OSError(errno.ECONNABORTED)
+            raise failure
         entry = self._addresses.pop(0)
-        self.socket = sock = Socket(entry[0], socket.SOCK_STREAM)
-        sock.setblocking(False)
         try:
-            sock.setsockopt(6, 1, 1)  # TCP_NODELAY, which the unix port does not name: one write is one packet
-        except OSError:
-            pass  # a port without the option is only slower
-        self._poller = poll()
-        self._poller.register(sock, select.POLLIN | select.POLLOUT)
-        try:
+            self.socket = sock = Socket(entry[0], _SOCK_STREAM)
+            sock.setblocking(False)
+            try:
+                sock.setsockopt(6, 1, 1)  # TCP_NODELAY, which the unix port does not name: one write is one packet
+            except OSError:
+                pass  # a port without the option is only slower
+            self._poller = poll()
+            self._poller.register(sock, select.POLLIN | select.POLLOUT)
             sock.connect(entry[-1])
         except OSError as error:
             if error.errno != errno.EINPROGRESS:
-                self._failed(error)
-
-    def _failed(self, error):
-        if not self._addresses:
-            self.close()
-            raise error
-        self._open_next()
+                self._next(error)
 
     def ready(self):
         if not self._connected:
@@ -56,9 +52,9 @@ class TCP:
                 if event[1] & (select.POLLERR | select.POLLHUP):
                     try:
                         self.socket.readinto(bytearray(1))  # names the error
-                        self._failed(OSError(errno.ECONNABORTED))
+                        self._next(OSError(errno.ECONNABORTED))
                     except OSError as error:
-                        self._failed(error)
+                        self._next(error)
                 elif event[1] & select.POLLOUT:
                     self._connected = True
         return self._connected

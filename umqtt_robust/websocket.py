@@ -47,6 +47,7 @@ class _WebSocket:
         self._link = link
         key = _base64(os.urandom(16))
         self._accept = _base64(sha1((key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode()).digest())
+        host = "[%s]" % host if ":" in host else host
         self._out = (_REQUEST % (path, host, port, key)).encode()  # what the link has not taken yet
         self._taken = 0  # bytes of the program's that are in it
         self._answer = bytearray()  # to the handshake; None: it is done
@@ -69,7 +70,7 @@ class _WebSocket:
             if not n or len(self._answer) > _ANSWER:
                 raise UpgradeRefused("no answer to the handshake")
             if self._answer[-4:] == b"\r\n\r\n":
-                self._check(str(self._answer, "utf-8").split("\r\n"))
+                self._check("".join([chr(byte) for byte in self._answer]).split("\r\n"))  # not always UTF-8
         return True
 
     def _check(self, lines):
@@ -182,7 +183,7 @@ class _WebSocket:
 
     def waits(self, writing):
         """What to wait for: True for the link to take bytes; while the server upgrades it, there are none."""
-        return bool(self._out) or writing and self._answer is None or not self._link.ready()
+        return bool(self._out) or writing and self._answer is None
 
     def wait(self, ms, writing):
         self._link.wait(ms, self.waits(writing))

@@ -19,6 +19,8 @@ def micropython() -> None:
         pytest.skip(str(missing))
 
 
+# About 70 s on a quiet core.
+@pytest.mark.timeout(400)
 def test_no_power_cut_at_a_flash_operation_breaks_a_law():
     tally = flash_plan.sweep(CUTS, SEED)
     print(f"{tally.cuts} cuts, seed {SEED}")

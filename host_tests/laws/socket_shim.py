@@ -60,13 +60,11 @@ PORTS = (
 
 
 class Net:
-    """The network: one host, with addresses that answer or do not. Stands in for the module `socket` too.
+    """The network: one host, with addresses that answer or do not.
 
-    addresses: for each address of the host: "ok", "refused", "unreachable" or "silent". lookup_error: raised by
-    getaddrinfo.
+    addresses: for each address of the host: "ok", "refused", "unreachable", "silent" or "no such family": the system
+    makes no socket for it. lookup_error: raised by getaddrinfo.
     """
-
-    SOCK_STREAM = 1
 
     def __init__(self, port, world):
         self.port = port
@@ -80,9 +78,11 @@ class Net:
             raise self.lookup_error
         broker = self.world.brokers[int(host[4:])]
         kinds = ["refused" if self.world.unreachable or broker.down else one for one in self.addresses]
-        return [(2, 1, 0, "", (one, broker)) for one in kinds]
+        return [(10 if one == "no such family" else 2, 1, 0, "", (one, broker)) for one in kinds]
 
     def socket(self, family=2, kind=1):
+        if family != 2:
+            raise error(97)
         made = ShimSocket(self)
         self.sockets.append(made)
         return made
@@ -256,17 +256,15 @@ class Shim:
         self.worlds = []
 
     def __enter__(self):
-        self.saved = transport.Socket, transport.poll, transport.socket, transport.errno
-        transport.Socket = lambda family, kind: self.worlds[-1].net.socket()
+        self.saved = transport.Socket, transport.poll, transport.getaddrinfo, transport.errno
+        transport.Socket = lambda family, kind: self.worlds[-1].net.socket(family, kind)
         transport.poll = ShimPoll
         transport.errno = self.port
-        transport.socket = self
+        transport.getaddrinfo = self.getaddrinfo
         return self.make
 
     def __exit__(self, *unused):
-        transport.Socket, transport.poll, transport.socket, transport.errno = self.saved
-
-    SOCK_STREAM = 1
+        transport.Socket, transport.poll, transport.getaddrinfo, transport.errno = self.saved
 
     def getaddrinfo(self, host, port, family=0, kind=0):
         return self.worlds[-1].net.getaddrinfo(host, port, family, kind)

@@ -1,7 +1,7 @@
 """The order of acknowledgements [MQTT-4.6.0-2 to 4.6.0-4] and the packet ids in use [MQTT-2.3.1-4]."""
 
 from umqtt_testkit.portable import Rng, equal
-from world import Broker, Flash, World
+from world import Broker, Flash, World, publish
 
 HEAP = "4M"
 
@@ -310,3 +310,39 @@ def test_random_use_never_reuses_a_packet_id_or_breaks_an_order():
                 order.append(payload)
         if not broker.late:
             equal(order, [payload for _, payload, _ in sent], "seed %d" % seed)
+
+
+def test_a_handler_acknowledges_another_message_while_a_session_is_forgotten():
+    world = connected(manual_ack=True)
+    client = world.client
+    seen = []
+
+    def handler(topic, payload):
+        seen.append(payload)
+        client.acknowledge(2)
+
+    client.on_message = lambda topic, payload: seen.append(payload)
+    for packet_id in (1, 2):
+        world.wire.send(publish(b"down/x", b"%d" % packet_id, 2, packet_id))
+    world.wire.send(b"\x62\x02\x00\x02")
+    world.settle()
+    client.on_message = handler
+    world.brokers[0].lose_sessions = True
+    world.wire.break_now()
+    world.settle(5000)
+    equal(seen, [b"2", b"1"])
+    equal(len(world.wires), 2)
+
+
+def test_messages_at_qos_0_leave_in_the_order_of_publish_with_those_that_were_kept():
+    world = World(queue_qos0=True, tx_size=32)
+    client = world.client
+    for i in range(20):
+        client.publish(b"t", b"%d" % i)
+    client.on_connect = lambda session_present: client.publish(b"t", b"20")
+    assert world.run(lambda: client.connected)
+    client.publish(b"t", b"21")
+    assert world.run(lambda: not client.pending)
+    client.publish(b"t", b"22")
+    world.settle()
+    equal([payload for _, payload in world.taken()], [b"%d" % i for i in range(23)])

@@ -92,7 +92,7 @@ def test_a_blackhole_is_found_within_keep_alive():
 
 def test_the_next_address_of_a_name_is_tried():
     def test(make_world, port):
-        for first in ("refused", "unreachable"):
+        for first in ("refused", "unreachable", "no such family"):
             world = make_world()
             world.net.addresses = [first, first, "ok"]
             assert world.run(lambda world=world: world.client.connected, 2000), first

@@ -396,3 +396,18 @@ def test_a_handler_that_needs_another_part_while_a_session_is_forgotten():
     comes_back(world)
     equal(handled, [b"stored"])
     equal(broker.taken, [(b"t", b"reply")])
+
+
+def test_on_message_can_be_set_after_a_message_of_the_topic_came():
+    for qos in (1, 2):
+        world = connected()
+        client = world.client
+        client.on_message = None
+        world.brokers[0].send(b"c", b"down/x", b"nobody's", qos)
+        world.settle()
+        equal((client.unhandled, world.messages), (1, []))
+        for name in ("first", "second"):
+            client.on_message = lambda topic, payload, name=name, world=world: world.messages.append((name, payload))
+            world.brokers[0].send(b"c", b"down/x", b"x", qos)
+            world.settle()
+        equal((client.unhandled, world.messages), (1, [("first", b"x"), ("second", b"x")]))

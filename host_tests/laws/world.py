@@ -25,11 +25,13 @@ def every(total, step):
 
 
 class World:
-    """A client called c, its brokers, and the clock.
+    """A client called c, its brokers, and the clock. `kind` is the client's class.
 
     cuts: of the wires to come, as Wire takes them. unreachable: no broker answers. flash: the client's store is a
     DurableStore on it. program(world): what the program does at its start, also after a power cut.
     """
+
+    kind = Client
 
     def __init__(self, brokers=None, start=0, flash=None, program=None, **options):
         self.clock = FakeClock(start)
@@ -53,7 +55,7 @@ class World:
         if self.flash:
             self.options["store"] = DurableStore(self.flash)
         urls = tuple("mqtt://host%d" % i for i in range(len(self.brokers)))
-        self.client = client = Client(
+        self.client = client = self.kind(
             b"c", urls, ticks=self.clock.ticks_ms, transports={"mqtt": self._make}, **self.options
         )
         client.on_connect = lambda present: self.events.append(("connect", present))

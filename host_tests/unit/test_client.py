@@ -36,6 +36,13 @@ def test_urls():
         raises(InvalidArgument, parse_url, url)
 
 
+def test_servers_that_differ_in_their_path_are_different_brokers():
+    # The store remembers whose packet ids it holds.
+    urls = ("ws://h/a", "ws://h/b", "ws://h", "ws://h/")
+    servers = Client(b"c", urls, transports={"ws": lambda host, port, path: None}).servers
+    equal([name for _, _, name in servers], ["h:80/a", "h:80/b", "h:80", "h:80"])
+
+
 def test_bad_arguments_are_refused_at_the_call():
     for options in (
         {"keep_alive": -1},
@@ -50,6 +57,7 @@ def test_bad_arguments_are_refused_at_the_call():
     raises(InvalidArgument, Client, b"c", ())
     raises(InvalidArgument, Client, b"c", "mqtts://a")
     raises(InvalidArgument, Client, b"c\0", "mqtt://a")
+    raises(InvalidArgument, Client, "\ud800", "mqtt://a")
 
 
 def test_no_silent_downgrade_from_tls():
@@ -67,6 +75,8 @@ def test_bad_publishes_queue_nothing():
         (b"a\0", b""),
         ("x" * 65536, b""),
         (7, b""),
+        ("a\ud800", b""),
+        (bytearray(b"a"), b""),  # it could change while it is remembered
         ("a", 7),
         ("a", None),
         ("a", b"", 3),
@@ -74,7 +84,7 @@ def test_bad_publishes_queue_nothing():
         ("a", b"", 1, False, 0),
     ):
         raises(InvalidArgument, client.publish, *arguments)
-    for topic_filter in ("", "a/#/b", "a+", b"\0"):
+    for topic_filter in ("", "a/#/b", "a+", b"\0", "\ud800"):
         raises(InvalidArgument, client.subscribe, topic_filter)
         raises(InvalidArgument, client.on, topic_filter, print)
     raises(InvalidArgument, client.subscribe, "a", 3)

@@ -140,6 +140,21 @@ def test_the_request_names_path_host_and_protocol():
     assert link.up != begun()[1].up, "the key must differ"
 
 
+def test_the_request_to_an_ipv6_address_has_it_in_brackets():
+    link = Link()
+    WebSocket(lambda host, port, path: link)("::1", 8080, "/").ready()
+    assert b"Host: [::1]:8080" in link.up.split(b"\r\n"), link.up
+
+
+def test_an_answer_may_hold_bytes_that_are_not_utf_8():
+    ws, link = begun()
+    link.down.append(answer_to(link.up, Server=b"caf\xe9"))
+    assert ws.ready()
+    ws, link = begun()
+    link.down.append(answer_to(link.up, status=b"HTTP/1.1 403 Verboten f\xfcr alle"))
+    raises(UpgradeRefused, ws.ready)
+
+
 def test_the_handshake_goes_on_whatever_the_splits():
     ws, link = begun()
     whole = answer_to(link.up) + frame(b"first")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from umqtt_testkit.peer import Link, ScriptedPeer
-from umqtt_testkit.wire import Type, publish
+from umqtt_testkit.wire import Type, acknowledgement, publish
 
 HEAD = """
 from umqtt_robust.%s import MQTTClient
@@ -66,6 +66,9 @@ def test_robust_calls_a_connect_that_the_program_overrides(run):
     def script(peer):
         link = session(peer)
         link.answer(link.expect(Type.SUBSCRIBE))
+        # The reset would take a SUBACK with it that the program has not read yet.
+        link.send(publish(b"t", b"first", qos=1, packet_id=3))
+        link.expect(Type.PUBACK, packet_id=3)
         link.reset()
         link = session(peer)
         link.answer(link.expect(Type.SUBSCRIBE))
@@ -83,9 +86,10 @@ mine = Mine("old", "127.0.0.1", PORT, keepalive=30)
 mine.set_callback(c.cb)
 mine.connect()
 mine.wait_msg()
+mine.wait_msg()
 mine.disconnect()
 """
-    assert run(program, script, "robust") == ["got b't' b'late'"]
+    assert run(program, script, "robust") == ["got b't' b'first'", "got b't' b'late'"]
 
 
 def test_a_session_that_the_broker_kept_gives_its_messages_to_the_callback(run):
@@ -138,3 +142,50 @@ except OSError:
     print("OSError")
 """
     assert run(program, script) == ["OSError"]
+
+
+def test_a_message_at_qos_2_that_the_broker_releases_on_a_new_link_reaches_the_callback(run):
+    def script(peer):
+        link = session(peer)
+        link.send(publish(b"t", b"once", qos=2, packet_id=5))
+        link.expect(Type.PUBREC, packet_id=5)
+        link.reset()
+        link = session(peer, session_present=True)
+        link.send(acknowledgement(Type.PUBREL, 5))
+        link.expect(Type.PUBCOMP, packet_id=5)
+        link.send(publish(b"t", b"next"))
+        link.expect(Type.DISCONNECT)
+
+    program = """
+c.connect(clean_session=False)
+try:
+    c.wait_msg()
+except OSError:
+    print("OSError")
+c.connect(clean_session=False)
+c.wait_msg()
+c.wait_msg()
+c.disconnect()
+"""
+    assert run(program, script) == ["OSError", "got b't' b'once'", "got b't' b'next'"]
+
+
+def test_a_packet_id_that_a_kept_session_may_know_is_not_used_for_another_message(run):
+    ids = []
+
+    def script(peer):
+        for present in (False, True):
+            link = session(peer, session_present=present)
+            ids.append(link.expect(Type.PUBLISH, qos=2).packet_id)
+            link.close()
+
+    program = """
+for payload in (b"one", b"two"):
+    c.connect(clean_session=False)
+    try:
+        c.publish(b"t", payload, qos=2)
+    except OSError:
+        print("OSError")
+"""
+    assert run(program, script) == ["OSError"] * 2
+    assert ids[0] != ids[1], "the broker would take the second for the first"

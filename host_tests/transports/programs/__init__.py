@@ -27,12 +27,18 @@ class Program:
     def __init__(self, command: list[str], name: str, config: dict[str, Any]) -> None:
         path = ":".join(device_search_path())
         self._process = subprocess.Popen(
-            [*command, str(FOLDER / name), json.dumps(config)],
+            [*command, str(FOLDER / name)],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={"PYTHONPATH": path, "MICROPYPATH": f"{path}:.frozen", "PATH": "/usr/bin:/bin"},
             text=True,
         )
+        # Not an argument: MicroPython makes a qstr of each before it can catch anything, and dies ("uncaught NLR")
+        # of one above 255 bytes (set_sys_argv() in ports/unix/main.c).
+        assert self._process.stdin is not None
+        with self._process.stdin as stdin:
+            stdin.write(json.dumps(config) + "\n")
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
         self.printed: list[str] = []

@@ -1,4 +1,4 @@
-# What aio.Client promises, on either interpreter, against a broker: JSON {"url", "closed_url", "tls"}.
+# What aio.Client promises, on either interpreter, against a broker: reads JSON {"url", "closed_url", "tls"}.
 # With "refuses" only the case of a broker that refuses the first subscription.
 # Prints {"event": case, ...} after each case, then done.
 import asyncio
@@ -10,7 +10,7 @@ from umqtt_robust._platform import ticks_diff, ticks_ms
 from umqtt_robust.errors import InvalidArgument, LinkLost, Refused
 from umqtt_robust.store import MemoryStore
 
-config = json.loads(sys.argv[1])
+config = json.loads(sys.stdin.readline())
 made = {}
 if config.get("tls"):
     from umqtt_robust.tls import TLS

@@ -1,4 +1,4 @@
-# Connects to what never answers, for a second: JSON {"url", "tls"}. Prints how often it looked.
+# Connects to what never answers, for a second: reads JSON {"url", "tls"}. Prints how often it looked.
 import asyncio
 import json
 import sys
@@ -7,7 +7,7 @@ from umqtt_robust import aio
 from umqtt_robust.tls import TLS
 from umqtt_robust.websocket import WebSocket
 
-config = json.loads(sys.argv[1])
+config = json.loads(sys.stdin.readline())
 
 
 async def main():

@@ -1,11 +1,11 @@
-# Publishes at QoS 0 as fast as the link takes it, on either interpreter: JSON {"url", "tls", "count"}.
+# Publishes at QoS 0 as fast as the link takes it, on either interpreter: reads JSON {"url", "tls", "count"}.
 import json
 import sys
 
 from umqtt_robust import Client
 from umqtt_robust.tls import TLS
 
-config = json.loads(sys.argv[1])
+config = json.loads(sys.stdin.readline())
 client = Client("flood", config["url"], transports={"mqtts": TLS(**config["tls"])}, random=lambda n: 0)
 sent = refused = 0
 lost = []

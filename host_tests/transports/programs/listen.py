@@ -1,4 +1,4 @@
-# Waits for so many messages, on either interpreter: JSON {"url", "tls", "count"}.
+# Waits for so many messages, on either interpreter: reads JSON {"url", "tls", "count"}.
 import json
 import sys
 
@@ -6,7 +6,7 @@ from umqtt_robust import Client
 from umqtt_robust._platform import ticks_diff, ticks_ms
 from umqtt_robust.tls import TLS
 
-config = json.loads(sys.argv[1])
+config = json.loads(sys.stdin.readline())
 came = []
 client = Client("listener", config["url"], transports={"mqtts": TLS(**config["tls"])}, random=lambda n: 0)
 client.on_message = lambda topic, payload: came.append(payload)

@@ -1,9 +1,9 @@
-# Publishes over the example's serial transport and waits for its own messages: JSON {"tty", "examples", "count"}.
+# Publishes over the example's serial transport and waits for its own messages: reads JSON {"tty", "examples", "count"}.
 # The terminal is raw, and a read of it returns at once: as machine.UART with timeout=0, which no host has.
 import json
 import sys
 
-config = json.loads(sys.argv[1])
+config = json.loads(sys.stdin.readline())
 sys.path.insert(0, config["examples"])
 
 from uart_transport import Serial  # noqa: E402

@@ -1,4 +1,4 @@
-# What programs written for umqtt.simple and umqtt.robust do, on either interpreter: JSON {"server", "port", "case"}.
+# What programs for umqtt.simple and umqtt.robust do, on either interpreter: reads JSON {"server", "port", "case"}.
 import json
 import sys
 
@@ -6,7 +6,7 @@ from umqtt_robust import robust, simple
 from umqtt_robust.errors import InvalidArgument
 from umqtt_robust.simple import MQTTException
 
-config = json.loads(sys.argv[1])
+config = json.loads(sys.stdin.readline())
 server = config["server"]
 port = config["port"]
 got = []

@@ -1,6 +1,6 @@
 # Talks to itself through a broker, on either interpreter: what it publishes, it also subscribes to.
 #
-#   python talk.py JSON: {"url", "tls": keyword arguments of TLS or null, "count", "size", "errors", "seconds", ...}
+# Reads one line of JSON: {"url", "tls": keyword arguments of TLS or null, "count", "size", "errors", "seconds", ...}.
 #
 # Prints one JSON object a line: {"event": "connected" | "message" | "error" | "lost" | "done" | "timeout", ...}.
 # It ends when every message came back and is acknowledged, after `errors` errors, or after `seconds`.
@@ -83,4 +83,4 @@ def main(config):
     say("stopped", came=len(came), longest_tick_ms=longest, polls=polls, seconds=ticks_diff(ticks_ms(), began) / 1000)
 
 
-main(json.loads(sys.argv[1]))
+main(json.loads(sys.stdin.readline()))

@@ -1,0 +1,107 @@
+"""Messages that wait until the program takes them: each once at QoS 2 and acknowledged, wherever the link is cut."""
+
+from umqtt_testkit.portable import equal
+from world import Broker, Flash, World, every, publish
+
+from umqtt_robust.inbox import Inbox
+
+HEAP = "4M"
+
+
+class InboxWorld(World):
+    kind = Inbox
+
+    def start(self):
+        client = World.start(self)
+        client.on_message = client._arrived
+        client.subscribe(b"down/#", 2)
+        return client
+
+
+def connected(broker=None, **options):
+    world = InboxWorld([broker or Broker()], **options)
+    assert world.run(lambda: world.client.connected and world.client.subscribed)
+    return world
+
+
+def test_each_once_at_qos_2_and_acknowledged_wherever_the_link_is_cut():
+    for name, total in (("cut_down", 60), ("cut_up", 24)):
+        for at in every(total, 1):
+            world = connected()
+            client = world.client
+            broker = world.brokers[0]
+            setattr(world.wire, name, (world.wire.up if name == "cut_up" else world.wire.down_bytes) + at)
+            sent = [b"%d" % i for i in range(3)]
+            for payload in sent:
+                broker.send(b"c", b"down/x", payload, 2)
+            taken = []
+            while len(taken) < 3:
+                assert world.run(lambda client=client: client.inbox), (name, at)
+                taken.append(client.take()[1])
+                world.settle(1000)  # long enough for another link: the program is busy with this one
+            client.release()
+            assert world.run(lambda session=broker.session: not session.queue), (name, at, "not acknowledged")
+            world.settle(1000)
+            equal((taken, client.inbox), (sent, []), (name, at))
+            equal(world.faults(), [], (name, at))
+
+
+def test_what_waited_over_a_lost_session_acknowledges_nothing_of_the_new_one():
+    for qos in (1, 2):
+        world = connected()
+        client = world.client
+        broker = world.brokers[0]
+        broker.send(b"c", b"down/x", b"old", qos)
+        world.settle()
+        broker.lose_sessions = True
+        world.wire.break_now()
+        world.settle(5000)
+        assert client.connected
+        broker.send(b"c", b"down/x", b"new", qos)
+        world.settle()
+        equal(client.take(), (b"down/x", b"old"))
+        client.release()
+        world.settle()
+        equal([one.payload for one in broker.session.queue], [b"new"], "the program has not seen it")
+        equal(client.take(), (b"down/x", b"new"))
+        client.release()
+        world.settle()
+        equal(broker.session.queue, [])
+        equal(world.faults(), [])
+
+
+def test_a_stale_id_that_the_program_holds_swallows_no_new_message():
+    # The session was lost, and the CONNACK that said so: the broker begins again with the same packet ids.
+    world = connected()
+    client = world.client
+    world.wire.send(publish(b"down/x", b"old", 2, 1))
+    client.tick()
+    world.wire.send(b"\x62\x02\x00\x01")
+    client.tick()
+    equal(client.take(), (b"down/x", b"old"))
+    world.wire.send(publish(b"down/x", b"new", 2, 1))
+    client.tick()
+    client.release()
+    world.wire.send(b"\x62\x02\x00\x01")
+    client.tick()
+    equal(client.take(), (b"down/x", b"new"))
+    client.release()
+    world.settle()
+    equal(world.brokers[0].seen[-1], (0x70, b"\x00\x01"))
+
+
+def test_an_acknowledgement_that_the_store_refuses_ends_the_link_and_not_the_program():
+    world = connected(flash=Flash())
+    client = world.client
+    broker = world.brokers[0]
+    broker.send(b"c", b"down/x", b"once more", 2)
+    world.settle()
+    client.take()
+    world.flash.fail_at = world.flash.operations + 1
+    client.release()
+    assert world.run(lambda: client.inbox)
+    equal(type(world.of_kind("disconnect")[0]).__name__, "StoreError")
+    equal(client.take(), (b"down/x", b"once more"))
+    client.release()
+    world.settle()
+    equal(broker.session.queue, [])

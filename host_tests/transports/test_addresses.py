@@ -1,0 +1,57 @@
+"""Names and their addresses on CPython; host_tests/laws/test_ports.py has those of every port."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from umqtt_testkit.peer import ScriptedPeer
+
+from umqtt_robust import Client
+
+_PATIENCE_S = 60
+
+
+@pytest.fixture
+def silent_address() -> Iterator[tuple[str, int]]:
+    """An address that answers no attempt to connect: its queue is full."""
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.socket())
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for _ in range(4):
+            one = stack.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(server.getsockname())
+        yield server.getsockname()
+
+
+def drive(client: Client, done) -> None:
+    until = time.monotonic() + _PATIENCE_S
+    while not done():
+        assert time.monotonic() < until
+        client.poll(100)
+
+
+def test_after_an_address_that_does_not_answer_the_next_one_is_tried(monkeypatch, silent_address) -> None:
+    with ScriptedPeer(timeout_s=_PATIENCE_S) as peer:
+        addresses = [silent_address, (peer.host, peer.port)]
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments: list(found))
+        peer.run(lambda peer: peer.accept().accept_session() and None)
+        client = Client(b"c", "mqtt://two.example", connect_timeout=1000)
+        drive(client, lambda: client.connected)
+        client.disconnect()
+        drive(client, lambda: client.closed)
+
+
+@pytest.mark.parametrize("host", ["a..example", "a" * 64 + ".example"])
+def test_a_name_that_cannot_be_a_name_is_an_error_of_the_network(host: str) -> None:
+    errors: list[BaseException] = []
+    client = Client(b"c", f"mqtt://{host}", on_error=errors.append)
+    drive(client, lambda: errors)
+    assert isinstance(errors[0], OSError)
+    assert host in str(errors[0])

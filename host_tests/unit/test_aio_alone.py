@@ -1,0 +1,46 @@
+"""The asyncio client without a network; host_tests/transports has it with a broker."""
+
+import asyncio
+
+from umqtt_testkit.portable import equal
+
+from umqtt_robust import aio
+
+
+def offline(**options):
+    def refused(host, port, path):
+        raise OSError(111)
+
+    return aio.Client(b"c", "mqtt://h", transports={"mqtt": refused}, quiesce_ms=0, **options)
+
+
+def test_no_wait_is_longer_than_a_board_can_count():
+    # asyncio makes ms of the seconds, and a float there has 24 bits: 2**29 - 1 becomes 2**29, which ticks_add refuses.
+    waited = []
+
+    async def wait_for(awaited, seconds):
+        awaited.close()
+        waited.append(seconds)
+
+    saved = asyncio.wait_for
+    asyncio.wait_for = wait_for
+    try:
+        asyncio.run(offline(keep_alive=0)._rest(0x1FFFFFFF))
+    finally:
+        asyncio.wait_for = saved
+    assert 1 < waited[0] < 500000, waited
+
+
+def test_a_message_at_qos_0_that_is_given_up_before_there_is_a_link_is_counted():
+    async def main():
+        async with offline() as client:
+            waiting = asyncio.create_task(client.publish("a", b"x"))
+            await asyncio.sleep(0.01)
+            waiting.cancel()
+            try:
+                await waiting
+            except asyncio.CancelledError:
+                pass
+        equal(client.discarded, 1)
+
+    asyncio.run(main())
