@@ -5,9 +5,9 @@ import startup
 try:
     startup.begin()
     # Within the try: a file missing after a deployment cut short is a crash to be told about like any other.
-    from app import application
+    from app import start
 
-    application.build().run()
+    start.run()
 except BaseException as error:  # noqa: BLE001 - it is raised again
     import postmortem
 

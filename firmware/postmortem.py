@@ -54,7 +54,7 @@ def handle(error):
 def _let_go():
     # Of the application, which may have ended because it had no heap left. The traceback holds what it needs.
     for name in list(sys.modules):
-        if name.startswith(("app.", "umqtt_robust")) and name != "app.health":
+        if name.startswith(("app.", "umqtt_robust")):
             del sys.modules[name]
     if "app" in sys.modules:
         package = sys.modules["app"]
@@ -111,9 +111,8 @@ def hold_watchdog():
 
 
 def _watchdog():
-    # What the application left in its module, if it came that far.
-    health = sys.modules.get("app.health")
-    return health and health.watchdog
+    # What the application left there, if it came that far.
+    return getattr(startup, "watchdog", None)
 
 
 def _mark(boots, state):

@@ -37,6 +37,8 @@ _UNKNOWN = -1
 
 # The Startup of this boot, once begin() has run.
 now = None
+# machine.WDT once the application has started it: it cannot be stopped, so the prompt and a crash have to know it.
+watchdog = None
 
 
 class Startup:

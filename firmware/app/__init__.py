@@ -1,6 +1,7 @@
 """The firmware's application: readings of this board, published under one identity each.
 
-    application  builds the parts from the settings and runs the loop
+    start        makes the parts from the settings, by assembly and assembly_parts, and runs the application
+    application  the loop
     settings     settings.json and secrets.json, validated with errors that name the key
     identity     device id, and the boot id raised in flash once a boot
     clock        uptime that does not wrap, and the time of day once it is known
@@ -17,8 +18,8 @@ Beside the package, and never part of an update: startup.py chooses the version 
 ended it.
 
 May be imported here: umqtt_robust, startup, postmortem and MicroPython's own modules, nothing else. Modules of one
-board (network, machine) are imported by application.build() alone and passed in, so that the rest runs on a host
-unchanged.
+board (network, machine) are imported by assembly and assembly_parts alone and passed in, so that the rest runs on a
+host unchanged.
 """
 
 VERSION = "0.1.0"

@@ -18,16 +18,18 @@ _MOST_BYTES = 1024
 _MOST_JSON_BYTES = 1300
 _MOST_ENTRIES = 24
 _FOLDER = 0x4000
+# What every port takes for the place in a file.
+_MOST_OFFSET = 0x3FFFFFFF
 
 
 def run(board, args):
     path = args.get("path", "/")
     if not isinstance(path, str):
         raise CommandError("path: must be text, for instance /app")
-    parts = [part for part in path.split("/") if part]
+    parts = [part for part in path.split("/") if part not in ("", ".")]
     offset = args.get("offset", 0)
-    if not isinstance(offset, int) or offset < 0:
-        raise CommandError("offset: must be a whole number from 0")
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= _MOST_OFFSET:
+        raise CommandError("offset: must be a whole number from 0 to %d" % _MOST_OFFSET)
     _check(parts)
     path = "/".join(parts)
     full = board.folder + "/" + path
@@ -47,7 +49,8 @@ def _check(parts):
     if not parts:
         return
     allowed = parts[0] in _FOLDERS or len(parts) == 1 and parts[0] in _FILES
-    if not allowed or ".." in parts or "/".join(parts).startswith(_NOT):
+    # FAT takes MQTT for mqtt.
+    if not allowed or ".." in parts or "/".join(parts).lower().startswith(_NOT):
         raise CommandError("/%s may not be read; allowed are %s" % (
             "/".join(parts), ", ".join(["/" + name for name in _FOLDERS + _FILES])))
 

@@ -38,14 +38,14 @@ class Actions:
         """The result of a command. Raises CommandError and Later."""
         if name in _MODULES:
             return self._in_module("run", name, args)
-        return getattr(self, "_" + name)(args, order)
+        return getattr(self, "do_" + name)(args, order)
 
     def recover(self, name, args, order):
         """The same for a command that the end of the last run cut short."""
         if name == "set":
             return self._in_module("recover", name, args)
         if name == "reboot":
-            return self._ping(args, order)
+            return self.do_ping(args, order)
         if name == "pause":
             raise CommandError("the board restarted before its outbox was empty, and takes readings again")
         if name == "update":
@@ -73,7 +73,7 @@ class Actions:
         finally:
             forget("act_" + name, "crash", "settings_files", "settings")
 
-    def _ping(self, args, order):
+    def do_ping(self, args, order):
         board = self._board
         return {
             "boot": board.identity.boot,
@@ -85,14 +85,14 @@ class Actions:
             "free": gc.mem_free() if hasattr(gc, "mem_free") else None,
         }
 
-    def _pause(self, args, order):
+    def do_pause(self, args, order):
         if not self._board.telemetry:
             raise CommandError("safe mode takes no readings")
         self._board.telemetry.paused = True
         self._paused.append(order)
         raise Later
 
-    def _resume(self, args, order):
+    def do_resume(self, args, order):
         if not self._board.telemetry:
             raise CommandError("safe mode takes no readings; send reboot to leave it")
         # Whoever still waits for the outbox to empty is told the truth: it will not.
@@ -102,11 +102,11 @@ class Actions:
         self._board.telemetry.resume()
         return self._counts()
 
-    def _reboot(self, args, order):
+    def do_reboot(self, args, order):
         self._board.restart()
         raise Later
 
-    def _update(self, args, order):
+    def do_update(self, args, order):
         self._board.updater().begin(args, order)
         raise Later
 

@@ -1,7 +1,6 @@
 """The loop in which the parts of the application do their work."""
 
-import gc
-import sys
+from umqtt_robust.errors import StoreError
 
 # The loop looks after Wi-Fi and waiting replies at least this often, whatever the interval of the readings.
 _LONGEST_WAIT_MS = 1000
@@ -16,15 +15,18 @@ class Application:
         self._sleep_ms = sleep_ms
 
     def run(self):
-        """For ever. What is raised here is a bug of this program, never the state of the network."""
+        """For ever, or until the store fails; returns why. What is raised here is a bug, never the network's state."""
         board = self.board
-        while True:
-            wait_ms = self.step()
-            if board.wifi.connected or board.client.connected:
-                board.client.poll(wait_ms)
-            else:
-                # Attempts without a network would only lengthen the client's pauses between them.
-                self._sleep_ms(min(wait_ms, _WIFI_POLL_MS))
+        try:
+            while True:
+                wait_ms = self.step()
+                if board.wifi.connected or board.client.connected:
+                    board.client.poll(wait_ms)
+                else:
+                    # Attempts without a network would only lengthen the client's pauses between them.
+                    self._sleep_ms(min(wait_ms, _WIFI_POLL_MS))
+        except StoreError as error:
+            return str(error)
 
     def step(self):
         """One pass. Returns the milliseconds until the next one is due."""
@@ -48,26 +50,3 @@ class Application:
         if board.loop_timer:
             board.loop_timer.stop()
         return wait_ms
-
-
-def build(folder="/"):
-    """The Application of the settings in folder. Raises SettingsError, naming the key."""
-    import time
-
-    # What is needed once is forgotten before the next is loaded: it would take a quarter of the heap.
-    settings, secrets = _once("settings_files", "load", folder)
-    return Application(_once("assembly", "assemble", folder, settings, secrets), time.sleep_ms)
-
-
-def _once(module, function, *arguments):
-    """app.MODULE.FUNCTION(*arguments), and none of it is left behind."""
-    name = "app." + module
-    try:
-        return getattr(__import__(name, None, None, (function,)), function)(*arguments)
-    finally:
-        package = sys.modules["app"]
-        for each in (module, "settings"):
-            sys.modules.pop("app." + each, None)
-            if hasattr(package, each):
-                delattr(package, each)
-        gc.collect()

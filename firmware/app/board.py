@@ -4,12 +4,13 @@
 class Board:
     """folder: where settings.json lies, "" for the root; settings: dict; boots: startup.Startup; version: str.
 
-    application.build() adds identity, clock, client, status, log, gaps, crash_report, wifi, ntp, commands, health
+    start.py adds state_folder, identity, clock, client, status, log, gaps, crash_report, wifi, ntp, commands, health
     and restart (called, it restarts the board). telemetry, sensors and loop_timer are None in safe mode, ntp and
-    discovery where they are not wanted, sleeper where the board is always awake, update until a command needs it.
+    discovery where they are not wanted, sleeper where the board is always awake, update until a command needs it, and
+    wake but between the halves of the making.
     """
 
-    telemetry = loop_timer = sensors = sleeper = update = ntp = discovery = commands = None
+    telemetry = loop_timer = sensors = sleeper = update = ntp = discovery = commands = wake = None
 
     def __init__(self, folder, settings, boots, version):
         self.folder = folder

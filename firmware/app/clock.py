@@ -15,13 +15,15 @@ class Clock:
     """ticks_ms() and ticks_diff(end, start) are those of MicroPython's module time, wrap included.
 
     system_ms: a function giving Unix milliseconds, only where an operating system keeps the time of day; else
-    None. drift_ppm: how much this board's clock loses against true time (negative: gains), None until measured.
+    None. kept_by_system: bool, whether there is one. drift_ppm: how much this board's clock loses against true time
+    (negative: gains), None until measured.
     """
 
     def __init__(self, ticks_ms, ticks_diff, system_ms=None):
         self._ticks_ms = ticks_ms
         self._ticks_diff = ticks_diff
         self._system_ms = system_ms
+        self.kept_by_system = system_ms is not None
         self._last_ticks = ticks_ms()
         self._uptime_ms = 0
         self._unix_ms_at_boot = None

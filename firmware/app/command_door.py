@@ -85,7 +85,7 @@ class CommandDoor:
             command_id = json.loads(payload).get("id")
             reply = {"id": command_id, "ok": False, "result": "not carried out: not enough memory; send it again"}
             self._board.client.publish(self._board.identity.topic("reply"), json.dumps(reply).encode(), qos=1)
-        except (ValueError, AttributeError, OutboxFull, StoreError):
+        except (ValueError, AttributeError, OutboxFull, StoreError, MemoryError):
             pass  # no command, or no room to say so: it is counted
 
 

@@ -15,12 +15,12 @@ answered later.
 import json
 
 from app.ledger import Full
-from umqtt_robust.errors import OutboxFull, StoreError
+from umqtt_robust.errors import OutboxFull
 
 _MAX_COMMAND_BYTES = 900
 _MAX_ID_CHARACTERS = 64
 _MAX_REPLY_BYTES = 1600
-# Replies to what is no command, and to commands that find no room: kept in RAM; more than that are counted.
+# Replies to what is no command, and those that the flash has no room for: kept in RAM; more than that are counted.
 _MAX_WAITING_REPLIES = 8
 
 
@@ -44,7 +44,7 @@ class Commands:
         self._topic = topic
         self._ledger = ledger
         self._actions = actions
-        self._refusals = []
+        self._unkept = []
         self._recover = ledger.open()
         self.executed = 0
         self.repeated = 0
@@ -79,20 +79,20 @@ class Commands:
             self._run(order, command.get("id"), command.get("cmd"), args if args else {}, self._actions.recover)
         self._ledger_call(self._ledger.settle, self._client.is_pending)
         try:
-            while self._refusals:
-                self._client.publish(self._topic, self._refusals[0], qos=1)
-                self._refusals.pop(0)
+            while self._unkept:
+                self._client.publish(self._topic, self._unkept[0], qos=1)
+                self._unkept.pop(0)
             found = self._ledger.next_reply()
             while found:
                 self._ledger.publishing(found[0], self._client.publish(self._topic, found[1], qos=1))
                 found = self._ledger.next_reply()
-        except (OutboxFull, StoreError):
+        except OutboxFull:
             return  # they wait for room
 
     @property
     def busy(self):
         """True while a command is not done, or the broker lacks its reply."""
-        return bool(self._refusals or self._recover or self._ledger.busy)
+        return bool(self._unkept or self._recover or self._ledger.busy)
 
     def reply(self, order, ok, result):
         """Answer a command that raised Later. A second answer is none."""
@@ -127,22 +127,28 @@ class Commands:
         reply = encode_reply(command_id, ok, result)
         if len(reply) > _MAX_REPLY_BYTES:
             reply = encode_reply(command_id, False, "done, but the reply has more than %d bytes" % _MAX_REPLY_BYTES)
-        # Where the flash does not take it, the command stays known, and open: recover() answers it at the next start.
-        self._ledger_call(self._ledger.finish, order, reply)
+        # Where the flash does not take it, the command stays known, and open: recover() answers it once more.
+        if not self._ledger_call(self._ledger.finish, order, reply):
+            self._answer(reply)
 
     def _ledger_call(self, method, *arguments):
         try:
             method(*arguments)
             self.error = None
+            return True
         except OSError as error:
             self.error = "the ledger of commands: %r" % error
+            return False
 
     def _refuse(self, command_id, text):
+        self._answer(encode_reply(command_id, False, text))
+
+    def _answer(self, reply):
         # Published by step(), never from within the client's handler.
-        if len(self._refusals) == _MAX_WAITING_REPLIES:
+        if len(self._unkept) == _MAX_WAITING_REPLIES:
             self.unanswered += 1
             return
-        self._refusals.append(encode_reply(command_id, False, text))
+        self._unkept.append(reply)
 
 
 def encode_reply(command_id, ok, result):

@@ -11,7 +11,7 @@ import json
 import os
 from binascii import crc32
 
-from umqtt_robust.errors import OutboxFull, StoreError
+from umqtt_robust.errors import OutboxFull
 
 # End of the name: (unit, device class), as Home Assistant knows them.
 _KINDS = (
@@ -86,7 +86,7 @@ class Discovery:
     def _publish(self, client, metric, payload):
         try:
             client.publish(config_topic(self._board.identity.device_id, metric), payload, qos=1, retain=True)
-        except (OutboxFull, StoreError):
+        except OutboxFull:
             return False
         return True
 

@@ -1,13 +1,13 @@
 """Whether the application is healthy: that feeds the watchdog and confirms the boot.
 
-Healthy means that the loop runs and that readings are taken on schedule. The watchdog is fed by the loop alone, never
-by a timer: a loop that hangs, or goes round without doing its work, ends in a reset. A boot is confirmed by
+Healthy means that the loop runs and that readings are taken on schedule. The watchdog is fed by the loop alone: one
+that hangs for longer than watchdog_ms, or goes round without doing its work, ends in a reset. A boot is confirmed by
 CONFIRM_MS of healthy loop, or by the broker's acknowledgement of the first reading taken since. A version on trial
 needs the acknowledgement: what cannot be reached any more could not be updated again, so it is given up without one
 after TRIAL_MS.
 """
 
-from startup import RETRY
+import startup
 
 CONFIRM_MS = 60_000
 TRIAL_MS = 600_000
@@ -15,12 +15,6 @@ TRIAL_MS = 600_000
 RETRY_MS = 3_600_000
 # A reading may be late by its interval and this before the application counts as ill: a TLS handshake takes seconds.
 _LATE_MS = 30_000
-
-# The counter of the RP2040's watchdog has no more bits.
-_LONGEST_RP2_MS = 8388
-
-# machine.WDT once it runs: it cannot be stopped, so the prompt and a crash have to know it; see postmortem.py.
-watchdog = None
 
 
 class Health:
@@ -51,8 +45,8 @@ class Health:
         if not well:
             self._healthy_since = now
             return False
-        if watchdog:
-            watchdog.feed()
+        if startup.watchdog:
+            startup.watchdog.feed()
         if not self.confirmed:
             self._decide(now)
         return True
@@ -70,7 +64,7 @@ class Health:
         healthy_ms = now - self._healthy_since
         if self._boots.safe:
             if healthy_ms >= RETRY_MS:
-                self._end(lambda: self._boots.mark(RETRY))
+                self._end(lambda: self._boots.mark(startup.RETRY))
         elif self._delivered or healthy_ms >= CONFIRM_MS and not self._boots.on_trial:
             self.confirm()
         elif self._boots.on_trial and now >= TRIAL_MS:
@@ -102,31 +96,3 @@ class Health:
                 self._status.again()
         except OSError as error:
             self.error = "the boot is not confirmed in flash: %r" % error
-
-
-def start_watchdog(timeout_ms):
-    """Begin to be watched; where the board's longest timeout is shorter, with that. None where it has no watchdog."""
-    global watchdog
-    try:
-        from machine import WDT
-    except ImportError:
-        return None
-    try:
-        watchdog = WDT(timeout=timeout_ms)
-    except ValueError:
-        watchdog = WDT(timeout=min(timeout_ms, _LONGEST_RP2_MS))
-    return watchdog
-
-
-def reset_cause():
-    """Why the board started, as text for the status: power on, watchdog, reset, deep sleep, soft reset or unknown."""
-    try:
-        import machine
-
-        cause = machine.reset_cause()
-    except (ImportError, AttributeError):
-        return "unknown"
-    for name in ("PWRON", "WDT", "HARD", "DEEPSLEEP", "SOFT"):
-        if getattr(machine, name + "_RESET", None) == cause:
-            return name.lower()
-    return "unknown"

@@ -23,8 +23,3 @@ class Identity:
     def topic(self, leaf):
         """The topic name fleet/{device_id}/{leaf} as bytes."""
         return ("fleet/%s/%s" % (self.device_id, leaf)).encode()
-
-
-def hardware_id(unique_id):
-    """A device id from the bytes of machine.unique_id(): lower-case hex."""
-    return binascii.hexlify(unique_id).decode()

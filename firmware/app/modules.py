@@ -4,12 +4,12 @@ import gc
 import sys
 
 
-def forget(*names):
-    """Let go of the modules app.NAME. Whoever still holds something of them keeps what that needs."""
-    package = sys.modules["app"]
+def forget(*names, package="app"):
+    """Let go of the modules PACKAGE.NAME. Whoever still holds something of them keeps what that needs."""
+    holder = sys.modules.get(package)
     for name in names:
-        sys.modules.pop("app." + name, None)
+        sys.modules.pop(package + "." + name, None)
         # The package holds its modules too.
-        if hasattr(package, name):
-            delattr(package, name)
+        if holder and hasattr(holder, name):
+            delattr(holder, name)
     gc.collect()

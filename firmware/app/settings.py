@@ -202,9 +202,10 @@ def _is_host_and_port(text):
     host, port = text, ""
     if ":" in text and not text.endswith("]"):
         host, _, port = text.rpartition(":")
-        if not port.isdigit() or not 0 < int(port) < 65536:
+        # isdigit() of a host's Python takes the digits of every script.
+        if port.strip("0123456789") or not 0 < int(port or 0) < 65536:
             return False
-    return bool(host) and not [character for character in host if character in "/?# "]
+    return bool(host) and not [character for character in host if not "!" <= character <= "~" or character in "/?#"]
 
 
 def _wifi_problem(value):
@@ -217,7 +218,7 @@ def _wifi_problem(value):
 
 
 def _country_problem(value):
-    if value == "" or _is_text(value, 2, 2) and value.isalpha() and value.upper() == value:
+    if value == "" or _is_text(value, 2, 2) and "A" <= min(value) and max(value) <= "Z":
         return None
     return "must be \"\" or two capital letters (ISO 3166), for instance \"DE\""
 
@@ -255,8 +256,17 @@ def _sensors_problem(value):
         if (module, name) in names:
             # Their metrics would have the same names, and one of them would be lost.
             return where + "another one of %s has the same name; give each its own" % module
+        if not _is_finite(sensor):
+            return where + "numbers must be finite"
         names.append((module, name))
     return None
+
+
+def _is_finite(value):
+    # JSON has no infinity: what the board wrote for 1e999 could not be read at the next boot.
+    if isinstance(value, (dict, list)):
+        return all(_is_finite(part) for part in (value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, float) or value - value == 0
 
 
 def _update_url_problem(value):

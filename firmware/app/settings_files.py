@@ -46,7 +46,10 @@ def change(folder, key, value):
 
 
 def save(folder, file, values):
-    """Write values as JSON to file: after a power cut it holds either what it held or all of this. Raises OSError."""
+    """Write values as JSON to file: after a power cut it holds either what it held or all of this.
+
+    Raises OSError, and SettingsError when it cannot be read back.
+    """
     path = _path(folder, file)
     with open(path + ".new", "w") as stream:
         stream.write(json.dumps(values))
@@ -54,6 +57,7 @@ def save(folder, file, values):
         # littlefs is durable at close; an operating system needs to be told.
         if hasattr(os, "fsync"):
             os.fsync(stream.fileno())
+    _parsed(path + ".new", file)  # what cannot be read back must not take the place of what could
     try:
         os.rename(path + ".new", path)
     except OSError:
@@ -69,14 +73,18 @@ def _path(folder, file):
 def _read(folder, file, missing):
     for suffix in ("", ".new"):
         try:
-            with open(_path(folder, file) + suffix) as stream:
-                text = stream.read()
+            return _parsed(_path(folder, file) + suffix, file)
         except OSError:
             continue
-        try:
-            return json.loads(text)
-        except ValueError:
-            raise SettingsError(file, "", "is not JSON")
     if missing is None:
         raise SettingsError(file, "", "is not on the board; it must hold at least the list of brokers")
     return missing
+
+
+def _parsed(path, file):
+    with open(path) as stream:
+        try:
+            return json.loads(stream.read())
+        except ValueError:
+            # UnicodeError is a ValueError too.
+            raise SettingsError(file, "", "is not JSON")

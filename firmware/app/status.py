@@ -2,7 +2,7 @@
 
 import json
 
-from umqtt_robust.errors import OutboxFull, StoreError
+from umqtt_robust.errors import OutboxFull
 
 
 class Status:
@@ -48,5 +48,5 @@ class Status:
         """The packet id of the status, or 0 when the outbox has no room: call again later."""
         try:
             return client.publish(self.topic, self.payload(online, reason), qos=1, retain=True)
-        except (OutboxFull, StoreError):
+        except OutboxFull:
             return 0

@@ -94,11 +94,13 @@ class Telemetry:
         expires_in = self.expires_s * 1000 or None
         try:
             packet_id = self._client.publish(self._topic, record, qos=self.qos, expires_in=expires_in)
-        except (OutboxFull, StoreError):
+        except (OutboxFull, StoreError) as error:
             self.dropped += 1
             if self._gaps:
                 self._gaps.add(self._boot, seq)
-            return
+            if isinstance(error, OutboxFull):
+                return
+            raise  # start.py goes on without the flash
         self.published += 1
         if not self.first_id:
             self.first_id = packet_id
@@ -116,7 +118,7 @@ class Telemetry:
             del metrics[names.pop()]
             record = (head + encode_metrics(metrics) + "}").encode()
         if not self._too_large:
-            text = "a reading has at most %d bytes: the metrics after %s are left out" % (_MOST_BYTES, names[-1])
+            text = "a reading has at most %d bytes: the metrics after %s are left out" % (_MOST_BYTES, names[-1:])
             self._too_large = self._report("warning", text)
         return record
 

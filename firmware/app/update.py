@@ -76,17 +76,16 @@ class Updater:
         """A little of the work. Returns the milliseconds until more of it can be done, or None."""
         if not self._work:
             return None
-        text = None
         try:
             return next(self._work)
+        except StopIteration:
+            text = None
         except (CommandError, versions.ManifestError) as error:
             text = str(error)
         except OSError as error:
             text = "the flash refused: %r" % error
-        except MemoryError:
-            text = "not enough memory"
-        except StopIteration:
-            pass
+        except Exception as error:  # noqa: BLE001 - raised here it would come again after every restart: recover()
+            text = "failed: %r" % error
         self._work = None
         if self._source:
             self._source.end()
@@ -185,7 +184,7 @@ class Updater:
         if args.get("rollback"):
             return slot != args.get("from")
         manifest = self._board.folder + startup.folder_of(slot) + "/" + versions.MANIFEST
-        return slot != startup.BASE and versions.sha256_of(manifest) == args.get("sha256")
+        return slot != startup.BASE and versions.sha256_of(manifest) == args.get("sha256", "")
 
     # Files
 
@@ -263,10 +262,10 @@ class Updater:
         return self._board.clock.uptime_ms()
 
     def _check(self, args):
-        if not isinstance(args.get("version"), str) or not versions.is_hash(str(args.get("sha256"))):
+        if not isinstance(args.get("version"), str) or not versions.is_hash(args.get("sha256")):
             raise CommandError('update needs version, sha256 and url or mqtt: {"url": "http://…/", "sha256": "…"}')
         url = args.get("url")
-        if url is None and not args.get("mqtt"):
+        if not isinstance(url, str) and (url is not None or not args.get("mqtt")):
             raise CommandError("update needs url, or mqtt: true")
         allowed = self._board.settings.get("update_url")
         if url is not None and allowed and not url.startswith(allowed):

@@ -5,6 +5,7 @@ authority of secrets.json.
 """
 
 from app.commands import CommandError
+from umqtt_robust.errors import MQTTError
 
 _LONGEST_HEAD = 2048
 _PIECE = 256
@@ -15,7 +16,9 @@ def parse(url, transports):
     scheme, mark, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     host, _, port = host.partition(":")
-    if not mark or scheme not in ("http", "https") or not host or "@" in host or port and not port.isdigit():
+    port = port or ("443" if scheme == "https" else "80")
+    well = mark and scheme in ("http", "https") and host and "@" not in host
+    if not well or port.strip("0123456789") or not 0 < int(port) < 65536:
         raise CommandError("url must be like http://host:port/folder/")
     path = "/" + path
     if path[-1] != "/":
@@ -24,13 +27,13 @@ def parse(url, transports):
         factory = transports.get("mqtts")
         if not factory:
             raise CommandError("https needs tls.ca in secrets.json")
-        return factory, host, int(port or 443), path
+        return factory, host, int(port), path
     try:
         from umqtt_robust import TCP  # the library as it is deployed: one module
     except ImportError:
         from umqtt_robust.transport import TCP
 
-    return lambda host, port, path: TCP(host, port), host, int(port or 80), path
+    return lambda host, port, path: TCP(host, port), host, int(port), path
 
 
 class Http:
@@ -44,7 +47,6 @@ class Http:
         self._transport = None
 
     def open(self, sha256, offset):
-        """Raises OSError."""
         self.close()
         self._out = (
             "GET %s%s HTTP/1.0\r\nHost: %s:%d\r\nConnection: close\r\n%s\r\n"
@@ -56,11 +58,19 @@ class Http:
         self._rest = b""
         self._skip = 0
         self._left = None
-        self._transport = self._factory(self._host, self._port, self._folder)
 
     def read(self, buf):
-        """Raises OSError when the server is gone, or answers anything else."""
+        """Raises OSError when the server is gone, is not trusted, or answers anything else."""
+        try:
+            return self._read(buf)
+        except MQTTError as error:
+            # Of the transport: a certificate that is refused, or a clock that is not set, ends nothing for good.
+            raise OSError(repr(error))
+
+    def _read(self, buf):
         transport = self._transport
+        if not transport:
+            transport = self._transport = self._factory(self._host, self._port, self._folder)
         if not transport.ready():
             return None
         if self._out:
@@ -115,7 +125,7 @@ class Http:
         if code == b"200":
             self._skip = self._offset
         elif code != b"206":
-            raise OSError("the server answered %s" % lines[0].decode())
+            raise OSError("the server answered %r" % lines[0])
         for line in lines[1:]:
             name, _, value = line.partition(b":")
             if name.lower() == b"content-length" and value.strip().isdigit():

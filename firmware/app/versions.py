@@ -43,29 +43,36 @@ def sha256_of(path):
 def version_of(path):
     """The version that the manifest at `path` names. Raises ManifestError and OSError."""
     with open(path) as file:
-        head = file.readline(_LONGEST_LINE).strip()
+        head = _line(file).strip()
     if not head.startswith(_HEAD) or len(head) > 60:
-        raise ManifestError("does not begin with 'umqtt-manifest 1 VERSION'")
+        raise ManifestError("the manifest does not begin with 'umqtt-manifest 1 VERSION'")
     return head[len(_HEAD):]
 
 
 def entries(path):
     """(sha256, size, path) of each line of the manifest at `path`. Raises ManifestError and OSError."""
     with open(path) as file:
-        file.readline(_LONGEST_LINE)
+        _line(file)
         number = 1
         while True:
-            line = file.readline(_LONGEST_LINE)
+            line = _line(file)
             if not line:
                 return
             number += 1
             parts = line.split()
             if len(parts) != 3 or not line.endswith("\n") or not is_hash(parts[0]) or not parts[1].isdigit():
-                raise ManifestError("line %d is not 'SHA256 SIZE PATH'" % number)
+                raise ManifestError("line %d of the manifest is not 'SHA256 SIZE PATH'" % number)
             size = int(parts[1])
             if size > _LARGEST_FILE or not is_allowed(parts[2]):
                 raise ManifestError("line %d: %s may not be written" % (number, parts[2]))
             yield parts[0], size, parts[2]
+
+
+def _line(file):
+    try:
+        return file.readline(_LONGEST_LINE)
+    except UnicodeError:
+        raise ManifestError("the manifest is not UTF-8")
 
 
 def is_allowed(path):
@@ -81,7 +88,7 @@ def is_allowed(path):
 
 def is_hash(text):
     """True for a SHA-256 in hex."""
-    return len(text) == 64 and not text.strip("0123456789abcdef")
+    return isinstance(text, str) and len(text) == 64 and not text.strip("0123456789abcdef")
 
 
 def space_needed(size):

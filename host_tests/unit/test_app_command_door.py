@@ -107,6 +107,12 @@ def test_a_command_that_finds_no_memory_is_answered_and_may_come_again():
     for payload in (b"{", b"[]", b"\xff"):
         world.door.handle(_CMD, payload)
     equal((world.replies(), world.door.refused), (["1"], 4))
+    # Not even for the answer: counted, and nothing that stops the board.
+    publish = world.client.publish
+    world.client.publish = lambda *arguments, **options: no_memory()
+    world.send("1", "ping")
+    equal((world.replies(), world.door.refused), (["1"], 5))
+    world.client.publish = publish
     world.door._load = load
     world.send("1", "ping")
     equal(world.replies(), ["1", "1"])

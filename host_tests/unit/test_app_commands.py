@@ -142,6 +142,13 @@ def test_set_is_checked_written_and_applied():
         reply = world.send("bad" + args["key"], "set", **args)
         assert not reply["ok"] and args["key"] in reply["result"], reply
     assert not world.send("3", "set", key="interval_ms")["ok"]
+    # Both interpreters read it as infinity, and the board could not read what it wrote for that.
+    world.board.commands.handle(
+        _CMD,
+        b'{"id": "6", "cmd": "set", "args": {"key": "sensors", "value": [{"module": "bme280", "offset": 1e999}]}}',
+    )
+    reply = world.step()
+    assert not reply["ok"] and "finite" in reply["result"], reply
     equal(world.settings(), before)
     equal(world.send("4", "get", key="interval_ms")["result"], {"key": "interval_ms", "value": 500})
     assert not world.send("5", "get", key="password")["ok"]
@@ -218,8 +225,19 @@ def test_read_shows_files_of_the_allowed_folders_and_no_secret():
     equal((found["size"], len(found["text"].encode())), (1400, found["bytes"]))
     assert 250 <= found["bytes"] <= 1024
     equal(world.send("4", "read", path="app/big.py", offset=1398)["result"]["text"], "\u00e4")
+    equal(world.send("5", "read", path="/./app//./big.py", offset=1398)["result"]["path"], "/app/big.py")
+    for number, offset in enumerate((-1, 1 << 62, 1.5, True, "1")):
+        for path in ("/app", "/app/big.py"):
+            reply = world.send("offset%d%s" % (number, path), "read", path=path, offset=offset)
+            assert not reply["ok"] and reply["result"].startswith("offset: must be"), reply
+    equal(world.send("6", "read", path="/app/big.py", offset=5000)["result"]["bytes"], 0)
+    os.mkdir(world.root + "/state/mqtt")
+    with open(world.root + "/state/mqtt/session", "w") as file:
+        file.write("top secret")
     for number, path in enumerate(("/secrets.json", "//secrets.json", "app/../secrets.json", "/ca.pem", "../etc/passwd",
-                                   "state/mqtt/session", "/settings.json/../secrets.json", 7)):
+                                   "state/mqtt/session", "/settings.json/../secrets.json", 7, "./secrets.json",
+                                   "/state/./mqtt", "/state//mqtt/session", "./state/././mqtt/0", "state/MQTT",
+                                   "state/x/../mqtt")):
         reply = world.send("no%d" % number, "read", path=path)
         assert not reply["ok"] and "top secret" not in reply["result"], reply
 
@@ -294,6 +312,19 @@ def test_a_command_that_cannot_be_kept_is_not_carried_out():
     reply = world.send("1", "reboot")
     equal((reply["ok"], world.restarts), (False, 0))
     assert "cannot be kept in flash" in reply["result"]
+
+
+def test_a_reply_that_cannot_be_kept_goes_all_the_same_and_once_more_after_the_next_start():
+    def full(order, reply):
+        raise OSError(28)
+
+    world = World()
+    world.board.commands._ledger.finish = full
+    equal(world.send("1", "ping")["ok"], True)
+    equal(world.send("1", "ping")["ok"], True)
+    equal((len(world.replies()), world.board.commands.executed), (1, 1))
+    world.boot()
+    equal((world.step()["id"], len(world.replies())), ("1", 2))
 
 
 def test_the_oldest_ids_are_forgotten_first():

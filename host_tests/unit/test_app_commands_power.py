@@ -21,7 +21,7 @@ except ImportError:
 HEAP = "8M"
 TIMEOUT_S = 900
 FULL = bool(getenv and getenv("UMQTT_FULL_SWEEPS"))
-CUTS = None if FULL else 120
+CUTS = None if FULL else 60
 
 _COMMANDS = (
     ("1", "set", {"key": "interval_ms", "value": 500}),

@@ -1,6 +1,7 @@
 """No boot id comes twice, whatever happened to the flash that holds the counter."""
 
-from app.identity import Identity, hardware_id
+from app.hardware import hardware_id
+from app.identity import Identity
 from umqtt_testkit.portable import equal
 
 

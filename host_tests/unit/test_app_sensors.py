@@ -124,6 +124,15 @@ def test_a_sensor_that_cannot_be_made_is_tried_again_every_half_minute():
     equal([level for level, _ in _texts(log)], ["warning", "info"])
 
 
+def test_the_time_that_a_sensor_needs_is_whole_milliseconds_and_never_less_than_it_says():
+    for said, lead_ms in ((750, 750), (750.0, 750), (0.5, 1), (10.2, 11), ("long", 0), (float("inf"), 0)):
+        _, log, sensors = _build()
+        slow = _Slow({"temp_c": 1})
+        slow.lead_ms = said
+        _configure(sensors, "test_slow", lambda made=slow: made)
+        equal((repr(sensors.lead_ms), len(_texts(log))), (repr(lead_ms), 0 if lead_ms else 1))
+
+
 def test_a_sensor_that_needs_time_is_read_only_when_it_was_started():
     _, _, sensors = _build()
     slow = _Slow({"temp_c": 1})

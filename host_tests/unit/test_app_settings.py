@@ -55,21 +55,23 @@ def test_every_bad_value_names_its_key():
     for key, values in (
         ("device_id", (1, "", "a/b", "a+b", "a#", "a b", "x" * 65, "é")),
         ("brokers", ([], "mqtt://a", [1], ["http://a"], ["mqtt://"], ["mqtt://a:0"], ["mqtt://a:65536"],
-                     ["mqtt://a:"], ["mqtt://a:b"], ["mqtt://a/b"], ["mqtt://u:p@a"], ["mqtts://a", "mqtt://b"])),
+                     ["mqtt://a:"], ["mqtt://a:b"], ["mqtt://a:²"], ["mqtt://a:٣"], ["mqtt://ä"], ["mqtt://a\x00"],
+                     ["mqtt://a/b"], ["mqtt://u:p@a"], ["mqtts://a", "mqtt://b"])),
         ("interval_ms", (0, 9, -1, 86400001, 1.5, "1000", None, True)),
         ("keep_alive", (-1, 65536, 1.5, "60", None, False)),
         ("outbox", (0, -1, 10001, 2.5, "64", None, True)),
         ("telemetry_qos", (0, 3, "1", None, True, 1.0)),
         ("expires_s", (-1, 31536001, 0.5, None, False)),
         ("wifi", ("net", [1], [""], ["x" * 33])),
-        ("country", (None, "de", "D", "DEU", 49, "D1")),
+        ("country", (None, "de", "D", "DEU", 49, "D1", "Ä", "ÄÖ")),
         ("hostname", ("", "-a", "a-", "a_b", "a.b", "x" * 33, 5)),
         ("power_save", (0, 1, None, "yes")),
-        ("ntp_host", (5, "a:b", "a:0", ":123", "a b", "http://a")),
+        ("ntp_host", (5, "a:b", "a:0", "a:²", "a\nb", ":123", "a b", "http://a")),
         ("log_level", ("verbose", None, 3, [])),
         ("sensors", ({}, ["dht22"], [{}], [{"module": 3}], [{"module": ""}], [{"module": "../x"}], [{"module": "1x"}],
                      [{"module": "dht22", "name": 4}], [{"module": "dht22", "name": "a b"}], [sensor, sensor],
-                     [{"module": "a", "name": str(n)} for n in range(17)])),
+                     [{"module": "a", "name": str(n)} for n in range(17)], [{"module": "a", "x": float("inf")}],
+                     [{"module": "a", "x": [{"y": float("nan")}]}], [{"module": "a", "x": {"y": -float("inf")}}])),
         ("watchdog_ms", (-1, 999, 3600001, None, True)),
         ("sleep_s", (-1, 604801, 1.5, None)),
         ("home_assistant", (0, "on", None)),
@@ -90,7 +92,8 @@ def test_every_key_has_values_that_are_accepted():
         "outbox": (1, 10000), "telemetry_qos": (1, 2), "expires_s": (0, 31536000), "wifi": ([], ["é" * 16]),
         "country": ("", "DE"), "hostname": (None, "pump-7", "x" * 32), "power_save": (True, False),
         "ntp_host": (None, "", "pool.ntp.org", "192.168.1.2", "127.0.0.1:12345"), "log_level": settings.LEVELS,
-        "sensors": ([], [{"module": "dht22", "pin": 4, "name": "cellar"}, {"module": "dht22", "pin": 5}]),
+        "sensors": ([], [{"module": "dht22", "pin": 4, "name": "cellar"}, {"module": "dht22", "pin": 5}],
+                    [{"module": "a", "x": [1.5, None, True, {"y": "inf"}]}]),
         "watchdog_ms": (0, 1000, 3600000), "sleep_s": (0, 604800), "home_assistant": (True, False),
         "update_url": (None, "https://updates.example/pumps/"), "board": (None, "ESP32_GENERIC_S3"),
     }  # fmt: skip
@@ -175,6 +178,30 @@ def test_a_bad_change_leaves_the_file_alone():
             error = raises(SettingsError, settings_files.change, folder.path, key, value)
             assert error.key in (key, "tls.ca"), str(error)
             equal(folder.read(), before)
+
+
+def test_what_cannot_be_read_back_does_not_replace_what_could():
+    before = json.dumps(_GOOD)
+    with _Folder(settings=before) as folder:
+        whole = json.dumps
+
+        class Torn:
+            dumps = staticmethod(lambda values: whole(values)[:-9])
+            loads = staticmethod(json.loads)
+
+        settings_files.json = Torn
+        try:
+            raises(SettingsError, settings_files.change, folder.path, "interval_ms", 5000)
+        finally:
+            settings_files.json = json
+        equal(folder.read(), before)
+
+
+def test_what_is_not_utf_8_is_named():
+    with _Folder() as folder:
+        with open(folder.path + "/settings.json", "wb") as file:
+            file.write(b'{"brokers": ["\xff"]}')
+        equal(str(raises(SettingsError, settings_files.load, folder.path)), "settings.json: is not JSON")
 
 
 def test_a_cut_between_remove_and_rename_on_fat_loses_nothing():

@@ -7,6 +7,8 @@ from app import telemetry
 from app.telemetry import Telemetry, encode_metrics
 from umqtt_testkit.portable import Rng, equal, raises
 
+from umqtt_robust.errors import StoreError
+
 _TOPIC = b"fleet/pump-7/telemetry"
 
 
@@ -117,6 +119,17 @@ def test_every_reading_is_published_or_noted_as_a_gap():
         equal(part.published + part.dropped, part.seq)
 
 
+def test_a_reading_that_the_flash_does_not_take_is_noted_and_the_error_passed_on():
+    def broken(topic, payload, qos, expires_in):
+        raise StoreError("cannot write")
+
+    client = fakes.Client()
+    client.publish = broken
+    _, _, part = _build(client)
+    raises(StoreError, part.step)
+    equal((part._gaps.noted, part.seq, part.dropped), ([0], 1, 1))
+
+
 def test_qos_and_expiry_are_those_asked_for():
     client = fakes.Client()
     ticks, _, part = _build(client)
@@ -140,6 +153,14 @@ def test_a_record_is_bounded_and_says_once_what_it_lacks():
         assert len(json.loads(payload)["m"]) > 30
     equal(len(log.records), 1)
     assert "at most 900 bytes" in log.records[0][1]
+
+
+def test_a_metric_whose_name_alone_is_too_long_leaves_an_empty_reading():
+    client = fakes.Client()
+    ticks, log, part = _build(client, _Sensors({"x" * 900: 1}))
+    part.step()
+    equal(_records(client)[0]["m"], {})
+    assert "after [] are left out" in log.records[0][1], log.records
 
 
 def test_sensors_that_need_time_are_started_so_long_before_every_reading():

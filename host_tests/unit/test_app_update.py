@@ -8,9 +8,12 @@ import _app_fakes as fakes
 from app import versions
 from app.commands import CommandError
 from app.update import Updater
+from app.update_http import Http
 from startup import BASE, NONE, Startup
 from umqtt_testkit.flash import ROOT, PowerCutFlash
 from umqtt_testkit.portable import equal, raises
+
+from umqtt_robust.errors import LinkLost
 
 try:
     from os import getenv
@@ -259,12 +262,15 @@ def test_what_is_no_manifest_is_refused():
                  b"umqtt-manifest 1 2\nabc 1 app/x\n",
                  b"umqtt-manifest 1 2\n" + b"0" * 64 + b" -1 app/x\n",
                  b"umqtt-manifest 1 2\n" + b"0" * 64 + b" 1 app/x",
-                 b"umqtt-manifest 1 2\n" + b"x" * 40000):
+                 b"umqtt-manifest 1 2\n" + b"x" * 40000,
+                 b"\xff\xfe", b"umqtt-manifest 1 2\n\xff\xfe\n",
+                 b"umqtt-manifest 1 2\n" + b"0" * 64 + b" 1 app/\xff\n"):
         root = fresh()
         board = Board(root, boot(root), NEW, "2")
         board.source.objects[sha256(text)] = text
         board.update(sha256=sha256(text))
         equal((board.restarts, [ok for ok, _ in board.commands.replies]), (0, [False]), repr(text[:40]))
+        assert "manifest" in board.commands.replies[0][1] or len(text) > 32768, board.commands.replies
 
 
 def test_an_update_that_does_not_fit_is_refused_before_a_file_is_touched():
@@ -291,8 +297,10 @@ def test_commands_that_are_wrong_are_refused():
     root = fresh()
     board = Board(root, boot(root), NEW, "2")
     good = board.args
-    for change in ({"sha256": "abc"}, {"sha256": None}, {"version": 2}, {"mqtt": None}, {"url": "ftp://x/"},
-                   {"url": "http://user@host/"}, {"url": "https://host/"}, {"url": "http://host:x/"}):
+    for change in ({"sha256": "abc"}, {"sha256": None}, {"sha256": int("1" * 64)}, {"sha256": ["0"] * 64},
+                   {"version": 2}, {"mqtt": None}, {"url": 7}, {"url": ["http://host/"]}, {"url": "ftp://x/"},
+                   {"url": "http://user@host/"}, {"url": "https://host/"}, {"url": "http://host:x/"},
+                   {"url": "http://host:²/"}, {"url": "http://host:65536/"}):
         args = dict(good)
         args.update(change)
         raises(CommandError, board.updater.begin, args, 1)
@@ -300,6 +308,86 @@ def test_commands_that_are_wrong_are_refused():
     raises(CommandError, board.updater.begin, dict(good, url="http://10.0.0.2/"), 1)
     board.updater.begin(good, 1)
     raises(CommandError, board.updater.begin, good, 2)
+
+
+def test_a_mistake_in_the_update_itself_is_answered_and_does_not_end_the_application():
+    root = fresh()
+    board = Board(root, boot(root), NEW, "2")
+
+    def mistaken(name, offset):
+        raise AttributeError("mistaken")
+
+    board.source.open = mistaken
+    board.update()
+    equal((board.restarts, board.source.ended), (0, True))
+    equal(board.commands.replies, [(False, "failed: %r" % AttributeError("mistaken"))])
+
+
+def test_an_update_without_a_hash_that_the_power_cut_short_was_not_done():
+    root = fresh()
+    Board(root, boot(root), NEW, "2").update()
+    boots = boot(root, True)
+    os.remove(root + "/ota/a/" + versions.MANIFEST)
+    board = Board(root, boots, NEW, "2")
+    raises(CommandError, board.updater.recover, {"mqtt": True, "version": "2"}, 1)
+
+
+class Transport:
+    """Answers a request with `answer`, a few bytes at a time."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.asked = b""
+
+    def ready(self):
+        return True
+
+    def write(self, buf, offset, size):
+        self.asked += bytes(buf[offset:offset + size])
+        return size
+
+    def read(self, buf, offset):
+        n = min(len(buf), len(self.answer), 7)
+        buf[:n] = self.answer[:n]
+        self.answer = self.answer[n:]
+        return n
+
+    def close(self):
+        pass
+
+
+def fetched(answer, offset=0):
+    """What an object of a web server is that answers so."""
+    http = Http("https://host/folder", {"mqtts": lambda host, port, path: Transport(answer)})
+    http.open("0" * 64, offset)
+    buf = bytearray(100)
+    data = b""
+    n = None
+    while n != 0:
+        n = http.read(buf)
+        data += bytes(buf[:n or 0])
+    return data
+
+
+def test_a_web_server_may_write_the_names_of_its_header_fields_as_it_likes():
+    for name in (b"Content-Length", b"content-length", b"CONTENT-LENGTH"):
+        equal(fetched(b"HTTP/1.1 200 OK\r\n" + name + b": 5\r\n\r\nhello"), b"hello")
+        equal(fetched(b"HTTP/1.1 200 OK\r\n" + name + b": 5\r\n\r\nhello", 2), b"llo")
+        raises(OSError, fetched, b"HTTP/1.1 200 OK\r\n" + name + b": 6\r\n\r\nhello")
+
+
+def test_what_a_web_server_does_wrong_is_an_error_of_the_network():
+    for answer in (b"", b"\r\n\r\n", b"HTTP/1.0 404 Nothing\r\n\r\n", b"HTTP/1.0 \xff\xfe\r\n\r\n", b"x" * 3000):
+        raises(OSError, fetched, answer)
+
+
+def test_a_transport_that_cannot_be_made_yet_is_an_error_of_the_network():
+    def too_early(host, port, path):
+        raise LinkLost("set the clock before TLS")
+
+    http = Http("https://host/", {"mqtts": too_early})
+    http.open("0" * 64, 0)
+    assert "clock" in str(raises(OSError, http.read, bytearray(9)))
 
 
 # The power cut at every flash operation

@@ -3,7 +3,7 @@
 import os
 
 import _app_fakes as fakes
-from app import health
+import startup
 from app.health import CONFIRM_MS, RETRY_MS, TRIAL_MS, Health
 from app.status import Status
 from startup import CONFIRMED, RETRY, Startup
@@ -44,7 +44,7 @@ class World:
         self.restarts = 0
         self.status = Status(fakes.identity(), "1", "boot", {"trial": True})
         self.health = Health(self.client, clock, self.telemetry, self.boots, self._restart, self.status)
-        self.dog = health.watchdog = Dog()
+        self.dog = startup.watchdog = Dog()
 
     def _restart(self):
         self.restarts += 1

@@ -73,7 +73,8 @@ class Sensors:
     def _make(self, place):
         place.again_ms = self._clock.uptime_ms() + _MAKE_AGAIN_MS
         place.sensor = place.make()
-        self.lead_ms = max(self.lead_ms, getattr(place.sensor, "lead_ms", 0))
+        # Up to a whole number, whatever a driver says: what waits takes no other.
+        self.lead_ms = max(self.lead_ms, int(getattr(place.sensor, "lead_ms", 0) + 0.999))
 
     def _start(self, place):
         place.sensor.start()

@@ -1,0 +1,98 @@
+"""The second half of making the application: radio, time, readings and commands, for the client that is there.
+
+See assembly.py, the first half.
+"""
+
+import os
+import sys
+
+from app.command_door import CommandDoor
+from app.health import Health
+from app.restart import Restart, hardware_reset
+from app.wifi import Wifi
+
+_NTP_HOST = "pool.ntp.org"
+
+
+def add_parts(board, secrets):
+    """To the Board of assembly.assemble(). Raises SettingsError, naming the key."""
+    client, clock, settings, boots, log = board.client, board.clock, board.settings, board.boots, board.log
+    board.crash_report = _crash_report(board.state_folder, log.report)
+    board.restart = Restart(client, clock, board.status, boots, hardware_reset)
+    board.wifi = Wifi(_network() if settings["wifi"] else None, settings, secrets["wifi"], log.report)
+    board.ntp = _ntp(board)
+    if not boots.safe:
+        _add_telemetry(board)
+    board.wake = None
+    command_topic = board.identity.topic("cmd")
+    board.commands = CommandDoor(board, board.state_folder + "/commands")
+    client.on(command_topic, board.commands.handle)
+    client.subscribe(command_topic, qos=2)
+    board.health = Health(client, clock, board.telemetry, boots, board.restart, board.status)
+
+
+def _add_telemetry(board):
+    # What safe mode does without.
+    from app.sensors import Sensors
+    from app.sensors.system import LoopTimer, System
+    from app.telemetry import Telemetry
+
+    clock, settings, report = board.clock, board.settings, board.log.report
+    board.loop_timer = LoopTimer(clock)
+    board.sensors = sensors = Sensors(clock, report)
+    sensors.add("system", System(clock, board.loop_timer, board.wifi))
+    if sys.platform in ("esp32", "rp2"):
+        sensors.configure({"module": "chip"})
+    for entry in settings["sensors"]:
+        sensors.configure(entry)
+    board.telemetry = Telemetry(
+        board.client, board.identity, clock, sensors, settings["interval_ms"], report, board.gaps,
+        settings["telemetry_qos"], settings["expires_s"],
+    )  # fmt: skip
+    if settings["home_assistant"] or _exists(board.state_folder + "/discovery"):
+        board.discover(settings["home_assistant"])
+    if settings["sleep_s"]:
+        board.sleep(board.wake)
+
+
+def _crash_report(state_folder, report):
+    # Only where there is something to tell.
+    if not _exists(state_folder + "/traceback.txt"):
+        return None
+    from app.crash import CrashReport
+
+    return CrashReport(report)
+
+
+def _ntp(board):
+    host = board.settings["ntp_host"]
+    if host is None:
+        # An operating system keeps the time itself.
+        host = "" if board.clock.kept_by_system else _NTP_HOST
+    if not host:
+        return None
+    import machine
+
+    from app.ntp import Ntp
+
+    rtc = machine.RTC() if hasattr(machine, "RTC") else None
+    return Ntp(board.clock, host, board.wifi, board.log.report, rtc)
+
+
+def _network():
+    try:
+        import network
+    except ImportError:
+        # Its module is not kept for what hardly ever happens.
+        from app.settings import SettingsError
+
+        raise SettingsError("settings.json", "wifi", "must be empty: this board has no Wi-Fi")
+    return network
+
+
+def _exists(path):
+    try:
+        os.stat(path)
+        return True
+    except OSError:
+        return False

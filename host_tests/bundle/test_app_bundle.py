@@ -1,0 +1,160 @@
+"""The bundle of the firmware that goes onto boards is the firmware of the readable modules, and takes less heap.
+
+`make prove-firmware` (UMQTT_FULL_SWEEPS=1) runs all of the firmware's unit tests on it, `make test` some of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from umqtt_kit import shorten
+from umqtt_kit.app_bundle import BUNDLES, AppBundle, public_names
+from umqtt_kit.bundle import Bundle, library_folder
+from umqtt_kit.data import firmware_folder
+from umqtt_kit.mpy_cross import compile_file
+from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+
+_TESTS = Path(__file__).resolve().parents[1]
+_UNITS = sorted((_TESTS / "unit").glob("test_app_*.py"))
+# The sweeps of power cuts are about the flash, and as true of the readable modules.
+_SAMPLE = "not power"
+
+try:
+    micropython_command("1M")
+except MicroPythonMissing as missing:
+    pytest.skip(str(missing), allow_module_level=True)
+
+
+def _compile(sources: Mapping[str, str], folder: Path) -> None:
+    def one(name: str) -> None:
+        path = name.replace(".", "/")
+        source = folder / "sources" / f"{name}.py"
+        source.write_text(sources[name])
+        compile_file(source, folder / f"{path}.mpy", "app" if name == "app.__init__" else f"{path}.py", 2)
+
+    (folder / "sources").mkdir()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(one, sources))
+
+
+def _run(program: str, *search: Path) -> subprocess.CompletedProcess[str]:
+    head = f"import sys\nsys.path[:] = {[str(folder) for folder in search]}\n"
+    return subprocess.run(
+        [*micropython_command("1M"), "-c", head + program], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.timeout(600)
+def test_the_firmwares_units_hold_for_its_bundle(tmp_path: Path):
+    firmware = firmware_folder()
+    looked_at = shorten.Names([ast.parse(file.read_text()) for file in [*_UNITS, _TESTS / "unit" / "_app_fakes.py"]])
+    keep = {*looked_at.attributes, *looked_at.variables, *looked_at.keywords}
+    _compile(AppBundle(firmware, public_names(firmware), keep).sources, tmp_path)
+    library = [name for name in Bundle(library_folder()).joined if name != "__init__"]
+    Bundle(library_folder(), library, keep).compile(tmp_path)
+    options = [] if os.getenv("UMQTT_FULL_SWEEPS") else ["-k", _SAMPLE]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "micropython", *options,
+         *map(str, _UNITS)],
+        capture_output=True, text=True, cwd=_TESTS.parent, check=False,
+        env={**os.environ, "UMQTT_DEVICE_LIBRARY": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-6000:]
+
+
+def test_a_traceback_of_the_bundle_is_translated_to_the_lines_of_the_readable_modules(tmp_path: Path):
+    bundle = AppBundle(firmware_folder())
+    _compile({"startup": bundle.sources["startup"]}, tmp_path)
+    done = _run("import startup\nstartup.Startup('/dev/null').mark('c')\n", tmp_path)
+    told = bundle.readable(done.stdout + done.stderr)
+    written = _line_of("startup.py", 'with open(path, "w")')
+    assert f'File "startup.py", line {written}, in _write' in told, told
+    # Of a joined module it is a line of the package.
+    line = _line_of("app/clock.py", "raise ValueError(")
+    (here,) = (number for number, place in bundle.places["app.__init__"].items()
+               if (place.file, place.line) == ("app/clock.py", line))  # fmt: skip
+    for package in ("app", "/app"):
+        told = bundle.readable(f'  File "{package}", line {here}, in __init__')
+        assert told == f'  File "app/clock.py", line {line}, in synchronised'
+    assert bundle.readable('File "main.py", line 10, in <module>') == 'File "main.py", line 10, in <module>'
+
+
+def _line_of(file: str, text: str) -> int:
+    lines = (firmware_folder() / file).read_text().splitlines()
+    return 1 + next(number for number, line in enumerate(lines) if text in line)
+
+
+def test_every_line_of_a_bundle_knows_where_it_came_from():
+    firmware = firmware_folder()
+    bundle = AppBundle(firmware)
+    checked = 0
+    for name, places in bundle.places.items():
+        lines = bundle.sources[name].splitlines()
+        for number, place in places.items():
+            text = lines[number - 1].split()
+            if text[0] in ("def", "class", "return", "raise", "while"):
+                origin = (firmware / place.file).read_text().splitlines()[place.line - 1].split()
+                assert origin[0] == text[0], (name, number, place, text)
+                checked += 1
+    assert checked > 500
+
+
+def test_private_names_take_no_heap_of_a_board():
+    bundle = AppBundle(firmware_folder())
+    names = shorten.Names([ast.parse(text) for text in bundle.sources.values()])
+    left = {name for name in (names.made_attributes | names.made_globals) if name[0] == "_" and name[:2] != "__"}
+    # boot.py, which is not compiled, asks for it.
+    assert left == {"_cause"}
+
+
+def test_two_joined_modules_with_one_public_name_are_refused(tmp_path: Path):
+    folder = tmp_path / "firmware"
+    for source in firmware_folder().rglob("*.py"):
+        target = folder / source.relative_to(firmware_folder())
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(source.read_text())
+    log = folder / "app" / "log.py"
+    log.write_text(log.read_text() + "\n\nclass Clock:\n    pass\n")
+    with pytest.raises(ValueError, match=r"app\.clock and app\.log both have Clock"):
+        AppBundle(folder)
+
+
+def test_the_bundle_takes_a_seventh_less_heap_than_the_readable_modules(tmp_path: Path):
+    firmware = firmware_folder()
+    bundled, readable = tmp_path / "bundled", tmp_path / "readable"
+    for folder in (bundled, readable):
+        folder.mkdir()
+        Bundle(library_folder()).compile(folder)
+    always = ["app", *public_names(firmware), "app.application"]
+    everything = AppBundle(firmware).sources
+    _compile({name: everything[name] for name in (*BUNDLES, "startup")}, bundled)
+    paths = {
+        name: next(path for path in (f"{name.replace('.', '/')}/__init__", name.replace(".", "/"))
+                   if (firmware / f"{path}.py").exists())
+        for name in (*always, "startup")
+    }  # fmt: skip
+    sources = {path.replace("/", "."): (firmware / f"{path}.py").read_text() for path in paths.values()}
+    _compile(sources, readable)
+    used = {}
+    for folder, modules in ((bundled, ["app", "app.application"]), (readable, always)):
+        program = f"""
+import gc, startup, umqtt_robust.errors, json, os, binascii, math
+gc.collect()
+before = gc.mem_alloc()
+for name in {[name.removesuffix(".__init__") for name in modules]}:
+    __import__(name)
+gc.collect()
+print(gc.mem_alloc() - before)
+"""
+        done = _run(program, folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+        used[folder] = int(done.stdout)
+    print(f"64-bit heap: {used[bundled]} bytes bundled, {used[readable]} readable")
+    assert used[bundled] < 0.86 * used[readable]

@@ -1,0 +1,48 @@
+"""The loop ends when the store fails: then the application is made again with one in RAM."""
+
+import _app_fakes as fakes
+from app.application import Application
+from app.board import Board
+from umqtt_testkit.portable import equal, raises
+
+from umqtt_robust.errors import StoreError
+
+
+class Ended(Exception):
+    """The end of a test's endless loop."""
+
+
+class Part:
+    """Any part of the application: it is there, and does nothing."""
+
+    connected = True
+
+    def step(self, *arguments):
+        return None
+
+
+class Client(fakes.Client):
+    """poll() ends the loop."""
+
+    def poll(self, ms):
+        raise Ended
+
+
+def _application():
+    board = Board("", {"outbox": 9}, None, "0.1.0")
+    board.clock = fakes.clock()[1]
+    board.wifi = board.status = board.commands = board.gaps = board.restart = board.health = Part()
+    board.crash_report = None
+    board.client = Client()
+    return Application(board, None)
+
+
+def test_a_store_that_fails_ends_the_loop():
+    def full(client):
+        raise StoreError("cannot write 0/1: 28")
+
+    application = _application()
+    raises(Ended, application.run)
+    application.board.status = Part()
+    application.board.status.step = full
+    equal(application.run(), "cannot write 0/1: 28")
