@@ -1,6 +1,7 @@
 """The firmware on a virtual board, against a scripted peer: what a broker sees of a board's first minutes."""
 
 import json
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -75,6 +76,7 @@ def test_after_a_power_cut_a_new_boot_identity_counts_from_zero_again(
             else:
                 assert not fresh, "what an earlier life left behind goes first"
         assert fresh == [0, 1]
+        board.wait_for(f", boot {life}\n")  # the first line of its log: name, version, boot
         board.kill()
         link.close()
 
@@ -89,14 +91,19 @@ def test_every_witnessed_reading_arrives_also_over_power_cuts_before_any_acknowl
     witness = tmp_path / "witness"
     board = virtual_board(env={"UMQTT_WITNESS": str(witness)})
     prepare(board, peer)
-    for _ in range(2):
+
+    def witnessed() -> list[list[str]]:
+        return [line.split() for line in witness.read_text().splitlines()] if witness.exists() else []
+
+    for life in (1, 2):
         board.start()
         link, _ = connect(peer)
-        for _ in range(4):
+        deadline = time.monotonic() + 20
+        while len(witnessed()) < 3 * life and time.monotonic() < deadline:
             assert link.receive() is not None  # and no PUBACK
         board.kill()
         link.close()
-    promised = [line.split() for line in witness.read_text().splitlines()]
+    promised = witnessed()
     assert len(promised) > 4
     board.start()
     link, _ = connect(peer)

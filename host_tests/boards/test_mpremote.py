@@ -1,6 +1,7 @@
 """The real mpremote works on a virtual board's port, without patches."""
 
 import hashlib
+import os
 import random
 import subprocess
 import sys
@@ -73,6 +74,53 @@ def test_run_and_mount(board: VirtualBoard, tmp_path: Path):
     (tmp_path / "host_module.py").write_text("answer = 42")
     (tmp_path / "script.py").write_text("import host_module\nprint('answer', host_module.answer)")
     assert "answer 42" in mpremote(board.port, "mount", str(tmp_path), "run", str(tmp_path / "script.py"))
+
+
+def test_ctrl_c_among_the_bytes_of_a_mounted_folder_is_data(board: VirtualBoard, tmp_path: Path):
+    module = tmp_path / "host_module_3.py"
+    module.write_text("answer = 42 #\x03\x03\x03".ljust(0x0303))
+    os.utime(module, (0x03030303, 0x03030303))  # mpremote sends size and times as they are
+    (tmp_path / "script.py").write_text(
+        "import host_module_3\nprint('answer', host_module_3.answer, len(open('host_module_3.py').read()))"
+    )
+    assert "answer 42 771" in mpremote(board.port, "mount", str(tmp_path), "run", str(tmp_path / "script.py"))
+
+
+def test_ctrl_c_interrupts_what_a_tool_that_has_gone_left_running(board: VirtualBoard):
+    mpremote(board.port, "exec", "--no-follow", "print('left', 'alone')\nwhile True: pass")
+    board.wait_for("left alone")
+    lives = board.lives
+    board.type("\x03\x03\x03")
+    board.wait_for("KeyboardInterrupt")
+    assert mpremote(board.port, "resume", "exec", "print(6 * 7)") == "42\n"
+    assert board.lives == lives, "interrupted, not killed"
+
+
+def test_ctrl_c_is_data_for_a_program_that_asked_for_it(board: VirtualBoard, tmp_path: Path):
+    (tmp_path / "script.py").write_text(
+        "import micropython, sys\n"
+        "micropython.kbd_intr(-1)\n"
+        "print('give', 3)\n"
+        "got = b''\n"
+        "while got[-1:] != b'a':\n"
+        "    got += sys.stdin.buffer.read(1)\n"
+        "micropython.kbd_intr(3)\n"
+        "print(got)"
+    )
+    mpremote(board.port, "run", "--no-follow", str(tmp_path / "script.py"))
+    board.wait_for("give 3")
+    board.type("\x03\x03a")
+    board.wait_for(r"\x03\x03a'")
+
+
+def test_an_interpreter_that_waits_for_itself_is_given_up(board: VirtualBoard):
+    # As the unix port does, once in thousands of times, when it ends after an interrupt.
+    locked = "import _thread, micropython\nlock = _thread.allocate_lock()\nmicropython.kbd_intr(-1)\nprint('locked', 1)"
+    mpremote(board.port, "exec", "--no-follow", locked + "\nlock.acquire()\nlock.acquire()")
+    board.wait_for("locked 1")
+    lives = board.lives
+    assert mpremote(board.port, "exec", "print(6 * 7)").endswith("42\n")
+    assert board.lives > lives
 
 
 def test_mip_installs_from_a_package_json(board: VirtualBoard, tmp_path: Path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from paho_subscriber import Subscriber
 from umqtt_kit.data import deployed_files, firmware_folder
-from umqtt_testkit.board import VirtualBoard
+from umqtt_testkit.board import BoardError, VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
 
 _ID = "pump-7"
@@ -131,3 +131,25 @@ def test_ctrl_c_leads_to_the_prompt_and_counts_as_no_failure(board: VirtualBoard
         board.type("import startup; print('failures', startup.now.failures, startup.now.state())\r")
         board.wait_for("failures 0 i")
         board.stop()
+
+
+def _fill(board: VirtualBoard) -> None:
+    """The flash has no room for one more block."""
+    size, number = 1 << 20, 0
+    while size >= 1 << 10:
+        try:
+            board.install({f"/filled/{number}": b"x" * size})
+            number += 1
+        except BoardError:
+            size //= 2
+
+
+def test_a_board_whose_flash_is_full_is_online_measures_and_answers(board: VirtualBoard, subscriber: Subscriber):
+    _fill(board)
+    board.start()
+    assert subscriber.wait_for(lambda: len(subscriber.records) >= 10), board.output
+    assert subscriber.wait_for(lambda: any(status["online"] for status in subscriber.payloads("status")))
+    assert "cannot be kept in flash" in _command(subscriber, "1", "ping")["result"]
+    assert subscriber.wait_for(
+        lambda: any("readings are not kept in flash" in record["text"] for record in subscriber.payloads("log"))
+    )

@@ -50,7 +50,9 @@ def _readings(subscriber: Subscriber, count: int) -> list[tuple[str, int]]:
     return [(one.boot, one.seq) for one in subscriber.received][:count]
 
 
-def test_wakes_are_one_boot_until_the_power_is_cut(board: VirtualBoard, subscriber: Subscriber):
+def test_wakes_are_one_boot_until_the_power_is_cut_and_the_status_says_sleeping(
+    board: VirtualBoard, subscriber: Subscriber
+):
     board.start()
     first = _readings(subscriber, 4)
     assert {boot for boot, _ in first} == {first[0][0]}
@@ -58,6 +60,10 @@ def test_wakes_are_one_boot_until_the_power_is_cut(board: VirtualBoard, subscrib
     ups = [record["up"] for record in subscriber.records]
     assert all(later - earlier >= 1000 for earlier, later in pairwise(ups)), ups
     assert board.lives >= 4
+    # A sleeping board has said so: nobody takes its connection for lost.
+    reasons = [status["reason"] for status in subscriber.payloads("status")]
+    assert (reasons[0], set(reasons[1:])) == ("boot", {"sleeping"})
+    assert all(status["online"] is False for status in subscriber.payloads("status")[1:])
     board.kill()
     subscriber.wait_for(lambda: bool(subscriber.payloads("status")))
     before = len(subscriber.received)
@@ -65,15 +71,6 @@ def test_wakes_are_one_boot_until_the_power_is_cut(board: VirtualBoard, subscrib
     after = [one for one in _readings(subscriber, before + 3)[before:] if one[0] != first[0][0]]
     assert [seq for _, seq in after][:2] == [0, 1]
     assert after[0][0].startswith("2-")
-
-
-def test_the_status_says_sleeping_and_never_that_the_connection_was_lost(board: VirtualBoard, subscriber: Subscriber):
-    board.start()
-    _readings(subscriber, 4)
-    reasons = [status["reason"] for status in subscriber.payloads("status")]
-    assert reasons[0] == "boot"
-    assert set(reasons[1:]) == {"sleeping"}
-    assert all(status["online"] is False for status in subscriber.payloads("status")[1:])
 
 
 def test_a_reading_that_found_no_network_goes_with_the_next(board: VirtualBoard, subscriber: Subscriber):
@@ -99,7 +96,8 @@ def test_a_command_that_was_sent_while_the_board_slept_is_carried_out_at_the_wak
     subscriber.publish(f"fleet/{_ID}/cmd", '{"id": "1", "cmd": "ping"}')
     subscriber.publish(f"fleet/{_ID}/cmd", '{"id": "2", "cmd": "set", "args": {"key": "sleep_s", "value": 0}}')
     assert subscriber.wait_for(lambda: len(subscriber.payloads("reply")) == 2)
-    assert [reply["ok"] for reply in subscriber.payloads("reply")] == [True, True]
+    replies = subscriber.payloads("reply")
+    assert [reply["ok"] for reply in replies] == [True, True], replies
     # Awake from now on: readings come by the interval.
     lives = board.lives
     _readings(subscriber, len(subscriber.received) + 3)

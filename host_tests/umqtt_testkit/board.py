@@ -20,6 +20,7 @@ are those in `_device/stubs`, with hooks to fail; `time` and `sys.platform` are 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import functools
 import hashlib
 import json
@@ -32,7 +33,7 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 from .board_life import BoardError, BoardProcess, LifeSettings
 from .interpreter import DEVICE_FILES, heap_bytes, micropython_command
@@ -45,7 +46,7 @@ _TOOL_TIMEOUT_S = 60
 
 
 class VirtualBoard:
-    """One board. The image file is made (erased) when it does not exist, and kept.
+    """One board. The image file is made (erased) when it does not exist, kept, and locked (flock) until close().
 
     board: which one is played (a name of MODELS): what its port has, its clock that is not set, its geometry. UNIX, the
     default, has the host's clock, and hardware that answers like an esp32. geometry: "esp32" or "rp2", if not the
@@ -74,13 +75,12 @@ class VirtualBoard:
         model = MODELS[board]
         self.image = Path(image).resolve()
         self.geometry = GEOMETRIES[geometry] if geometry else model.geometry
-        played = _environment(model)
+        played = board_environment(model)
         size = heap_bytes(heap) + _heap_of_stubs(model)
         command = micropython_command(str(size), guard="terminal")
+        self._locked = _locked(self.image, _BLOCK_SIZE * self.geometry.block_count)
         self._folder = Path(tempfile.mkdtemp(prefix="umqtt-board-"))
         self._link = link
-        if not self.image.exists():
-            self.image.write_bytes(b"\xff" * (_BLOCK_SIZE * self.geometry.block_count))
         settings = LifeSettings(
             command=command,
             image=self.image,
@@ -226,6 +226,7 @@ class VirtualBoard:
         if self._link is not None and self._link.is_symlink():
             self._link.unlink()
         shutil.rmtree(self._folder, ignore_errors=True)
+        self._locked.close()
 
     def __enter__(self) -> Self:
         return self
@@ -234,11 +235,28 @@ class VirtualBoard:
         self.close()
 
 
-def _environment(model: Model) -> dict[str, str]:
+def board_environment(model: Model) -> dict[str, str]:
     """What tells the stub modules which board they play; empty values: the host's own."""
     names = ("PLATFORM", "CHIP", "MACHINE")
     values = (model.platform or "", model.chip if model.platform else "", model.machine)
     return {f"UMQTT_BOARD_{name}": value for name, value in zip(names, values, strict=True)}
+
+
+def _locked(image: Path, size: int) -> IO[bytes]:
+    """The image, for this board alone until it is closed: two that write to one flash would destroy it."""
+    is_new = not image.exists()
+    file = image.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        problem = f"{image} is the flash of a virtual board that runs"
+        raise BoardError(f"{problem} - stop that one, or give another file") from None
+    # Another board may have made it meanwhile, and been switched off again.
+    if is_new and not image.stat().st_size:
+        file.write(b"\xff" * size)
+        file.flush()
+    return file
 
 
 @functools.cache
@@ -249,7 +267,7 @@ def _heap_of_stubs(model: Model) -> int:
         capture_output=True,
         text=True,
         timeout=_TOOL_TIMEOUT_S,
-        env={**os.environ, **_environment(model)},
+        env={**os.environ, **board_environment(model)},
     )
     if done.returncode:
         # An interpreter that cannot run this cannot run the board either, and that is told when it starts.
@@ -292,7 +310,7 @@ def main(arguments: list[str] | None = None) -> int:
             board.start()
             print(f"board at {options.link or board.port}", flush=True)
             ended.wait()
-    except RegistryError as error:
+    except (BoardError, RegistryError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     return 0

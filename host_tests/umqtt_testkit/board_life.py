@@ -19,8 +19,9 @@ _OUTPUT_KEPT = 256 * 1024
 _SOFT_REBOOT = b"\r\nMPY: soft reboot\r\n"
 _RAW_REPL = b"raw REPL; CTRL-B to exit"
 _PROMPT = b">>> "
-_CTRL_A, _CTRL_C = b"\x01", b"\x03"
+_CTRL_A, _CTRL_C, _CTRL_D = b"\x01", b"\x03", b"\x04"
 _TYPE_AGAIN_S = 0.002
+_LOCKED_FOR_S = 0.2
 
 # machine.reset_cause()
 _POWER_ON, _HARD_RESET, _WATCHDOG_RESET, _DEEP_SLEEP_RESET, _SOFT_RESET = 1, 2, 3, 4, 5
@@ -216,7 +217,7 @@ class BoardProcess:
         if child is None:
             return 0
         self._child = None
-        for name in ("watchdog", "type"):
+        for name in ("watchdog", "type", "locked"):
             if name in self._timers:
                 self._timers.pop(name).cancel()
         child.kill()
@@ -363,9 +364,6 @@ class BoardProcess:
     def _to_board(self, data: bytes) -> None:
         if self._child is None:
             return  # asleep or off: nobody listens, as on a board
-        # The unix port takes a second Ctrl-C at once for a wish to die; a board does not.
-        while _CTRL_C * 2 in data:
-            data = data.replace(_CTRL_C * 2, _CTRL_C)
         self._typed += data
         if self._up:
             self._type_on()
@@ -375,6 +373,13 @@ class BoardProcess:
             self._timers.pop("type").cancel()
         if not self._typed or self._child is None:
             return
+        if _CTRL_C in self._typed and self._can_be_interrupted(self._child.pid):
+            # Taken out as it arrives, ahead of what waits to be read. Once for all of them: the unix port takes a
+            # second one at once for a wish to die.
+            self._typed = self._typed.replace(_CTRL_C, b"")
+            os.kill(self._child.pid, signal.SIGINT)
+        if (_CTRL_C in self._typed or _CTRL_D in self._typed) and "locked" not in self._timers:
+            self._timers["locked"] = self._switchboard.later(_LOCKED_FOR_S, self._look_for_lock)
         try:
             self._typed = self._typed[os.write(self._console, self._typed) :]
         except BlockingIOError:
@@ -383,6 +388,41 @@ class BoardProcess:
             self._typed = b""  # EIO: it has just ended; the console's end is about to be seen
         if self._typed:
             self._timers["type"] = self._switchboard.later(_TYPE_AGAIN_S, self._type_on)
+
+    def _can_be_interrupted(self, pid: int) -> bool:
+        """Whether Ctrl-C interrupts, as it does while a program runs, or is a byte like any other, as it is at a prompt
+        and after micropython.kbd_intr(-1). MicroPython has a handler for SIGINT exactly in the first case.
+        """
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except OSError:  # not Linux, or it has just ended
+            return not self._tail.endswith((_PROMPT, b">"))
+        caught = status.partition("\nSigCgt:")[2].partition("\n")[0]
+        return bool(int(caught, 16) >> signal.SIGINT - 1 & 1)
+
+    def _waits_for_itself(self) -> bool:
+        """Whether the interpreter waits for a lock while no program runs.
+
+        The unix port raises KeyboardInterrupt wherever it is. Once in thousands of times that is in code that holds a
+        lock, and then it waits for that one for ever when the life ends; no board has such locks.
+        """
+        child = self._child
+        if child is None or self._can_be_interrupted(child.pid):
+            return False
+        try:
+            return "futex" in Path(f"/proc/{child.pid}/wchan").read_text()
+        except OSError:  # not Linux
+            return False
+
+    def _look_for_lock(self, again: bool = True) -> None:
+        del self._timers["locked"]
+        if not self._waits_for_itself():
+            return
+        if again:
+            self._timers["locked"] = self._switchboard.later(_LOCKED_FOR_S, lambda: self._look_for_lock(False))
+            return
+        self._end_ordered = True
+        self._life_ended()
 
 
 def _read(descriptor: int) -> bytes | None:

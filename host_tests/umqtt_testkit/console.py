@@ -102,18 +102,11 @@ class Port:
 
 
 def open_inner() -> tuple[int, int]:
-    """The board's side of a life: (master, slave), raw, but Ctrl-C interrupts what runs.
+    """The board's side of a life: (master, slave), raw: Ctrl-C is a byte like any other here.
 
     Every life has a pty of its own, so that nothing typed before a reset reaches the program after it.
     """
     master, slave = pty.openpty()
     tty.setraw(slave)
-    attributes = termios.tcgetattr(slave)
-    # NOFLSH: Ctrl-C must not throw away what the board has printed.
-    attributes[3] |= termios.ISIG | termios.NOFLSH
-    attributes[6][termios.VINTR] = b"\x03"
-    for other in (termios.VQUIT, termios.VSUSP):
-        attributes[6][other] = b"\0"
-    termios.tcsetattr(slave, termios.TCSANOW, attributes)
     os.set_blocking(master, False)
     return master, slave

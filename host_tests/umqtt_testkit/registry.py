@@ -113,5 +113,5 @@ def _parse(name: str, text: bytes) -> Entry | None:
     try:
         values = json.loads(text)
         return Entry(name, values["port"], values["board"], values["image"])
-    except (ValueError, KeyError, TypeError):
-        return None  # being written at this moment
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None  # being written at this moment, or by another program

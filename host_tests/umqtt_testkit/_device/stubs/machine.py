@@ -29,7 +29,6 @@ if not IS_RP2:
     DEEPSLEEP = 4
 
 
-
 def _from_hex(text):
     return bytes(int(text[i : i + 2], 16) for i in range(0, len(text), 2))
 
@@ -40,6 +39,7 @@ _HARD_CAUSE = int(os.getenv("UMQTT_BOARD_HARD_CAUSE") or PWRON_RESET)
 _RP2_LONGEST_WDT_MS = 8388
 _rtc_memory = [_from_hex(os.getenv("UMQTT_BOARD_RTC") or "")]
 _frequency = [125000000 if IS_RP2 else 160000000]
+
 
 def _end_life():
     """Wait for the supervisor's SIGKILL."""
