@@ -35,6 +35,7 @@ def prints(line: str) -> re.Pattern[str]:
     return re.compile(".*".join(parts))
 
 
+@pytest.mark.timeout(300)
 def test_the_page_shows_what_the_commands_print(tmp_path: Path):
     page = PAGE.read_text()
     values = json.loads(re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0])

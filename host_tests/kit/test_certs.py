@@ -278,6 +278,39 @@ def test_a_damaged_record_is_named_by_line(authority: Authority) -> None:
         authority.newest()
 
 
+_ODD = {"serial": 5, "kind": "device", "name": "x", "hosts": [], "expires": "2030-01-01T00:00:00+00:00"}
+
+
+@pytest.mark.parametrize("arguments", [["ls"], ["device", "pump-8"], ["revoke", "pump-7"], ["renew", "pump-7"]])
+@pytest.mark.parametrize(
+    "content", [b"\xff\x00garbage", None, json.dumps(_ODD).encode()], ids=["bytes", "folder", "odd"]
+)
+@pytest.mark.parametrize("name", ["ca.key", "ca.pem", "crl.pem", "issued.jsonl"])
+def test_garbage_in_the_folder_is_named_in_one_line(
+    authority: Authority, name: str, content, arguments, capsys
+) -> None:
+    file = authority.folder / name
+    file.unlink()
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+    code = run(["certs", *arguments, "--dir", str(authority.folder)])
+    out, error = capsys.readouterr()
+    # A command that does not need the file goes on without it.
+    if code:
+        assert (code, out, error.count("\n")) == (2, "", 1)
+        assert str(file) in error and "—" in error
+    else:
+        assert (name, arguments[0]) in {("ca.key", "ls"), ("ca.pem", "ls"), ("crl.pem", "device")}
+
+
+@pytest.mark.parametrize("name", ["", "x" * 65, "\udcff", "a\nb"])
+def test_an_authority_has_a_name_that_a_certificate_can_hold(tmp_path: Path, name: str, capsys) -> None:
+    assert run(["certs", "ca", "--dir", str(tmp_path / "certs"), "--name", name]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_devices_made_at_the_same_time_are_all_on_record(authority: Authority) -> None:
     names = [f"board-{number}" for number in range(20)]
     threads = [threading.Thread(target=authority.issue_device, args=(name,)) for name in names]

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
 import os
 import socket
 import stat
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+from kit_command import umqtt_command
 from umqtt_kit import commands
 from umqtt_kit.__main__ import run
+from umqtt_kit.__main__ import umqtt as cli
 
 _COMMANDS = tuple(sorted(file.stem for file in Path(commands.__file__).parent.glob("[!_]*.py") if "_" not in file.stem))
 
@@ -22,6 +28,84 @@ def test_every_command_shows_an_example_of_itself(name, capsys):
     shown = capsys.readouterr().out
     assert "Example:" in shown
     assert f"umqtt {name} " in shown.split("Example:")[1]
+
+
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_an_option_that_no_command_has_is_one_line_and_exit_code_2(name, capsys):
+    assert run([name, "--no-such-option"]) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and error.count("\n") == 1
+    assert error.startswith(f"umqtt {name}") and "—" in error
+
+
+_INGESTION = {
+    "ingest": ["--spool", ".", "--tables", "t", "--checkpoint", "c"],
+    "collect": ["--broker", "mqtt://127.0.0.1:1", "--spool", "s"],
+    "report": ["--tables", "t"],
+    "tables compact": ["--tables", "."],
+    "tables vacuum": ["--tables", "."],
+    "tables retain": ["--tables", ".", "--days", "1"],
+}
+
+
+def _numeric_options(name: str) -> list[str]:
+    command: click.Command = cli
+    for word in name.split():
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), word)
+        assert found is not None
+        command = found
+    numeric = (click.types.FloatParamType, click.types.IntParamType)
+    return [one.opts[0] for one in command.params if isinstance(one.type, numeric) or "bytes" in one.opts[0]]
+
+
+@pytest.mark.parametrize("name", _INGESTION)
+def test_a_number_that_is_none_or_beyond_all_use_is_one_line_and_exit_code_2(name, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = _numeric_options(name)
+    assert options
+    for option in options:
+        for value in ("nan", "inf", "-inf", "1e308", "9" * 30, "9" * 5000):
+            assert run([*name.split(), *_INGESTION[name], option, value]) == 2, f"{option} {value[:30]}"
+            out, error = capsys.readouterr()
+            assert out == "" and error.count("\n") == 1 and (option in error or "bytes" in option), error[:500]
+
+
+def _members(command: click.Command) -> Iterator[click.Command]:
+    yield command
+    for member in command.commands.values() if isinstance(command, click.Group) else ():
+        yield from _members(member)
+
+
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_no_command_takes_nan_or_infinity_for_a_time(name):
+    command = getattr(importlib.import_module(f"umqtt_kit.commands.{name}"), name)
+    for member in _members(command):
+        for option in member.params:
+            if isinstance(option.type, click.types.FloatParamType) and name not in _INGESTION:
+                for value in ("nan", "inf"):
+                    with pytest.raises(click.BadParameter):
+                        option.type.convert(value, option, None)
+
+
+# A service says when it is ready; the prompt of a board is talked to by a person.
+_WITHOUT_JSON = {"broker", "collect", "shell"}
+
+
+@pytest.mark.parametrize("name", sorted(set(_COMMANDS) - _WITHOUT_JSON))
+def test_every_command_with_a_result_can_give_it_as_json(name, capsys):
+    command = getattr(importlib.import_module(f"umqtt_kit.commands.{name}"), name)
+    # Of a group of commands at least those that list or make something.
+    members = command.commands.values() if isinstance(command, click.Group) else [command]
+    assert any("--json" in option.opts for member in members for option in member.params)
+
+
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_no_password_can_be_given_on_the_command_line(name):
+    command = getattr(importlib.import_module(f"umqtt_kit.commands.{name}"), name)
+    members = command.commands.values() if isinstance(command, click.Group) else [command]
+    options = {option for member in members for param in member.params for option in param.opts}
+    assert not options & {"--password", "--passwd", "--token", "--secret", "--passphrase"}
 
 
 def test_help_lists_every_command_and_the_exit_codes(capsys):
@@ -153,6 +237,59 @@ def test_a_fleet_that_reaches_no_broker_is_exit_code_4(umqtt):
     )  # fmt: skip
     assert ended.code == 4
     assert f"127.0.0.1:{port}" in ended.only_error()
+
+
+# By click and by rich, as text and as JSON; what is printed before a command runs.
+_PRINTS = [
+    ["--help"],
+    ["--version"],
+    ["size", "--help"],
+    ["size", "--board", "UNIX"],
+    ["size", "--board", "UNIX", "--json"],
+]
+
+
+@pytest.mark.parametrize("arguments", _PRINTS, ids=" ".join)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_result_that_nobody_reads_any_more_ends_the_command_without_a_word(arguments, unbuffered, tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ended = _into(writer, arguments, tmp_path, unbuffered)
+    finally:
+        os.close(writer)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("arguments", _PRINTS, ids=" ".join)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_result_that_cannot_be_written_is_one_line_and_exit_code_2(arguments, unbuffered, tmp_path):
+    with open("/dev/full", "w") as full:
+        ended = _into(full.fileno(), arguments, tmp_path, unbuffered)
+    assert ended.returncode == 2
+    assert ended.stderr == "umqtt: the output cannot be written: No space left on device — write it elsewhere\n"
+
+
+def _into(stdout: int, arguments: list[str], folder: Path, unbuffered: str) -> subprocess.CompletedProcess[str]:
+    """The command to its end, its results written to this descriptor."""
+    command, pipe = umqtt_command(*arguments), subprocess.PIPE
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    return subprocess.run(command, stdout=stdout, stderr=pipe, cwd=folder, env=env, text=True, timeout=60, check=False)
+
+
+def test_what_umqtt_does_not_know_is_its_own_defect_in_one_line(monkeypatch, capsys):
+    def fail():
+        raise RuntimeError("first\nsecond\x1b")
+
+    monkeypatch.setattr("umqtt_kit.device.find_ports", fail)
+    assert run(["devices"]) == 70
+    line = "umqtt: this is a defect of umqtt (RuntimeError: first second\\x1b) — please report it with what {} shows\n"
+    assert capsys.readouterr() == ("", line.format("UMQTT_TRACEBACK=1"))
+    monkeypatch.setenv("UMQTT_TRACEBACK", "1")
+    assert run(["devices"]) == 70
+    error = capsys.readouterr().err
+    assert error.startswith("Traceback (most recent call last):") and 'raise RuntimeError("first' in error
 
 
 def test_no_colour_codes_reach_a_pipe_or_a_no_color_user(umqtt):

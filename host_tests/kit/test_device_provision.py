@@ -74,6 +74,28 @@ def read_configuration_of(port: str):
         return read_configuration(board)
 
 
+@pytest.mark.parametrize(
+    ("settings", "secrets"),
+    [
+        ({}, {"mqtt": {"username": "pump-7", "password": [WIFI_SECRET], "auth": {"user": WIFI_SECRET}}}),
+        ({}, {"mqtt": {"username": [WIFI_SECRET], "Passwort": WIFI_SECRET}, "tls": {"key": WIFI_SECRET}}),
+        ({}, {"mqtt": [{"password": WIFI_SECRET}], "wifi": {"workshop": {"psk": WIFI_SECRET}}}),
+        ({}, {"token": WIFI_SECRET, "api": {"value": WIFI_SECRET}}),
+        ({"brokers": [f"mqtt://pump-7:{WIFI_SECRET}@host"], "wifi": {"workshop": WIFI_SECRET}}, {}),
+        ({"mqtt": {"password": WIFI_SECRET}, "update_url": f"http://me:{WIFI_SECRET}@host/"}, {}),
+        ({"sensors": [{"module": "scale", "api_key": WIFI_SECRET, "at": [{"Token": [WIFI_SECRET]}]}]}, {}),
+        ({"sensors": [{"module": "scale", "at": {"url": f"http://me:{WIFI_SECRET}@host/"}}]}, {}),
+    ],
+)
+def test_a_secret_is_shown_nowhere_it_may_have_been_put(cable: Cable, settings: dict, secrets: dict):
+    files = {"settings.json": json.dumps(settings).encode(), "secrets.json": json.dumps(secrets).encode()}
+    with cable.board(files=files):
+        for form in ([], ["--json"]):
+            shown = cable.umqtt("provision", "--show", *form)
+            assert (shown.code, shown.stderr) == (0, "")
+            assert "(set" in shown.stdout and "Geheim" not in shown.stdout, shown.stdout
+
+
 def test_a_wrong_value_is_named_and_nothing_is_written(cable: Cable, tmp_path: Path):
     with cable.board() as board:
         for values, named in (
@@ -108,6 +130,9 @@ def test_a_broken_file_is_refused_without_showing_what_is_in_it(cable: Cable, tm
         answer = cable.umqtt("provision", "--from", file)
         assert answer.code == 2 and "is not JSON (line 1)" in answer.stderr
         assert "Geheim" not in answer.stderr
+        for path, why in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file")):
+            answer = cable.umqtt("provision", "--from", str(path))
+            assert (answer.code, answer.stderr.count("\n")) == (2, 1) and f"{path}: {why}" in answer.stderr
 
 
 def test_the_ca_goes_along_and_the_settings_may_then_be_encrypted(cable: Cable, tmp_path: Path):
@@ -188,6 +213,24 @@ def test_a_person_is_asked_and_passwords_are_not_shown(cable: Cable, tmp_path: P
         assert on_board(board.port) == (settings, secrets)
 
 
+@pytest.mark.parametrize("odd", [[], [["x"]], 5, None, {"a": []}], ids=str)
+def test_what_is_odd_on_a_board_is_not_offered_and_ends_in_one_line_at_most(cable: Cable, tmp_path: Path, odd: object):
+    settings = {"device_id": odd, "wifi": odd, "brokers": odd}
+    secrets = {"wifi": odd, "mqtt": {"username": odd, "password": odd}, "tls": odd}
+    files = {"settings.json": json.dumps(settings).encode(), "secrets.json": json.dumps(secrets).encode()}
+    answers = [
+        ("Device id", ""), ("Wi-Fi network 1", "-"), ("Broker 1", BROKER), ("Broker 2", "-"), ("User name", "-"),
+    ]  # fmt: skip
+    with cable.board(files=files) as board:
+        shown, code = _typed(list(answers))
+        # Written, or refused for what was not asked about.
+        assert code == 0 or (code == 2 and "nothing was written" in shown), shown
+        answer = cable.umqtt("provision", "--from", private(tmp_path / "pump.json", json.dumps(VALUES)))
+        assert answer.code == 0 or (answer.code == 2 and answer.stderr.count("\n") == 1), answer
+        assert cable.umqtt("provision", "--show").code == 0
+        assert code or on_board(board.port)[0]["brokers"] == [BROKER]
+
+
 def _typed(answers: list[tuple[str, str | None]]) -> tuple[str, int]:
     """Run `umqtt provision` on a terminal; each answer is typed when its question has been shown."""
     master, slave = pty.openpty()
@@ -257,3 +300,12 @@ def test_many_boards_from_a_table_each_by_its_unique_id(cable: Cable, tmp_path: 
             assert (answer.code, named in answer.stderr) == (code, True), answer.stderr
             assert "nothing was written" in answer.stderr
         assert (on_board(one.port), on_board(two.port)) == before
+
+
+def test_brokers_are_given_as_text_and_the_board_by_its_name(cable: Cable):
+    with cable.board() as one:
+        assert cable.umqtt("provision", "--set", "brokers=mqtt://a mqtt://b", "--board", "UNIX").code == 0
+        assert on_board(one.port)[0] == {"brokers": ["mqtt://a", "mqtt://b"], "board": "UNIX"}
+        answer = cable.umqtt("provision", "--set", "brokers=mqtt://c", "--board", "PDP_11")
+        assert answer.code == 2 and "there is no board 'PDP_11' — known are: ESP32_GENERIC" in answer.stderr
+        assert on_board(one.port)[0]["brokers"] == ["mqtt://a", "mqtt://b"]

@@ -5,10 +5,12 @@ What the firmware makes of each command is in test_story.py.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from cable import broker
 from kit_command import umqtt_command
 from live_device import PlayedDevice
 from umqtt_kit.__main__ import run
+from umqtt_kit.remote import MOST_BYTES
 
 _WITHIN_S = 20
 _ID = "pump-7"
@@ -43,6 +46,16 @@ def played(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
     yield play
     for device in devices:
         device.sleep()
+
+
+@contextlib.contextmanager
+def killed_at_the_end(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """A test that fails does not wait for a command that waits for ever."""
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize(
@@ -73,6 +86,8 @@ def played(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
         (["read", "/x", "7"], {"path": "/x", "offset": 7}, {"text": "a\n\x1bb"}, ["a", "\\x1bb"]),
         (["log"], {}, {"lines": ["1 info a", "2 info b\n"]}, ["1 info a", "2 info b\\n"]),
         (["crash"], {}, {"n": 0}, ["no crash"]),
+        (["log"], {}, {"lines": 5}, ['{"lines": 5}']),
+        (["read"], {}, {"entries": [1]}, ['{"entries": [1]}']),
         (["crash"], {}, {"n": 2, "traceback": "Traceback\n  x\n"}, ["n = 2", "Traceback", "  x"]),
     ],
 )
@@ -140,7 +155,7 @@ def test_a_sleeping_device_is_waited_for_and_answers_at_its_wake(played):
     device.sleep()
     pipe = subprocess.PIPE
     command = umqtt_command("cmd", _ID, "ping", "--wait", "--timeout", "0.1")
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+    with killed_at_the_end(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == f"{_ID} sleeps; it answers at its next wake\n"
         with pytest.raises(subprocess.TimeoutExpired):
@@ -154,13 +169,19 @@ def test_ctrl_c_ends_the_wait(played):
     device = played(answer=lambda command: [])
     device.say("status", {"online": False, "reason": "sleeping"}, retain=True)
     pipe = subprocess.PIPE
-    with subprocess.Popen(umqtt_command("cmd", _ID, "ping", "--wait"), stdout=pipe, stderr=pipe, text=True) as process:
+    command = umqtt_command("cmd", _ID, "ping", "--wait")
+    with killed_at_the_end(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)) as process:
         assert process.stderr is not None
         assert "sleeps" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         out, error = process.communicate(timeout=_WITHIN_S)
         assert (out, error.strip()) == ("", "umqtt: interrupted")
         assert process.returncode == 130
+
+
+def test_what_is_sent_is_no_longer_than_the_firmware_takes():
+    file = Path(__file__).resolve().parents[2] / "firmware" / "app" / "commands.py"
+    assert f"_MAX_COMMAND_BYTES = {MOST_BYTES}\n" in file.read_text()
 
 
 @pytest.mark.parametrize(
@@ -170,6 +191,16 @@ def test_ctrl_c_ends_the_wait(played):
         ([_ID, "set", "interval_ms"], "KEY VALUE"),
         ([_ID, "ping", "x"], "ping"),
         ([_ID, "read", "/app", "x"], "OFFSET"),
+        ([_ID, "read", "/app", "²"], "OFFSET"),
+        ([_ID, "read", "/app", "9" * 5000], "OFFSET"),
+        ([_ID, "set", "interval_ms", "NaN"], "VALUE NaN"),
+        ([_ID, "set", "interval_ms", "[-1e999]"], "VALUE [-1e999]"),
+        ([_ID, "set", "hostname", "x" * 900], "a device takes 900"),
+        ([_ID, "set", "sensors", "[" * 20_000], "a device takes 900"),
+        ([_ID, "read", "/" + "x" * 900], "a device takes 900"),
+        ([_ID, "set", "hostname", "\udcff"], "no UTF-8"),
+        (["x" * 70_000, "ping"], "no name of a device"),
+        (["\udcff", "ping"], "no name of a device"),
         (["a/b", "ping"], "a/b"),
         ([_ID, "ping", "--id", ""], "--id"),
     ],

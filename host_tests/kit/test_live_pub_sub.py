@@ -141,7 +141,9 @@ def test_a_link_that_breaks_between_two_lines_is_made_again(at, port, topic):
         assert b"connecting again" in process.stderr.readline()
         process.stdin.write(b"second\n")
         process.stdin.close()
-        assert line_of(listener) == "second"
+        # The cut may have taken the PUBACK of the first line with it: then that line rightly comes twice.
+        came = line_of(listener)
+        assert (line_of(listener) if came == "first" else came) == "second"
         assert process.wait(_WITHIN_S) == 0
 
 
@@ -259,6 +261,18 @@ def test_a_password_in_the_address_is_refused_and_not_repeated(capsys):
     assert "correct-horse" not in error and "--password-file" in error
 
 
+@pytest.mark.parametrize(
+    "host", ["a..b", ".", "x" * 64, "x" * 64 + ".example", "é..b", "\udcff"], ids=lambda host: ascii(host[:8])
+)
+@pytest.mark.parametrize("scheme", ["mqtt", "mqtts"])
+def test_a_name_that_no_computer_can_have_is_told(host, scheme, capsys):
+    url = f"{scheme}://{host}"
+    assert "no computer can have that name" in refused(["pub", "a", "b", "--broker", url], 2, capsys)
+    if scheme == "mqtt":
+        fleet = ["fleet", "--devices", "1", "--seconds", "1", "--broker", url]
+        assert "no computer can have that name" in refused(fleet, 2, capsys)
+
+
 # Credentials and TLS
 
 
@@ -285,6 +299,26 @@ def test_a_password_comes_from_a_file_or_the_environment_over_tls(guarded, passw
     monkeypatch.setenv("UMQTT_PASSWORD", "battery staple")
     error = refused(["pub", "t", "x", *options], 4, capsys)
     assert "user name or password are wrong" in error and "staple" not in error
+
+
+@pytest.mark.parametrize(("content", "named"), [(b"caf\xe9\n", "no UTF-8"), (None, "Input/output error")])
+def test_a_password_file_that_cannot_be_read_is_told(content, named, tmp_path, capsys):
+    file = Path("/proc/self/mem")  # may be opened, and its beginning not read
+    if content is not None:
+        file = tmp_path / "password"
+        file.write_bytes(content)
+        file.chmod(0o600)
+    elif not file.exists():
+        pytest.skip("no file that cannot be read")
+    error = refused(["pub", "a", "b", "--username", "me", "--password-file", str(file)], 2, capsys)
+    assert str(file) in error and named in error
+
+
+def test_a_byte_order_mark_is_no_part_of_a_password(guarded, password_file):
+    url, ca = guarded
+    password_file.write_bytes("\ufeff".encode() + PASSWORD.encode() + b"\r\n\xff")
+    options = ["--broker", url, "--ca", str(ca), "--username", "me"]
+    assert run(["pub", "t", "x", *options, "--password-file", str(password_file)]) == 0
 
 
 def test_a_password_is_asked_for_on_a_terminal_and_not_shown(guarded):

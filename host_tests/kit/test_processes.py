@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import select
 import signal
 import subprocess
@@ -79,6 +80,31 @@ def test_an_error_in_the_parent_leaves_nothing(tmp_path):
             pids.append(child.pid)
         raise RuntimeError("the demo fails")
     assert all(_ends(pid) for pid in pids)
+
+
+def test_whenever_ctrl_c_comes_while_children_are_started_none_is_left(tmp_path):
+    program = """
+        import os, pathlib, random, signal, sys, threading
+        from umqtt_kit.processes import Children
+        draw = random.Random(int(sys.argv[2]))
+        for round in range(40):
+            timer = threading.Timer(draw.uniform(0.001, 0.05), os.kill, (os.getpid(), signal.SIGINT))
+            try:
+                with Children(pathlib.Path(sys.argv[1])) as children:
+                    timer.start()
+                    while True:
+                        children.start("sleeper", ["sleep", "600"])
+            except KeyboardInterrupt:
+                timer.join()
+            try:
+                print("left:", os.waitpid(-1, os.WNOHANG))
+            except ChildProcessError:
+                pass
+    """
+    seed = random.SystemRandom().randrange(1 << 32)
+    print("seed", seed)
+    ended = subprocess.run([*_python(program), tmp_path, str(seed)], capture_output=True, text=True, check=True)
+    assert ended.stdout == ""
 
 
 def test_a_child_that_dies_before_it_is_ready_is_quoted(tmp_path):

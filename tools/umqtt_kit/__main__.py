@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import pkgutil
 import sys
+import traceback
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from umqtt_kit import commands
-from umqtt_kit.errors import EXIT_INTERRUPTED, EXIT_USAGE, Interrupted, KitError
+from umqtt_kit.console import buffer_output, check_output
+from umqtt_kit.errors import (
+    EXIT_DEFECT,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_USAGE,
+    Interrupted,
+    KitError,
+    ReaderGone,
+)
+from umqtt_kit.printable import printable
 
 # Imported when called: `umqtt broker` need not wait for what `umqtt demo` imports. With an underscore: a helper.
 _COMMANDS = tuple(sorted(module.name for module in pkgutil.iter_modules(commands.__path__) if "_" not in module.name))
 
+_TRACEBACK = "UMQTT_TRACEBACK"
+_MOST_SHOWN = 200
+
 
 class _Commands(click.Group):
     """The commands of the package `commands`; each module has a click command of the module's own name."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        try:
+            return super().make_context(*arguments, **options)  # here --help is printed
+        finally:
+            check_output()
+
+    def invoke(self, ctx: click.Context) -> Any:
+        # Before click: it would end the process with 1, which says something else.
+        try:
+            return super().invoke(ctx)
+        finally:
+            check_output()
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -35,7 +65,7 @@ def umqtt() -> None:
 
     \b
     Exit codes: 0 ok, 1 readings lost or duplicated, 2 usage, 3 no device, 4 network,
-    5 device error, 6 something missing on this machine.
+    5 device error, 6 something missing on this machine, 70 a defect of umqtt itself.
 
     \b
     Example:
@@ -46,6 +76,19 @@ def umqtt() -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code. Errors are printed on stderr, one line each."""
     try:
+        return _run(arguments)
+    except ReaderGone:
+        return EXIT_OK
+    except Exception as error:  # noqa: BLE001 - the last resort
+        if os.environ.get(_TRACEBACK):
+            traceback.print_exc()
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:_MOST_SHOWN]
+        _say(f"umqtt: this is a defect of umqtt ({text}) — please report it with what {_TRACEBACK}=1 shows")
+        return EXIT_DEFECT
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
         result = umqtt.main(args=arguments, prog_name="umqtt", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
@@ -53,25 +96,32 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "umqtt"
         message = error.format_message().replace("\n", " ").rstrip(".")
-        click.echo(f"{path}: {message} — try: {path} --help", err=True)
+        _say(f"{path}: {message} — try: {path} --help")
         return EXIT_USAGE
     except click.ClickException as error:
-        click.echo(f"umqtt: {error.format_message()}", err=True)
+        _say(f"umqtt: {error.format_message()}")
         return error.exit_code
     except KitError as error:
-        click.echo(f"umqtt: {error}", err=True)
+        _say(f"umqtt: {error}")
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("umqtt: interrupted", err=True)
+        _say("umqtt: interrupted")
         return EXIT_INTERRUPTED
     except Interrupted as error:
-        click.echo("umqtt: terminated", err=True)
+        _say("umqtt: terminated")
         return error.exit_code
     return result if isinstance(result, int) else 0
 
 
+def _say(line: str) -> None:
+    # The exit code tells it as well, where stderr takes nothing.
+    with contextlib.suppress(OSError):
+        click.echo(printable(line), err=True)
+
+
 def main() -> None:
     """Entry point of the installed command."""
+    buffer_output()
     sys.exit(run())
 
 

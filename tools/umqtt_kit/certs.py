@@ -23,14 +23,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_kit.strict_json import loads
 
 BROKER = "broker"
 DEVICE = "device"
@@ -39,6 +42,8 @@ CA_DAYS = 7300
 BROKER_DAYS = 825
 DEVICE_DAYS = 3650
 
+# Of a common name (RFC 5280).
+_LONGEST_NAME = 64
 # A name is a folder's, a user name of the broker and a level of topics: none of them may mean more than itself.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # How far the clock of who checks may be behind.
@@ -54,6 +59,17 @@ class Issued:
     name: str
     hosts: list[str]
     expires: str
+
+    @classmethod
+    def parse(cls, values: Any) -> Issued:
+        """From an object of issued.jsonl. Raises ValueError, TypeError."""
+        issued = cls(**values)
+        texts = (issued.serial, issued.kind, issued.name, issued.expires)
+        if not isinstance(issued.hosts, list) or not all(isinstance(text, str) for text in (*texts, *issued.hosts)):
+            raise ValueError("its values are not those of a certificate")
+        int(issued.serial, 16)
+        issued.days_left()
+        return issued
 
     def days_left(self) -> int:
         """Return whole days until it expires; negative afterwards."""
@@ -71,6 +87,9 @@ class Authority:
 
     def create(self, name: str, days: int = CA_DAYS, *, force: bool = False) -> None:
         """Make the authority. Raises KitError if there is one: a new one makes everything it issued worthless."""
+        if not name.isprintable() or not 0 < len(name.encode()) <= _LONGEST_NAME:
+            raise KitError(f"--name {name!r}: an authority's name has 1 to {_LONGEST_NAME} bytes — choose another",
+                           EXIT_USAGE)  # fmt: skip
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -127,6 +146,7 @@ class Authority:
 
     def _issue(self, kind: str, name: str, hosts: list[str], days: int, force: bool) -> Issued:
         ca, ca_key = self._load()
+        self._read_index()  # nothing is added to a record that could not be read again
         folder = self.folder / "devices" / name if kind == DEVICE else self.folder / BROKER
         if (folder / "key.pem").exists() and not force:
             raise KitError(f"{folder}/key.pem exists — replace it with --force", EXIT_USAGE)
@@ -183,8 +203,7 @@ class Authority:
                     .revocation_date(_now())
                     .build()
                 )
-            number = crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
-            self._write_crl(revoked, number + 1)
+            self._write_crl(revoked, _number(crl) + 1)
             return len([issued for issued in new if issued.days_left() >= 0])
 
     def _revoked(self, issued: Issued) -> bool:
@@ -216,8 +235,10 @@ class Authority:
 
     def _load(self) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
         self._require()
-        ca = x509.load_pem_x509_certificate((self.folder / "ca.pem").read_bytes())
-        key = load_pem_private_key((self.folder / "ca.key").read_bytes(), None)
+        with self._content("ca.pem") as content:
+            ca = x509.load_pem_x509_certificate(content)
+        with self._content("ca.key") as content:
+            key = load_pem_private_key(content, None)
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != ca.public_key():
             raise KitError(f"{self.folder}/ca.key is not the key of ca.pem — restore both from a backup", EXIT_USAGE)
         return ca, key
@@ -225,15 +246,32 @@ class Authority:
     def _read_index(self) -> list[Issued]:
         self._require()
         issued: list[Issued] = []
-        for number, line in enumerate(self._index.read_text().splitlines(), 1):
+        with self._content(self._index.name) as content:
+            lines = content.decode().splitlines()
+        for number, line in enumerate(lines, 1):
             try:
-                issued.append(Issued(**json.loads(line)))
+                issued.append(Issued.parse(loads(line)))
             except (ValueError, TypeError) as error:
                 raise KitError(f"{self._index}:{number}: {error} — restore it from a backup", EXIT_USAGE) from error
         return issued
 
     def _read_crl(self) -> x509.CertificateRevocationList:
-        return x509.load_pem_x509_crl((self.folder / "crl.pem").read_bytes())
+        with self._content("crl.pem") as content:
+            crl = x509.load_pem_x509_crl(content)
+            _number(crl)
+        return crl
+
+    @contextmanager
+    def _content(self, name: str) -> Iterator[bytes]:
+        """Of a file of the authority. Raises KitError when it is not there, and for what the block makes of it."""
+        path = self.folder / name
+        try:
+            yield path.read_bytes()
+        except OSError as error:
+            raise KitError(f"{path}: {error.strerror} — restore it from a backup", EXIT_USAGE) from error
+        except (ValueError, TypeError, UnsupportedAlgorithm, x509.ExtensionNotFound) as error:
+            # TypeError: a key with a passphrase.
+            raise KitError(f"{path} is not what umqtt certs made — restore it from a backup", EXIT_USAGE) from error
 
     def _require(self) -> None:
         if not (self.folder / "ca.key").exists():
@@ -253,6 +291,10 @@ class Authority:
             raise KitError(f"{where}: {error.strerror} — is it yours, and is there room?", EXIT_USAGE) from error
         finally:
             os.close(folder)
+
+
+def _number(crl: x509.CertificateRevocationList) -> int:
+    return crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
 
 
 def _now() -> datetime.datetime:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import umqtt_robust
-from umqtt_kit.errors import EXIT_MISSING, KitError
+from umqtt_kit.errors import EXIT_MISSING, EXIT_USAGE, KitError
 
 _PACKAGE = Path(__file__).resolve().parent
 # Compiled by pip when it installs, or by an editor; never part of what goes onto a board.
@@ -20,6 +21,17 @@ def firmware_folder() -> Path:
 def boards_folder() -> Path:
     """The folder that holds one folder a board. Raises KitError."""
     return _folder("boards", "UNIX/board.json")
+
+
+def board_folders() -> dict[str, Path]:
+    """The folder of each board that is described, by its name: those here, and those of the user's own in the folder
+    that UMQTT_BOARDS names, which come first. Raises KitError.
+    """
+    own = os.environ.get("UMQTT_BOARDS")
+    if own and not Path(own).is_dir():
+        raise KitError(f"UMQTT_BOARDS={own} is not a folder — correct it, or take it out", EXIT_USAGE)
+    places = [boards_folder(), *([Path(own)] if own else [])]
+    return {file.parent.name: file.parent for place in places for file in sorted(place.glob("*/board.json"))}
 
 
 def deployed_files() -> dict[str, Path]:

@@ -11,6 +11,8 @@ EXIT_NETWORK = 4
 EXIT_DEVICE = 5
 # Something is missing on this machine: Java, MicroPython, a package.
 EXIT_MISSING = 6
+# Nothing that the user did: an error that umqtt does not know (EX_SOFTWARE of sysexits.h).
+EXIT_DEFECT = 70
 # What a shell reports for a program ended by Ctrl-C: 128 + SIGINT.
 EXIT_INTERRUPTED = 130
 
@@ -21,6 +23,10 @@ class KitError(Exception):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class ReaderGone(Exception):
+    """Nobody reads stdout any more (`… | head`): whoever did has seen enough, and the command ends without a word."""
 
 
 class Interrupted(BaseException):

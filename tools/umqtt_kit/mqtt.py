@@ -24,9 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
+from urllib.parse import urlsplit
 
 import click
 
+from spark_ingest.numbers import Finite
 from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 
 if TYPE_CHECKING:
@@ -51,9 +53,10 @@ _REFUSALS = {
 
 @dataclass(frozen=True)
 class Access:
-    """How to reach a broker. url: mqtt://host:port or mqtts://host:port; ca, cert, key: PEM. repr() shows no secret."""
+    """How to reach a broker. addresses: mqtt://host:port or mqtts://host:port, tried in turn; ca, cert, key: PEM;
+    timeout_s: for each address. repr() shows no secret."""
 
-    url: str
+    addresses: tuple[str, ...]
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     ca: bytes | None = field(default=None, repr=False)
@@ -61,20 +64,35 @@ class Access:
     key: bytes | None = field(default=None, repr=False)
     timeout_s: float = 10.0
 
+    @property
+    def where(self) -> str:
+        """The addresses, for people."""
+        return ", ".join(self.addresses)
+
 
 def broker_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The click options that say where a broker is and who asks; the command gets them as `access`."""
+    return broker_options_if(None)(function)
 
+
+def broker_options_if(flag: str | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """broker_options of a command that may do without a broker: without its option `flag`, `access` is None, and
+    nobody is asked for a password."""
+    return lambda function: _with_broker_options(function, flag)
+
+
+def _with_broker_options(function: Callable[..., Any], flag: str | None) -> Callable[..., Any]:
     @functools.wraps(function)
     def with_access(
         *arguments: Any, broker: str, username: str | None, password_file: Path | None, ca: Path | None,
         cert: Path | None, key: Path | None, connect_timeout: float, **options: Any,
     ) -> Any:  # fmt: skip
-        access = make_access(broker, username, password_file, ca, cert, key, connect_timeout)
+        wanted = flag is None or options[flag]
+        access = make_access(broker, username, password_file, ca, cert, key, connect_timeout) if wanted else None
         return function(*arguments, access=access, **options)
 
     for option in (
-        click.option("--connect-timeout", type=click.FloatRange(min=0.1), default=10.0, show_default=True,
+        click.option("--connect-timeout", type=Finite(min=0.1), default=10.0, show_default=True,
                      metavar="SECONDS", help="For the first connection."),
         click.option("--key", type=_FILE, help="Its private key."),
         click.option("--cert", type=_FILE, help="Certificate of this client, for a broker that asks for one."),
@@ -107,10 +125,10 @@ def make_access(
     if (cert is None) != (key is None):
         raise KitError("--cert and --key go together — give both", EXIT_USAGE)
     password = _password(username, password_file)
-    contents = [file.read_bytes() if file else None for file in (ca, cert, key)]
+    contents = [_content(file) for file in (ca, cert, key)]
     if scheme == "mqtts" and contents[0] is None:
         contents[0] = _trusted_here()
-    return Access(broker, username, password, *contents, timeout_s=timeout_s)
+    return Access((broker,), username, password, *contents, timeout_s=timeout_s)
 
 
 class Link:
@@ -137,6 +155,7 @@ class Link:
         self._on_lost = on_lost
         self._on_back = on_back
         self._problem: BaseException | None = None
+        self._untried = len(access.addresses)
         self._was_connected = False
         self._refused: list[str] = []
         self._failed: Exception | None = None
@@ -173,12 +192,12 @@ class Link:
         answered = self.wait_for(lambda: bool(self._refused) or self.client.subscribed, timeout_s)
         if self._refused:
             raise KitError(
-                f"{self._access.url} does not let this user read {', '.join(self._refused)} — "
+                f"{self._access.where} does not let this user read {', '.join(self._refused)} — "
                 "see its permissions, or --username",
                 EXIT_NETWORK,
             )
         if not answered:
-            raise KitError(f"{self._access.url} did not answer within {timeout_s:g} s — see its log", EXIT_NETWORK)
+            raise KitError(f"{self._access.where} did not answer within {timeout_s:g} s — see its log", EXIT_NETWORK)
 
     def publish(self, topic: str, payload: bytes, qos: QoS = 0, retain: bool = False) -> int:
         """Sends, or queues at QoS 1 and 2; waits while there is no room. Returns the packet id, 0 at QoS 0.
@@ -198,7 +217,7 @@ class Link:
             except InvalidArgument as error:
                 raise KitError(f"{topic!r}: {error} — correct the topic name", EXIT_USAGE) from error
             self.client.poll(_POLL_MS)
-        raise KitError(f"{self._access.url} takes nothing any more — see its log", EXIT_NETWORK)
+        raise KitError(f"{self._access.where} takes nothing any more — see its log", EXIT_NETWORK)
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
         """Drive the link until the condition holds (True) or the time is over (False); None: for ever."""
@@ -226,18 +245,20 @@ class Link:
         from umqtt_robust.store import MemoryStore
 
         access = self._access
+        for address in access.addresses:
+            check_host(address)
         options: dict[str, Any] = {}
         if access.username is not None:
             options |= {"username": access.username, "password": access.password}
         try:
-            if access.url.startswith("mqtts:"):
+            if any(address.startswith("mqtts:") for address in access.addresses):
                 from umqtt_robust.tls import TLS
 
                 options["transports"] = {"mqtts": TLS(access.ca or b"", access.cert, access.key)}
             return Client(
                 # Without the process's number two tools at once would throw each other off.
                 session or f"umqtt-{os.getpid()}",
-                access.url,
+                access.addresses,
                 keep_alive=_KEEP_ALIVE_S,
                 clean_session=session is None,
                 # This process remembers nothing of the session, and wants what the broker kept for it.
@@ -256,14 +277,15 @@ class Link:
                 **options,
             )
         except MQTTError as error:
-            raise KitError(f"--broker {access.url}: {error} — correct it, or --ca, --cert", EXIT_USAGE) from error
+            line = f"{access.where}: {error} — correct the address, or --ca, --cert, --key"
+            raise KitError(line, EXIT_USAGE) from error
 
     def _connect(self) -> None:
         timeout_s = self._access.timeout_s
-        self.wait_for(lambda: self.client.connected or self._problem is not None, timeout_s)
+        self.wait_for(lambda: self.client.connected or not self._untried, timeout_s * self._untried)
         if not self.client.connected:
             problem = self._problem or TimeoutError()
-            raise KitError(f"{self._access.url}: {explain(problem, timeout_s)}", EXIT_NETWORK) from problem
+            raise KitError(f"{self._access.where}: {explain(problem, timeout_s)}", EXIT_NETWORK) from problem
 
     def _connected(self, session_present: bool) -> None:
         if self._was_connected and self._on_back:
@@ -282,6 +304,7 @@ class Link:
             self._refused.append(topic_filter.decode() if isinstance(topic_filter, bytes) else str(topic_filter))
         elif not self._was_connected:
             self._problem = self._problem or problem
+            self._untried = max(self._untried - 1, 0)
         elif self._on_lost:
             self._on_lost(explain(problem, self._access.timeout_s).partition(" — ")[0])
 
@@ -297,6 +320,15 @@ class Link:
     def _fail(self, topic: bytes, payload: bytes | None, error: Exception) -> None:
         # A mistake in on_message, which the client keeps from its own loop: raised by wait_for().
         self._failed = error
+
+
+def check_host(address: str) -> None:
+    """Raises KitError (exit code 2) for a host that can be in no DNS: the look-up itself would fail at its form."""
+    try:
+        (urlsplit(address).hostname or "").encode("idna")
+    except ValueError:
+        problem = "no computer can have that name: a part of it is empty, or longer than 63 bytes"
+        raise KitError(f"{address}: {problem} — correct the address", EXIT_USAGE) from None
 
 
 def explain(problem: BaseException, timeout_s: float) -> str:
@@ -334,9 +366,14 @@ def _password(username: str | None, file: Path | None) -> str | None:
     if file is not None:
         if username is None:
             raise KitError("--password-file without a user name — add --username NAME", EXIT_USAGE)
-        if file.stat().st_mode & 0o077:
-            raise KitError(f"{file} holds a password and others may read it — try: chmod 600 {file}", EXIT_USAGE)
-        return file.read_text().partition("\n")[0].rstrip("\r")
+        try:
+            if file.stat().st_mode & 0o077:
+                raise KitError(f"{file} holds a password and others may read it — try: chmod 600 {file}", EXIT_USAGE)
+            return file.read_bytes().partition(b"\n")[0].decode("utf-8-sig").rstrip("\r")
+        except OSError as error:
+            raise KitError(f"{file}: {error.strerror} — give a file that can be read", EXIT_USAGE) from error
+        except UnicodeDecodeError as error:
+            raise KitError(f"{file}: its password is no UTF-8 — save it as UTF-8", EXIT_USAGE) from error
     if username is None:
         return None
     password = os.environ.get("UMQTT_PASSWORD")
@@ -352,6 +389,13 @@ def _password(username: str | None, file: Path | None) -> str | None:
     return getpass.getpass(f"Password of {username}: ")
 
 
+def _content(file: Path | None) -> bytes | None:
+    try:
+        return file.read_bytes() if file else None
+    except OSError as error:
+        raise KitError(f"{file}: {error.strerror} — give a file that can be read", EXIT_USAGE) from error
+
+
 def _trusted_here() -> bytes:
     file = ssl.get_default_verify_paths().cafile
     if file is None or not Path(file).is_file():
@@ -361,4 +405,3 @@ def _trusted_here() -> bytes:
 
 def _random(limit: int) -> int:
     return int.from_bytes(os.urandom(4), "big") % limit
-

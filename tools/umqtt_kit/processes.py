@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
 from umqtt_kit.errors import EXIT_LOST, EXIT_MISSING, EXIT_USAGE, Interrupted, KitError
 
@@ -27,6 +28,8 @@ _STOP_WITHIN_S = 10.0
 # The same after Ctrl-C or a failure: nobody waits for results then, only for the end.
 _GIVE_UP_WITHIN_S = 2.0
 _POLL_S = 0.02
+# What ends a command by an exception: see interruptible().
+_INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Child:
@@ -180,10 +183,12 @@ class Children:
         For the main thread only: the kernel ties the death signal to the thread that started the child.
         """
         try:
-            child = Child(name, command, self._logs / f"{name}.log", env, asked)
+            # A child that is interrupted on its way to the list would be stopped by nobody.
+            with _interrupted_afterwards():
+                child = Child(name, command, self._logs / f"{name}.log", env, asked)
+                self._children.append(child)
         except OSError as error:
             raise KitError(f"{name} could not be started: {error}", EXIT_MISSING) from error
-        self._children.append(child)
         return child
 
     def check(self) -> None:
@@ -236,12 +241,28 @@ def interruptible() -> Iterator[None]:
     def interrupt(number: int, _frame: FrameType | None) -> None:
         raise Interrupted(number)
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, interrupt) for number in _INTERRUPTING if number != signal.SIGINT}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _interrupted_afterwards() -> Iterator[None]:
+    # Not by a mask of signals: another thread would take the signal for this one.
+    came: list[int] = []
+    before: dict[int, Any] = {}
+    try:
+        for number in _INTERRUPTING:
+            before[number] = signal.signal(number, lambda number, _frame: came.append(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def _die_with_parent() -> Callable[[], None] | None:

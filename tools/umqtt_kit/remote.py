@@ -10,43 +10,61 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
+from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import Access, Link
+from umqtt_kit.strict_json import loads
 
+#: What a device takes of a command, its id and name included: _MAX_COMMAND_BYTES of firmware/app/commands.py.
+MOST_BYTES = 900
 _SENT_WITHIN_S = 10.0
+_STATUS_WITHIN_S = 1.0
+
+
+class NoReply(KitError):
+    """The device did not answer in time. command_id: of what it was asked; reason: what is known of it."""
+
+    def __init__(self, message: str, command_id: str, reason: str) -> None:
+        super().__init__(message, EXIT_NETWORK)
+        self.command_id = command_id
+        self.reason = reason
 
 
 class Remote:
     """Connected, and subscribed to the replies and the status of one device, within the context.
 
-    status: the last that it said, {} for none. Raises KitError (exit code 4).
+    status: the last that it said, {} for none. also: further topics of the device, by the words after its id, to what
+    takes their payloads. Raises KitError (exit code 4).
     """
 
-    def __init__(self, access: Access, device_id: str) -> None:
+    def __init__(
+        self, access: Access, device_id: str, also: Mapping[str, Callable[[bytes], object]] | None = None
+    ) -> None:
         self.device_id = device_id
         self.status: dict[str, Any] = {}
         self._replies: dict[str, dict[str, Any]] = {}
-        self._url = access.url
-        self._link = Link(access, on_message=self._take)
+        self._where = access.where
+        self._also = {self.topic(leaf): take for leaf, take in (also or {}).items()}
+        self.link = Link(access, on_message=self._take)
 
     def __enter__(self) -> Self:
-        self._link.__enter__()
+        self.link.__enter__()
         try:
-            # The status first, which is retained: it has come before any reply can.
-            self._link.subscribe(self._topic("status"), self._topic("reply"))
+            self.link.subscribe(self.topic("status"), self.topic("reply"), *self._also)
+            # It is retained, so it comes at once where there is one; a broker may send it after its SUBACKs.
+            self.link.wait_for(lambda: bool(self.status), _STATUS_WITHIN_S)
         except BaseException:
-            self._link.close(0)
+            self.link.close(0)
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._link.__exit__(kind, error, trace)
+        self.link.__exit__(kind, error, trace)
 
     @property
     def asleep(self) -> bool:
@@ -58,40 +76,49 @@ class Remote:
     ) -> dict[str, Any]:
         """Send a command and wait for its reply: {"id", "ok", "result"}. timeout_s: None waits for ever.
 
-        Raises KitError (exit code 4) when none comes in time; what the device refuses is a reply.
+        Raises NoReply when none comes in time; what the device refuses is a reply.
         """
-        command_id = command_id or secrets.token_hex(8)
+        command_id = command_id or new_id()
         self.send(command, args, command_id)
-        self._link.wait_for(lambda: command_id in self._replies, timeout_s)
+        self.link.wait_for(lambda: command_id in self._replies, timeout_s)
         reply = self._replies.get(command_id)
         if reply is None:
-            why = self._why(command_id)
-            raise KitError(f"{self.device_id} did not answer within {timeout_s:g} s: {why}", EXIT_NETWORK)
+            reason, remedy = self._why()
+            message = f"{self.device_id} did not answer within {timeout_s:g} s: {reason} — {remedy}"
+            raise NoReply(message, command_id, reason)
         return reply
+
+    def result(self, command: str, args: Mapping[str, Any], timeout_s: float | None) -> Any:
+        """The result in the reply. Raises NoReply, and KitError (exit code 5) for what the device refuses."""
+        return result_of(self.ask(command, args, timeout_s), self.device_id, command)
 
     def send(self, command: str, args: Mapping[str, Any], command_id: str) -> None:
         """Send a command; returns when the broker has it. Raises KitError."""
-        payload = json.dumps({"id": command_id, "cmd": command, "args": dict(args)}, ensure_ascii=False)
-        self._link.publish(self._topic("cmd"), payload.encode(), qos=2)
-        if not self._link.wait_for(lambda: not self._link.pending, _SENT_WITHIN_S):
-            raise KitError(f"{self._url} does not take the command — see its log", EXIT_NETWORK)
+        self.link.publish(self.topic("cmd"), encoded(command, args, command_id), qos=2)
+        if not self.link.wait_for(lambda: not self.link.pending, _SENT_WITHIN_S):
+            raise KitError(f"{self._where} does not take the command — see its log", EXIT_NETWORK)
 
-    def _why(self, command_id: str) -> str:
-        again = f"ask again with --id {command_id}"
-        if not self.status:
-            return f"{self._url} knows no device of that name — see those it knows: umqtt sub 'fleet/+/status'"
-        if self.asleep:
-            return f"it sleeps, and has the command at its next wake — wait with --wait, or {again}"
-        if not self.status.get("online"):
-            return f"it is offline ({self.status.get('reason')}), and has the command when it is back — {again}"
-        return f"its last status is {self.status.get('reason')!r} — {again}, or see: umqtt logs"
-
-    def _topic(self, leaf: str) -> str:
+    def topic(self, leaf: str) -> str:
+        """The device's topic of that name."""
         return f"fleet/{self.device_id}/{leaf}"
 
+    def _why(self) -> tuple[str, str]:
+        # What is known of a device that is silent, and what to do.
+        if not self.status:
+            return f"{self._where} knows no device of that name", "see those it knows: umqtt sub 'fleet/+/status'"
+        if self.asleep:
+            return "it sleeps, and has the command at its next wake", "give it time"
+        reason = self.status.get("reason")
+        if not self.status.get("online"):
+            return f"it is offline ({reason}), and has the command when it is back", "is its power on, and its network?"
+        return f"its last status is {reason!r}", "see what it says: umqtt logs"
+
     def _take(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
+        if topic in self._also:
+            self._also[topic](payload)
+            return
         try:
-            found = json.loads(payload)
+            found = loads(payload)
         except ValueError:
             return  # not of this firmware, so nobody's reply
         if not isinstance(found, dict):
@@ -100,6 +127,24 @@ class Remote:
             self.status = found
         else:
             self._replies[str(found.get("id"))] = found
+
+
+def new_id() -> str:
+    """An id that no other command has."""
+    return secrets.token_hex(8)
+
+
+def encoded(command: str, args: Mapping[str, Any], command_id: str) -> bytes:
+    """The payload of a command. Raises KitError (exit code 2) for one that no device takes."""
+    text = json.dumps({"id": command_id, "cmd": command, "args": dict(args)}, ensure_ascii=False)
+    try:
+        payload = text.encode()
+    except UnicodeEncodeError:
+        raise KitError(f"{command}: an argument is no UTF-8 — correct it", EXIT_USAGE) from None
+    if len(payload) > MOST_BYTES:
+        problem = f"the command has {len(payload):,} bytes, and a device takes {MOST_BYTES}"
+        raise KitError(f"{command}: {problem} — give shorter arguments", EXIT_USAGE)
+    return payload
 
 
 def result_of(reply: Mapping[str, Any], device_id: str, command: str) -> Any:

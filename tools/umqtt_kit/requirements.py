@@ -4,46 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
-import shutil
 import socket
-import subprocess
 from pathlib import Path
 
 from umqtt_kit.errors import EXIT_MISSING, EXIT_USAGE, KitError
 
-# Spark 4 runs on Java 17 and newer.
-_OLDEST_JAVA = 17
-_JAVA_ANSWERS_WITHIN_S = 20.0
-_GET_JAVA = "apt install openjdk-17-jre-headless, or brew install openjdk@17, or set JAVA_HOME"
-
 
 def require_java() -> None:
-    """Raises KitError unless the Java that Spark would start is new enough.
+    """Raises KitError unless the Java that Spark would start is new enough."""
+    from spark_ingest.errors import IngestError
+    from spark_ingest.java import require_java
 
-    Without this Spark ends in a traceback that does not name Java.
-    """
-    home = os.environ.get("JAVA_HOME")
-    # Spark prefers JAVA_HOME, and does not fall back to PATH when it is wrong.
-    command = str(Path(home) / "bin" / "java") if home else "java"
-    if shutil.which(command) is None:
-        where = f"in JAVA_HOME ({home})" if home else "on PATH"
-        raise KitError(f"Spark needs Java {_OLDEST_JAVA} or newer; there is none {where} — {_GET_JAVA}", EXIT_MISSING)
     try:
-        answer = subprocess.run(
-            [command, "-version"], capture_output=True, text=True, timeout=_JAVA_ANSWERS_WITHIN_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise KitError(f"{command} -version did not answer ({error}) — {_GET_JAVA}", EXIT_MISSING) from error
-    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
-    if answer.returncode != 0 or found is None:
-        # macOS has a `java` that only says that there is no Java.
-        raise KitError(f"{command} -version tells no version — {_GET_JAVA}", EXIT_MISSING)
-    if int(found[1]) < _OLDEST_JAVA:
-        raise KitError(
-            f"Spark needs Java {_OLDEST_JAVA} or newer, and {command} is Java {found[1]} — {_GET_JAVA}",
-            EXIT_MISSING,
-        )
+        require_java()
+    except IngestError as error:
+        raise KitError(str(error), EXIT_MISSING) from error
 
 
 def require_module(name: str, extra: str) -> None:

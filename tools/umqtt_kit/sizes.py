@@ -12,11 +12,12 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 
 from umqtt_kit.bundle import INIT, PACKAGE, SMALLEST, Bundle, library_folder, modules, with_imports
-from umqtt_kit.errors import EXIT_MISSING, KitError
+from umqtt_kit.errors import EXIT_MISSING, EXIT_USAGE, KitError
 from umqtt_kit.mpy_cross import compile_file, last_line
 
 _INIT_APART = "_init"
@@ -107,6 +108,34 @@ def measure_apart(folder: Path | None = None) -> Sizes:
         ModuleSize(name, mpy[name], used, name in smallest) for name, used in zip(names, heap.values(), strict=True)
     ]
     return Sizes(sizes, _totals(sizes))
+
+
+@dataclass(frozen=True)
+class FileSizes:
+    """files: bytes of each file that a board gets, by its path there; flash_bytes: the blocks these fill, at most
+    (littlefs may put a small file beside its name); file_system_bytes: what the board's file system has in all.
+    """
+
+    board: str
+    files: dict[str, int]
+    flash_bytes: int
+    file_system_bytes: int
+
+
+def measure_files(board: str) -> FileSizes:
+    """Measure what `umqtt deploy` puts onto a board whose settings need every module. Raises KitError."""
+    from umqtt_kit.deploy.build import build
+    from umqtt_kit.deploy.filesets import OPTIONAL
+    from umqtt_kit.device.ports import board_description
+
+    geometry: Any = board_description(board).get("littlefs")
+    if not isinstance(geometry, dict) or not {"block_size", "block_count"} <= geometry.keys():
+        raise KitError(f"board.json of {board} does not say its littlefs' block_size and block_count — add them",
+                       EXIT_USAGE)  # fmt: skip
+    files = {path: len(content) for path, content in build(board, OPTIONAL).files.items()}
+    block = geometry["block_size"]
+    flash = sum(-(-size // block) * block for size in files.values())
+    return FileSizes(board, files, flash, block * geometry["block_count"])
 
 
 def _totals(sizes: Iterable[ModuleSize]) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -10,16 +11,25 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stop:
-    """False until one of the signals has come within the context, then True; a second one does what it always did."""
+    """False until one of the signals has come within the context, then True; a second one does what it always did.
 
-    def __init__(self) -> None:
-        self._wanted = False
+    timeout_s: True after that time as well, counted from the beginning of the context; timed_out says that it was so.
+    """
+
+    def __init__(self, timeout_s: float | None = None) -> None:
+        self._wanted = self.timed_out = False
+        self._timeout_s = timeout_s
+        self._deadline: float | None = None
         self._before: dict[int, object] = {}
 
     def __bool__(self) -> bool:
+        if not self._wanted and self._deadline is not None and time.monotonic() >= self._deadline:
+            self._wanted = self.timed_out = True
         return self._wanted
 
     def __enter__(self) -> Self:
+        if self._timeout_s is not None:
+            self._deadline = time.monotonic() + self._timeout_s
         self._before = {number: signal.signal(number, self._stop) for number in _SIGNALS}
         return self
 

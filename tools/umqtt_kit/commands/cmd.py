@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_ingest.numbers import Finite
 from umqtt_kit.console import say
-from umqtt_kit.errors import EXIT_DEVICE
+from umqtt_kit.errors import EXIT_DEVICE, KitError
 from umqtt_kit.mqtt import broker_options
 from umqtt_kit.printable import printable
+from umqtt_kit.strict_json import NoNumber, loads
 
 if TYPE_CHECKING:
     from umqtt_kit.mqtt import Access
@@ -21,13 +24,15 @@ _COMMANDS = {
     "get": ("[key]",), "set": ("key", "value"), "read": ("[path]", "[offset]"),
 }  # fmt: skip
 _MOST_TEXT = 64
+# A level of a topic; the firmware's own names have fewer characters to choose from.
+_DEVICE = re.compile(rf"[^/+#\0\ud800-\udfff]{{1,{_MOST_TEXT}}}")
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("device")
 @click.argument("command", type=click.Choice(list(_COMMANDS)), metavar="COMMAND")
 @click.argument("arguments", nargs=-1, metavar="[KEY] [VALUE]")
-@click.option("--timeout", type=click.FloatRange(min=0.1), default=20.0, show_default=True, metavar="SECONDS",
+@click.option("--timeout", type=Finite(min=0.1), default=20.0, show_default=True, metavar="SECONDS",
               help="For the reply.")  # fmt: skip
 @click.option("--wait", is_flag=True, help="Wait for the reply as long as it takes: the device may sleep or be away.")
 @click.option("--id", "command_id", metavar="TEXT", help="Ask again for the reply to this one; it is not done twice.")
@@ -57,21 +62,32 @@ def cmd(
       umqtt cmd pump-7 set interval_ms 5000
       umqtt cmd pump-7 reboot --wait
     """
-    from umqtt_kit.remote import Remote, result_of
+    from umqtt_kit.remote import NoReply, Remote, encoded, new_id, result_of
 
     if command_id is not None and not 0 < len(command_id) <= _MOST_TEXT:
         raise click.UsageError(f"--id must be text of 1 to {_MOST_TEXT} characters")
-    if not device or any(character in device for character in "/+#\0"):
-        raise click.UsageError(f"{device!r} is no name of a device")
+    if not _DEVICE.fullmatch(device):
+        raise click.UsageError(f"{device[:_MOST_TEXT]!r} is no name of a device")
     args = _args(command, arguments)
+    command_id = command_id or new_id()
+    encoded(command, args, command_id)  # refused before anything is connected
     with Remote(access, device) as remote:
         if wait and remote.asleep:
             say(f"{device} sleeps; it answers at its next wake")
-        reply = remote.ask(command, args, None if wait else timeout, command_id)
+        try:
+            reply = remote.ask(command, args, None if wait else timeout, command_id)
+        except NoReply as silence:
+            again = f"--wait --id {silence.command_id}"
+            raise KitError(f"{silence}; or wait for its reply to this one: {again}", silence.exit_code) from silence
     if as_json:
         click.echo(json.dumps({"device": device, "cmd": command, **reply}))
         return 0 if reply.get("ok") else EXIT_DEVICE
-    for line in _lines(command, result_of(reply, device, command)):
+    result = result_of(reply, device, command)
+    try:
+        lines = _lines(command, result)
+    except (TypeError, ValueError):
+        lines = [_shown(result)]  # not of the form that the firmware gives it
+    for line in lines:
         click.echo(line)
     return 0
 
@@ -87,15 +103,17 @@ def _args(command: str, given: tuple[str, ...]) -> dict[str, Any]:
     if "value" in args:
         args["value"] = _value(args["value"])
     if "offset" in args:
-        if not args["offset"].isdigit():
-            raise click.UsageError(f"OFFSET {args['offset']!r}: must be a whole number from 0")
+        if not re.fullmatch("[0-9]{1,9}", args["offset"]):
+            raise click.UsageError(f"OFFSET {args['offset']!r}: must be a whole number from 0 to 999999999")
         args["offset"] = int(args["offset"])
     return args
 
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
+        return loads(text)
+    except NoNumber:
+        raise click.UsageError(f"VALUE {text}: JSON has no such number; in quotes it is text: '\"{text}\"'") from None
     except ValueError:
         return text
 

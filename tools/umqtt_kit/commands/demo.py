@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from spark_ingest.numbers import Finite
 from umqtt_kit.console import say
 from umqtt_kit.errors import EXIT_LOST, EXIT_MISSING, EXIT_USAGE, KitError
 from umqtt_kit.processes import interruptible
@@ -20,7 +21,7 @@ _LONGEST_OUTAGE_SHARE = 0.5
 @click.command()
 @click.option(
     "--seconds",
-    type=click.FloatRange(1, 86_400),
+    type=Finite(1, 86_400),
     default=45,
     show_default=True,
     help="How long readings are taken.",

@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_ingest.numbers import Finite
 from umqtt_kit.console import notes, results, say
 from umqtt_kit.device.choose import choose, device_option
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 
 if TYPE_CHECKING:
     from umqtt_kit.deploy.plan import Plan, Record
-    from umqtt_kit.deploy.telemetry import Access
     from umqtt_kit.device import Board, Configuration, Info, Port
+    from umqtt_kit.mqtt import Access
 
 _FIRST_READING_S = 60.0
 
@@ -24,16 +26,19 @@ _FIRST_READING_S = 60.0
 @click.command()
 @device_option
 @click.option("--board", "board_name", metavar="NAME", help="Folder under boards/. [default: as before, or guessed]")
+@click.option("--sensors", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="FOLDER",
+              help="Your own sensors: its *.py go to /sensors. [default: those there stay]")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what would be sent and removed, and change nothing.")
 @click.option("--replace", is_flag=True, help="Overwrite and remove files that no deployment put there.")
 @click.option("--no-wait", is_flag=True, help="Do not wait for the first telemetry at the broker.")
 @click.option(
-    "--timeout", type=click.FloatRange(min=1), default=_FIRST_READING_S, show_default=True, help="Of that, in seconds."
+    "--timeout", type=Finite(min=1), default=_FIRST_READING_S, show_default=True, help="Of that, in seconds."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def deploy(
-    device: str, board_name: str | None, dry_run: bool, replace: bool, no_wait: bool, timeout: float, as_json: bool
-) -> int:
+    device: str, board_name: str | None, sensors: Path | None, dry_run: bool, replace: bool, no_wait: bool,
+    timeout: float, as_json: bool,
+) -> int:  # fmt: skip
     """Put the firmware onto a board, start it, and wait for its first reading at the broker.
 
     Everything is compiled for the board; only what differs (by SHA-256, computed on the board) is sent, and what
@@ -44,12 +49,14 @@ def deploy(
     Example:
       umqtt deploy --dry-run
       umqtt deploy --device ttyACM0 --board RPI_PICO_W
+      umqtt deploy --sensors sensors
     """
     from umqtt_kit.deploy.apply import apply
     from umqtt_kit.deploy.build import build, check_compatible
     from umqtt_kit.deploy.console import Console
     from umqtt_kit.deploy.filesets import optional_modules
     from umqtt_kit.deploy.plan import make_plan, read_record
+    from umqtt_kit.deploy.sensors import with_sensors
     from umqtt_kit.deploy.telemetry import Watch
     from umqtt_kit.device import Board, read_configuration
 
@@ -62,9 +69,8 @@ def deploy(
         configuration = read_configuration(board)
         access = _access(board, configuration, wait=not (no_wait or dry_run))
         name = _board_name(board_name, record, port, info)
-        plan = make_plan(
-            board, record, build(name, optional_modules(configuration.settings)), replace=replace or dry_run
-        )
+        whole = with_sensors(build(name, optional_modules(configuration.settings)), sensors)
+        plan = make_plan(board, record, whole, replace=replace or dry_run, keep_sensors=sensors is None)
         if dry_run:
             _show_plan(plan, as_json)
             return 0
@@ -88,7 +94,7 @@ def deploy(
 
 def _access(board: Board, configuration: Configuration, *, wait: bool) -> Access | None:
     # How to reach the board's broker; None where nobody waits or the board has no broker.
-    from umqtt_kit.deploy.telemetry import Access
+    from umqtt_kit.deploy.telemetry import access_of_board
 
     if configuration.settings is None:
         return None
@@ -97,7 +103,7 @@ def _access(board: Board, configuration: Configuration, *, wait: bool) -> Access
     except ValueError as error:
         # Said before anything is sent: the firmware would stop at it.
         raise KitError(f"the board's {error} — correct it: umqtt provision", EXIT_DEVICE) from error
-    return Access.of_board(board, settings, secrets) if wait else None
+    return access_of_board(board, settings, secrets) if wait else None
 
 
 def _device_id(configuration: Configuration, info: Info) -> str:

@@ -68,8 +68,10 @@ def _ask(port: Port) -> Info:
 def _show(found: list[dict[str, object]], loaders: list[dict[str, object]]) -> None:
     from rich.table import Table
 
+    from umqtt_kit.device.choose import PLUG_IN
+
     if not found and not loaders:
-        say("No board is connected. Plug one in, or start a virtual one: python -m umqtt_testkit.board flash.img")
+        say(f"No board is connected: {PLUG_IN}")
         return
     table = Table(box=None, header_style="bold")
     for title in ("device", "port", "board", "MicroPython", "application", "device id"):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import resource
 from pathlib import Path
 
 import click
 
+from spark_ingest.numbers import Finite
 from umqtt_kit.console import say
 from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.requirements import require_writable_folder
@@ -39,17 +41,18 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--name", default="sim", show_default=True, help="Devices are called NAME-0001 and so on.")
 @click.option("--witness", type=_FOLDER, help="Folder of one file a device that every reading made is noted in.")
 @click.option("--status", type=_FILE, help="File rewritten every second with counts.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after that time, else at Ctrl-C.")
+@click.option("--seconds", type=Finite(0, min_open=True), help="Stop after that time, else at Ctrl-C.")
 @click.option(
     "--drain-seconds",
-    type=click.FloatRange(0),
+    type=Finite(0),
     default=20,
     show_default=True,
     help="How long to wait at the end for what the broker has not acknowledged.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end, and nothing else on stdout.")
 def fleet(
     devices: int, interval_ms: int, broker: str, keep_alive: int, name: str, witness: Path | None, status:
-    Path | None, seconds: float | None, drain_seconds: float,
+    Path | None, seconds: float | None, drain_seconds: float, as_json: bool,
 ) -> int:  # fmt: skip
     """Run simulated devices that publish readings of this process, each with the device library's own client.
 
@@ -62,6 +65,7 @@ def fleet(
     """
     from umqtt_kit.fleet.device import Device, DeviceSettings
     from umqtt_kit.fleet.runner import Fleet, spread
+    from umqtt_kit.mqtt import check_host
     from umqtt_robust.errors import InvalidArgument
 
     if not name or set(name) & set("/+#\0 "):
@@ -71,6 +75,7 @@ def fleet(
     if status is not None:
         require_writable_folder(status.parent, "--status")
     _allow_open_files(devices)
+    check_host(broker)
     settings = DeviceSettings(broker, interval_ms, keep_alive, witness=witness)
     try:
         members = [
@@ -82,7 +87,8 @@ def fleet(
     runner = Fleet(members, status)
     runner.stop_on_signals()
     try:
-        left = runner.serve(seconds, drain_seconds, lambda: click.echo(f"connected {devices} devices"))
+        ready = f"connected {devices} devices"
+        left = runner.serve(seconds, drain_seconds, lambda: say(ready) if as_json else click.echo(ready))
     finally:
         runner.close()
     if left:
@@ -92,7 +98,10 @@ def fleet(
         )
     made = sum(member.made for member in members)
     refused = sum(member.refused for member in members)
-    say(f"{made} readings made and acknowledged, {refused} refused by full outboxes")
+    if as_json:
+        click.echo(json.dumps({"devices": devices, "made": made, "refused": refused}))
+    else:
+        say(f"{made} readings made and acknowledged, {refused} refused by full outboxes")
     return 0
 
 

@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @device_option
+@click.option("--board", "board_name", metavar="NAME", help="Folder under boards/, noted in its settings.")
 @click.option("--from", "source", metavar="FILE|-", help="Take the values from a JSON file, or from stdin.")
 @click.option("--set", "pairs", metavar="KEY=VALUE", multiple=True, help="One key of settings.json; may be repeated.")
 @click.option("--csv", "table", type=click.Path(dir_okay=False, path_type=Path), help="Many boards: one line a board.")
 @click.option("--show", is_flag=True, help="Only show what is on the board, secrets hidden.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def provision(
-    device: str, source: str | None, pairs: tuple[str, ...], table: Path | None, show: bool, as_json: bool
-) -> int:
+    device: str, board_name: str | None, source: str | None, pairs: tuple[str, ...], table: Path | None, show: bool,
+    as_json: bool,
+) -> int:  # fmt: skip
     """Ask for device id, Wi-Fi, broker and credentials, and write them onto a board.
 
     Everything is checked by the firmware's own rules before it is written; what is not asked for stays as it is.
@@ -47,31 +49,38 @@ def provision(
       umqtt provision --set interval_ms=5000
       umqtt provision --csv boards.csv
     """
+    from umqtt_kit.device.ports import board_description
     from umqtt_kit.provision.write import provision as provision_one
 
     if sum((source is not None, bool(pairs), table is not None, show)) > 1:
         raise click.UsageError("--from, --set, --csv and --show exclude each other")
+    if board_name is not None:
+        if table is not None or show:
+            raise click.UsageError("--board goes with --from, --set or questions; a CSV may have a column board")
+        board_description(board_name)
     if table is not None:
         return _many(table, as_json)
     port = choose(device)
     if show:
         return _show(port, as_json)
-    done = provision_one(port, _change(port, source, pairs))
+    change = _change(port, source, pairs)
+    if board_name is not None:
+        change.settings["board"] = board_name
+    done = provision_one(port, change)
     _report([done], as_json)
     return 0
 
 
 def _change(port: Port, source: str | None, pairs: tuple[str, ...]) -> Change:
-    from umqtt_kit.provision.values import Change, change_from_json, require_private, set_from_arguments
+    from umqtt_kit.provision.values import Change, change_from_json, read_private, set_from_arguments
 
     if pairs:
         return Change(settings=set_from_arguments(pairs))
     if source == "-":
-        return change_from_json(sys.stdin.read(), "stdin", Path())
+        return change_from_json(sys.stdin.buffer.read(), "stdin", Path())
     if source is not None:
         file = Path(source)
-        require_private(file)
-        return change_from_json(file.read_text(), source, file.parent)
+        return change_from_json(read_private(file), source, file.parent)
     return _asked(port)
 
 
@@ -108,10 +117,8 @@ def _show(port: Port, as_json: bool) -> int:
 
 def _many(file: Path, as_json: bool) -> int:
     from umqtt_kit.provision.table import find_boards, read_rows
-    from umqtt_kit.provision.values import require_private
     from umqtt_kit.provision.write import provision as provision_one
 
-    require_private(file)
     boards = find_boards(read_rows(file), file)
     done: list[Provisioned] = []
     try:

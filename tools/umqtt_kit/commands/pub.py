@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from spark_ingest.numbers import Finite
 from umqtt_kit.console import say
 from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import broker_options
@@ -31,7 +32,7 @@ _READ_SIZE = 64 * 1024
 @click.option("-q", "--qos", type=click.IntRange(0, 2), default=1, show_default=True)
 @click.option("-r", "--retain", is_flag=True, help="Keep it for later subscribers; an empty one deletes.")
 @click.option("-n", "--count", type=click.IntRange(min=1), default=1, show_default=True, help="Publish it so often.")
-@click.option("--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, metavar="SECONDS",
+@click.option("--timeout", type=Finite(min=0.1), default=30.0, show_default=True, metavar="SECONDS",
               help="For the acknowledgement of everything.")  # fmt: skip
 @broker_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -58,14 +59,14 @@ def pub(
     # Read before connecting: a broker ends connections that say nothing for long.
     repeated = None if lines else [_payload(payload, file)] * count
     published = 0
-    with Link(access, on_lost=lambda why: say(f"{access.url}: {why}; connecting again")) as link:
+    with Link(access, on_lost=lambda why: say(f"{access.where}: {why}; connecting again")) as link:
         for message in _stdin_lines(link) if repeated is None else repeated:
             link.publish(topic, message, qos, retain)
             published += 1
         if not link.wait_for(lambda: not link.pending, timeout):
             unsure = max(link.client.pending, 1)
             raise KitError(
-                f"{access.url}: {unsure} of {published} messages not acknowledged within {timeout:g} s — see its log",
+                f"{access.where}: {unsure} of {published} messages not acknowledged within {timeout:g} s — see its log",
                 EXIT_NETWORK,
             )
     if as_json:

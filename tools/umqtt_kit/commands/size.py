@@ -1,8 +1,9 @@
-"""umqtt size: what the device library costs a board."""
+"""umqtt size: what the device library costs a board, or what all that a board gets does."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import click
 
@@ -13,17 +14,26 @@ from umqtt_kit.errors import EXIT_LOST
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 @click.option("--apart", is_flag=True, help="Measure the readable modules one by one instead of the bundle.")
-def size(as_json: bool, apart: bool) -> int:
+@click.option("--board", metavar="BOARD", help="Instead: the files that `umqtt deploy` puts onto this kind of board.")
+def size(as_json: bool, apart: bool, board: str | None) -> int:
     """Show what each module of the device library costs: bytes of .mpy in flash, bytes of heap after import.
 
     Measured is the bundle that goes onto boards: the smallest useful set as one module, and the optional modules. Heap
     is that of a 64-bit MicroPython; a 32-bit board needs a little more than half. Exits with 1 if a budget's limit is
     passed.
 
+    With --board: firmware and library, file by file, and the flash they take of the board's file system.
+
     \b
     Example:
       umqtt size --json
+      umqtt size --board RPI_PICO_W
     """
+    if board is not None:
+        if apart:
+            raise click.UsageError("--apart measures the library alone — leave it out, or --board")
+        _show_files(board, as_json)
+        return 0
     from umqtt_kit.sizes import BUDGETS, measure, measure_apart
 
     sizes = measure_apart() if apart else measure()
@@ -63,3 +73,24 @@ def size(as_json: bool, apart: bool) -> int:
     for line in passed:
         click.echo(f"umqtt: {line} — save elsewhere, or raise the limit in umqtt_kit/sizes.py", err=True)
     return EXIT_LOST if passed else 0
+
+
+def _show_files(board: str, as_json: bool) -> None:
+    from umqtt_kit.sizes import measure_files
+
+    sizes = measure_files(board)
+    if as_json:
+        click.echo(json.dumps(asdict(sizes)))
+        return
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold")
+    table.add_column("file")
+    table.add_column("bytes", justify="right")
+    for path, used in sizes.files.items():
+        table.add_row(path, f"{used:,}")
+    results().print(table)
+    results().print(
+        f"\n{len(sizes.files)} files, {sum(sizes.files.values()):,} bytes; in whole blocks {sizes.flash_bytes:,} of "
+        f"{sizes.file_system_bytes:,} bytes that the file system of {sizes.board} has"
+    )

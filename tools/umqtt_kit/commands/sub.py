@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
-from umqtt_kit.console import say
+from spark_ingest.numbers import Finite
+from umqtt_kit.console import emit, say
 from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import broker_options
 from umqtt_kit.printable import printable
@@ -30,7 +29,7 @@ _LARGEST = 1024 * 1024
               help="How payloads are printed; json: a line with everything about the message.")  # fmt: skip
 @click.option("--fields", default="topic,payload", show_default=True, metavar="LIST", help=f"Of {','.join(_FIELDS)}.")
 @click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option("--timeout", type=click.FloatRange(min=0.1), metavar="SECONDS",
+@click.option("--timeout", type=Finite(min=0.1), metavar="SECONDS",
               help="End after this time; it is an error (exit code 4) when --count was not reached.")  # fmt: skip
 @click.option("--session", metavar="NAME", help="A session that the broker keeps: what comes meanwhile is not missed.")
 @broker_options
@@ -67,12 +66,7 @@ def sub(
             if stop:
                 return False
             show = _json if form == "json" else partial(_text, chosen, form)
-            try:
-                sys.stdout.write(show(topic, payload, qos, retain) + "\n")
-                sys.stdout.flush()
-            except BrokenPipeError:
-                # `umqtt sub … | head`: whoever read has seen enough. What is left in the buffer must go nowhere.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if not emit(show(topic, payload, qos, retain)):
                 stop.now()
                 return False
             printed += 1
@@ -83,8 +77,8 @@ def sub(
         link = Link(
             access,
             on_message=take,
-            on_lost=lambda why: say(f"{access.url}: {why}; connecting again"),
-            on_back=lambda: say(f"{access.url}: connected again"),
+            on_lost=lambda why: say(f"{access.where}: {why}; connecting again"),
+            on_back=lambda: say(f"{access.where}: connected again"),
             session=session,
             rx_size=_LARGEST,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -123,16 +124,16 @@ def _bad(number: int) -> Text:
 
 
 def _show_how_to_open(console: Console, tables: Path) -> None:
-    silver = tables / "silver"
     python = Path(sys.executable)
     with contextlib.suppress(ValueError):
         python = python.relative_to(Path.cwd())
-    pandas = f"from deltalake import DeltaTable; print(DeltaTable('{silver}').to_pandas())"
+    report = f"{python.parent / 'umqtt'} report --tables {shlex.quote(str(tables))} --out report.html"
+    pandas = f"from deltalake import DeltaTable; print(DeltaTable('{tables / 'silver'}').to_pandas())"
     spark = (
-        "from deltalake import DeltaTable; from pyspark.sql import SparkSession; "
-        f"SparkSession.builder.getOrCreate().read.parquet(*DeltaTable('{silver}').file_uris()).show()"
+        "from pyspark.sql import SparkSession; from spark_ingest.sql import spark_views; "
+        f"spark = SparkSession.builder.getOrCreate(); spark_views(spark, '{tables}'); "
+        "spark.sql('SELECT device_id, health, readings FROM devices').show()"
     )
-    duckdb = f"SELECT device_id, count(*) FROM delta_scan('{silver}') GROUP BY device_id"
     console.print(f"\nThe tables are in {tables}. To open them:", soft_wrap=True, markup=False)
-    for command, program in ((f"{python} -c", pandas), (f"{python} -c", spark), ("duckdb -c", duckdb)):
-        console.print(f'  {command} "{program}"', soft_wrap=True, markup=False)
+    for command in (report, f'{python} -c "{pandas}"', f'{python} -c "{spark}"'):
+        console.print(f"  {command}", soft_wrap=True, markup=False)

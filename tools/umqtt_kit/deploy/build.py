@@ -1,7 +1,7 @@
 """The files of a deployment: paths on the board to what they hold, compiled for the .mpy version of that board.
 
-The device library goes as the bundle of umqtt_kit.bundle, the application module by module and with line numbers: the
-traceback of a crash, kept on the board and published after the next boot, is worth them.
+The device library goes as the bundle of umqtt_kit.bundle, the application as that of umqtt_kit.app_bundle and with
+line numbers: the traceback of a crash, kept on the board and published after the next boot, is worth them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from umqtt_kit.app_bundle import INIT as APP_INIT
+from umqtt_kit.app_bundle import PACKAGE as APP
+from umqtt_kit.app_bundle import AppBundle
 from umqtt_kit.bundle import PACKAGE, Bundle, library_folder
-from umqtt_kit.data import boards_folder, firmware_folder
+from umqtt_kit.data import board_folders, firmware_folder
 from umqtt_kit.deploy.filesets import library_modules
 from umqtt_kit.device import Info
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_MISSING, KitError
@@ -44,16 +47,17 @@ def build(board: str, optional: Iterable[str]) -> Build:
     files: dict[str, bytes] = {}
     with tempfile.TemporaryDirectory(prefix="umqtt-deploy-") as scratch:
         jobs: list[tuple[str, Path, str, int]] = []
-        for source in sorted(firmware.rglob("*.py")):
-            path = "/" + source.relative_to(firmware).as_posix()
-            if "__pycache__" in path:
-                continue
-            if path in AS_SOURCE:
-                files[path] = source.read_bytes()
-            else:
-                jobs.append((path.removesuffix(".py") + ".mpy", source, path[1:], _LINE_NUMBERS))
-        pins = boards_folder() / board / "pins.py"
-        if pins.is_file():
+        for path in AS_SOURCE:
+            files[path] = (firmware / path[1:]).read_bytes()
+        for module, text in AppBundle(firmware).sources.items():
+            path = module.replace(".", "/")
+            source = Path(scratch) / "firmware" / f"{path}.py"
+            source.parent.mkdir(parents=True, exist_ok=True)
+            source.write_text(text)
+            jobs.append((f"/{path}.mpy", source, APP if module == APP_INIT else f"{path}.py", _LINE_NUMBERS))
+        described = board_folders().get(board)
+        pins = described / "pins.py" if described else None
+        if pins is not None and pins.is_file():
             jobs.append(("/pins.mpy", pins, "pins.py", _LINE_NUMBERS))
         bundle = Bundle(library_folder())
         for name in library_modules(bundle.sources, optional):

@@ -18,10 +18,12 @@ from dataclasses import dataclass, field
 from umqtt_kit.deploy.build import Build
 from umqtt_kit.device import Board
 from umqtt_kit.errors import EXIT_DEVICE, KitError
+from umqtt_kit.strict_json import loads
 
 RECORD = "/deployed.json"
 MAIN = "/main.py"
 OVER_THE_AIR = "/ota"
+SENSORS = "/sensors/"
 _BLOCK = 4096
 _SOME = 4
 
@@ -77,7 +79,7 @@ def read_record(board: Board) -> Record:
     if text is None:
         return Record()
     try:
-        values = json.loads(text)
+        values = loads(text)
         return Record(
             str(values["version"]),
             str(values["board"]),
@@ -101,12 +103,17 @@ def write_record(board: Board, build: Build, files: dict[str, str], *, complete:
     board.put(RECORD, json.dumps(values, separators=(",", ":")).encode())
 
 
-def make_plan(board: Board, record: Record, build: Build, *, replace: bool) -> Plan:
-    """Compare the board with what is to be there. Raises KitError (exit code 5) when it cannot be done as it stands."""
+def make_plan(board: Board, record: Record, build: Build, *, replace: bool, keep_sensors: bool = True) -> Plan:
+    """Compare the board with what is to be there. keep_sensors: those of the user that were deployed before stay.
+
+    Raises KitError (exit code 5) when it cannot be done as it stands.
+    """
     hashes = {path: hashlib.sha256(data).hexdigest() for path, data in build.files.items()}
     listed = board.list_files("/")
-    present = board.hashes(path for path in hashes if path in listed)
+    kept = {path for path in record.files if keep_sensors and path.startswith(SENSORS) and path in listed}
+    present = board.hashes(path for path in hashes.keys() | kept if path in listed)
     send = tuple(path for path, digest in hashes.items() if present.get(path) != digest)
+    hashes |= {path: present[path] or "" for path in sorted(kept - hashes.keys())}
     ours = set(record.files) - {RECORD}
     foreign = _in_the_way(board, listed, set(hashes), ours)
     strangers = [path for path in foreign if path not in ours]

@@ -32,7 +32,7 @@ from umqtt_kit.errors import EXIT_DEVICE, KitError
 BAUDRATE = 115200
 # A board that boots, or finishes a long operation, may miss the first Ctrl-C.
 _ATTEMPTS_WITHIN_S = (2.0, 4.0, 6.0)
-_ANSWERS_WITHIN_S = 10.0
+_ANSWERS_WITHIN_S = 30.0
 _RESTARTS_WITHIN_S = 3.0
 _REOPENS_WITHIN_S = 15.0
 _RETRY_S = 0.1
@@ -202,7 +202,15 @@ class Board:
 
     def eval(self, expression: str, timeout_s: float = _ANSWERS_WITHIN_S) -> object:
         """The value of an expression on the board, if it is a literal (numbers, text, bytes, lists …)."""
-        return self._literal(self.exec(f"print(repr({expression}))", timeout_s))
+        return self.value(f"print(repr({expression}))", timeout_s)
+
+    def value(self, source: str, timeout_s: float = _ANSWERS_WITHIN_S) -> object:
+        """The literal that a program on the board prints. Raises as exec() does, and KitError for anything else."""
+        text = self.exec(source, timeout_s)
+        try:
+            return ast.literal_eval(text.strip())
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            raise self._nonsense(text) from None
 
     # Files; paths are absolute
 
@@ -266,7 +274,7 @@ class Board:
 
     def info(self) -> Info:
         """What the board is and runs."""
-        found = self._literal(self.exec(scripts.INFO))
+        found = self.value(scripts.INFO)
         if not isinstance(found, dict):
             raise self._nonsense(repr(found))
         mpy, unique_id = found.pop("mpy"), found.pop("unique_id")
@@ -337,7 +345,7 @@ class Board:
         return self.exec(call, timeout_s)
 
     def _keep_watchdog_quiet(self) -> None:
-        value = self._literal(self.exec(scripts.WATCHDOG_SETTING))
+        value = self.value(scripts.WATCHDOG_SETTING)
         if value == -1:
             value = _default_watchdog_ms()
         if isinstance(value, int) and value > 0:
@@ -345,16 +353,11 @@ class Board:
         else:
             self.exec(scripts.NO_WATCHDOG)
 
-    def _literal(self, text: str) -> object:
-        try:
-            return ast.literal_eval(text.strip())
-        except (ValueError, SyntaxError):
-            raise self._nonsense(text) from None
-
     def _nonsense(self, text: str) -> KitError:
         short = " ".join(text.split())[-100:]
-        return KitError(f"{self.name}: unexpected answer {short!r} — repeat the command; if it stays, reset the board",
-                        EXIT_DEVICE)  # fmt: skip
+        # A program that a restart has cut off prints nothing more.
+        what = f"unexpected answer {short!r}" if short else "no answer: did the board restart meanwhile?"
+        return KitError(f"{self.name}: {what} — repeat the command; if it stays, reset the board", EXIT_DEVICE)
 
     def _device_error(self, traceback: str) -> DeviceError:
         return DeviceError(self.name, traceback)

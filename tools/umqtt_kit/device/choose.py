@@ -18,7 +18,8 @@ from umqtt_kit.device.ports import Port, find_ports
 from umqtt_kit.errors import EXIT_NO_DEVICE, EXIT_USAGE, KitError
 
 AUTO = "auto"
-_PLUG_IN = "plug one in, or start a virtual one: python -m umqtt_testkit.board flash.img"
+#: What to do where there is no board.
+PLUG_IN = "plug one in, or start a virtual one: umqtt board bench.img"
 
 
 def device_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,10 +62,10 @@ def _only(ports: list[Port]) -> Port:
         raise KitError(f"there are {len(boards)} boards: {names} — say which: --device {boards[0].name}", EXIT_USAGE)
     if ports:
         raise KitError(f"no known board is connected — {_there_are(ports)}", EXIT_NO_DEVICE)
-    raise KitError(f"no board is connected — {_PLUG_IN}", EXIT_NO_DEVICE)
+    raise KitError(f"no board is connected — {PLUG_IN}", EXIT_NO_DEVICE)
 
 
 def _there_are(ports: list[Port]) -> str:
     if not ports:
-        return f"none is connected; {_PLUG_IN}"
+        return f"none is connected; {PLUG_IN}"
     return f"there are: {', '.join(port.name for port in ports)} (try: umqtt devices)"

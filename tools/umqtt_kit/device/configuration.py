@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
 from umqtt_kit.device.board import Board
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 from umqtt_kit.firmware_settings import settings_module
+from umqtt_kit.strict_json import loads
 
 SETTINGS = "/settings.json"
 SECRETS = "/secrets.json"
@@ -20,6 +20,11 @@ class Configuration:
 
     settings: dict[str, Any] | None
     secrets: dict[str, Any] | None = field(repr=False)
+
+    @property
+    def sections(self) -> dict[str, dict[str, Any]]:
+        """Of the secrets, those sections that are objects."""
+        return {name: dict(section) for name, section in (self.secrets or {}).items() if isinstance(section, dict)}
 
     def checked(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Both with defaults filled in. Raises the firmware's SettingsError, a ValueError whose text is one line."""
@@ -44,9 +49,10 @@ def _read(board: Board, path: str) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        values = json.loads(text)
+        values = loads(text)
     except ValueError:
         values = None
     if not isinstance(values, dict):
-        raise KitError(f"{path[1:]} on the board is not a JSON object — write it anew: umqtt provision", EXIT_DEVICE)
+        remedy = f"remove it: mpremote connect {board.path} fs rm :{path}, then: umqtt provision"
+        raise KitError(f"{path[1:]} on the board is not a JSON object — {remedy}", EXIT_DEVICE)
     return values

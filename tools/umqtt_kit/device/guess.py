@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 
-from umqtt_kit.data import boards_folder
+from umqtt_kit.data import board_folders
 from umqtt_kit.device.board import Info
-from umqtt_kit.device.ports import Port
+from umqtt_kit.device.ports import Port, board_description
 from umqtt_kit.errors import EXIT_USAGE, KitError
 
 
@@ -19,7 +18,7 @@ def guess_board(info: Info, port: Port) -> str:
     what = f"'{info.machine}'"
     if found:
         raise KitError(f"{what} may be {', '.join(found)} — say which: --board {found[0]}", EXIT_USAGE)
-    names = ", ".join(sorted(folder.parent.name for folder in boards_folder().glob("*/board.json")))
+    names = ", ".join(sorted(board_folders()))
     raise KitError(f"{what} is no board described here — say which is nearest: --board NAME, of {names}", EXIT_USAGE)
 
 
@@ -27,15 +26,13 @@ def candidates(info: Info, port: Port) -> list[str]:
     """Boards that it can be: by MicroPython's machine text ("Raspberry Pi Pico W with RP2040"), else by the MCU at its
     end, which images for other boards have in common with one that is described here.
     """
-    described = {
-        file.parent.name: json.loads(file.read_text()) for file in sorted(boards_folder().glob("*/board.json"))
-    }
-    found = [name for name, board in described.items() if board["machine"] == info.machine]
+    described = {name: board_description(name) for name in board_folders()}
+    found = [name for name, board in described.items() if board.get("machine") == info.machine]
     if not found and info.platform in ("linux", "darwin"):
         return ["UNIX"]
     if not found:
         mcu = _plain(info.machine.rpartition(" with ")[2])
-        found = [name for name, board in described.items() if _plain(board["mcu"]) == mcu]
+        found = [name for name, board in described.items() if _plain(str(board.get("mcu"))) == mcu]
     by_port = [name for name in found if name in port.boards]
     return by_port if len(by_port) == 1 else found
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _READ_SIZE = 4096
 _WRITE_WITHIN_S = 5.0
+# What a process has open that is a virtual board.
+_MASTERS = {"/dev/ptmx", "/dev/pts/ptmx"}
 # A board that has said nothing for so long is not printing without end.
 _SILENT_AFTER_S = 0.2
 
@@ -173,11 +175,13 @@ def _permission_remedy(path: str) -> str:
 def _used_by(path: str) -> str | None:
     """`NAME (pid N)` of a process of ours that has the port open, where the system tells (Linux)."""
     real = os.path.realpath(path)
-    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            if os.readlink(descriptor) == real and descriptor.parts[2] != str(os.getpid()):
-                command = (Path("/proc") / descriptor.parts[2] / "cmdline").read_bytes().split(b"\0")
-                return f"{_program(command)} (pid {descriptor.parts[2]})"
+            opened = {os.readlink(descriptor) for descriptor in (process / "fd").iterdir()}
+            # The process that is a virtual board has its port open as well, and is not in the way.
+            if real in opened and not opened & _MASTERS and process.name != str(os.getpid()):
+                command = (process / "cmdline").read_bytes().split(b"\0")
+                return f"{_program(command)} (pid {process.name})"
         except OSError:
             continue  # ended meanwhile, or somebody else's
     return None

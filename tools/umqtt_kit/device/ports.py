@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 
-from umqtt_kit.data import boards_folder
-from umqtt_kit.errors import EXIT_NO_DEVICE, KitError
+from umqtt_kit.data import board_folders
+from umqtt_kit.errors import EXIT_NO_DEVICE, EXIT_USAGE, KitError
+from umqtt_kit.strict_json import loads
 
 
 @dataclass(frozen=True)
@@ -53,19 +52,28 @@ def find_ports() -> list[Port]:
 
 
 def board_description(name: str) -> dict[str, object]:
-    """boards/NAME/board.json. Raises KitError when there is no such board."""
-    file = boards_folder() / name / "board.json"
-    if not file.is_file():
-        names = ", ".join(sorted(folder.parent.name for folder in boards_folder().glob("*/board.json")))
-        raise KitError(f"there is no board '{name}' — known are: {names}", 2)
-    return json.loads(file.read_text())
+    """board.json of a board. Raises KitError (exit code 2) when there is no such board, or its file is none."""
+    folders = board_folders()
+    if name not in folders:
+        raise KitError(f"there is no board '{name}' — known are: {', '.join(sorted(folders))}", EXIT_USAGE)
+    file = folders[name] / "board.json"
+    try:
+        values = loads(file.read_bytes())
+    except OSError as error:
+        raise KitError(f"{file}: {error.strerror} — give a file that can be read", EXIT_USAGE) from error
+    except ValueError as error:
+        raise KitError(f"{file} is not JSON ({error}) — correct it", EXIT_USAGE) from error
+    if not isinstance(values, dict):
+        raise KitError(f"{file} is not a JSON object — correct it", EXIT_USAGE)
+    return values
 
 
-@cache
 def _boards_by_usb_id() -> dict[str, tuple[str, ...]]:
     # "VVVV:PPPP" in lower-case hex to the boards that show it.
     found: dict[str, tuple[str, ...]] = {}
-    for file in sorted(boards_folder().glob("*/board.json")):
-        for usb_id in json.loads(file.read_text()).get("usb_ids", []):
-            found[usb_id.lower()] = (*found.get(usb_id.lower(), ()), file.parent.name)
+    for name in board_folders():
+        usb_ids = board_description(name).get("usb_ids")
+        for usb_id in usb_ids if isinstance(usb_ids, list) else []:
+            key = str(usb_id).lower()  # what is no text is nobody's id
+            found[key] = (*found.get(key, ()), name)
     return found

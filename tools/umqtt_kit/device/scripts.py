@@ -22,7 +22,7 @@ try:
     with open("/settings.json") as _u_file: _u_value = json.load(_u_file).get("watchdog_ms", -1)
 except (OSError, ValueError, AttributeError):
     _u_value = 0
-print(repr(_u_value))
+print(_u_value if isinstance(_u_value, int) else 0)
 """
 
 INFO = """
@@ -42,10 +42,15 @@ def _u_info():
     def attempt(function):
         try:
             return function()
-        except (ImportError, AttributeError, OSError, ValueError):
+        except Exception:  # an application may fail in any way when it is imported
             return None
+    def text(value):
+        return value if isinstance(value, str) else None
     system = sys.implementation
     flash = os.statvfs("/")
+    # littlefs counts blocks that files share twice, and so more than there are when it is full: less than 0 are free,
+    # as a number without a sign.
+    free = flash[3] if 0 <= flash[3] <= flash[2] else 0
     loaded = "app" in sys.modules
     app_version = attempt(version)
     if not loaded:
@@ -55,10 +60,10 @@ def _u_info():
     return {
         "platform": sys.platform, "version": tuple(system.version), "build": getattr(system, "_build", ""),
         "machine": getattr(system, "_machine", ""), "mpy": getattr(system, "_mpy", 0),
-        "unique_id": attempt(unique_id), "flash_free": flash[0] * flash[3], "flash_size": flash[0] * flash[2],
+        "unique_id": attempt(unique_id), "flash_free": flash[0] * free, "flash_size": flash[0] * flash[2],
         "heap_free": gc.mem_free(), "heap_size": gc.mem_free() + gc.mem_alloc(), "path": sys.path,
-        "app_version": app_version, "provisioned": device is not None,
-        "device_id": device.get("device_id") if device else None,
+        "app_version": text(app_version), "provisioned": device is not None,
+        "device_id": text(device.get("device_id")) if device else None,
         "has_main": attempt(lambda: os.stat("/main.py")) is not None,
     }
 print(repr(_u_info()))

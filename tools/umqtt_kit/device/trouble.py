@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 
+_FULL = "its flash is full: remove files, or see: umqtt doctor"
 _REMEDIES = {
-    "ENOSPC": "its flash is full: remove files, or see: umqtt doctor",
-    "[Errno 28]": "its flash is full: remove files, or see: umqtt doctor",
-    "OSError: 28": "its flash is full: remove files, or see: umqtt doctor",
+    "ENOSPC": _FULL,
+    "[Errno 28]": _FULL,
+    "OSError: 28": _FULL,
+    # ENAMETOOLONG: what littlefs says when there is no room for the name of a new file.
+    "[Errno 36]": _FULL,
+    "OSError: 36": _FULL,
     "MemoryError": "its heap is full: reset the board and repeat the command",
     "EIO": "its flash cannot be read or written: erase it with umqtt flash",
 }

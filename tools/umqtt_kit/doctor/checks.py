@@ -5,18 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from umqtt_kit.deploy.build import check_compatible
 from umqtt_kit.deploy.plan import read_record
-from umqtt_kit.deploy.telemetry import Access, Watch
+from umqtt_kit.deploy.telemetry import Watch, access_of_board
 from umqtt_kit.device import Board, DeviceError, Info, Port, read_configuration
 from umqtt_kit.doctor import scripts
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
+from umqtt_kit.mqtt import Access
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 
 _LEAST_FLASH_FREE = 64 * 1024
+# Two blocks: with less, littlefs writes nothing any more, and a reading that cannot be sent is lost.
+_FULL_BELOW = 8 * 1024
 # A board that publishes with TLS off needs this much heap in all.
 _LEAST_HEAP = 96 * 1024
 _CLOCK_OFF_S = 60
@@ -54,14 +57,21 @@ class Finding:
 
 
 def examine(port: Port) -> Iterator[Finding]:
-    """Every finding, as soon as it is known. The board is restarted in the end. Raises KitError when it goes away."""
+    """Every finding, as soon as it is known. The board is restarted in the end. Where it goes away, or fails at what it
+    is asked, that is the last one.
+    """
+    name = "port"
     try:
-        board = Board(port)
+        for finding in _examine(port):
+            name = "board"
+            yield finding
     except KitError as error:
         text, _, remedy = str(error).partition(" — ")
-        yield Finding("port", FAIL, text, remedy, error.exit_code)
-        return
-    with board:
+        yield Finding(name, FAIL, text, remedy or "see what it says: umqtt logs", error.exit_code)
+
+
+def _examine(port: Port) -> Iterator[Finding]:
+    with Board(port) as board:
         yield Finding("port", OK, f"{port.path} answers")
         info = board.info()
         yield _micropython(info)
@@ -85,7 +95,7 @@ def examine(port: Port) -> Iterator[Finding]:
         if joined:
             for address in settings["brokers"]:
                 yield _broker_from_board(board, address)
-        access = Access.of_board(board, settings, secrets)
+        access = access_of_board(board, settings, secrets)
         device_id = settings["device_id"] or info.unique_id or "unknown"
     yield _broker_from_here(access, device_id)
 
@@ -103,7 +113,8 @@ def _micropython(info: Info) -> Finding:
 def _flash(info: Info) -> Finding:
     text = f"{info.flash_free // 1024:,} of {info.flash_size // 1024:,} KB free"
     if info.flash_free < _LEAST_FLASH_FREE:
-        return Finding("flash", WARN, text, "remove files that nobody needs: mpremote fs ls, mpremote fs rm")
+        state = FAIL if info.flash_free < _FULL_BELOW else WARN
+        return Finding("flash", state, text, "remove files that nobody needs: mpremote fs ls, mpremote fs rm")
     return Finding("flash", OK, text)
 
 
@@ -156,7 +167,7 @@ def _application(board: Board, info: Info) -> Iterator[Finding]:
 
 def _wifi(board: Board, names: list[str]) -> Iterator[Finding]:
     try:
-        found = dict(_value(board, scripts.SCAN, 20.0))
+        found = dict(cast(Any, board.value(scripts.SCAN, 20.0)))
         in_range = [name for name in names if name in found]
         if not in_range:
             strongest = ", ".join(list(found)[:5]) or "none at all"
@@ -170,7 +181,8 @@ def _wifi(board: Board, names: list[str]) -> Iterator[Finding]:
             weak = best < _WEAK_DBM
             yield Finding("wifi in range", WARN if weak else OK, text, "move the board or its aerial" if weak else "")
         program = scripts.JOIN.format(names=names, attempt_ms=_JOIN_WITHIN_MS)
-        joined, address, failed = _value(board, program, len(names) * (_JOIN_WITHIN_MS / 1000 + 5))
+        within_s = len(names) * (_JOIN_WITHIN_MS / 1000 + 5)
+        joined, address, failed = cast(Any, board.value(program, within_s))
     except DeviceError as error:
         remedy = "a board without Wi-Fi must have none in its settings: umqtt provision"
         yield Finding("wifi", FAIL, error.error, remedy, EXIT_NETWORK)
@@ -187,7 +199,7 @@ def _broker_from_board(board: Board, address: str) -> Finding:
     name = f"{address} from the board"
     program = scripts.REACH.format(host=host, port=port or _PORTS[scheme], timeout_s=_CONNECT_WITHIN_S)
     # A name look-up alone may take half a minute on a board.
-    problem = _value(board, program, 60.0)
+    problem = cast(Any, board.value(program, 60.0))
     if problem is None:
         return Finding(name, OK, "accepts the connection")
     step, error = problem
@@ -217,9 +229,3 @@ def split_address(address: str) -> tuple[str, str, int | None]:
     if not colon or rest.endswith("]"):
         return scheme, rest.strip("[]"), None
     return scheme, host.strip("[]"), int(port)
-
-
-def _value(board: Board, program: str, timeout_s: float) -> Any:
-    import ast
-
-    return ast.literal_eval(board.exec(program, timeout_s).strip())

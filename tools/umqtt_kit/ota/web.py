@@ -2,59 +2,106 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Self
+from pathlib import Path
+from typing import Any
 
 from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.ota.release import Release
 
 _RANGE = re.compile(r"bytes=(\d+)-$")
+# A device that went away in the middle must not hold a thread for ever.
+_SILENT_FOR_S = 30.0
 
 
-class WebServer:
-    """Serves while the context is open. url: of the folder, with a slash at its end. Raises KitError."""
+@dataclass(frozen=True)
+class Web:
+    """Where the server listens (port 0: a free one); cert, key: PEM files, with which it speaks https."""
 
-    def __init__(self, release: Release, host: str, port: int, on_sent: Callable[[int], object]) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                content = release.objects.get(self.path.lstrip("/"))
-                if content is None:
-                    self.send_error(404)
-                    return
-                asked = _RANGE.match(self.headers.get("Range", ""))
-                start = int(asked[1]) if asked else 0
-                self.send_response(206 if asked else 200)
-                if asked:
-                    self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-                self.send_header("Content-Length", str(len(content[start:])))
-                self.end_headers()
-                self.wfile.write(content[start:])
-                on_sent(len(content) - start)
+    host: str
+    port: int
+    cert: Path | None = None
+    key: Path | None = None
 
-            def log_message(self, format: str, *args: object) -> None:
-                """Progress says it."""
-
+    @contextlib.contextmanager
+    def serve(self, release: Release, on_sent: Callable[[int], object]) -> Iterator[str]:
+        """Serves within the context; gives the folder's address, with a slash at its end. Raises KitError."""
+        tls = self._tls()
         try:
-            self._server = ThreadingHTTPServer((host, port), Handler)
+            server = _Server((self.host, self.port), _handler(release, on_sent), tls)
         except OSError as error:
             raise KitError(
-                f"cannot listen on {host}:{port} ({error.strerror}) — choose another --listen", EXIT_USAGE
+                f"cannot listen on {self.host}:{self.port} ({error.strerror}) — choose another --listen", EXIT_USAGE
             ) from error
-        self._server.daemon_threads = True
-        host_name, bound = self._server.server_address[:2]
-        self.url = f"http://{host_name!s}:{bound}/"
-        self._thread = threading.Thread(target=self._server.serve_forever, name="web server of ota", daemon=True)
+        with server:
+            thread = threading.Thread(target=server.serve_forever, name="web server of ota", daemon=True)
+            thread.start()
+            try:
+                yield f"http{'s' if tls else ''}://{self.host}:{server.server_address[1]}/"
+            finally:
+                server.shutdown()
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+    def _tls(self) -> ssl.SSLContext | None:
+        if self.cert is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.cert, self.key)
+        except (ssl.SSLError, OSError) as error:
+            raise KitError(
+                f"--web-cert {self.cert}: not a certificate with the key --web-key ({error.strerror or error}) — make "
+                "both: umqtt certs broker HOST",
+                EXIT_USAGE,
+            ) from error
+        return context
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None):
+        self._tls = tls
+        super().__init__(address, handler)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        # In the connection's own thread: a client that says nothing in the handshake keeps nobody else waiting.
+        request.settimeout(_SILENT_FOR_S)
+        if self._tls is not None:
+            try:
+                request = self._tls.wrap_socket(request, server_side=True)
+            except OSError:
+                request.close()  # a device that does not trust this server says so itself
+                return
+        super().process_request_thread(request, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A device that went away asks again; anything else is in its own report."""
+
+
+def _handler(release: Release, on_sent: Callable[[int], object]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = release.objects.get(self.path.lstrip("/"))
+            if content is None:
+                self.send_error(404)
+                return
+            asked = _RANGE.match(self.headers.get("Range", ""))
+            start = int(asked[1]) if asked else 0
+            self.send_response(206 if asked else 200)
+            if asked:
+                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+            self.send_header("Content-Length", str(len(content[start:])))
+            self.end_headers()
+            self.wfile.write(content[start:])
+            on_sent(len(content) - start)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Progress says it."""
+
+    return Handler

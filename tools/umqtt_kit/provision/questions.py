@@ -23,7 +23,9 @@ def ask(current: Configuration, info: Info) -> Change:
     """Enter keeps what is shown in brackets, `-` takes it away. Raises KitError (exit code 2) without a terminal."""
     if not sys.stdin.isatty():
         raise KitError("there is no terminal to ask on — use --from FILE.json, --from - (stdin) or --csv", EXIT_USAGE)
-    settings, secrets = current.settings or {}, current.secrets or {}
+    # What the board itself would refuse is not offered.
+    settings = {key: value for key, value in (current.settings or {}).items() if not _problem(key, value)}
+    secrets = current.sections
     change = Change()
     _say("Enter keeps what stands in brackets, - takes it away.")
     named = _asked("Device id", settings.get("device_id") or info.unique_id, lambda text: _problem("device_id", text))
@@ -31,7 +33,8 @@ def ask(current: Configuration, info: Info) -> Change:
     change.wifi = _ask_networks(settings.get("wifi", []), secrets.get("wifi", {}))
     change.settings["brokers"] = _ask_brokers(settings.get("brokers", []))
     mqtt = secrets.get("mqtt", {})
-    username = _asked("User name at the broker", mqtt.get("username"), None)
+    known = mqtt.get("username")
+    username = _asked("User name at the broker", known if isinstance(known, str) else None, None)
     change.mqtt["username"] = username
     if username is None:
         change.mqtt["password"] = None

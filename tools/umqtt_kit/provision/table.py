@@ -23,7 +23,7 @@ from pathlib import Path
 from umqtt_kit.device import Board, Port, find_ports
 from umqtt_kit.errors import EXIT_NO_DEVICE, EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import settings_module
-from umqtt_kit.provision.values import TLS_FILES, Change, read_certificate, set_from_arguments
+from umqtt_kit.provision.values import TLS_FILES, Change, read_certificate, read_private, set_from_arguments
 from umqtt_kit.provision.write import prepare
 
 _NETWORK = re.compile(r"wifi(\d*)(_password)?")
@@ -43,10 +43,10 @@ class Row:
 def read_rows(file: Path) -> list[Row]:
     """The rows, each checked as far as that can be done without its board. Raises KitError (exit code 2)."""
     try:
-        text = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise KitError(f"{file} cannot be read: {error} — give a CSV file in UTF-8", EXIT_USAGE) from error
-    reader = csv.DictReader(io.StringIO(text), skipinitialspace=True, strict=True)
+        text = read_private(file).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise KitError(f"{file} is no UTF-8 — save it as CSV in UTF-8", EXIT_USAGE) from error
+    reader = csv.DictReader(io.StringIO(text, newline=None), skipinitialspace=True, strict=True)
     rows: list[Row] = []
     try:
         _check_header(reader.fieldnames or [], file)
@@ -116,8 +116,6 @@ def _row(cells: dict[str | None, str | None], where: str, line: int, folder: Pat
     for key in TLS_FILES:
         if key in values:
             change.tls[key] = read_certificate(folder / values.pop(key), key)
-    if "brokers" in values:
-        change.settings["brokers"] = values.pop("brokers").split()
     if "device_id" in values:
         change.settings["device_id"] = values.pop("device_id")
     change.settings |= set_from_arguments([f"{key}={value}" for key, value in values.items()])

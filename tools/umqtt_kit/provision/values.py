@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +13,16 @@ from typing import Any
 from umqtt_kit.device import Configuration
 from umqtt_kit.device.configuration import check
 from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_kit.firmware_settings import settings_module
+from umqtt_kit.strict_json import loads
 
 #: Where the certificates lie on a board, by their key in secrets.json.
 TLS_FILES = {"ca": "/ca.pem", "cert": "/cert.pem", "key": "/key.pem"}
 _HIDDEN = "(set)"
+_REFUSED = "(set, and refused by the board: umqtt doctor)"
+_SECRET_NAME = re.compile("pass|secret|token|key|psk|credential|auth", re.IGNORECASE)
+_USER_OF_URL = re.compile("//[^/@]*@")
+_ANY_BROKER = "mqtt://host"
 _FROM_KEYS = frozenset({"settings", "wifi", "mqtt", "tls"})
 
 
@@ -45,7 +53,7 @@ class Target:
 def target(current: Configuration, change: Change) -> Target:
     """Raises the firmware's SettingsError (a ValueError whose text is one line and repeats no secret)."""
     settings = dict(current.settings or {}) | change.settings
-    secrets = {name: dict(section) for name, section in (current.secrets or {}).items() if isinstance(section, dict)}
+    secrets = current.sections
     if change.wifi is not None:
         known = secrets.get("wifi", {})
         settings["wifi"] = [ssid for ssid, _ in change.wifi]
@@ -63,13 +71,44 @@ def target(current: Configuration, change: Change) -> Target:
 
 
 def masked(settings: Mapping[str, Any] | None, secrets: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Both files for people and logs: of a secret it says that it is set, not even how long it is."""
-    hidden = {
-        section: {key: _HIDDEN if section == "wifi" or key == "password" else value for key, value in entries.items()}
-        for section, entries in (secrets or {}).items()
-        if isinstance(entries, dict)
+    """Both files for people and logs: of a secret it says that it is set, not even how long it is.
+
+    Whoever wrote them may have put a secret anywhere, so only what is known to be none is shown.
+    """
+    return {
+        "settings": None if settings is None else {key: _setting(key, value) for key, value in settings.items()},
+        "secrets": {section: _section(section, entries) for section, entries in (secrets or {}).items()},
     }
-    return {"settings": dict(settings) if settings is not None else None, "secrets": hidden}
+
+
+def _setting(key: str, value: object) -> object:
+    try:
+        settings_module().check_settings({"brokers": [_ANY_BROKER], key: value})
+    except ValueError:
+        return _REFUSED
+    return _without_secrets(value)
+
+
+def _without_secrets(value: object) -> object:
+    """The entry of a sensor may have keys of its own, to any depth."""
+    if isinstance(value, dict):
+        return {key: _HIDDEN if _SECRET_NAME.search(key) else _without_secrets(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(entry) for entry in value]
+    return _USER_OF_URL.sub(f"//{_HIDDEN}@", value) if isinstance(value, str) else value
+
+
+def _section(section: str, entries: object) -> object:
+    if not isinstance(entries, dict):
+        return _HIDDEN
+    return {key: value if _is_public(section, key, value) else _HIDDEN for key, value in entries.items()}
+
+
+def _is_public(section: str, key: str, value: object) -> bool:
+    if (section, key) == ("mqtt", "username"):
+        return isinstance(value, str)
+    # The path of a file on the board, and not what belongs in it.
+    return section == "tls" and key in TLS_FILES and isinstance(value, str) and value.startswith("/")
 
 
 def read_certificate(file: Path, kind: str) -> bytes:
@@ -92,7 +131,7 @@ def read_certificate(file: Path, kind: str) -> bytes:
     return content
 
 
-def change_from_json(text: str, where: str, folder: Path) -> Change:
+def change_from_json(text: bytes, where: str, folder: Path) -> Change:
     """A Change from a JSON object; certificate paths are relative to `folder`. Raises KitError (exit code 2).
 
     {"settings": {"device_id": "pump-7", "brokers": ["mqtts://broker.example"]},
@@ -100,11 +139,11 @@ def change_from_json(text: str, where: str, folder: Path) -> Change:
      "tls": {"ca": "ca.crt"}}
     """
     try:
-        values = json.loads(text)
+        values = loads(text)
     except ValueError as error:
         # Not the text itself: it holds secrets.
-        place = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
-        raise KitError(f"{where} is not JSON{place} — see: umqtt provision --help", EXIT_USAGE) from None
+        why = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise KitError(f"{where} is not JSON ({why}) — see: umqtt provision --help", EXIT_USAGE) from None
     if not isinstance(values, dict) or not values.keys() <= _FROM_KEYS:
         raise KitError(f"{where} must be an object with some of: {', '.join(sorted(_FROM_KEYS))}", EXIT_USAGE)
     change = Change()
@@ -121,27 +160,28 @@ def change_from_json(text: str, where: str, folder: Path) -> Change:
 
 
 def set_from_arguments(pairs: Sequence[str]) -> dict[str, Any]:
-    """Settings from KEY=VALUE; VALUE is JSON, or else text. Raises KitError (exit code 2)."""
+    """Settings from KEY=VALUE; VALUE is JSON, or else text; brokers with spaces between them. Raises KitError."""
     settings: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key:
             raise KitError(f"--set {pair!r}: must be KEY=VALUE, for instance interval_ms=5000", EXIT_USAGE)
         try:
-            settings[key] = json.loads(text)
+            settings[key] = loads(text)
         except ValueError:
-            settings[key] = text
+            settings[key] = text.split() if key == "brokers" else text
     return settings
 
 
-def require_private(file: Path) -> None:
-    """Raises KitError (exit code 2) when others on this computer may read a file that holds secrets."""
+def read_private(file: Path) -> bytes:
+    """A file that holds secrets. Raises KitError (exit code 2), also when others on this computer may read it."""
     try:
         mode = file.stat().st_mode
+        if not stat.S_ISDIR(mode) and mode & 0o077:
+            raise KitError(f"{file} holds secrets and others may read it — try: chmod 600 {file}", EXIT_USAGE)
+        return file.read_bytes()
     except OSError as error:
         raise KitError(f"{file}: {error.strerror} — give a file that can be read", EXIT_USAGE) from error
-    if mode & 0o077:
-        raise KitError(f"{file} holds secrets and others may read it — try: chmod 600 {file}", EXIT_USAGE)
 
 
 def _object(values: dict[str, Any], key: str, where: str) -> dict[str, Any]:
@@ -154,7 +194,9 @@ def _object(values: dict[str, Any], key: str, where: str) -> dict[str, Any]:
 def _networks(values: object, where: str) -> list[tuple[str, str | None]]:
     networks: list[tuple[str, str | None]] = []
     for value in values if isinstance(values, list) else [None]:
-        if not isinstance(value, dict) or not value.keys() <= {"ssid", "password"} or "ssid" not in value:
+        entry = value if isinstance(value, dict) else {}
+        ssid = entry.get("ssid")
+        if not isinstance(ssid, str) or not entry.keys() <= {"ssid", "password"}:
             raise KitError(f'{where}: wifi: must be a list of {{"ssid": …, "password": …}}', EXIT_USAGE)
-        networks.append((value["ssid"], value.get("password")))
+        networks.append((ssid, entry.get("password")))
     return networks

@@ -60,7 +60,7 @@ def write(board: Board, wanted: Target) -> tuple[str, ...]:
     changed = [path for path, content in wanted.certificates.items() if _put(board, path, content)]
     if wanted.secrets != (current.secrets or {}):
         # The passwords of networks that the old settings name stay until the new settings are there.
-        both = _union(current.secrets or {}, wanted.secrets)
+        both = _union(current.sections, wanted.secrets)
         board.put(SECRETS, _json(both))
         changed.append(SECRETS)
     else:

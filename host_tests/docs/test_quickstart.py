@@ -1,0 +1,142 @@
+"""The steps of docs/quickstart.md, word for word but for the broker's port, print what the page says, in a minute."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "quickstart.md"
+_BLOCK = re.compile(r"^```(\w+) ?(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# The page promises one minute, on a machine that does nothing else.
+_WITHIN_S = 180
+
+
+@dataclass
+class Step:
+    """commands: for the shell. mark: "background": goes on; "norun": not here. prints: lines in this order."""
+
+    commands: str
+    mark: str
+    prints: list[str]
+
+
+def steps(page: str) -> tuple[list[Step], list[str]]:
+    """The steps, and what the step in the background that shows logs prints in the end."""
+    found: list[Step] = []
+    logs: list[str] = []
+    for kind, mark, text in _BLOCK.findall(page):
+        if kind == "sh":
+            found.append(Step(text, mark, []))
+        elif mark == "logs":
+            logs += text.splitlines()
+        else:
+            found[-1].prints += text.splitlines()
+    return found, logs
+
+
+def printed(lines: list[str]) -> re.Pattern[str]:
+    """These lines in this order, others between them; any space for each space, anything for an ellipsis."""
+
+    def line(text: str) -> str:
+        return r"[^\n]*".join(r"[ \t]+".join(re.escape(word) for word in part.split()) + r"[ \t]*"
+                              for part in text.split("…"))  # fmt: skip
+
+    return re.compile(r"(.|\n)*".join(line(text) for text in lines))
+
+
+class Shell:
+    """A terminal: bash with `umqtt` on its path."""
+
+    def __init__(self, commands: str, folder: Path, environment: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            ["bash", "-ec", commands], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        self._stream = self._process.stdout
+        self.output = ""
+
+    def until(self, wanted: re.Pattern[str] | None, deadline: float) -> bool:
+        """Until this was printed, or the end; whether it was."""
+        while wanted is None or not wanted.search(self.output):
+            if not select.select([self._stream], [], [], max(deadline - time.monotonic(), 0))[0]:
+                return False
+            data = os.read(self._stream.fileno(), 65536)
+            if not data:
+                return wanted is None
+            self.output += data.decode()
+        return True
+
+    def end(self) -> int:
+        return self._process.wait(20)
+
+    def interrupt(self) -> int:
+        """Ctrl-C at this terminal."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGINT)
+        try:
+            return self.end()
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            raise
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    try:
+        micropython_command()
+    except MicroPythonMissing as missing:
+        pytest.skip(str(missing))
+    programs, runtime = tmp_path / "bin", tmp_path / "runtime"
+    programs.mkdir()
+    runtime.mkdir(mode=0o700)
+    umqtt = programs / "umqtt"
+    umqtt.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m umqtt_kit "$@"\n')
+    umqtt.chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("UMQTT_")}
+    yield {**kept, "PATH": f"{programs}:{kept['PATH']}", "XDG_RUNTIME_DIR": str(runtime)}
+
+
+@pytest.mark.timeout(_WITHIN_S + 60)
+def test_the_steps_work_word_for_word_and_take_less_than_a_minute(tmp_path: Path, environment: dict[str, str]):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    all_steps, logs = steps(PAGE.read_text().replace("1883", str(port)))
+    folder = tmp_path / "here"
+    folder.mkdir()
+    began = time.monotonic()
+    deadline = began + _WITHIN_S
+    running: list[Shell] = []
+    try:
+        for step in all_steps:
+            if step.mark == "norun":
+                continue
+            shell = Shell(step.commands, folder, environment)
+            if step.mark == "background":
+                running.append(shell)
+                assert shell.until(printed(step.prints), deadline), f"{step.commands}\n{shell.output}"
+                continue
+            running.insert(0, shell)
+            assert shell.until(None, deadline) and shell.end() == 0, f"{step.commands}\n{shell.output}"
+            assert printed(step.prints).search(shell.output), f"{step.commands}\n{shell.output}"
+        assert running[-1].until(printed(logs), deadline), running[-1].output
+        seconds = time.monotonic() - began
+        print(f"the steps of the quickstart took {seconds:.1f} s")
+        assert seconds < _WITHIN_S
+    finally:
+        # The last that was started is the first to end: nothing complains about a broker that is away.
+        codes = [shell.interrupt() for shell in reversed(running)]
+    assert set(codes) <= {0, 130}, codes

@@ -1,0 +1,62 @@
+"""`umqtt logs` as a process, with what it has printed so far."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+
+from kit_command import umqtt_command
+
+_WITHIN_S = 30
+
+
+class Following:
+    """`umqtt logs` as a process; its lines of stdout and stderr as they come."""
+
+    def __init__(self, *arguments: str) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(umqtt_command("logs", *arguments), stdout=pipe, stderr=pipe)
+        assert self.process.stdout is not None and self.process.stderr is not None
+        self._streams = {self.process.stdout.fileno(): bytearray(), self.process.stderr.fileno(): bytearray()}
+        self._out, self._err = self._streams.values()
+
+    @property
+    def out(self) -> str:
+        return self._out.decode()
+
+    @property
+    def err(self) -> str:
+        return self._err.decode()
+
+    def until(self, wanted: str, *, times: int = 1) -> None:
+        """Until this text (a regular expression) was printed so often, on either stream."""
+        deadline = time.monotonic() + _WITHIN_S
+        while len(re.findall(wanted, self.out + self.err)) < times:
+            left = deadline - time.monotonic()
+            ready = select.select(list(self._streams), [], [], max(left, 0))[0]
+            assert ready, f"{wanted!r} did not come {times} times in:\n{self.out[-2000:]}\n{self.err}"
+            for descriptor in ready:
+                data = os.read(descriptor, 65536)
+                assert data, f"it has ended without {wanted!r}:\n{self.out[-2000:]}\n{self.err}"
+                self._streams[descriptor] += data
+
+    def interrupt(self) -> int:
+        """Ctrl-C; returns the exit code."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(_WITHIN_S)
+
+
+@contextlib.contextmanager
+def following(*arguments: str) -> Iterator[Following]:
+    logs = Following(*arguments)
+    try:
+        yield logs
+    finally:
+        logs.process.kill()
+        logs.process.communicate()

@@ -1,0 +1,107 @@
+"""umqtt ota over TLS, with an authority of `umqtt certs`: to the broker, and from the web server of the command."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from cable import Cable
+from guarded_broker import PASSWORD, guarded_broker
+from kit_command import umqtt_command
+from umqtt_kit.deploy.build import build
+from umqtt_kit.errors import KitError
+from umqtt_kit.mqtt import Access
+from umqtt_kit.ota.release import build_release
+from umqtt_kit.ota.updater import Updater
+from umqtt_kit.ota.web import Web
+from umqtt_kit.remote import NoReply
+from umqtt_testkit.board import VirtualBoard
+
+_ID = "pump-7"
+
+
+def _guarded(url: str, ca: Path) -> dict[str, bytes]:
+    """The files of a board that trusts this authority, and knows the user of that broker."""
+    settings = {"device_id": _ID, "brokers": [url], "interval_ms": 100, "board": "UNIX"}
+    secrets = {"mqtt": {"username": "me", "password": PASSWORD}, "tls": {"ca": "/ca.pem"}}
+    return {
+        **build("UNIX", {"tls"}).files,
+        "/settings.json": json.dumps(settings).encode(),
+        "/secrets.json": json.dumps(secrets).encode(),
+        "/ca.pem": ca.read_bytes(),
+    }
+
+
+def _is_on(access: Access) -> None:
+    # A command that comes before the board's first subscription ever is nobody's: it is sent again.
+    with Updater(access, _ID) as updater:
+        for _ in range(60):
+            with contextlib.suppress(NoReply):
+                assert updater.result("ping", {}, 2)["slot"] == "base"
+                return
+    raise AssertionError("the board did not come to its broker")
+
+
+@pytest.mark.timeout(300)
+def test_an_update_comes_over_https_from_a_server_that_the_boards_authority_has_signed(
+    cable: Cable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("UMQTT_PASSWORD", PASSWORD)
+    with guarded_broker(tmp_path) as (url, ca), cable.board(heap="1M") as virtual:
+        _restart_with(virtual, _guarded(url, ca))
+        access = Access((url,), "me", PASSWORD, ca.read_bytes())
+        _is_on(access)
+        certs = tmp_path / "certs" / "broker"
+        answer = cable.umqtt(
+            "ota", _ID, "--http", "--web-cert", str(certs / "cert.pem"), "--web-key", str(certs / "key.pem"),
+            "--broker", url, "--username", "me", "--ca", str(ca), "--json",
+        )  # fmt: skip
+        assert answer.code == 0, answer.stderr
+        assert answer.json["slot"] == "a"
+        assert PASSWORD not in answer.stdout + answer.stderr
+        _a_stranger_is_sent_nothing(access, tmp_path)
+
+
+def _restart_with(virtual: VirtualBoard, files: dict[str, bytes]) -> None:
+    virtual.stop()
+    virtual.install(dict(files))
+    virtual.start()
+
+
+def _a_stranger_is_sent_nothing(access: Access, folder: Path) -> None:
+    # Signed by somebody else: the board does not even ask, and goes on.
+    other = folder / "other"
+    other.mkdir()
+    for words in (("ca",), ("broker", "127.0.0.1")):
+        done = subprocess.run(umqtt_command("certs", *words), cwd=other, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    sent: list[int] = []
+    release = build_release("UNIX", {"tls"}, "6.6.6")
+    web = Web("127.0.0.1", 0, other / "certs/broker/cert.pem", other / "certs/broker/key.pem")
+    with Updater(access, _ID) as updater, web.serve(release, sent.append) as url:
+        before = updater.result("ping", {}, 60)
+        with pytest.raises(KitError):
+            updater.update({"url": url, "sha256": release.manifest, "version": "6.6.6"}, 8)
+        after = updater.result("ping", {}, 60)
+        assert (sent, after["slot"], after["boot"]) == ([], "a", before["boot"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--web-cert", "there.pem"], "--web-key"),
+        (["--http", "--listen", "8000"], "--listen 8000"),
+        (["--http", "--listen", "127.0.0.1:99999"], "99999"),
+        (["--web-cert", "nowhere.pem", "--web-key", "nowhere.pem"], "nowhere.pem"),
+        (["--broker", "http://x"], "http://x"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_code_2(cable: Cable, tmp_path: Path, monkeypatch, arguments, named):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.pem").write_text("no certificate")
+    answer = cable.umqtt("ota", _ID, *arguments)
+    assert (answer.code, answer.stdout) == (2, "")
+    assert answer.stderr.count("\n") == 1 and named in answer.stderr and "—" in answer.stderr

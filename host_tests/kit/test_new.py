@@ -1,0 +1,159 @@
+"""umqtt new: what it makes works as it is, and never takes the place of something that is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from cable import Cable, broker
+from umqtt_kit.__main__ import run
+from umqtt_kit.commands import deploy as deploy_command
+from umqtt_kit.data import board_folders
+from umqtt_kit.deploy import build as build_module
+from umqtt_kit.deploy.plan import read_record
+from umqtt_kit.device import Board
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_once() -> Iterator[None]:
+    """The firmware is the same for each of these deployments, and takes seconds to compile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build_module, "build", cache(build_module.build))
+        yield
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the commands run."""
+    place = tmp_path / "here"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    return place
+
+
+def test_a_new_sensor_is_compiled_deployed_found_by_its_settings_and_read(cable: Cable, folder: Path, tmp_path: Path):
+    made = cable.umqtt("new", "sensor", "door", "--json").json
+    assert (folder / made["file"]).is_file()
+    with broker(tmp_path) as port:
+        settings = {"device_id": "pump-7", "brokers": [f"mqtt://127.0.0.1:{port}"], "interval_ms": 50}
+        with cable.board(files={"settings.json": json.dumps(settings).encode()}) as virtual:
+            # As it says itself, but for the name, which tells two doors apart.
+            entry = [{**made["sensors"][0], "name": "north"}]
+            assert cable.umqtt("provision", "--set", f"sensors={json.dumps(entry)}").code == 0
+            answer = cable.umqtt("deploy", "--sensors", "sensors", "--json")
+            assert answer.code == 0, answer.stderr
+            assert answer.json["reading"]["m"]["north_door"] in (0, 1)
+            # The next deployment without the option leaves it where it is, and what becomes of the folder counts.
+            assert cable.umqtt("deploy", "--json", "--no-wait").json["changed"] is False
+            assert cable.umqtt("new", "sensor", "gate").code == 0
+            (folder / "sensors" / "door.py").unlink()
+            changed = cable.umqtt("deploy", "--sensors", "sensors", "--dry-run", "--json").json
+            assert (list(changed["send"]), changed["remove"]) == (["/sensors/gate.mpy"], ["/sensors/door.mpy"])
+            with Board(virtual.port) as board:
+                assert "/sensors/door.mpy" in read_record(board).files
+
+
+def test_a_sensor_that_does_not_compile_is_told_by_file_and_nothing_is_sent(cable: Cable, folder: Path):
+    (folder / "sensors").mkdir()
+    with cable.board():
+        answer = cable.umqtt("deploy", "--sensors", "sensors", "--no-wait")
+        assert answer.code == 2 and "umqtt new sensor" in answer.stderr
+        (folder / "sensors" / "door.py").write_text("class Sensor\n")
+        answer = cable.umqtt("deploy", "--sensors", "sensors", "--no-wait")
+        assert answer.code == 2 and "sensors/door.py" in answer.stderr and "SyntaxError" in answer.stderr
+        assert cable.umqtt("deploy", "--dry-run", "--json").json["unchanged"] == 0
+
+
+@pytest.mark.parametrize("like", sorted(board_folders()))
+def test_a_new_board_passes_the_checks_of_the_boards_that_are_here(like, folder: Path, monkeypatch, capsys):
+    assert run(["new", "board", "GREENHOUSE", "--like", like, "--json"]) == 0
+    made = Path(json.loads(capsys.readouterr().out)["folder"])
+    checks = _checks_of_boards()
+    described = json.loads((made / "board.json").read_text())
+    assert checks.violations(described, checks.SCHEMA) == []
+    monkeypatch.setattr(checks, "BOARDS", folder / "boards")
+    checks.test_board_json_follows_the_schema("GREENHOUSE")
+    checks.test_a_folder_is_complete("GREENHOUSE")
+    checks.test_pins_py_says_what_board_json_says("GREENHOUSE")
+    readme = (made / "README.md").read_text()
+    assert "$" not in readme and "GREENHOUSE" in readme
+    assert f"boards/{like}/manifest.py\n#" not in (made / "manifest.py").read_text()
+    compile((made / "manifest.py").read_text(), "manifest.py", "exec")
+
+
+def _checks_of_boards():
+    """The module that checks every folder under boards/."""
+    file = _ROOT / "host_tests" / "boards" / "test_board_files.py"
+    spec = importlib.util.spec_from_file_location("checks_of_boards", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_board_of_ones_own_is_known_to_the_other_commands(cable: Cable, folder: Path, monkeypatch):
+    assert cable.umqtt("new", "board", "GREENHOUSE", "--like", "UNIX").code == 0
+    (folder / "boards" / "GREENHOUSE" / "pins.py").write_text("LED = 99\n")
+    with cable.board():
+        answer = cable.umqtt("deploy", "--board", "GREENHOUSE", "--no-wait")
+        assert answer.code == 2 and "there is no board 'GREENHOUSE' — known are: ESP32_GENERIC" in answer.stderr
+        monkeypatch.setenv("UMQTT_BOARDS", "boards")
+        answer = cable.umqtt("deploy", "--board", "GREENHOUSE", "--no-wait")
+        assert answer.code == 0 and "for GREENHOUSE" in answer.stdout
+        with Board(deploy_command.choose("bench"), restart=False) as board:
+            assert board.eval("__import__('pins').LED") == 99
+        monkeypatch.setenv("UMQTT_BOARDS", "nowhere")
+        assert "UMQTT_BOARDS=nowhere is not a folder" in cable.umqtt("devices").stderr
+
+
+@pytest.mark.parametrize("text", ['{"usb_ids": [5, null, []]}', '{"mcu": 5}', "[]", "{", "[" * 100_000])
+def test_a_board_described_wrongly_is_no_model_for_another(text, folder: Path, monkeypatch, capsys):
+    described = folder / "mine" / "WRONG"
+    described.mkdir(parents=True)
+    (described / "board.json").write_text(text)
+    monkeypatch.setenv("UMQTT_BOARDS", "mine")
+    assert run(["new", "board", "GREEN", "--like", "WRONG"]) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and error.count("\n") == 1 and "WRONG" in error and "—" in error
+    assert run(["devices", "--passive"]) in ((0, 3) if text.startswith('{"') else (2,))
+    assert capsys.readouterr().err.count("\n") <= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["sensor", "Door"], "Door"),
+        (["sensor", "a-b"], "a-b"),
+        (["sensor", "9x"], "9x"),
+        (["sensor", "../x"], "../x"),
+        (["sensor", "class"], "class"),
+        (["sensor", "bme280"], "sensor of the firmware"),
+        (["sensor", "there"], "there.py"),
+        (["sensor", "door", "--folder", "file/x"], "file/x"),
+        (["board", "green"], "--like"),
+        (["board", "green", "--like", "UNIX"], "green"),
+        (["board", "GREEN", "--like", "NONE"], "NONE"),
+        (["board", "UNIX", "--like", "UNIX"], "described already"),
+        (["board", "GREEN", "--like", "UNIX", "--folder", "file"], "file"),
+        (["board", "THERE", "--like", "UNIX"], "THERE"),
+    ],
+)
+def test_what_cannot_be_made_is_one_line_and_exit_code_2(arguments, named, folder: Path, capsys):
+    (folder / "file").touch()
+    (folder / "boards" / "THERE").mkdir(parents=True)
+    (folder / "sensors").mkdir()
+    kept = folder / "sensors" / "there.py"
+    kept.write_text("mine")
+    assert run(["new", *arguments]) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and error.count("\n") == 1 and named in error and "—" in error
+    assert kept.read_text() == "mine"
+    assert {file.name for file in (folder / "sensors").iterdir()} == {"there.py"}

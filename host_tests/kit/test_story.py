@@ -1,0 +1,339 @@
+"""A board's life with the tools: provisioned, deployed, read, told, crashed, mended, updated and taken back.
+
+Once as a story, each step in the state that the previous one left; and each step alone, on a board that was brought
+into the state that it needs by the shortest way. The board is real MicroPython, mpremote the real one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+from cable import Cable, broker
+from live_logs import following
+from umqtt_kit.data import firmware_folder
+from umqtt_kit.deploy.build import build
+from umqtt_kit.mpy_cross import compile_file
+from umqtt_testkit.board import VirtualBoard
+
+_ID = "pump-7"
+_WITHIN_S = 40.0
+# A sensor that no `except Exception` of the firmware holds.
+_CRASHES = """
+class Broken(BaseException):
+    pass
+
+class Sensor:
+    def read(self):
+        raise Broken("pressure")
+"""
+_OLD, _NEWER = "0.0.9", "0.2.0"
+_SENSORS = [{"module": "broken"}]
+_PATIENT, _IMPATIENT = "_PAUSE_S = 10", "_PAUSE_S = 0"
+
+
+class Listener:
+    """What a board publishes, seen by a client of another maker. by leaf of the topic, in order."""
+
+    def __init__(self, port: int) -> None:
+        self._came: list[tuple[str, dict[str, Any]]] = []
+        self._changed = threading.Condition()
+        subscribed = threading.Event()
+        self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, "listener")
+        self._client.on_message = self._take
+        self._client.on_subscribe = lambda *_: subscribed.set()
+        self._client.connect("127.0.0.1", port)
+        self._client.loop_start()
+        self._client.subscribe(f"fleet/{_ID}/#", 1)
+        assert subscribed.wait(_WITHIN_S)
+
+    def said(self, leaf: str) -> list[dict[str, Any]]:
+        return [record for one, record in self._came if one == leaf]
+
+    def until(self, condition: Callable[[], object]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: bool(condition()), _WITHIN_S), self._came[-5:]
+
+    def reads(self, boot: str | None = None) -> None:
+        """Until a reading (of this boot) has come."""
+        self.until(lambda: [one for one in self.said("telemetry") if boot in (None, one["boot"])])
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _take(self, client: object, user_data: object, message: paho.MQTTMessage) -> None:
+        try:
+            record = json.loads(message.payload)
+        except ValueError:
+            return  # a piece of an update
+        with self._changed:
+            self._came.append((message.topic.rpartition("/")[2], record))
+            self._changed.notify_all()
+
+
+@cache
+def _compiled() -> dict[str, bytes]:
+    """The firmware as `umqtt deploy` sends it, with the record that says so."""
+    files = dict(build("UNIX", ()).files)
+    record = {"version": _OLD, "board": "UNIX", "optional": [], "complete": True, "files": dict.fromkeys(files, "")}
+    return files | {"/deployed.json": json.dumps(record).encode()}
+
+
+class Bench:
+    """One board on the cable, one broker, one listener."""
+
+    def __init__(self, cable: Cable, board: VirtualBoard, port: int, folder: Path, listener: Listener) -> None:
+        self.cable, self.board, self.port, self.folder, self.listener = cable, board, port, folder, listener
+
+    def umqtt(self, *arguments: str, code: int = 0) -> str:
+        """stdout of the command, or its stderr where it is to fail with this code."""
+        answer = self.cable.umqtt(*arguments)
+        assert answer.code == code, answer.stderr
+        return answer.stderr if code else answer.stdout
+
+    def cmd(self, *arguments: str) -> Any:
+        """The result of umqtt cmd."""
+        return json.loads(self.umqtt("cmd", _ID, *arguments, "--json", "--timeout", str(_WITHIN_S)))["result"]
+
+    def mpremote(self, *arguments: str) -> str:
+        command = [sys.executable, "-m", "mpremote", "connect", self.board.port, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_WITHIN_S)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    # The steps
+
+    def provision(self) -> None:
+        file = self.folder / "pump-7.json"
+        brokers = [f"mqtt://127.0.0.1:{self.port}"]
+        file.write_text(json.dumps({
+            "settings": {"device_id": _ID, "brokers": brokers, "interval_ms": 100},
+            "wifi": [{"ssid": "workshop", "password": "correct horse"}],
+        }))  # fmt: skip
+        file.chmod(0o600)
+        self.umqtt("provision", "--from", str(file))
+        assert json.loads(self.mpremote("fs", "cat", ":settings.json"))["brokers"] == brokers
+        assert "correct horse" not in self.umqtt("provision", "--show")
+
+    def deploy(self) -> None:
+        answer = json.loads(self.umqtt("deploy", "--json", "--timeout", str(_WITHIN_S)))
+        # The board runs, and its first reading was seen at the broker.
+        assert answer["reading"]["id"] == _ID
+        self.listener.reads(answer["reading"]["boot"])
+
+    def see_the_boot_in_the_logs(self) -> None:
+        with following("--device", "bench") as logs:
+            logs.until("bench: connected")
+            self.cmd("reboot")
+            logs.until("info Wi-Fi: joined workshop")
+            assert logs.interrupt() == 0
+
+    def ping(self) -> str:
+        found = self.cmd("ping")
+        self.listener.reads(found["boot"])
+        return found["boot"]
+
+    def set(self) -> None:
+        assert self.cmd("set", "interval_ms", "50")["applies"] == "now"
+        assert self.cmd("get", "interval_ms")["value"] == 50
+
+    def reboot(self) -> None:
+        before = self.ping()
+        assert self.cmd("reboot")["boot"] != before
+        assert self.ping() != before
+
+    def crash(self) -> None:
+        """By a sensor that mpremote brings; the settings name it from the next start on."""
+        module = self.folder / "broken.py"
+        module.write_text(_CRASHES)
+        self.mpremote("fs", "mkdir", ":/sensors", "+", "fs", "cp", str(module), ":/sensors/broken.py")
+        self.umqtt("provision", "--set", f"sensors={json.dumps(_SENSORS)}")
+
+    def safe_mode(self) -> None:
+        """Three crashes have led there, and it says why."""
+        self.listener.until(lambda: [one for one in self.listener.said("status") if one["reason"] == "safe mode"])
+        self.listener.until(lambda: self.listener.said("log"))
+        assert "Broken: pressure" in self.listener.said("log")[-1]["text"]
+        crash = self.cmd("crash")
+        assert (crash["n"], "broken.py" in crash["traceback"]) == (3, True)
+        shown = self.umqtt("cmd", _ID, "crash")
+        assert "Broken: pressure" in shown
+
+    def mend(self) -> None:
+        self.umqtt("provision", "--set", "sensors=[]")
+        # Safe mode is left by a command, since nobody else knows that something was mended.
+        self.cmd("reboot")
+        self.ping()
+
+    def ota(self, patch: pytest.MonkeyPatch) -> None:
+        newer = _copy_firmware(self.folder / "newer", _NEWER)
+        with patch.context() as other:
+            other.setattr("umqtt_kit.deploy.build.firmware_folder", lambda: newer)
+            found = json.loads(self.umqtt("ota", _ID, "--json"))
+        assert (found["version"], found["slot"]) == (_NEWER, "a")
+        assert self.cmd("ping")["fw"] == _NEWER
+
+    def ota_of_a_bad_version(self, patch: pytest.MonkeyPatch) -> None:
+        source = self.folder / "application.py"
+        source.write_text("raise ValueError('a bad version')\n")
+        compile_file(source, source.with_suffix(".mpy"))
+        good = build("UNIX", ())
+        bad = replace(good, files={**good.files, "/app/application.mpy": source.with_suffix(".mpy").read_bytes()})
+        with patch.context() as other:
+            other.setattr("umqtt_kit.ota.release.build", lambda board, optional: bad)
+            assert "rolled back" in self.umqtt("ota", _ID, "--version", "0.3.0", code=5)
+        self.listener.until(lambda: self.listener.said("status")[-1].get("rolled_back"))
+        self.ping()
+
+    def rollback(self) -> None:
+        assert json.loads(self.umqtt("ota", _ID, "--rollback", "--json"))["slot"] == "base"
+        assert self.cmd("ping")["slot"] == "base"
+
+    # The states, by the shortest way
+
+    def put(self, files: dict[str, bytes] | None = None, **settings: object) -> None:
+        """Provisioned and deployed, and off: as the steps before would have left the flash. files: instead of all."""
+        values = {"device_id": _ID, "brokers": [f"mqtt://127.0.0.1:{self.port}"], "interval_ms": 100,
+                  "wifi": ["workshop"], **settings}  # fmt: skip
+        self.board.stop()
+        secrets = {"wifi": {"workshop": "correct horse"}}
+        self.board.install((_compiled() if files is None else files) | {"/settings.json": json.dumps(values).encode(),
+                                          "/secrets.json": json.dumps(secrets).encode()})  # fmt: skip
+
+    def run(self) -> None:
+        self.board.start()
+        self.listener.reads()
+
+
+def _copy_firmware(target: Path, version: str = _OLD) -> Path:
+    """The firmware, but for the ten seconds that a crash waits for a person at the console."""
+    for source in firmware_folder().rglob("*.py"):
+        file = target / source.relative_to(firmware_folder())
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(source.read_text())
+    postmortem = target / "postmortem.py"
+    assert _PATIENT in postmortem.read_text()
+    postmortem.write_text(postmortem.read_text().replace(_PATIENT, _IMPATIENT))
+    package = target / "app" / "__init__.py"
+    package.write_text(re.sub('^VERSION = ".*"$', f'VERSION = "{version}"', package.read_text(), flags=re.MULTILINE))
+    return target
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    folder = _copy_firmware(tmp_path_factory.mktemp("firmware") / "firmware")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("umqtt_kit.deploy.build.firmware_folder", lambda: folder)
+        yield
+
+
+
+
+@pytest.fixture
+def bench(cable: Cable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    with contextlib.ExitStack() as running:
+        port = running.enter_context(broker(tmp_path))
+        monkeypatch.setenv("UMQTT_BROKER", f"mqtt://127.0.0.1:{port}")
+        listener = Listener(port)
+        running.callback(listener.close)
+        board = running.enter_context(cable.board())
+        yield Bench(cable, board, port, tmp_path, listener)
+
+
+@pytest.mark.timeout(300)
+def test_the_story_of_a_board(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    bench.provision()
+    bench.deploy()
+    bench.see_the_boot_in_the_logs()
+    bench.ping()
+    bench.set()
+    bench.reboot()
+    assert bench.cmd("get", "interval_ms")["value"] == 50, "what was set has outlived the restart"
+    bench.crash()
+    bench.safe_mode()
+    bench.mend()
+    bench.ota(monkeypatch)
+    bench.ota_of_a_bad_version(monkeypatch)
+    assert bench.cmd("ping")["fw"] == _NEWER, "the version before the bad one"
+    bench.rollback()
+    assert bench.cmd("get", "interval_ms")["value"] == 50, "no version took the settings with it"
+    # Whatever was restarted in between: each boot has counted its readings from 0 without a gap.
+    readings = bench.listener.said("telemetry")
+    for boot in {one["boot"] for one in readings}:
+        seqs = sorted({one["seq"] for one in readings if one["boot"] == boot})
+        assert seqs == list(range(len(seqs)))
+
+
+def test_provision_alone(bench: Bench):
+    bench.provision()
+
+
+def test_deploy_alone(bench: Bench):
+    bench.put({})
+    bench.board.start()
+    bench.deploy()
+
+
+@pytest.mark.parametrize("step", ["see_the_boot_in_the_logs", "ping", "set", "reboot"])
+def test_a_step_alone_on_a_board_that_runs(bench: Bench, step: str):
+    bench.put()
+    bench.run()
+    getattr(bench, step)()
+
+
+def test_ota_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    bench.put()
+    bench.run()
+    bench.ota(monkeypatch)
+
+
+def test_crash_and_safe_mode_alone(bench: Bench):
+    bench.put(sensors=_SENSORS)
+    bench.board.install({"/sensors/broken.py": _CRASHES.encode()})
+    bench.board.start()
+    bench.safe_mode()
+
+
+def test_mending_alone_leads_out_of_safe_mode(bench: Bench):
+    bench.put(sensors=_SENSORS)
+    # A count of three failures in a row, as startup.py writes it.
+    bench.board.install({"/sensors/broken.py": _CRASHES.encode(), "/state/boot-a": _record("3 2"),
+                         "/state/mark": _record("3 x")})  # fmt: skip
+    bench.board.start()
+    bench.listener.until(lambda: [one for one in bench.listener.said("status") if one["reason"] == "safe mode"])
+    bench.mend()
+
+
+def test_a_bad_version_alone_is_given_up(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    bench.put()
+    bench.run()
+    bench.ota_of_a_bad_version(monkeypatch)
+    assert bench.cmd("ping")["slot"] == "base"
+
+
+def test_rollback_alone(bench: Bench):
+    bench.put()
+    version = {f"/ota/a{path}": content for path, content in _compiled().items() if path.startswith(("/app/", "/lib/"))}
+    bench.board.install(version | {"/ota/current": _record("a - 0 base -")})
+    bench.run()
+    assert bench.cmd("ping")["slot"] == "a"
+    bench.rollback()
+
+
+def _record(words: str) -> bytes:
+    """A line of words and their CRC-32, as startup.py keeps its records."""
+    from binascii import crc32
+
+    return f"{words} {crc32(words.encode()):08x}\n".encode()

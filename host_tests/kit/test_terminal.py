@@ -1,0 +1,234 @@
+"""Commands at a terminal: the prompt of a board, a virtual board in the foreground, colours, progress, questions."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cable import Cable
+from kit_command import umqtt_command
+from umqtt_kit.__main__ import run
+from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+
+_WITHIN_S = 100
+_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """A command whose stdin, stdout and stderr are one terminal."""
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        self._master, slave = pty.openpty()
+        env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+        self.process = subprocess.Popen(
+            umqtt_command(*arguments), stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+            env={**env, "TERM": "xterm", **environment},
+            # Its controlling terminal: Ctrl-C that is typed there is a signal.
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )  # fmt: skip
+        os.close(slave)
+        self.shown = ""
+
+    def until(self, wanted: str) -> None:
+        deadline = time.monotonic() + _WITHIN_S
+        while wanted not in _CODES.sub("", self.shown):
+            assert self._read(deadline), f"{wanted!r} is not in:\n{self.shown}"
+
+    def until_raw(self) -> None:
+        """Until Ctrl-C is a byte to the command and no signal: mpremote says how to leave a moment before."""
+        deadline = time.monotonic() + _WITHIN_S
+        while termios.tcgetattr(self._master)[3] & termios.ISIG:
+            assert time.monotonic() < deadline, self.shown
+            time.sleep(0.01)
+
+    def end(self) -> int:
+        """Everything up to its end; returns the exit code."""
+        deadline = time.monotonic() + _WITHIN_S
+        while self._read(deadline):
+            pass
+        return self.process.wait(_WITHIN_S)
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def interrupt(self) -> int:
+        """Ctrl-C until it ends, as a person does: CPython may miss one that comes just before it reads a line."""
+        deadline = time.monotonic() + _WITHIN_S
+        while self.process.poll() is None and time.monotonic() < deadline:
+            self.type("\x03")
+            self._read(time.monotonic() + 0.5)
+        return self.process.wait(_WITHIN_S)
+
+    def _read(self, deadline: float) -> bool:
+        if not select.select([self._master], [], [], max(deadline - time.monotonic(), 0))[0]:
+            return False
+        try:
+            data = os.read(self._master, 65536)
+        except OSError:
+            return False  # nobody has the terminal open any more
+        self.shown += data.decode(errors="replace")
+        return bool(data)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(_WITHIN_S)
+        os.close(self._master)
+
+
+@contextlib.contextmanager
+def terminal(*arguments: str, **environment: str) -> Iterator[Terminal]:
+    opened = Terminal(*arguments, **environment)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def test_the_shell_is_the_boards_prompt_and_ctrl_bracket_leaves_it(cable: Cable):
+    with cable.board(files={"main.py": b"while True: pass"}), terminal("shell", "--device", "bench") as shell:
+        shell.until("Ctrl-] leaves")
+        shell.until("Use Ctrl-] or Ctrl-x")
+        shell.until_raw()
+        shell.type("\x03")
+        shell.until(">>> ")
+        shell.type("print(6 * 7, 'is it')\r")
+        shell.until("42 is it")
+        shell.type("\x1d")
+        assert shell.end() == 0
+
+
+def test_the_shell_needs_a_terminal_and_one_board(cable: Cable):
+    assert "no board is connected" in _refusal(cable, 3)
+    with cable.board("cellar"):
+        assert "there is no terminal here" in _refusal(cable, 2)
+        with cable.board("roof"):
+            assert "there are 2 boards: cellar, roof — say which: --device" in _refusal(cable, 2)
+
+
+def _refusal(cable: Cable, code: int) -> str:
+    answer = cable.umqtt("shell")
+    assert (answer.code, answer.stdout, answer.stderr.count("\n")) == (code, "", 1)
+    return answer.stderr
+
+
+def test_the_shell_does_not_take_a_port_from_another_command(cable: Cable):
+    with cable.board(), terminal("shell", "--device", "bench") as first:
+        first.until("Use Ctrl-]")
+        with terminal("shell", "--device", "bench") as second:
+            second.until("has this port open")
+            assert second.end() == 3
+            assert f"pid {first.process.pid}" in second.shown or "mpremote" in second.shown
+
+
+@contextlib.contextmanager
+def board(*arguments: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`umqtt board`, and its first line."""
+    try:
+        micropython_command()
+    except MicroPythonMissing as missing:
+        pytest.skip(str(missing))
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(umqtt_command("board", *arguments), stdout=pipe, stderr=pipe, text=True, cwd=folder)
+    try:
+        assert process.stdout is not None
+        yield process, process.stdout.readline()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_virtual_board_is_found_keeps_its_flash_and_ends_with_ctrl_c(cable: Cable, tmp_path: Path):
+    for life in range(2):
+        with board("bench.img", "--json", folder=tmp_path) as (process, ready):
+            values = json.loads(ready)
+            assert (values["name"], values["image"]) == ("bench", str(tmp_path / "bench.img"))
+            assert cable.umqtt("provision", "--set", "device_id=pump-7", "--set",
+                               "brokers=mqtt://127.0.0.1").code == 0  # fmt: skip
+            written = cable.umqtt("provision", "--set", "device_id=pump-7", "--json").json["boards"][0]
+            assert written == {"port": "bench", "device_id": "pump-7", "changed": [], "deploy": False}, life
+            process.send_signal(signal.SIGINT)
+            assert process.wait(_WITHIN_S) == 0
+        assert "no board is connected" in cable.umqtt("provision", "--show").stderr
+
+
+def test_a_flash_image_is_that_of_one_board_at_a_time(cable: Cable, tmp_path: Path):
+    image = tmp_path / "bench.img"
+    with board(str(image), "--name", "first", folder=tmp_path) as (process, ready):
+        assert ready.startswith("first runs")
+        (tmp_path / "link.img").symlink_to(image)
+        for name in ("bench.img", "link.img"):
+            answer = cable.umqtt("board", str(tmp_path / name), "--name", "second")
+            assert (answer.code, answer.stdout, answer.stderr.count("\n")) == (2, "", 1)
+            assert f"{image} is the flash of a virtual board that runs — stop" in answer.stderr
+        process.kill()
+        process.wait(_WITHIN_S)
+        with board(str(image), "--name", "second", folder=tmp_path) as (_, ready):
+            assert ready.startswith("second runs"), "the lock went with the process that held it"
+
+
+def test_a_virtual_board_plays_the_board_that_it_is_told(cable: Cable, tmp_path: Path):
+    with board("pico.img", "--board", "RPI_PICO_W", folder=tmp_path) as (_, ready):
+        assert ready.startswith("pico runs at /dev/")
+        (found,) = cable.umqtt("devices", "--json").json["boards"]
+        assert (found["name"], found["board"], found["info"]["platform"]) == ("pico", "RPI_PICO_W", "rp2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "named"),
+    [
+        (["x.img", "--board", "PDP_11"], 2, "PDP_11"),
+        (["x.img", "--heap", "much"], 2, "much"),
+        (["x.img", "--link", "there"], 2, "there"),
+        (["x.img", "--name", "a/b"], 2, "a/b"),
+        (["x.img", "--name", "bench"], 2, "runs already"),
+        (["/dev/null/x.img"], 2, "/dev/null/x.img"),
+        (["there"], 2, "there"),
+    ],
+)
+def test_a_virtual_board_that_cannot_be_is_one_line(cable: Cable, tmp_path, monkeypatch, arguments, code, named):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").write_text("no flash")
+    with cable.board():
+        answer = cable.umqtt("board", *arguments)
+    assert (answer.code, answer.stdout) == (code, "")
+    assert answer.stderr.count("\n") == 1 and named in answer.stderr and "—" in answer.stderr
+    assert (tmp_path / "there").read_text() == "no flash"
+
+
+def test_colours_and_progress_are_for_a_terminal_that_wants_them(cable: Cable):
+    with cable.board():
+        for environment, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
+            with terminal("doctor", "--device", "bench", **environment) as doctor:
+                assert doctor.end() == 5
+                colour = re.search(r"\x1b\[3\d", doctor.shown) is not None
+                assert colour == coloured, doctor.shown
+        with terminal("deploy", "--device", "bench", "--no-wait") as deploy:
+            assert deploy.end() == 0
+            assert "\r" in deploy.shown and "━" in deploy.shown
+        answer = cable.umqtt("deploy", "--no-wait")
+        assert "━" not in answer.stdout + answer.stderr
+
+
+def test_a_question_that_nobody_answers_ends_with_ctrl_c_and_nothing_is_written(cable: Cable):
+    with cable.board() as virtual:
+        with terminal("provision", "--device", "bench") as provision:
+            provision.until("Device id")
+            provision.type("pump-7\r")
+            provision.until("Wi-Fi network 1")
+            # The second of those may come while the first ends it.
+            assert provision.interrupt() in (130, -signal.SIGINT)
+        virtual.stop()
+        assert "/settings.json" not in virtual.files()
+    assert run(["devices", "--passive"]) == 3

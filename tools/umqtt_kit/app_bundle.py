@@ -1,0 +1,233 @@
+"""The firmware as it goes onto a board: what always runs as one module, and short names for what is private.
+
+The readable modules of firmware/ stay the source of truth. From them this makes
+    app/__init__, app/application    the modules that every board loads, joined in the order of their imports
+    app/NAME    each other module, loaded when it is needed; it finds in those two what it used to import
+    app/start, app/telemetry    doors: what main.py, and a test's witness, import from a joined module
+    startup, postmortem    by themselves: they are written by the cable alone
+
+On a board a name costs some 25 bytes of heap for as long as it is up, also after its module is gone, and a module some
+300. What is left out: docstrings, and private numbers with a name, which stand where it stood. Renamed is what begins
+with an underscore, and arguments. A traceback of the board speaks of lines of what this makes: readable() translates.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from umqtt_kit import shorten
+
+PACKAGE = "app"
+INIT = f"{PACKAGE}.__init__"
+# What becomes one module, by its name. Every board that is not in safe mode loads both, and keeps them: the first while
+# the client is made, which takes the most heap at once, the second after it.
+BUNDLES = {
+    INIT: ("__init__", "modules", "clock", "identity", "board", "gaps", "log", "status", "start"),
+    f"{PACKAGE}.application": (
+        "health", "restart", "wifi", "sensors.__init__", "sensors.system", "telemetry", "command_door", "application",
+    ),
+}  # fmt: skip
+_HOME = {f"{PACKAGE}.{name}": bundle for bundle, names in BUNDLES.items() for name in names}
+# Imported from where they were by what no bundle covers: main.py, and whoever witnesses readings.
+DOORS = {f"{PACKAGE}.start": ("run",), f"{PACKAGE}.telemetry": ("on_published",)}
+# MicroPython runs these from source, and they may use whatever startup and postmortem have.
+_AS_SOURCE = ("boot", "main")
+_CABLE = ("startup", "postmortem")
+# Called with the keys of settings.json.
+_BY_KEYWORD = frozenset({"Sensor.__init__"})
+# An exception has these, whatever its class is about.
+_TAKEN = frozenset({"args", "value", "errno"})
+_LINE = re.compile(r'File "([\w./]+?)(\.py)?", line (\d+), in (\S+)')
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a readable module: its file below firmware/, the line, the function it is in."""
+
+    file: str
+    line: int
+    function: str
+
+
+class AppBundle:
+    """sources: by dotted module name, a package as NAME.__init__. places: of each line of these, by the same names."""
+
+    def __init__(self, folder: Path, doors: Mapping[str, Iterable[str]] = DOORS, keep: Iterable[str] = ()) -> None:
+        """folder: of the firmware. doors: joined modules that can be imported from all the same, and what they give;
+        keep: private names and arguments that stay. Raises ValueError when two joined modules have a public name in
+        common.
+        """
+        files = {_dotted(file.relative_to(folder)): file for file in sorted(folder.rglob("*.py"))}
+        keep = {*keep}
+        self._kept = keep | _identifiers(ast.parse(files.pop(name).read_text()) for name in _AS_SOURCE)
+        trees = {name: _prepared(file, name, keep) for name, file in files.items() if "__pycache__" not in name}
+        bundles = {}
+        for bundle in BUNDLES:
+            joined = {name: trees.pop(name) for name, home in _HOME.items() if home == bundle}
+            _check_names(joined)
+            for name, tree in joined.items():
+                _make_unique(tree, name, joined)
+                _FromBundle(bundle).visit(tree)
+            bundles[bundle] = ast.Module(_merged(joined.values()), [])
+        for tree in trees.values():
+            _FromBundle(None).visit(tree)
+        everything = {**bundles, **trees}
+        self._shorten(everything, keep)
+        self.sources: dict[str, str] = {}
+        self.places: dict[str, dict[int, Place]] = {}
+        for name, tree in everything.items():
+            self.sources[name] = text = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+            self.places[name] = _places(tree, ast.parse(text))
+        for name, names in doors.items():
+            home = _HOME.get(name) or _HOME[f"{name}.__init__"]
+            self.sources[name] = f"from {home.removesuffix('.__init__')} import {', '.join(names)}\n"
+
+    def readable(self, text: str) -> str:
+        """A traceback of a board that runs this, with the files, lines and functions of the readable modules."""
+        return _LINE.sub(self._readable_line, text)
+
+    def _readable_line(self, found: re.Match[str]) -> str:
+        name = found[1].removeprefix("/").replace("/", ".")
+        place = self.places.get(f"{name}.__init__" if name == PACKAGE else name, {}).get(int(found[3]))
+        return f'File "{place.file}", line {place.line}, in {place.function}' if place else found[0]
+
+    def _shorten(self, trees: Mapping[str, ast.Module], keep: set[str]) -> None:
+        names = shorten.Names(trees.values())
+        kept = self._kept | names.strings | names.keywords
+        modules = {part for name in trees for part in name.split(".")}
+
+        def private(made: Iterable[str]) -> list[str]:
+            return sorted(
+                name for name in made if name[0] == "_" and name != "_" and name[:2] != "__" and name not in kept
+            )
+
+        used = shorten.Names([trees[name] for name in BUNDLES])
+        variables = shorten.short_names(
+            sorted(private(names.made_globals), key=lambda name: (-used.variables[name], name)),
+            (),
+            {*names.variables, *names.keywords, *modules, *_TAKEN},
+        )
+        for tree in trees.values():
+            shorten.renamed(tree, {}, variables)
+        attributes = shorten.short_names(
+            sorted(private(names.made_attributes), key=lambda name: (-used.attributes[name], name)),
+            (),
+            {*names.attributes, *_TAKEN},
+        )
+        for tree in trees.values():
+            shorten.renamed(tree, attributes, {})
+        for tree in trees.values():
+            pool = [name for name in shorten.Names([tree]).attributes if name.isidentifier()]
+            shorten.with_short_arguments(tree, _BY_KEYWORD, names.keywords | keep | {"self"}, pool)
+
+
+def public_names(folder: Path) -> dict[str, list[str]]:
+    """Of each joined module but those that a bundle is called after, what others can import from it."""
+    found = {}
+    for name in _HOME:
+        path = folder.joinpath(*name.split(".")).with_suffix(".py")
+        names = sorted(one for one in _globals(ast.parse(path.read_text())) if one[0] != "_")
+        if name not in BUNDLES and names:
+            found[name] = names
+    return found
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts)
+
+
+def _prepared(file: Path, name: str, keep: set[str]) -> ast.Module:
+    tree = ast.parse(file.read_text())
+    functions = _functions(tree)
+    for node in ast.walk(tree):
+        if hasattr(node, "lineno"):
+            # What becomes of the node later, it knows where it came from.
+            node.place = Place(  # pyright: ignore[reportAttributeAccessIssue]
+                file.name if "." not in name else "/".join(name.split(".")[:-1]) + "/" + file.name,
+                node.lineno,  # pyright: ignore[reportAttributeAccessIssue]
+                functions.get(node, "<module>"),
+            )
+    tree = shorten.without_docstrings(tree)
+    private = shorten.take_constants(tree, keep | {name for name in _constants(tree) if name[0] != "_"})
+    return shorten.with_constants(tree, private)
+
+
+def _functions(tree: ast.Module) -> dict[ast.AST, str]:
+    found: dict[ast.AST, str] = {}
+    for function in ast.walk(tree):  # from the outside in: the innermost function has the last word
+        if isinstance(function, ast.FunctionDef):
+            found.update(dict.fromkeys((inner for part in function.body for inner in ast.walk(part)), function.name))
+    return found
+
+
+def _constants(tree: ast.Module) -> set[str]:
+    return {name for node in tree.body if isinstance(node, ast.Assign) for name in shorten.targets_of(node)}
+
+
+def _identifiers(trees: Iterable[ast.Module]) -> set[str]:
+    names = shorten.Names(trees)
+    return {*names.attributes, *names.variables}
+
+
+def _globals(tree: ast.Module) -> set[str]:
+    return shorten.Names([tree]).made_globals
+
+
+def _check_names(joined: Mapping[str, ast.Module]) -> None:
+    home: dict[str, str] = {}
+    for module, tree in joined.items():
+        for name in sorted(_globals(tree)):
+            if name[0] != "_" and name in home:
+                raise ValueError(f"{home[name]} and {module} both have {name}, and become one module: rename one")
+            home[name] = module
+
+
+def _make_unique(tree: ast.Module, module: str, joined: Mapping[str, ast.Module]) -> None:
+    # A private name of two modules gets the module's name in front.
+    others = set().union(*(_globals(other) for name, other in joined.items() if name != module))
+    prefix = "_" + module.removeprefix(f"{PACKAGE}.").replace(".", "_").replace("__", "")
+    twice = {name: prefix + name for name in _globals(tree) & others if name[0] == "_"}
+    shorten.renamed(tree, {}, twice)
+
+
+class _FromBundle(ast.NodeTransformer):
+    """Imports from a joined module come from its bundle; within that one itself they are there already."""
+
+    def __init__(self, bundle: str | None) -> None:
+        self._bundle = bundle
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.stmt | None:
+        home = _HOME.get(f"{node.module}.__init__") or _HOME.get(node.module or "")
+        if home is None or (node.module == PACKAGE and any(alias.name.islower() for alias in node.names)):
+            return node  # a module that is not joined
+        if home == self._bundle:
+            return None
+        node.module = home.removesuffix(".__init__")
+        return node
+
+
+def _merged(trees: Iterable[ast.Module]) -> list[ast.stmt]:
+    body: list[ast.stmt] = []
+    imported: set[str] = set()
+    for tree in trees:
+        for node in tree.body:
+            text = ast.unparse(node) if isinstance(node, (ast.Import, ast.ImportFrom)) else None
+            if text is None or text not in imported:
+                body.append(node)
+            if text:
+                imported.add(text)
+    return body
+
+
+def _places(tree: ast.Module, written: ast.Module) -> dict[int, Place]:
+    # Both are the same but for where they stand, so that their nodes come in pairs.
+    places: dict[int, Place] = {}
+    for node, twin in zip(ast.walk(tree), ast.walk(written), strict=True):
+        place = getattr(node, "place", None)
+        if place and hasattr(twin, "lineno"):
+            places.setdefault(twin.lineno, place)  # pyright: ignore[reportAttributeAccessIssue]
+    return places

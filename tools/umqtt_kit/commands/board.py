@@ -1,0 +1,90 @@
+"""umqtt board: a virtual board in the foreground."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from umqtt_kit.errors import EXIT_DEVICE, EXIT_MISSING, EXIT_USAGE, KitError
+
+if TYPE_CHECKING:
+    from umqtt_testkit.board import VirtualBoard
+
+_LOOK_S = 0.2
+_BLOCK_SIZE = 4096
+
+
+@click.command()
+@click.argument("image", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--name", help="What --device calls it. [default: the image's name]")
+@click.option("--board", "board_name", default="UNIX", show_default=True, metavar="NAME",
+              help="The board that it plays: a folder under boards/.")  # fmt: skip
+@click.option("--heap", default="256K", show_default=True, metavar="SIZE", help="64K plays a small board.")
+@click.option("--link", type=click.Path(path_type=Path), help="A link to its port, for other tools.")
+@click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="File that gets all its output.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object when it runs.")
+def board(
+    image: Path, name: str | None, board_name: str, heap: str, link: Path | None, log: Path | None, as_json: bool
+) -> None:
+    """Run a virtual board until Ctrl-C: real MicroPython, with its flash in the file IMAGE and a serial port.
+
+    IMAGE is made when it is not there, and keeps what the board had written. Every command that takes --device finds
+    the board like one that is plugged in. Ctrl-C is a power cut, which loses nothing that was written.
+
+    \b
+    Example:
+      umqtt board bench.img
+      umqtt board pico.img --board RPI_PICO_W --heap 192K
+    """
+    try:
+        from umqtt_testkit.board import BoardError, VirtualBoard
+        from umqtt_testkit.interpreter import MicroPythonMissing, heap_bytes
+        from umqtt_testkit.registry import RegistryError, registered
+    except ImportError as error:
+        raise KitError(f"{error.name} is not installed — run: pip install 'umqtt-robust[kit]'", EXIT_MISSING) from error
+    from umqtt_kit.stop import Stop
+
+    try:
+        heap_bytes(heap)
+    except ValueError:
+        raise click.UsageError(f"--heap {heap}: must be like 256K or 1M") from None
+    name = name or image.stem
+    if link is not None and link.exists() and not link.is_symlink():
+        raise KitError(f"{link} is there already, and no link — choose another --link", EXIT_USAGE)
+    try:
+        with (
+            Stop() as stop,
+            VirtualBoard(image, board=board_name, heap=heap, link=link, log=log) as virtual,
+            registered(name, virtual.port, board=board_name, image=str(virtual.image)),
+        ):
+            _check_size(virtual)
+            virtual.start()
+            values = {"name": name, "port": virtual.port, "board": board_name, "image": str(virtual.image)}
+            click.echo(json.dumps(values) if as_json else f"{name} runs at {link or virtual.port}")
+            while not stop:
+                if not virtual.running:
+                    said = virtual.output.strip().rpartition("\n")[2]
+                    raise KitError(f"{name} does not run any more — its last line: {said!r}", EXIT_DEVICE)
+                time.sleep(_LOOK_S)
+    except MicroPythonMissing as missing:
+        raise KitError(str(missing), EXIT_MISSING) from missing
+    except RegistryError as error:
+        raise KitError(f"{str(error).replace(' - ', ' — ')}: --name", EXIT_USAGE) from error
+    except BoardError as error:
+        raise KitError(str(error).replace(" - ", " — "), EXIT_USAGE) from error
+    except OSError as error:
+        raise KitError(f"{image}: {error.strerror} — give a file that can be written", EXIT_USAGE) from error
+
+
+def _check_size(virtual: VirtualBoard) -> None:
+    # The board would format whatever else the file is.
+    expected, found = _BLOCK_SIZE * virtual.geometry.block_count, virtual.image.stat().st_size
+    if found != expected:
+        raise KitError(
+            f"{virtual.image} is no flash image of this board: {found:,} bytes, not {expected:,} — give another file",
+            EXIT_USAGE,
+        )

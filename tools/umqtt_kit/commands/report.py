@@ -1,0 +1,68 @@
+"""umqtt report: the fleet in one HTML file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from spark_ingest.numbers import Finite
+from umqtt_kit.console import results, say
+from umqtt_kit.errors import KitError
+from umqtt_kit.requirements import require_module
+
+
+@click.command()
+@click.option(
+    "--tables",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the tables, as given to umqtt ingest.",
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    help="The file to write; one that is there is replaced.",
+)
+@click.option(
+    "--days",
+    type=Finite(min=0, min_open=True, max=36_500),
+    default=7,
+    show_default=True,
+    help="How far back the charts reach, from the newest reading.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what the page sums up as one JSON object.")
+def report(tables: Path, out: Path, days: float, as_json: bool) -> None:
+    """Write one HTML page that shows the fleet: devices, delays, gaps, reboots, batteries, alerts.
+
+    It is read from the gold tables, without Spark and without Java, also while the pipeline runs. The file needs no
+    network and nothing beside it: open it, mail it, keep it.
+
+    \b
+    Example:
+      umqtt report --tables tables --out report.html --days 30
+    """
+    require_module("deltalake", "ingest")
+    from spark_ingest.errors import IngestError
+    from spark_ingest.report import write_report
+
+    try:
+        written = write_report(tables, out, days=days)
+    except IngestError as error:
+        raise KitError(str(error), error.exit_code) from error
+    if written.absent:
+        say(f"not there, so empty in the report: {', '.join(f'gold/{name}' for name in written.absent)}")
+    if as_json:
+        click.echo(json.dumps({"out": str(out), **asdict(written)}))
+        return
+    totals = written.totals
+    results().print(
+        f"{out}: {totals['devices']:,} devices, {totals['readings']:,} readings, {totals['alerts']:,} open alerts, "
+        f"{written.bytes / 1000:,.0f} kB",
+        soft_wrap=True,
+        markup=False,
+    )

@@ -1,0 +1,42 @@
+"""umqtt shell: the prompt of a board."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import click
+
+from umqtt_kit.console import say
+from umqtt_kit.device.choose import choose, device_option
+from umqtt_kit.errors import EXIT_MISSING, EXIT_NO_DEVICE, EXIT_USAGE, KitError
+
+
+@click.command()
+@device_option
+def shell(device: str) -> int:
+    """Talk to a board's MicroPython at its prompt, through mpremote.
+
+    The board's program goes on until Ctrl-C stops it. Leave with Ctrl-], after Ctrl-D where the program is to run
+    again. Programs use mpremote itself: mpremote connect PORT exec CODE.
+
+    \b
+    Example:
+      umqtt shell --device ttyACM0
+    """
+    from umqtt_kit.device import open_serial
+
+    port = choose(device)
+    if not sys.stdin.isatty():
+        raise KitError(f"there is no terminal here — for programs: mpremote connect {port.path} exec CODE", EXIT_USAGE)
+    if importlib.util.find_spec("mpremote") is None:
+        raise KitError("mpremote is not installed — run: pip install 'umqtt-robust[kit]'", EXIT_MISSING)
+    # Who has the port, or that nobody may open it, mpremote does not tell.
+    open_serial(port.path).close()
+    say("Ctrl-C stops the board's program, Ctrl-D starts it again, Ctrl-] leaves.")
+    # In the raw mode of mpremote Ctrl-C goes to the board, as every key.
+    code = subprocess.call([sys.executable, "-m", "mpremote", "connect", port.path, "repl"])
+    if code:
+        raise KitError(f"{port.name}: the board is gone — plug it in again, then: umqtt devices", EXIT_NO_DEVICE)
+    return 0

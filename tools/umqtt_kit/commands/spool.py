@@ -1,0 +1,270 @@
+"""umqtt spool: what a collector has received, as it lies on the disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
+from umqtt_kit.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from spark_ingest.spool.access import Spools, View
+    from spark_ingest.spool.blocks import Position
+    from spark_ingest.spool.messages import Message
+    from umqtt_kit.stop import Stop
+
+# Damage is told by a code of its own, so that a check by timer can tell it from a wrong option.
+EXIT_DAMAGED = EXIT_DEVICE
+_LOOK_EVERY_S = 0.2
+
+
+@click.group()
+def spool() -> None:
+    """See what a collector keeps for Spark, also while it runs: nothing is changed.
+
+    SPOOL is the folder given to the collector as --spool, one collector's folder in it, or, with --token-file, the
+    HOST:PORT of a collector that serves its spools.
+
+    \b
+    Example:
+      umqtt spool ls spool
+      umqtt spool cat spool --topic 'fleet/pump-7/#' --follow
+      umqtt spool verify spool
+    """
+
+
+def _options(function: Any) -> Any:
+    token = click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path),
+                         help="SPOOL is HOST:PORT, and this is its token.")  # fmt: skip
+    as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+    return click.argument("where", metavar="SPOOL")(token(as_json(function)))
+
+
+@spool.command("ls")
+@_options
+def show(where: str, token_file: Path | None, as_json: bool) -> None:
+    """List the spools: what each holds and how far it is durable.
+
+    \b
+    Example:
+      umqtt spool ls spool --json
+    """
+    rows = [_summary(view) for view in _views(where, token_file)]
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row))
+        return
+    from rich.table import Table
+
+    from umqtt_kit.console import results
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("name", no_wrap=True)
+    for heading in ("segments", "bytes", "oldest", "durable to"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("spool", no_wrap=True)
+    for row in rows:
+        place = f"{row['segment']}:{row['position']}"
+        table.add_row(row["name"], f"{row['segments']}", f"{row['bytes']:,}", row["oldest"] or "", place, row["spool"])
+    results().print(table)
+
+
+@spool.command()
+@_options
+@click.option("--topic", "topics", multiple=True, metavar="FILTER", help="Only these; may be given several times.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("--new", is_flag=True, help="Begin with what comes from now on; with --follow.")
+def cat(
+    where: str, token_file: Path | None, as_json: bool, topics: tuple[str, ...], count: int | None, follow: bool,
+    new: bool,
+) -> None:  # fmt: skip
+    """Print the messages of a spool, in the order in which they were received.
+
+    Line ends and what does not print are shown as \\n and \\xNN. JSON has everything about a message: its place in the
+    spool, when it was received, and the payload as text, or as `hex` where it is no UTF-8.
+
+    \b
+    Example:
+      umqtt spool cat spool --topic fleet/+/status
+      umqtt spool cat spool --json --follow | jq .payload
+    """
+    from umqtt_kit.stop import Stop
+    from umqtt_robust.errors import InvalidArgument
+    from umqtt_robust.topics import check_topic_filter
+
+    try:
+        filters = [check_topic_filter(topic_filter) for topic_filter in topics]
+    except InvalidArgument as error:
+        raise KitError(f"--topic {' '.join(topics)}: {error} — + and # are whole levels", EXIT_USAGE) from error
+    views = _views(where, token_file)
+    places = {view.name: _read(view.durable) if new else None for view in views}
+    with Stop() as stop:
+        found = ((view, message) for view, message in _all(views, places, follow, stop) if _selected(message, filters))
+        try:
+            for view, message in islice(found, count):
+                sys.stdout.write((_as_json(view, message) if as_json else _as_text(message)) + "\n")
+                if follow:
+                    sys.stdout.flush()
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # `umqtt spool cat … | head`: whoever read has seen enough. What is left in the buffer must go nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@spool.command()
+@_options
+def verify(where: str, token_file: Path | None, as_json: bool) -> int:
+    """Check every byte that is durable: checksums, counts, missing segments. Exit code 5 when something is damaged.
+
+    \b
+    Example:
+      umqtt spool verify spool || mail -s 'spool damaged' admin
+    """
+    from spark_ingest.errors import SpoolDamaged
+    from spark_ingest.spool.messages import Damage, Verified
+    from spark_ingest.spool.messages import verify as check
+
+    damaged = False
+    for view in _views(where, token_file):
+        try:
+            found = _read(lambda view=view: check(view), damage=False)
+        except SpoolDamaged as error:
+            found = Verified(0, 0, 0, 0, [Damage(0, None, str(error))])
+        damaged = damaged or bool(found.damages)
+        if as_json:
+            click.echo(
+                json.dumps({"name": view.name, **found._asdict(), "damages": [d._asdict() for d in found.damages]})
+            )
+            continue
+        counted = f"{found.messages:,} messages in {found.blocks:,} blocks and {found.segments:,} segments"
+        click.echo(f"{view.where}: {'damaged' if found.damages else 'ok'}, {counted}, {found.bytes:,} bytes")
+        for damage in found.damages:
+            at = "" if damage.position is None else f" byte {damage.position}"
+            click.echo(f"  segment {damage.segment}{at} {damage.what}")
+    return EXIT_DAMAGED if damaged else 0
+
+
+def _views(where: str, token_file: Path | None) -> list[View]:
+    """The spools that SPOOL names. Raises KitError when there is none."""
+    from spark_ingest.spool.access import LocalSpools
+    from spark_ingest.spool.frames import read_token
+    from spark_ingest.spool.remote import RemoteSpools
+    from spark_ingest.spool.view import SpoolView
+
+    if token_file is not None:
+        spools: Spools = _read(lambda: RemoteSpools(where, read_token(token_file)))
+    else:
+        folder = Path(where)
+        if os.path.exists(folder / "pos"):
+            return [SpoolView(folder)]
+        spools = LocalSpools(folder)
+    names = _read(spools.names)
+    if not names:
+        raise KitError(
+            f"there is no spool in {where} — give the --spool folder of a collector that has run", EXIT_USAGE
+        )
+    return [spools.view(name) for name in names]
+
+
+def _read(ask: Any, *, damage: bool = True) -> Any:
+    """What `ask` returns; errors of the ingester as KitError, damage with a code of its own, or as it is."""
+    from spark_ingest.errors import IngestError, SpoolDamaged
+
+    try:
+        return ask()
+    except SpoolDamaged as error:
+        if not damage:
+            raise
+        raise KitError(str(error), EXIT_DAMAGED) from error
+    except IngestError as error:
+        raise KitError(str(error), error.exit_code) from error
+    except OSError as error:
+        raise KitError(
+            f"cannot read {error.filename}: {error.strerror} — give the --spool folder of a collector", EXIT_USAGE
+        ) from error
+
+
+def _summary(view: View) -> dict[str, Any]:
+    durable = _read(view.durable)
+    if durable is None:
+        return {"name": view.name, "spool": "", "segments": 0, "bytes": 0, "oldest": None, "segment": 0, "position": 0}
+    segments = _read(view.segments)
+    size = sum(_read(lambda s=s: view.segment_end(s, durable)) for s in segments)
+    oldest = None
+    for segment in segments:
+        end = _read(lambda s=segment: view.segment_end(s, durable))
+        header = _read(lambda s=segment, e=end: next(view.headers(s, 0, e), None)) if end else None
+        if header is not None:
+            oldest = _when(header.received_ms)
+            break
+    return {
+        "name": view.name, "spool": durable.spool, "segments": len(segments), "bytes": size, "oldest": oldest,
+        "segment": durable.segment, "position": durable.position,
+    }  # fmt: skip
+
+
+def _all(
+    views: list[View], places: dict[str, Position | None], follow: bool, stop: Stop
+) -> Iterator[tuple[View, Message]]:
+    """Every message after `places`, spool by spool; what comes later too, to `follow`."""
+    while not stop:
+        for view in views:
+            for message in _from(view, places):
+                if stop:
+                    return
+                yield view, message
+        if not follow:
+            return
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _from(view: View, places: dict[str, Position | None]) -> Iterator[Message]:
+    """What has become durable since last time."""
+    from spark_ingest.spool.blocks import spool_of
+    from spark_ingest.spool.messages import messages
+
+    start, durable = places[view.name], _read(view.durable)
+    if durable is None or durable == start:
+        return
+    if start is not None and spool_of(_read(view.runs), start.segment) != start.spool:
+        # Removed and made anew, or restored from a copy: another spool, which is followed from its beginning.
+        start = None
+    found = messages(view, start, durable)
+    while (message := _read(lambda: next(found, None))) is not None:
+        yield message
+    places[view.name] = durable
+
+
+def _selected(message: Message, filters: list[bytes]) -> bool:
+    from umqtt_robust.topics import matches
+
+    return not filters or any(matches(topic_filter, message.topic.encode()) for topic_filter in filters)
+
+
+def _when(unix_ms: int) -> str:
+    return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _as_text(message: Message) -> str:
+    return f"{_when(message.received_ms)} {printable(message.topic)} {printable(message.payload)}"
+
+
+def _as_json(view: View, message: Message) -> str:
+    values: dict[str, object] = {"collector": view.name, **message._asdict(), "received": _when(message.received_ms)}
+    try:
+        values["payload"] = message.payload.decode()
+    except UnicodeDecodeError:
+        values["payload"], values["hex"] = None, message.payload.hex()
+    return json.dumps(values)

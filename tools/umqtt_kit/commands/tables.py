@@ -1,0 +1,175 @@
+"""umqtt tables: upkeep of the tables that umqtt ingest writes, without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from spark_ingest.numbers import Finite
+from umqtt_kit.errors import KitError
+from umqtt_kit.requirements import require_module
+
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+@click.group()
+def tables() -> None:
+    """See what is in the tables, keep their files few, remove what is old, start anew from bronze.
+
+    `ls`, `compact` and `vacuum` may run beside `umqtt ingest`; the others need it stopped.
+
+    \b
+    Example:
+      umqtt tables ls --tables tables
+      umqtt tables compact --tables tables
+      umqtt tables vacuum --tables tables
+    """
+
+
+def _options(command: Callable[..., Mapping[str, Mapping[str, int]]]) -> Callable[..., None]:
+    """--tables and --json; what `command` returns is printed."""
+
+    @click.option("--tables", "folder", required=True, type=_FOLDER, help="Folder of the tables.")
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+    @wraps(command)
+    def run(*, as_json: bool, **given: Any) -> None:
+        require_module("deltalake", "ingest")
+        from deltalake.exceptions import DeltaError
+        from pyarrow import ArrowException
+
+        from spark_ingest.errors import IngestError
+
+        try:
+            found = command(**given)
+        except IngestError as error:
+            raise KitError(str(error), error.exit_code) from error
+        except (OSError, DeltaError, ArrowException) as error:
+            reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            raise KitError(f"{given['folder']}: {reason} — mend that and run it again", 1) from error
+        if as_json:
+            click.echo(json.dumps(found))
+            return
+        for name, figures in found.items():
+            click.echo(f"{name:14}" + "".join(f"{count:>14,} {what}" for what, count in figures.items()))
+
+    return run
+
+
+@tables.command()
+@_options
+def ls(folder: Path) -> Mapping[str, Mapping[str, int]]:
+    """Rows, files and bytes of every table.
+
+    \b
+    Example:
+      umqtt tables ls --tables tables --json
+    """
+    from spark_ingest.tables.upkeep import listed
+
+    return {one.name: {"rows": one.rows, "files": one.files, "bytes": one.size} for one in listed(folder)}
+
+
+@tables.command()
+@click.option("--target-mb", type=click.IntRange(1, 1 << 20), default=128, show_default=True,
+              help="Size of a joined file.")  # fmt: skip
+@_options
+def compact(folder: Path, target_mb: int) -> Mapping[str, Mapping[str, int]]:
+    """Join small files, which makes reading quicker. Changes no row; may run beside `umqtt ingest`.
+
+    \b
+    Example:
+      umqtt tables compact --tables tables
+    """
+    from spark_ingest.tables.upkeep import compact as join_files
+
+    done = join_files(folder, target_mb << 20)
+    return {one.name: {"files before": one.files_before, "after": one.files_after} for one in done}
+
+
+@tables.command()
+@click.option("--keep-hours", type=Finite(1, 876_000), default=168.0, show_default=True,
+              help="Readers of a version as old as this still find its files.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Count only.")
+@_options
+def vacuum(folder: Path, keep_hours: float, dry_run: bool) -> Mapping[str, Mapping[str, int]]:
+    """Remove files that no recent version uses, which compaction and removals leave behind.
+
+    \b
+    Example:
+      umqtt tables vacuum --tables tables --keep-hours 24
+    """
+    from spark_ingest.tables.upkeep import vacuum as remove_files
+
+    return {name: {"files": count} for name, count in remove_files(folder, keep_hours, dry_run=dry_run).items()}
+
+
+@tables.command()
+@click.option("--days", type=click.IntRange(1, 36_500), required=True,
+              help="Keep what was received in the last so many.")  # fmt: skip
+@_options
+def retain(folder: Path, days: int) -> Mapping[str, Mapping[str, int]]:
+    """Remove what was received longer ago. What gold has counted of it stays counted; windows and traffic go.
+
+    The space is free after the next `umqtt tables vacuum` that is late enough.
+
+    \b
+    Example:
+      umqtt tables retain --days 90 --tables tables
+    """
+    from spark_ingest.lock import FolderLock
+    from spark_ingest.pipeline.process import require_whole
+    from spark_ingest.tables.upkeep import retain as remove_old
+
+    with FolderLock(folder, "--tables", "umqtt tables retain"):
+        require_whole(folder)
+        return {name: {"rows removed": count} for name, count in remove_old(folder, days).items()}
+
+
+@tables.command()
+@click.argument("device", metavar="DEVICE")
+@_options
+def forget(device: str, folder: Path) -> Mapping[str, Mapping[str, int]]:
+    """Remove every row of DEVICE, whatever topic it came on, and count gold anew.
+
+    Older versions of the tables keep the rows on the disk, for whoever reads these, until a vacuum removes them: run
+    the second line of the example an hour later, when no version that has them is younger than --keep-hours.
+
+    Messages of it that the spool still holds are not touched, nor what it publishes from now on.
+
+    \b
+    Example:
+      umqtt tables forget pump-7 --tables tables
+      umqtt tables vacuum --keep-hours 1 --tables tables
+    """
+    from spark_ingest.lock import FolderLock
+    from spark_ingest.pipeline.forget import forget as remove_device
+
+    with FolderLock(folder, "--tables", "umqtt tables forget"):
+        return {name: {"rows removed": count} for name, count in remove_device(folder, device).items()}
+
+
+@tables.command()
+@click.option("--gold-only", is_flag=True, help="Count gold anew from silver, and leave silver as it is.")
+@_options
+def rebuild(folder: Path, gold_only: bool) -> Mapping[str, Mapping[str, int]]:
+    """Make silver, the tables beside it and gold anew from bronze; a pipeline goes on afterwards where it was.
+
+    What retention has removed from bronze is gone then.
+
+    \b
+    Example:
+      umqtt tables rebuild --tables tables
+    """
+    from spark_ingest.lock import FolderLock
+    from spark_ingest.pipeline.rebuild import rebuild as make_anew
+    from spark_ingest.pipeline.rebuild import recount
+
+    with FolderLock(folder, "--tables", "umqtt tables rebuild"):
+        if gold_only:
+            return {"gold": {"devices": recount(folder)}}
+        return {"silver": {"rows": make_anew(folder, report=lambda line: click.echo(line, err=True))}}

@@ -1,0 +1,36 @@
+"""Sensors of the user's own, which go to /sensors beside the firmware: `umqtt new sensor` makes one."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from umqtt_kit.deploy.build import Build
+from umqtt_kit.deploy.plan import SENSORS
+from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_kit.mpy_cross import compile_file
+
+_LINE_NUMBERS = 2
+
+
+def with_sensors(build: Build, folder: Path | None) -> Build:
+    """The build and the modules of that folder, compiled; None: the build alone.
+
+    Raises KitError: 2 for a folder without modules, and when one does not compile.
+    """
+    if folder is None:
+        return build
+    sources = sorted(file for file in folder.glob("*.py") if file.is_file())
+    if not sources:
+        raise KitError(f"--sensors {folder}: there is no .py file in it — make one: umqtt new sensor NAME", EXIT_USAGE)
+    files = dict(build.files)
+    with tempfile.TemporaryDirectory(prefix="umqtt-sensors-") as scratch:
+        for source in sources:
+            target = Path(scratch) / f"{source.stem}.mpy"
+            try:
+                compile_file(source, target, f"sensors/{source.name}", _LINE_NUMBERS)
+            except KitError as error:
+                raise KitError(str(error), EXIT_USAGE) from error
+            files[f"{SENSORS}{source.stem}.mpy"] = target.read_bytes()
+    return replace(build, files=dict(sorted(files.items())))

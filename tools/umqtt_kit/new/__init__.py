@@ -1,0 +1,5 @@
+"""New sensors and boards from the templates beside this file: what `umqtt new` does, without its options.
+
+sensor   NAME.py, a module for /sensors of a board
+board    a folder like those under boards/
+"""

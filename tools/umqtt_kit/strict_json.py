@@ -1,0 +1,44 @@
+"""JSON that others wrote: files, what a user types, what a board or a device says. All of it can be written again."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+# Nothing that is read here needs a tenth of it; far more would be more than Python can follow.
+_DEEPEST = 100
+
+
+class NoNumber(ValueError):
+    """NaN, an infinity, or a number larger than any: Python would read and write them, and JSON has none."""
+
+
+def loads(text: bytes | str) -> Any:
+    """The value of a JSON text; bytes may begin with a byte order mark. Raises ValueError, which repeats none of it."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise ValueError("it is no UTF-8") from None
+    _check(value, 0)
+    return value
+
+
+def _check(value: object, depth: int) -> None:
+    if depth > _DEEPEST:
+        raise ValueError("it is nested too deeply")
+    if isinstance(value, str):
+        # "\ud800" alone is no character, and cannot be written as UTF-8.
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise ValueError("it holds half of a surrogate pair")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise NoNumber("it holds a number that JSON has not")
+    elif isinstance(value, dict):
+        for key, entry in value.items():
+            _check(key, depth)
+            _check(entry, depth + 1)
+    elif isinstance(value, list):
+        for entry in value:
+            _check(entry, depth + 1)
