@@ -38,7 +38,7 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
         view = view[os.write(fd, view) :]
 
 
-def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+def replace_file(path: Path, data: bytes | memoryview, *, durable: bool = True) -> None:
     """Write `data` to `path` so that a reader, or a crash, finds the old content or the new, never a mixture.
 
     :param durable: also survive a power cut (for state); False only for what can be made again (status

@@ -8,6 +8,8 @@
     ├── MissingDependency    exit_code 6   something this machine lacks (Java)
     ├── SpoolDamaged                       durable bytes of a spool fail their checksum, or are gone
     ├── SpoolWriteFailed                   the disk refused an append or a sync; nothing was acknowledged
+    ├── SpoolUnreachable exit_code 4   a collector that serves spools did not answer, or refused
+    ├── TablesWriteFailed                  the disk refused a table or the checkpoint; the spool has it all
     ├── DataLoss                           an offset names messages that the spool no longer holds
     ├── BrokerRefused        exit_code 4   CONNACK or SUBACK said no
     └── MalformedStream      exit_code 4   the broker sent bytes that are not MQTT 3.1.1
@@ -42,6 +44,23 @@ class SpoolDamaged(IngestError):
 
 class SpoolWriteFailed(IngestError):
     """An append or a sync failed. What it held was not acknowledged, so the broker still has it."""
+
+
+class SpoolUnreachable(IngestError):
+    """A collector that serves spools could not be reached, refused, or sent what it must not.
+
+    :ivar refused: it answered and said no (token, version); trying again would not help.
+    """
+
+    exit_code = 4
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
+
+
+class TablesWriteFailed(IngestError):
+    """A table or the checkpoint could not be written. Nothing is lost: the spool has it, and the next start goes on."""
 
 
 class DataLoss(IngestError):

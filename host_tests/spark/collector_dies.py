@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 
-from spark_ingest import collector
-from spark_ingest.spool import Spool
+from spark_ingest.collector import command, process
+from spark_ingest.spool.writer import Spool
 
 
 class DyingSpool(Spool):
@@ -21,5 +21,6 @@ class DyingSpool(Spool):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-collector.Spool = DyingSpool  # pyright: ignore[reportPrivateImportUsage]
-sys.exit(collector.main(sys.argv[2:]))
+run = process.run
+process.run = lambda config: run(config, open_spool=DyingSpool)
+sys.exit(command.main(sys.argv[2:]))

@@ -15,7 +15,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 from spark_helpers import Process
 
 from spark_ingest.errors import MissingDependency
-from spark_ingest.session import require_java, start_session
+from spark_ingest.java import require_java
+from spark_ingest.pipeline.session import start_session
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +27,7 @@ def spark():
         pytest.skip(str(error))
     scratch = Path(tempfile.mkdtemp(prefix="umqtt-spark-tests-"))
     session = start_session(scratch)
-    from spark_ingest.source import MqttDataSource
+    from spark_ingest import MqttDataSource
 
     session.dataSource.register(MqttDataSource)
     yield session

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from spark_ingest.spool import Spool
-from spark_ingest.wire import remaining_length
+from spark_ingest.collector.wire import remaining_length
+from spark_ingest.spool.writer import Spool
 
 TOPIC = "fleet/pump/telemetry"
 RECEIVED_MS = 1_795_000_000_000

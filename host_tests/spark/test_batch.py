@@ -10,14 +10,19 @@ import pytest
 from spark_helpers import record
 from test_record import messages
 
-from spark_ingest import batch as batch_module
-from spark_ingest.batch import MESSAGE_COLUMNS, STAGES, BatchWriter
-from spark_ingest.dedup import Seen
-from spark_ingest.progress import Progress
+from spark_ingest.pipeline import batch as batch_module
+from spark_ingest.pipeline.batch import FORMATS, MESSAGE_COLUMNS, STAGES, BatchWriter
+from spark_ingest.pipeline.dedup import Seen
+from spark_ingest.pipeline.progress import Progress
 from spark_ingest.tables import identities, summary
 
 QUERY = "0b7e"
 BATCHES = 4
+
+
+@pytest.fixture(params=list(FORMATS))
+def table_format(request) -> str:
+    return request.param
 
 
 class Killed(BaseException):
@@ -36,7 +41,9 @@ def workload(seed: int) -> tuple[list[pa.Table], set[tuple[str, str, int]], int]
     return [table.slice(i * size, size) for i in range(BATCHES)], set(made), 12
 
 
-def run_killed(folder: Path, batches: list[pa.Table], kills: Sequence[tuple[int, str]]) -> None:
+def run_killed(
+    folder: Path, batches: list[pa.Table], kills: Sequence[tuple[int, str]], table_format: str = "delta"
+) -> None:
     """Write all micro-batches as Spark would: killed at each of `kills`, it starts again at the uncommitted one."""
     committed = 0
     pending = list(kills)
@@ -47,7 +54,7 @@ def run_killed(folder: Path, batches: list[pa.Table], kills: Sequence[tuple[int,
             raise Killed(stage)
 
     while committed < len(batches):
-        writer = BatchWriter(folder, folder / "state", on_stage=kill, report=lambda _line: None)
+        writer = BatchWriter(folder, folder / "state", format=table_format, on_stage=kill, report=lambda _line: None)
         try:
             while committed < len(batches):
                 writer.write(batches[committed], committed, QUERY)
@@ -63,23 +70,23 @@ def lost_and_duplicated(folder: Path, made: set[tuple[str, str, int]]) -> tuple[
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_killed_at_any_stage_of_any_micro_batch_nothing_is_lost_or_duplicated(tmp_path, stage):
+def test_killed_at_any_stage_of_any_micro_batch_nothing_is_lost_or_duplicated(tmp_path, stage, table_format):
     for batch_id in range(BATCHES):
         folder = tmp_path / str(batch_id)
         batches, made, corrupt = workload(seed=batch_id)
-        run_killed(folder, batches, [(batch_id, stage)] * 2)
+        run_killed(folder, batches, [(batch_id, stage)] * 2, table_format)
         assert lost_and_duplicated(folder, made) == (0, 0), f"killed at micro-batch {batch_id}, {stage!r}"
         assert summary(folder) == (len(made), len(made), corrupt)
 
 
-def test_killed_at_random_stages_many_times_nothing_is_lost_or_duplicated(tmp_path):
+def test_killed_at_random_stages_many_times_nothing_is_lost_or_duplicated(tmp_path, table_format):
     seed = random.randrange(1 << 32)
     print("seed", seed)
     rng = random.Random(seed)
     batches, made, corrupt = workload(seed)
     kills = [k for k in itertools.product(range(BATCHES), STAGES) for _ in range(rng.randrange(3))]
     kills.sort(key=lambda kill: (kill[0], rng.random()))
-    run_killed(tmp_path, batches, kills)
+    run_killed(tmp_path, batches, kills, table_format)
     assert lost_and_duplicated(tmp_path, made) == (0, 0)
     assert summary(tmp_path).quarantined == corrupt
 
@@ -98,29 +105,31 @@ def test_the_control_that_reads_the_latest_progress_is_caught(tmp_path, monkeypa
     assert lost > 0 and duplicated == 0
 
 
-def test_a_new_checkpoint_over_the_same_spool_adds_nothing_to_the_tables(tmp_path):
+def test_a_new_checkpoint_over_the_same_spool_adds_nothing_to_the_tables(tmp_path, table_format):
     batches, made, corrupt = workload(seed=2)
     lines: list[str] = []
     for query in ("first", "second"):
-        writer = BatchWriter(tmp_path, tmp_path / query, report=lines.append)
+        writer = BatchWriter(tmp_path, tmp_path / query, format=table_format, report=lines.append)
         for batch_id, batch in enumerate(reversed(batches) if query == "second" else batches):
             writer.write(batch, batch_id, query)
     assert summary(tmp_path) == (len(made), len(made), corrupt)
     assert len(lines) == 1 and "rebuilt it from" in lines[0]
 
 
-def test_a_new_query_whose_rows_are_new_is_not_taken_for_a_replay(tmp_path):
+def test_a_new_query_whose_rows_are_new_is_not_taken_for_a_replay(tmp_path, table_format):
     batches, made, corrupt = workload(seed=3)
     for query, batch in enumerate(batches):
-        BatchWriter(tmp_path, tmp_path / str(query), report=lambda _line: None).write(batch, 0, str(query))
+        BatchWriter(tmp_path, tmp_path / str(query), format=table_format, report=lambda _line: None).write(
+            batch, 0, str(query)
+        )
     assert summary(tmp_path) == (len(made), len(made), corrupt)
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:50])])
-def test_lost_or_damaged_progress_is_rebuilt_from_the_table(tmp_path, damage):
+def test_lost_or_damaged_progress_is_rebuilt_from_the_table(tmp_path, damage, table_format):
     batches, made, corrupt = workload(seed=4)
     for batch_id, batch in enumerate(batches):
-        writer = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None)
+        writer = BatchWriter(tmp_path, tmp_path / "state", format=table_format, report=lambda _line: None)
         writer.write(batch, batch_id, QUERY)
         for path in (tmp_path / "state").iterdir():
             damage(path)
@@ -128,7 +137,7 @@ def test_lost_or_damaged_progress_is_rebuilt_from_the_table(tmp_path, damage):
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_micro_batch_that_failed_is_tried_again_by_the_same_writer_without_loss(tmp_path, stage):
+def test_a_micro_batch_that_failed_is_tried_again_by_the_same_writer_without_loss(tmp_path, stage, table_format):
     """What the failed attempt put into the set in memory must not count as seen."""
     batches, made, corrupt = workload(seed=7)
     fail = {2: stage}
@@ -138,7 +147,9 @@ def test_a_micro_batch_that_failed_is_tried_again_by_the_same_writer_without_los
             del fail[batch_id]
             raise OSError(28, "No space left on device")
 
-    writer = BatchWriter(tmp_path, tmp_path / "state", on_stage=fail_once, report=lambda _line: None)
+    writer = BatchWriter(
+        tmp_path, tmp_path / "state", format=table_format, on_stage=fail_once, report=lambda _line: None
+    )
     for batch_id, batch in enumerate(batches):
         if batch_id in fail:
             with pytest.raises(OSError, match="No space left"):
@@ -153,7 +164,7 @@ def test_only_what_a_replay_needs_is_kept_of_the_progress(tmp_path):
     for batch_id, batch in enumerate(batches):
         writer.write(batch, batch_id, QUERY)
         kept = sorted(path.name for path in (tmp_path / "state").iterdir())
-        assert kept == [f"progress-{i}.arrow" for i in range(max(0, batch_id - 1), batch_id + 1)]
+        assert kept == [f"changes-{i}.arrow" for i in range(1, batch_id + 1)] + ["progress-0.arrow"]
 
 
 def test_the_totals_count_what_came_and_where_it_went(tmp_path):

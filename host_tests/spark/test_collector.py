@@ -3,20 +3,21 @@
 import json
 import os
 import re
-import shutil
 import signal
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from spark_helpers import Process, alive, collector_process, publish_packet, record, status, until
+from spark_helpers import Process, collector_process, publish_packet, record, status, until
 from test_spool import payloads_in
 
-from spark_ingest import collector as collector_module
-from spark_ingest.collector import Collector, CollectorConfig
+from spark_ingest.collector import collector as collector_module
+from spark_ingest.collector import counters
+from spark_ingest.collector.collector import Collector, CollectorConfig
+from spark_ingest.collector.command import main
 from spark_ingest.durable import sync_data
-from spark_ingest.spool import Spool
+from spark_ingest.spool.writer import Spool
 
 CONNACK, CONNACK_PRESENT = b"\x20\x02\x00\x00", b"\x20\x02\x01\x00"
 SUBACK = b"\x90\x03\x00\x01\x01"
@@ -33,7 +34,6 @@ class ScriptedLink:
     def __init__(self, *_args: object, **_options: object) -> None:
         self._chunks = list(self.scripts.pop(0))
         self._given = False
-        self.unsent = 0
         self.log.append(("connect", b""))
 
     def queue(self, data: bytes) -> None:
@@ -44,7 +44,7 @@ class ScriptedLink:
             self.when_done()
         return True
 
-    def receive(self, buffer: bytearray) -> bool:
+    def receive(self, buffer: bytearray, _limit: int = 0) -> bool:
         begins, self._given = not self._given, False
         if begins and self._chunks:
             buffer += self._chunks.pop(0)
@@ -69,10 +69,11 @@ def play(monkeypatch, folder: Path, scripts: list[list[bytes]], **options) -> tu
         if os.fstat(fd).st_size and not os.path.samestat(os.fstat(fd), (folder / "north" / "pos").stat()):
             log.append(("sync", b""))
 
-    config = CollectorConfig("mqtt://127.0.0.1:1", folder, "north", longest_delay_s=0.001, **options)
+    options = {"topic_filters": ("fleet/+/telemetry",), "longest_delay_s": 0.001, **options}
+    config = CollectorConfig("mqtt://127.0.0.1:1", folder, "north", **options)
     with Spool(folder / "north", sync=sync) as spool:
         subscribed: list[None] = []
-        one = Collector(config, spool, on_subscribed=lambda: subscribed.append(None), report=lambda _line: None)
+        one = Collector(config, spool, on_subscribed=lambda: subscribed.append(None), report=lambda *_: None)
         log.clear()
         ScriptedLink.scripts, ScriptedLink.log, ScriptedLink.when_done = list(scripts), log, staticmethod(one.stop)
         monkeypatch.setattr(collector_module, "Link", ScriptedLink)
@@ -105,6 +106,48 @@ def test_changed_topic_filters_are_subscribed_and_dropped_ones_unsubscribed(monk
     sent = [data for what, data in log if what == "send"]
     assert [data[0] for data in sent] == [0x10, 0xA2, 0x82, 0xE0]
     assert b"fleet/+/telemetry" in sent[1] and b"fleet/+/log" in sent[2]
+
+
+CUT = [
+    pytest.param([[]], id="before CONNACK"),
+    pytest.param([[CONNACK]], id="before SUBACK"),
+    pytest.param([[], [], [CONNACK]], id="several times"),
+]
+
+
+@pytest.mark.parametrize("cut", CUT)
+def test_a_link_that_was_lost_before_the_subscription_does_not_pass_for_one_that_has_it(monkeypatch, tmp_path, cut):
+    """The broker forgot the session and has a new one since the CONNECT: present, and without a subscription."""
+    play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
+    _, log = play(monkeypatch, tmp_path, [*cut, [CONNACK_PRESENT, SUBACK]])
+    assert [data[0] for what, data in log if what == "send"][-3:] == [0x10, 0x82, 0xE0]
+    _, log = play(monkeypatch, tmp_path, [[CONNACK_PRESENT]])
+    assert [data[0] for what, data in log if what == "send"] == [0x10, 0xE0], "it is known again"
+
+
+@pytest.mark.parametrize("cut", CUT)
+def test_nor_does_it_when_the_collector_was_killed_meanwhile(monkeypatch, tmp_path, cut):
+    play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
+    for script in cut:
+        # Without another script it is stopped where this one ends.
+        play(monkeypatch, tmp_path, [script])
+    _, log = play(monkeypatch, tmp_path, [[CONNACK_PRESENT, SUBACK]])
+    assert [data[0] for what, data in log if what == "send"] == [0x10, 0x82, 0xE0]
+
+
+def test_a_change_of_filters_that_was_cut_short_and_taken_back_is_made_whole(monkeypatch, tmp_path):
+    play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
+    play(monkeypatch, tmp_path, [[CONNACK_PRESENT, b"\xb0\x02\x00\x02"]], topic_filters=("fleet/+/log",))
+    _, log = play(monkeypatch, tmp_path, [[CONNACK_PRESENT, SUBACK]])
+    assert [data[0] for what, data in log if what == "send"] == [0x10, 0x82, 0xE0]
+
+
+def test_a_session_that_another_broker_has_is_subscribed_there(monkeypatch, tmp_path):
+    play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
+    path = tmp_path / "north" / "subscription.json"
+    path.write_text(path.read_text().replace("127.0.0.1", "old.example"))
+    _, log = play(monkeypatch, tmp_path, [[CONNACK_PRESENT, SUBACK]])
+    assert [data[0] for what, data in log if what == "send"] == [0x10, 0x82, 0xE0]
 
 
 def test_a_session_that_the_broker_forgot_raises_an_alarm_and_is_subscribed_anew(monkeypatch, tmp_path):
@@ -164,7 +207,9 @@ def test_everything_published_is_in_the_spool_once_after_sigterm_and_a_restart_g
         one.wait_for_line("subscribed north")
         publish(MESSAGES)
         until(lambda: status(state)["messages"] == len(MESSAGES), "all messages in the spool")
-        assert one.terminate() == (0, "", "")
+        code, out, err = one.terminate()
+        assert (code, out) == (0, "")
+        assert [json.loads(line)["event"] for line in err.splitlines()] == ["subscribed", "stopped"]
     assert status(state)["connected"] is False
     assert Counter(payloads_in(tmp_path / "spool" / "north")) == Counter(payload for _, payload in MESSAGES)
     publish(MESSAGES[:5])  # While the collector is away, the broker keeps them.
@@ -196,35 +241,6 @@ def test_killed_between_sync_and_puback_the_messages_are_durable_and_come_again(
     assert status(state)["redelivered"] > 0
 
 
-def test_no_puback_leaves_the_process_before_an_fdatasync_that_covers_it(mosquitto, publish, tmp_path):
-    """Traced by the kernel, for a killed process proves nothing: the page cache survives it."""
-    strace = shutil.which("strace")
-    if strace is None:
-        pytest.skip("strace is not installed: apt install strace")
-    trace, state = tmp_path / "trace", tmp_path / "status.json"
-    command = [strace, "-qq", "-xx", "-s", "64", "-e", "trace=write,fdatasync,sendto,recvfrom", "-o", trace]
-    command += [sys.executable, "-m", "spark_ingest.collector", "--broker", f"mqtt://127.0.0.1:{mosquitto}"]
-    with Process([*command, "--spool", tmp_path / "spool", "--name", "north", "--status", state]) as one:
-        one.wait_for_line("subscribed north")
-        publish(MESSAGES)
-        until(lambda: status(state)["messages"] == len(MESSAGES), "all messages in the spool")
-        (child,) = [int(p) for p in os.popen(f"pgrep -P {one.pid}").read().split()]
-        os.kill(child, signal.SIGTERM)
-        assert one.finish()[0] == 0
-        assert not alive(child)
-    unsynced = pubacks = 0
-    for line in trace.read_text().splitlines():
-        call = line.split("(", 1)[0]
-        if call == "write" and r'"\x4d\x51\x42\x31' in line:  # A block begins with its magic, MQB1.
-            unsynced += 1
-        elif call == "fdatasync":
-            unsynced = 0
-        elif call == "sendto" and r'"\x40\x02' in line:
-            pubacks += 1
-            assert not unsynced, f"acknowledged before the sync: {line}"
-    assert pubacks > 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -239,16 +255,16 @@ def test_no_puback_leaves_the_process_before_an_fdatasync_that_covers_it(mosquit
 )
 def test_wrong_use_is_one_line_that_names_the_next_step_and_exit_code_2(tmp_path, capsys, arguments, line):
     usual = ["--broker", "mqtt://127.0.0.1:1", "--spool", str(tmp_path), "--name", "north"]
-    assert collector_module.main([*usual, *arguments]) == 2
+    assert main([*usual, *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and line in err and "secret" not in err
 
 
 def test_the_status_file_is_json_with_the_documented_keys(monkeypatch, tmp_path):
     one, _ = play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
-    table = re.search(r"=====\n(.*?)=====", (collector_module.__doc__ or "").split("`--status FILE`")[1], re.S)
+    table = re.search(r"=====\n(.*?)=====", counters.__doc__ or "", re.S)
     assert table
     documented = {
         key.strip() for row in table[1].splitlines() if row[:1].strip() for key in row.split("  ")[0].split(",")
     }
-    assert documented - {"="} == {*json.loads(json.dumps(one.status())), "updated_ms"}
+    assert documented - {"="} == {*json.loads(json.dumps(one.status()))}

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from spark_helpers import fill
 
 from spark_ingest.errors import DataLoss, UsageError
-from spark_ingest.offsets import Offset, Range, SpoolTree, bytes_between, cut
-from spark_ingest.rows import read_range
-from spark_ingest.spool_format import segment_path
+from spark_ingest.source.offsets import Offset, Range, SpoolTree, bytes_between
+from spark_ingest.source.rows import read_range
+from spark_ingest.spool.blocks import Position, encode_position, segment_path
 
 
-def payloads(ranges: list[Range]) -> list[bytes]:
+def payloads(tree: SpoolTree, ranges: list[Range]) -> list[bytes]:
     return [
         payload
         for r in ranges
-        for batch in read_range(Path(r.folder), r.collector, r.spool, r.segment, r.start, r.end)
+        for batch in read_range(tree.spools.view(r.collector), r.spool, r.segment, r.start, r.end)
         for payload in batch["payload"].to_pylist()
     ]
 
@@ -48,7 +48,7 @@ def test_limited_steps_reach_the_target_reading_everything_once_in_order(two_spo
     while at != target:
         end = tree.advance(at, target, **limit)
         assert end != at, "never without progress"
-        step = payloads(tree.ranges(at, end))
+        step = payloads(tree, tree.ranges(at, end))
         if "max_rows" in limit:
             assert len(step) <= limit["max_rows"] + 2 * 4, "at most one block beyond the limit in each spool"
         got += step
@@ -61,7 +61,7 @@ def test_limited_steps_reach_the_target_reading_everything_once_in_order(two_spo
 
 def test_limits_are_shared_in_proportion_to_what_waits(two_spools):
     tree = SpoolTree(two_spools)
-    step = payloads(tree.ranges({}, tree.advance(tree.earliest(), tree.latest(), max_rows=50)))
+    step = payloads(tree, tree.ranges({}, tree.advance(tree.earliest(), tree.latest(), max_rows=50)))
     assert 26 <= sum(int(p) < 1000 for p in step) <= 38
 
 
@@ -69,8 +69,8 @@ def test_limits_are_shared_in_proportion_to_what_waits(two_spools):
 def test_partitions_hold_every_message_once_and_are_about_as_many_as_asked(two_spools, minimum):
     tree = SpoolTree(two_spools)
     ranges = tree.ranges({}, tree.latest())
-    parts = cut(ranges, minimum)
-    assert [p for part in parts for p in payloads(list(part))] == payloads(ranges)
+    parts = tree.cut(ranges, minimum)
+    assert [p for part in parts for p in payloads(tree, list(part))] == payloads(tree, ranges)
     blocks = 25
     assert min(minimum or 1, blocks) - 1 <= len(parts) <= min(minimum or 1, blocks)
 
@@ -80,7 +80,12 @@ def test_earliest_latest_and_json_are_starting_offsets_and_nothing_else_is(two_s
     assert tree.starting("earliest")["north"]["segment"] == 0
     assert tree.starting("latest") == tree.latest()
     assert tree.starting(json.dumps(tree.latest())) == tree.latest()
-    for nonsense in ("newest", "[]", "5", '{"north": {"segment": 0}}', '{"north": 5}'):
+    mixed = json.dumps({"north": "latest", "south": "earliest"})
+    assert tree.starting(mixed) == {"north": tree.latest()["north"], "south": tree.earliest()["south"]}
+    place = '{"north": {"spool": "x", "segment": %s, "position": %s}}'
+    numbers = [("-1", "0"), ("0", "-1"), ("0", "1.5"), ("true", "0"), ("0", "Infinity"), ("0", str(1 << 63))]
+    wrong = ["newest", "[]", "5", '{"north": {"segment": 0}}', '{"north": 5}', '{"east": "latest"}', "[" * 100_000]
+    for nonsense in (*wrong, *(place % pair for pair in numbers)):
         with pytest.raises(UsageError, match="startingOffsets"):
             tree.starting(nonsense)
 
@@ -88,7 +93,7 @@ def test_earliest_latest_and_json_are_starting_offsets_and_nothing_else_is(two_s
 def test_a_collector_that_appears_later_is_read_from_its_beginning(two_spools):
     tree = SpoolTree(two_spools)
     start: Offset = {"north": tree.latest()["north"]}
-    assert len(payloads(tree.ranges(start, tree.advance(start, tree.latest())))) == 40
+    assert len(payloads(tree, tree.ranges(start, tree.advance(start, tree.latest())))) == 40
 
 
 @pytest.fixture
@@ -106,7 +111,7 @@ def loses(root: Path, start: Offset, match: str, still_read: int) -> None:
         tree = SpoolTree(root)
         tree.advance(start, tree.latest())
     tree = SpoolTree(root, fail_on_data_loss=False)
-    assert len(payloads(tree.ranges(start, tree.advance(start, tree.latest())))) == still_read
+    assert len(payloads(tree, tree.ranges(start, tree.advance(start, tree.latest())))) == still_read
 
 
 def test_a_spool_made_anew_is_noticed_although_its_segment_numbers_are_the_same(consumed):
@@ -136,8 +141,34 @@ def test_a_spool_restored_from_an_old_copy_is_data_loss(consumed):
     beyond = SpoolTree(root).latest()
     shutil.rmtree(root / "north")
     shutil.move(root.parent / "kept" / "north", root / "north")
-    with pytest.raises(DataLoss, match="ends before"):
+    with pytest.raises(DataLoss, match="restored from an old copy"):
         SpoolTree(root).ranges(newest, beyond)
+
+
+@pytest.mark.parametrize("later_runs", [0, 1, 2, 3])
+def test_a_restored_spool_that_goes_on_is_data_loss_wherever_it_has_got_to(tmp_path, later_runs):
+    root, kept = tmp_path / "spool", tmp_path / "kept"
+    fill(root / "north", numbered(0, 2, 3))
+    shutil.copytree(root, kept)
+    fill(root / "north", numbered(6, 2, 3))
+    fill(root / "north", numbered(12, 2, 3))
+    seen = SpoolTree(root).latest()
+    shutil.rmtree(root)
+    shutil.move(kept, root)
+    for run in range(later_runs):
+        fill(root / "north", numbered(100 + 9 * run, 3, 3))
+    loses(root, seen, "was made anew or restored from an old copy", 6 + 9 * later_runs)
+
+
+def test_a_position_that_went_back_in_its_own_segment_is_data_loss(consumed):
+    root, _ = consumed
+    newest = SpoolTree(root).latest()
+    view = SpoolTree(root).spools.view("north")
+    first, second = (header.end for header in view.headers(1, 0, newest["north"]["position"]))
+    assert second == newest["north"]["position"]
+    place = Position(newest["north"]["spool"], 1, first)
+    (root / "north" / "pos").write_bytes(encode_position(place))
+    loses(root, newest, "ends before an offset that was read from it", 9)
 
 
 def test_retention_removes_whole_committed_segments_of_that_age_and_reading_goes_on(consumed):
@@ -147,7 +178,7 @@ def test_retention_removes_whole_committed_segments_of_that_age_and_reading_goes
     middle = tree.advance(offset, tree.latest(), max_rows=1)
     assert tree.remove_before(middle, older_than=0.0) == 0, "too young"
     assert tree.remove_before(middle, older_than=1e12) == 1
-    assert len(payloads(tree.ranges(middle, tree.latest()))) == 3
+    assert len(payloads(tree, tree.ranges(middle, tree.latest()))) == 3
     assert tree.earliest()["north"]["segment"] == 1
 
 

@@ -9,12 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from spark_helpers import Process, alive, children, collector_process, record, status, until
+from spark_helpers import Process, alive, children, collector_process, fill, record, status, until
 
-from spark_ingest import pipeline as pipeline_module
+from spark_ingest.lock import FolderLock
+from spark_ingest.pipeline import pipeline as pipeline_module
+from spark_ingest.pipeline import process
 from spark_ingest.tables import identities, summary
 
-DEVICES, READINGS, CORRUPT = 10, 60, 7
+# So many corrupt messages that every group of a hundred has some.
+DEVICES, READINGS, CORRUPT = 10, 60, 70
 
 
 class Chain:
@@ -55,9 +58,10 @@ def test_killed_before_and_after_the_silver_commit_and_before_the_checkpoint_not
     chain, state = Chain(tmp_path), tmp_path / "collector.json"
     with collector_process(mosquitto, tmp_path / "spool", "north", "--status", state) as collector:
         collector.wait_for_line("subscribed north")
-        for start in range(0, len(messages), 100):  # Several groups, so that several micro-batches can form.
-            publish(messages[start : start + 100])
-        until(lambda: status(state)["messages"] == len(messages), "all messages in the spool")
+        for end in range(100, len(messages) + 100, 100):  # a group each, so that several micro-batches form
+            publish(messages[end - 100 : end])
+            sent = min(end, len(messages))
+            until(lambda sent=sent: status(state)["messages"] == sent, "what was sent is in the spool")
 
         limit = ["--once", "--max-rows", "100"]
         chain.killed_at("progress written", 1, *limit)  # before the silver commit
@@ -90,6 +94,24 @@ def test_killed_before_and_after_the_silver_commit_and_before_the_checkpoint_not
     assert not [p for p in tmp_path.iterdir() if p.name in ("spark-warehouse", "metastore_db", "artifacts")]
 
 
+@pytest.mark.timeout(200)
+def test_plain_parquet_killed_after_the_silver_commit_and_read_on_has_every_reading_once(tmp_path):
+    made = [("pump", f"{boot}-a", seq) for seq in range(READINGS) for boot in range(DEVICES)]
+    payloads = [record(*one) for one in made]
+    payloads += [*payloads[::7], b"corrupt"]
+    fill(tmp_path / "spool" / "north", [payloads[start : start + 50] for start in range(0, len(payloads), 50)])
+    chain, limit = Chain(tmp_path), ["--once", "--max-rows", "200", "--format", "parquet"]
+    chain.killed_at("silver committed", 2, *limit)
+    with chain.start(*limit) as pipeline:
+        code, _, err = pipeline.finish(90)
+        assert code == 0, err
+    assert summary(chain.tables) == (len(made), len(made), 1)
+    assert status(chain.status_path)["alerts"] is None, "no gold"
+    with chain.start("--once") as pipeline:
+        code, _, err = pipeline.finish()
+        assert code == 2 and "give --format parquet or other --tables" in err
+
+
 def run(*arguments: object, **environment: str) -> tuple[int, str, str]:
     with Process([sys.executable, "-m", "spark_ingest.pipeline", *arguments], env=os.environ | environment) as process:
         return process.finish()
@@ -103,6 +125,7 @@ def usual(tmp_path) -> list[object]:
 
 @pytest.mark.parametrize("java", ["missing", "too old", "not there"])
 def test_without_a_fitting_java_it_says_what_to_install_and_exits_with_6(tmp_path, usual, java):
+    said = {"missing": "was not found on PATH", "too old": "java is Java 11", "not there": "was not found in JAVA_HOME"}
     environment = {"PATH": str(tmp_path / "bin"), "JAVA_HOME": ""}
     (tmp_path / "bin").mkdir()
     if java == "too old":
@@ -113,7 +136,7 @@ def test_without_a_fitting_java_it_says_what_to_install_and_exits_with_6(tmp_pat
         environment["JAVA_HOME"] = str(tmp_path / "jdk")
     code, out, err = run(*usual, **environment)
     assert (code, out) == (6, "") and err.count("\n") == 1
-    assert "Java 17 or newer is needed for Spark and was not found" in err
+    assert f"Java 17 or newer is needed for Spark and {said[java]}" in err
     assert "apt install openjdk-17-jre-headless" in err
 
 
@@ -126,9 +149,9 @@ def test_a_folder_that_cannot_be_used_is_one_line_and_exit_code_2(usual, option)
 
 def test_a_checkpoint_in_use_is_refused(tmp_path, usual):
     (tmp_path / "checkpoint").mkdir()
-    with pipeline_module._Lock(tmp_path / "checkpoint"):
+    with FolderLock(tmp_path / "checkpoint", "--checkpoint", "a pipeline"):
         code, _, err = run(*usual)
-    assert code == 2 and "in use by another pipeline" in err
+    assert code == 2 and "is in use by a pipeline (process " in err
 
 
 def test_nothing_of_pyspark_is_imported_before_java_was_found():
@@ -142,8 +165,8 @@ def test_a_failed_query_is_explained_by_the_package_s_own_error_line_where_there
         "[STREAM_FAILED] Query terminated\nTraceback (most recent call last):\n"
         "spark_ingest.errors.DataLoss: the spool x is gone: put it back\n SQLSTATE: 38000\n\tat org.apache…"
     )
-    assert pipeline_module._own_error(text) == "the spool x is gone: put it back"
-    assert pipeline_module._own_error("java.lang.OutOfMemoryError: Java heap space") is None
+    assert process.own_error(text) == "the spool x is gone: put it back"
+    assert process.own_error("java.lang.OutOfMemoryError: Java heap space") is None
 
 
 def test_tables_that_do_not_exist_yet_have_no_rows(tmp_path):

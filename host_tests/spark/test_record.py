@@ -2,15 +2,16 @@
 
 import json
 from datetime import UTC, datetime
+from zlib import crc32
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from spark_helpers import RECEIVED_MS, record
 
-from spark_ingest.record import QUARANTINE_SCHEMA, READING_SCHEMA, BadRecord, decode, parse
-from spark_ingest.rows import ARROW_SCHEMA
+from spark_ingest.pipeline.record import QUARANTINE_SCHEMA, READING_SCHEMA, BadRecord, decode, parse
+from spark_ingest.source.rows import ARROW_SCHEMA
 
 RECEIVED = datetime.fromtimestamp(RECEIVED_MS / 1000, UTC)
 
@@ -46,6 +47,12 @@ def test_a_record_becomes_a_row():
         "up_ms": 912345,
         "received_ts": RECEIVED,
         "metrics": [("temp_c", 21.4), ("rssi", -61.0), ("x", None)],
+        "extra": [],
+        "payload_crc": len(row) << 32 | crc32(row),
+        "collector": "north",
+        "spool": "00" * 16,
+        "segment": 0,
+        "position": 0,
     }
 
 
@@ -162,3 +169,87 @@ def test_whatever_a_device_sends_ends_in_exactly_one_of_the_tables(payloads):
         except BadRecord:
             pass
     assert decoded.readings.num_rows == good
+
+
+def strictly(payloads: list[bytes]) -> list[tuple]:
+    """What :func:`parse` alone makes of the payloads; a refused one is its reason."""
+    out = []
+    for payload in payloads:
+        try:
+            out.append(tuple(parse(payload)))
+        except BadRecord as error:
+            out.append((str(error),))
+    return out
+
+
+def quickly(payloads: list[bytes]) -> list[tuple]:
+    """The same by way of :func:`decode`."""
+    decoded = decode(messages(payloads))
+    made: dict[int, tuple] = {}
+    for row in decoded.readings.to_pylist():
+        ts = None if row["ts"] is None else round(row["ts"].timestamp() * 1000)
+        content = (row["seq"], ts, row["up_ms"], dict(row["metrics"]), dict(row["extra"]))
+        made[row["position"] // 100] = (row["device_id"], row["boot"], *content)
+    for row in decoded.quarantined.to_pylist():
+        made[row["position"] // 100] = (row["reason"],)
+    return [made[i] for i in range(len(payloads))]
+
+
+NUMBERS = ["0", "-0", "-0.0", "1.0", "1e0", "1E400", "-1e400", "9223372036854775807", "9223372036854775808", "01", "+1"]
+NUMBERS += [
+    "1.",
+    ".5",
+    "5e-324",
+    "1e-400",
+    "0.1",
+    "true",
+    "null",
+    '"1"',
+    "NaN",
+    "Infinity",
+    "[]",
+    "123456789012345678.5",
+]
+NUMBERS += ["253402300799999", "253402300800000"]
+BIG_NUMBERS = [str(2**1023), str(2**1023 - 1), "1" + "0" * 308, "1" + "0" * 309, "9" * 5000]
+NUMBER = st.sampled_from(NUMBERS + BIG_NUMBERS)
+TEXT = st.text(st.characters(), max_size=4) | st.sampled_from(["\ud800", "a\0", "x" * 256, "x" * 257, "ü" * 256, ""])
+BLANK = st.sampled_from(["", " ", "\n", "\t\r", "\f", "\ufeff"])
+
+
+@st.composite
+def nearly_records(draw) -> bytes:
+    """JSON text by hand, since json.dumps would never write what a broken device does."""
+    quoted = TEXT.map(json.dumps) | TEXT.map(lambda text: json.dumps(text, ensure_ascii=False))
+    metrics = draw(st.lists(st.tuples(quoted, NUMBER), max_size=3))
+    fields = [
+        ('"v"', draw(st.sampled_from(["1"] * 5 + ["2", "1.0", "true"]))),
+        ('"id"', draw(st.just('"pump"') | quoted)),
+        ('"boot"', draw(st.just('"1-a"') | quoted)),
+        ('"seq"', draw(st.just("7") | NUMBER)),
+        ('"m"', "{" + ",".join(f"{name}:{number}" for name, number in metrics) + "}"),
+        *draw(st.lists(st.tuples(st.sampled_from(['"ts"', '"up"', '"x"', '"id"', '"seq"']), NUMBER), max_size=2)),
+    ]
+    if draw(st.booleans()):
+        fields = draw(st.permutations(fields))
+    blank = draw(BLANK)
+    text = blank + "{" + ("," + blank).join(f"{name}:{value}" for name, value in fields) + "}" + draw(BLANK)
+    payload = text.encode("utf-8", "surrogatepass")
+    cut = draw(st.just(len(payload)) | st.integers(0, len(payload)))
+    return payload[:cut]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(nearly_records() | st.binary(max_size=20), max_size=6))
+def test_the_quick_path_says_exactly_what_the_strict_parser_says(payloads):
+    assert repr(quickly(payloads)) == repr(strictly(payloads))
+
+
+def test_every_known_refusal_is_the_same_on_the_quick_path():
+    assert quickly([*BAD]) == strictly([*BAD])
+
+
+def test_fields_that_no_column_holds_are_kept_as_json_text():
+    (got,) = decode(messages([record("pump", "1-a", 5, note={"a": [1, None]}, w="ü")])).readings.to_pylist()
+    assert got["extra"] == [("note", '{"a":[1,null]}'), ("w", '"\\u00fc"')]
+    assert "holds a number beyond doubles" in strictly([record("p", "1-a", 5).replace(b'"v"', b'"x":1e999,"v"')])[0][0]

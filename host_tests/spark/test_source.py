@@ -1,18 +1,29 @@
 """``format("mqtt")`` in real Spark: resuming, AvailableNow, limits, loss, columns."""
 
+import json
 import shutil
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from proof.needs import needs_java
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from spark_helpers import RECEIVED_MS, TOPIC, fill, publish_packet
 from test_offsets import numbered
 
-from spark_ingest.offsets import SpoolTree
-from spark_ingest.spool import Spool
-from spark_ingest.spool_format import segment_path
-from spark_ingest.spool_reader import SpoolView
+from spark_ingest.collector.serve import SpoolServer
+from spark_ingest.errors import DataLoss, UsageError
+from spark_ingest.source import data_source
+from spark_ingest.source.data_source import MqttStreamReader
+from spark_ingest.source.offsets import SpoolTree, bytes_between
+from spark_ingest.source.options import Options
+from spark_ingest.spool.access import LocalSpools
+from spark_ingest.spool.blocks import segment_path
+from spark_ingest.spool.view import SpoolView
+from spark_ingest.spool.writer import Spool
 
 
 class Query:
@@ -91,6 +102,31 @@ def test_committed_segments_are_kept_unless_retention_is_asked_for(spark, tmp_pa
     assert SpoolView(folder).segments()[0] >= 1
 
 
+def test_a_start_that_is_not_there_stops_a_stream_before_it_is_in_the_checkpoint(tmp_path):
+    fill(tmp_path / "north", numbered(0, 2, 2))
+    latest = SpoolTree(tmp_path).latest()
+    for wrong in ({"spool": "0" * 32}, {"segment": 7}, {"position": latest["north"]["position"] + 1}):
+        place = json.dumps({"north": {**latest["north"], **wrong}})
+        with pytest.raises(DataLoss, match=r"the spool .* (was made anew|ends before)"):
+            MqttStreamReader(Options({"path": str(tmp_path), "startingOffsets": place})).initialOffset()
+    for right in ("earliest", "latest", json.dumps(latest)):
+        MqttStreamReader(Options({"path": str(tmp_path), "startingOffsets": right})).initialOffset()
+
+
+def test_an_idle_stream_still_removes_what_its_last_micro_batch_committed(tmp_path, monkeypatch):
+    for run in range(2):
+        fill(tmp_path / "north", numbered(10 * run, 2, 2))
+    tree = SpoolTree(tmp_path)
+    reader = MqttStreamReader(Options({"path": str(tmp_path), "retentionHours": "0"}))
+    assert reader.latestOffset(tree.latest(), ReadAllAvailable()) == tree.latest()
+    assert SpoolView(tmp_path / "north").segments() == [0, 1], "not at every question"
+    monkeypatch.setattr(data_source, "_REMOVE_EVERY_S", 0)
+    reader.latestOffset(tree.earliest(), ReadAllAvailable())
+    assert SpoolView(tmp_path / "north").segments() == [0, 1], "only what was committed"
+    reader.latestOffset(tree.latest(), ReadAllAvailable())
+    assert SpoolView(tmp_path / "north").segments() == [1]
+
+
 def test_the_batch_reader_gives_every_column_exactly(spark, tmp_path):
     with Spool(tmp_path / "north") as spool:
         packets = [
@@ -99,7 +135,7 @@ def test_the_batch_reader_gives_every_column_exactly(spark, tmp_path):
             bytes((0x33,)) + publish_packet(TOPIC, b"r" * 200, 9)[1:],
         ]
         spool.append(b"".join(packets), 3, RECEIVED_MS)
-        identity = spool.uuid
+        identity = spool.durable.spool
     rows = spark.read.format("mqtt").option("path", str(tmp_path)).load().toArrow().to_pylist()
     starts = [24, 24 + len(packets[0]), 24 + len(packets[0]) + len(packets[1])]
     common = {
@@ -140,8 +176,6 @@ def test_the_batch_reader_gives_every_column_exactly(spark, tmp_path):
 
 
 def test_the_batch_reader_takes_offsets(spark, tmp_path):
-    import json
-
     fill(tmp_path / "north", numbered(0, 2, 2))
     middle = json.dumps(SpoolTree(tmp_path).latest())
     fill(tmp_path / "north", numbered(4, 2, 2))
@@ -153,12 +187,79 @@ def test_the_batch_reader_takes_offsets(spark, tmp_path):
     assert read("startingOffsets", middle) == [4, 5, 6, 7]
     assert spark.read.format("mqtt").option("path", str(tmp_path)).option("endingOffsets", middle).load().count() == 4
     assert read("startingOffsets", "latest") == []
+    with pytest.raises(PySparkException, match="startingOffsets lies behind endingOffsets for north"):
+        reader.option("startingOffsets", "latest").option("endingOffsets", middle).load().count()
+
+
+def test_a_collector_s_server_gives_the_rows_that_the_folder_gives_and_the_token_is_shown_nowhere(
+    spark, tmp_path, capfd
+):
+    fill(tmp_path / "spool" / "north", numbered(0, 3, 4))
+    fill(tmp_path / "spool" / "south", numbered(100, 2, 4))
+    token = b"this-token-must-not-be-seen"
+    (tmp_path / "token").write_bytes(token)
+    served = SpoolServer("127.0.0.1", 0, LocalSpools(tmp_path / "spool"), token)
+    try:
+        address = "{}:{}".format(*served.address)
+        reader = spark.read.format("mqtt").option("tokenFile", str(tmp_path / "token")).option("minPartitions", 3)
+        remote = reader.option("server", address).load()
+        local = spark.read.format("mqtt").option("path", str(tmp_path / "spool")).load()
+        order = [(name, "ascending") for name in ("collector", "segment", "position")]
+        assert remote.toArrow().sort_by(order) == local.toArrow().sort_by(order)
+        remote.explain(extended=True)
+        (tmp_path / "token").write_bytes(b"another-token-altogether")
+        wrong = spark.read.format("mqtt").option("server", address).option("tokenFile", str(tmp_path / "token")).load()
+        with pytest.raises(PySparkException, match="does not accept the token") as refused:
+            wrong.count()
+    finally:
+        served.close()
+    shown = "".join(capfd.readouterr()) + str(refused.value)
+    assert token.decode() not in shown and "another-token-altogether" not in shown
+
+
+def test_topics_leaves_the_rows_of_those_topics_only(spark, tmp_path):
+    names = ["fleet/a/telemetry", "fleet/a/log", "fleet/b/telemetry", "other"]
+    with Spool(tmp_path / "north") as spool:
+        spool.append(b"".join(publish_packet(name, b"x") for name in names * 2), 8, RECEIVED_MS)
+    reader = spark.read.format("mqtt").option("path", str(tmp_path)).option("topics", "fleet/+/telemetry, other")
+    assert sorted(row.topic for row in reader.load().collect()) == sorted(2 * [names[0], names[2], names[3]])
+
+
+def test_the_progress_of_a_query_says_what_is_durable_and_from_it_follows_the_lag(spark, tmp_path):
+    root = tmp_path / "spool"
+    fill(root / "north", numbered(0, 4, 3))
+    stream = spark.readStream.format("mqtt").option("path", str(root)).option("maxOffsetsPerTrigger", 3).load()
+    writer = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination(60)
+    latest = SpoolTree(root).latest()
+    sources = [progress["sources"][0] for progress in query.recentProgress if progress["numInputRows"]]
+    assert [json.loads(source["latestOffset"]) for source in sources] == [latest] * 4
+    lags = [bytes_between(json.loads(source["endOffset"]), latest, root) for source in sources]
+    block = latest["north"]["position"] // 4
+    assert [round(lag / block) for lag in lags] == [3, 2, 1, 0]
+
+
+@needs_java
+def test_a_reader_that_spark_leaves_behind_says_nothing(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, Path(__file__).with_name("reader_left_behind.py"), tmp_path],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    assert ended.stdout == "what the reader said: ''\n", ended.stderr
 
 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
         ({}, "needs option path"),
+        ({"path": "x", "server": "h:1"}, "and not both"),
+        ({"path": "x", "tokenFile": "t"}, "tokenFile goes with option server"),
+        ({"server": "h:1"}, "needs option tokenFile"),
+        ({"server": "h:1", "tokenFile": "/nowhere/token"}, "cannot read the token file /nowhere/token"),
+        ({"path": "x", "topics": "fleet/#/log"}, "is not a topic filter"),
+        ({"path": "x", "topics": "a,,b"}, "is not a topic filter"),
+        ({"path": "x", "endingOffsets": "earliest"}, "endingOffsets must be latest or an offset"),
         ({"path": "x", "maxOffsetPerTrigger": "5"}, "has no option maxoffsetpertrigger"),
         ({"path": "x", "minPartitions": "0"}, "minPartitions must be a whole number from 1"),
         ({"path": "x", "failOnDataLoss": "no"}, "must be true or false"),
@@ -166,8 +267,5 @@ def test_the_batch_reader_takes_offsets(spark, tmp_path):
     ],
 )
 def test_a_wrong_option_is_named(options, line):
-    from spark_ingest.errors import UsageError
-    from spark_ingest.source import Options
-
     with pytest.raises(UsageError, match=line):
         Options(options)

@@ -8,24 +8,27 @@ from pathlib import Path
 import pytest
 from spark_helpers import RECEIVED_MS, TOPIC, fill, publish_packet
 
+from spark_ingest import durable as durable_module
 from spark_ingest.durable import sync_data
 from spark_ingest.errors import SpoolDamaged, SpoolInUse, SpoolWriteFailed, UsageError
-from spark_ingest.offsets import SpoolTree
-from spark_ingest.rows import read_range
-from spark_ingest.spool import Spool
-from spark_ingest.spool_format import POSITION_BYTES, decode_position, segment_path
-from spark_ingest.spool_reader import SpoolView
+from spark_ingest.spool import writer
+from spark_ingest.spool.blocks import (
+    POSITION_BYTES,
+    Position,
+    Run,
+    decode_position,
+    run_path,
+    segment_path,
+    spool_of,
+)
+from spark_ingest.spool.messages import messages
+from spark_ingest.spool.view import SpoolView
+from spark_ingest.spool.writer import Spool
 
 
 def payloads_in(folder: Path) -> list[bytes]:
     """Everything that a reader may see."""
-    tree = SpoolTree(folder.parent)
-    return [
-        payload
-        for r in tree.ranges({}, tree.latest())
-        for batch in read_range(Path(r.folder), r.collector, r.spool, r.segment, r.start, r.end)
-        for payload in batch["payload"].to_pylist()
-    ]
+    return [message.payload for message in messages(SpoolView(folder))]
 
 
 def durable(folder: Path) -> tuple[int, int]:
@@ -160,11 +163,134 @@ def test_a_second_collector_on_the_same_spool_is_refused_with_the_first_ones_pro
     Spool(tmp_path / "north").close()
 
 
-def test_every_spool_has_an_identity_that_outlives_its_process(tmp_path):
-    with Spool(tmp_path / "north") as first:
-        identity = first.uuid
-    with Spool(tmp_path / "north") as again, Spool(tmp_path / "south") as other:
-        assert again.uuid == identity != other.uuid
+def identities(folder: Path) -> list[str | None]:
+    """The UUID of every segment."""
+    view = SpoolView(folder)
+    return [spool_of(view.runs(), segment) for segment in view.segments()]
+
+
+def test_every_run_has_an_identity_of_its_own_that_its_segments_keep(tmp_path):
+    north = tmp_path / "north"
+    seen = []
+    for run in range(4):
+        with Spool(north, segment_bytes=1) as spool:
+            identity = spool.durable.spool
+            for _ in range(run):
+                spool.append(publish_packet(TOPIC, b"x"), 1, RECEIVED_MS)
+            assert spool.durable.spool == identity == SpoolView(north).durable().spool
+        seen += [identity] * max(1, run)
+        assert identities(north) == seen
+    with Spool(tmp_path / "south") as other:
+        assert other.durable.spool not in seen
+    assert len(set(seen)) == 4
+
+
+def test_a_segment_number_that_is_given_again_has_another_identity(tmp_path):
+    north, copy = tmp_path / "north", tmp_path / "copy"
+    fill(north, [[b"one"]])
+    shutil.copytree(north, copy)
+    fill(north, [[b"two"]])
+    before = identities(north)
+    shutil.rmtree(north)
+    shutil.copytree(copy, north)
+    fill(north, [[b"other"]])
+    assert identities(north)[0] == before[0] and identities(north)[1] != before[1]
+    for path in north.iterdir():
+        if path.name != "spool.json":
+            path.unlink()
+    fill(north, [[b"from the beginning"]])
+    assert identities(north)[0] not in before
+
+
+def test_names_of_runs_whose_segments_are_gone_are_removed_at_the_next_start(tmp_path):
+    north = tmp_path / "north"
+    for _ in range(6):
+        fill(north, [[b"x"]])
+    kept = identities(north)[3:]
+    view = SpoolView(north)
+    assert view.remove_before(Position(kept[0], 3, 0), older_than=4e9) == 3
+    # A start that ended before its segment was there.
+    run_path(north, Run(6, "0" * 32)).touch()
+    fill(north, [[b"y"]])
+    assert identities(north)[:-1] == kept and "0" * 32 not in identities(north)
+    assert len(list(north.glob("*.run"))) == 4
+
+
+@pytest.mark.parametrize("replaced", ["the folder", "the lock"])
+def test_a_folder_that_was_replaced_under_a_running_collector_gets_no_segment_of_it(tmp_path, replaced):
+    """Its `pos` is not the one that the collector has open: what was acknowledged would be seen by nobody."""
+    north = tmp_path / "north"
+    fill(north, [[b"one"]])
+    shutil.copytree(north, tmp_path / "copy")
+    with Spool(north) as spool:
+        spool.append(publish_packet(TOPIC, b"two"), 1, RECEIVED_MS)
+        if replaced == "the lock":
+            (north / "lock").unlink()
+        north.rename(tmp_path / "away")
+        with pytest.raises(SpoolWriteFailed):
+            spool.rotate()
+        (tmp_path / ("away" if replaced == "the lock" else "copy")).rename(north)
+        if replaced == "the lock":
+            Spool(north).close()
+        before = sorted(path.name for path in north.iterdir())
+        for write in (spool.rotate, lambda: spool.append(publish_packet(TOPIC, b"three"), 1, RECEIVED_MS)):
+            with pytest.raises(SpoolDamaged, match="was replaced"):
+                write()
+        assert sorted(path.name for path in north.iterdir()) == before
+
+
+def test_a_folder_that_was_away_and_is_put_back_is_written_again(tmp_path):
+    north = tmp_path / "north"
+    with Spool(north) as spool:
+        spool.append(publish_packet(TOPIC, b"one"), 1, RECEIVED_MS)
+        north.rename(tmp_path / "away")
+        with pytest.raises(SpoolWriteFailed):
+            spool.rotate()
+        (tmp_path / "away").rename(north)
+        spool.append(publish_packet(TOPIC, b"two"), 1, RECEIVED_MS)
+    assert payloads_in(north) == [b"one", b"two"]
+
+
+def test_a_disk_that_is_full_at_the_start_leaves_the_last_run_its_name(tmp_path, monkeypatch):
+    north = tmp_path / "north"
+    fill(north, [[b"one"]])
+    before = SpoolView(north).durable()
+    full = True
+
+    def open_if_there_is_room(path: Path, flags: int, mode: int = 0o777) -> int:
+        if full and flags & os.O_CREAT and str(path).endswith((".seg", ".run")):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os_open(path, flags, mode)
+
+    os_open = os.open
+    monkeypatch.setattr(os, "open", open_if_there_is_room)
+    with Spool(north) as spool:
+        assert spool.durable == SpoolView(north).durable() == before
+        with pytest.raises(SpoolWriteFailed):
+            spool.rotate()
+        full = False
+        spool.append(publish_packet(TOPIC, b"two"), 1, RECEIVED_MS)
+        assert spool.durable == SpoolView(north).durable()
+    assert payloads_in(north) == [b"one", b"two"]
+    assert identities(north)[0] == before.spool and len(set(identities(north))) == 2
+
+
+def test_every_folder_that_is_made_for_a_spool_is_made_durable_before_its_first_segment(tmp_path, monkeypatch):
+    """A power cut must not take a folder away, and with it what was acknowledged."""
+    synced: list[tuple[Path, bool]] = []
+    monkeypatch.setattr(
+        writer, "sync_directory", lambda path: synced.append((path, segment_path(folder, 0).exists())) or sync(path)
+    )
+    sync = durable_module.sync_directory
+    folder = tmp_path / "var" / "spool" / "north"
+    Spool(folder).close()
+    before = {path for path, has_segment in synced if not has_segment}
+    assert {tmp_path, tmp_path / "var", tmp_path / "var" / "spool"} <= before
+    # As after a start that ended in between: the folder is there, and nothing says that its parent knows it.
+    (tmp_path / "var" / "spool" / "south").mkdir()
+    synced.clear()
+    Spool(tmp_path / "var" / "spool" / "south").close()
+    assert tmp_path / "var" / "spool" in {path for path, _ in synced}
 
 
 def test_a_folder_that_cannot_be_made_is_a_usage_error_that_names_the_option(tmp_path):

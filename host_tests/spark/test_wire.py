@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spark_helpers import publish_packet
 
+from spark_ingest.collector.wire import remaining_length, split
 from spark_ingest.errors import MalformedStream
-from spark_ingest.wire import remaining_length, split
 
 PUBLISHES = st.builds(
     publish_packet,

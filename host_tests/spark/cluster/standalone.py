@@ -1,0 +1,96 @@
+"""A standalone Spark cluster on loopback: a master and two workers from pip's spark-class, ended by their ids."""
+
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+from spark_helpers import Process, children
+
+from spark_ingest.pipeline.session import _own_spark_home
+
+_CLASS = "org.apache.spark.deploy"
+
+
+class Cluster:
+    """Master and workers with folders of their own below `folder`; use as a context manager.
+
+    :ivar url: the master's ``spark://`` URL.
+    :ivar home: its SPARK_HOME, whose Python processes start in time on a busy machine: Spark gives them 10 s.
+    """
+
+    def __init__(self, folder: Path, workers: int = 2) -> None:
+        self._folder = folder
+        self._workers = workers
+        self._processes: list[Process] = []
+        self._logs: list[Path] = []
+        self.url = ""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.home = _own_spark_home(folder)
+
+    def __enter__(self) -> "Cluster":
+        try:
+            self.url = self._start("master", "master.Master", "--port", 0).wait(r"Starting Spark master at (\S+)")
+            for number in range(self._workers):
+                name = f"worker-{number}"
+                size = ["--cores", 1, "--memory", "1g", "--work-dir", self._folder / name, self.url]
+                self._start(name, "worker.Worker", *size).wait(r"Successfully registered with master ()")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        for process in reversed(self._processes):
+            process.__exit__()
+
+    def executors(self) -> list[int]:
+        """Process ids of the executors' Java processes."""
+        return [pid for process in self._processes[1:] for pid in children(process.pid) if _is_executor(pid)]
+
+    def _start(self, name: str, kind: str, *arguments: object) -> "_Log":
+        folder = self._folder / name
+        folder.mkdir(parents=True)
+        log = folder / "log"
+        environment = os.environ | {
+            "SPARK_HOME": str(self.home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "256m",
+            # Many of them on few cores: a short start is worth more than peak speed.
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        command = ["sh", "-c", f'exec "$0" "$@" > {log} 2>&1', self.home / "bin" / "spark-class", f"{_CLASS}.{kind}"]
+        on_loopback = ["--host", "127.0.0.1", "--webui-port", 0]
+        self._processes.append(Process([*command, *on_loopback, *arguments], cwd=folder, env=environment))
+        return _Log(log)
+
+
+class _Log:
+    """A file that a process writes, which has no other way of telling."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def wait(self, pattern: str, timeout: float = 90.0) -> str:
+        deadline = time.monotonic() + timeout
+        while True:
+            text = self._path.read_text() if self._path.exists() else ""
+            found = re.search(pattern, text)
+            if found:
+                return found[1]
+            assert time.monotonic() < deadline, f"no {pattern!r} in {self._path}:\n{text}"
+            time.sleep(0.05)
+
+
+def _is_executor(pid: int) -> bool:
+    try:
+        return b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return False
+
+
+def executors_below(pid: int) -> list[int]:
+    """Process ids of the executors that a process has started: those of ``local-cluster``."""
+    return [child for child in children(pid) if _is_executor(child)]

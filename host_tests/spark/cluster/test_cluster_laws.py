@@ -1,0 +1,341 @@
+"""The write path for a cluster gives the tables that the driver's gives, whatever dies, is repeated or comes late.
+
+Without Spark: its part is played by a loop that repeats tasks, loses attempts half-way, hands rows over in any order
+and now and then a worker's memory to nobody. With Spark: test_cluster.py.
+"""
+
+import errno
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from spark_helpers import record
+
+from spark_ingest.errors import IngestError, TablesWriteFailed, UsageError
+from spark_ingest.pipeline import cluster, cluster_files, cluster_tasks
+from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter
+from spark_ingest.pipeline.cluster import STAGES, ClusterWriter, Reports
+from spark_ingest.pipeline.cluster_tasks import Job
+from spark_ingest.source.rows import ARROW_SCHEMA
+from spark_ingest.tables import summary
+from spark_ingest.tables.upkeep import retain
+
+QUERY = "0b7e"
+BATCHES = 4
+DAY_MS = 86_400_000
+RECEIVED_MS = 1_795_000_000_000
+TABLES = ("bronze", "silver", "quarantine", "duplicates", "status", "logs")
+
+
+class Died(BaseException):
+    """A process ends here: no handler of the pipeline may catch this."""
+
+
+def workload(rng: random.Random) -> list[pa.Table]:
+    """Micro-batches with late, reordered, repeated, conflicting, clockless and corrupt messages, over two days."""
+    telemetry = [
+        record(f"d{device}", "1-a", seq, **({"ts": None} if seq < 5 else {"ts": RECEIVED_MS + seq}))
+        for device in range(6)
+        for seq in range(25)
+    ]
+    telemetry += rng.choices(telemetry, k=30) + [b"corrupt %d" % i for i in range(8)]
+    telemetry += [record("d1", "1-a", seq, m={"t": -1}) for seq in (3, 17)]
+    sent = [("fleet/x/telemetry", payload) for payload in telemetry]
+    sent += [(f"fleet/d{i}/status", json.dumps({"online": bool(i % 2), "boot": "1-a"}).encode()) for i in range(6)]
+    sent += [("fleet/d2/log", b'{"level":"error","text":"x"}'), ("fleet/d2/log", b"[]")]
+    rng.shuffle(sent)
+    rows = [
+        {
+            "topic": topic,
+            "payload": payload,
+            "received_ts": (RECEIVED_MS + i * 2 * DAY_MS // len(sent)) * 1000,
+            "qos": 1,
+            "retain": False,
+            "dup": False,
+            "collector": "north",
+            "spool": "00" * 16,
+            "segment": i // 60,
+            "position": 100 * i,
+        }
+        for i, (topic, payload) in enumerate(sent)
+    ]
+    table = pa.Table.from_pylist(rows, schema=ARROW_SCHEMA).select(MESSAGE_COLUMNS)
+    size = -(-table.num_rows // BATCHES)
+    return [table.slice(i * size, size) for i in range(BATCHES)]
+
+
+def unfit(batches: list[pa.Table]) -> int:
+    """How many of the messages belong in quarantine: nine that cannot be read, and identity conflicts."""
+    first: dict[tuple, bytes] = {}
+    conflicts = 0
+    for row in (row for batch in batches for row in batch.select(["topic", "payload"]).to_pylist()):
+        if row["topic"].endswith("/telemetry") and row["payload"].startswith(b"{"):
+            fields = json.loads(row["payload"])
+            identity = fields["id"], fields["boot"], fields["seq"]
+            conflicts += first.setdefault(identity, row["payload"]) != row["payload"]
+    return 9 + conflicts
+
+
+class Spark:
+    """Runs a micro-batch's tasks as Spark might."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self.died = 0
+
+    def run(self, messages: pa.Table, job: Job) -> Reports:
+        # What the partitions are depends on the offsets alone.
+        cuts = sorted(random.Random(job.batch_id).choices(range(messages.num_rows + 1), k=3))
+        ends = [*cuts, messages.num_rows]
+        parts = [messages.slice(start, end - start) for start, end in zip([0, *cuts], ends, strict=True)]
+        shuffled: dict[int, list[pa.RecordBatch]] = {bucket: [] for bucket in range(job.buckets)}
+        for number, part in enumerate(parts):
+            for row in self._attempts(cluster_tasks.receive, job, number, lambda part=part: part.to_batches(10)):
+                for i in range(row.num_rows):
+                    shuffled[row["bucket"][i].as_py()].append(row.slice(i, 1))
+        reports: list[bytes] = []
+        for bucket, rows in shuffled.items():
+            self._rng.shuffle(rows)
+            for batch in self._attempts(cluster_tasks.deduplicate, job, bucket, lambda rows=rows: rows):
+                reports += batch["report"].to_pylist()
+        return [json.loads(one) for one in reports]
+
+    def _attempts(self, task, job: Job, number: int, rows) -> list[pa.RecordBatch]:
+        """The result of one attempt that worked; others before and after it, whole ones and torn ones."""
+        results = []
+        for _ in range(self._rng.randint(0, 1)):
+            results += self._attempt(task, job, number, rows, dies=self._rng.random() < 0.5)
+        results += self._attempt(task, job, number, rows, dies=False)
+        return self._rng.choice(results)
+
+    def _attempt(self, task, job: Job, number: int, rows, *, dies: bool) -> list[list[pa.RecordBatch]]:
+        if self._rng.random() < 0.2:
+            # Another Python worker, which has none of the sets in memory.
+            cluster_tasks._buckets.clear()
+            cluster_tasks._tables.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            if dies:
+                self._die_somewhere(patch)
+            try:
+                return [list(task(job, number, iter(rows())))]
+            except Died:
+                self.died += 1
+                return []
+
+    def _die_somewhere(self, patch: pytest.MonkeyPatch) -> None:
+        left = [self._rng.randint(1, 3)]
+        write = cluster_files._write
+
+        def dying(*arguments):
+            left[0] -= 1
+            if not left[0]:
+                raise Died
+            return write(*arguments)
+
+        patch.setattr(cluster_files, "_write", dying)
+        if self._rng.random() < 0.3:
+
+            def unsaved(*_arguments):
+                raise Died
+
+            patch.setattr(cluster_tasks.Progress, "save", unsaved)
+
+
+def content(tables: Path) -> dict[str, list[str]]:
+    """Every row of every table, sorted, so that order and files do not matter."""
+    return {name: sorted(map(repr, DeltaTable(str(tables / name)).to_pyarrow_table().to_pylist())) for name in TABLES}
+
+
+def by_driver(folder: Path, batches: list[pa.Table]) -> BatchWriter:
+    writer = BatchWriter(folder, folder / "state", report=lambda _line: None)
+    for number, messages in enumerate(batches):
+        writer.write(messages, number, QUERY)
+    return writer
+
+
+def on_cluster(folder: Path, batches: list[pa.Table], spark: Spark, kills: list[tuple[int, str]]) -> ClusterWriter:
+    """Write all micro-batches as Spark would: killed at each of `kills`, it starts again at the uncommitted one."""
+    committed = 0
+    pending = list(kills)
+
+    def kill(stage: str) -> None:
+        if pending and pending[0] == (committed, stage):
+            pending.pop(0)
+            raise Died(stage)
+
+    while True:
+        quiet = {"on_stage": kill, "report": lambda _line: None}
+        writer = ClusterWriter(folder, folder / "state", buckets=3, run=spark.run, **quiet)
+        try:
+            while committed < len(batches):
+                writer.write(batches[committed], committed, QUERY)  # pyright: ignore[reportArgumentType]
+                committed += 1
+        except Died:
+            continue
+        assert not pending, "every kill happened"
+        return writer
+
+
+@pytest.fixture(autouse=True)
+def fresh_worker() -> Iterator[None]:
+    yield
+    cluster_tasks._buckets.clear()
+    cluster_tasks._tables.clear()
+
+
+@pytest.mark.parametrize("stages", [STAGES[:4], STAGES[3:]], ids=["early", "late"])
+def test_tasks_that_die_or_are_repeated_and_a_driver_that_is_killed_anywhere_change_no_row(tmp_path, stages):
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    batches = workload(rng)
+    kills = list(enumerate(rng.sample(stages, k=BATCHES)))
+    spark = Spark(rng)
+    on_cluster(tmp_path / "cluster", batches, spark, kills)
+    by_driver(tmp_path / "driver", batches)
+    assert content(tmp_path / "cluster") == content(tmp_path / "driver")
+    assert summary(tmp_path / "cluster") == (150, 150, unfit(batches))
+    assert spark.died, "attempts died"
+    silver = tmp_path / "cluster" / "silver"
+    files = {str(path.relative_to(silver)) for path in silver.rglob("*.parquet")}
+    held = set(DeltaTable(str(silver)).file_uris())
+    assert held <= {str(silver / name) for name in files} and len(files) > len(held), "torn attempts left files"
+
+
+def test_the_counts_are_those_of_the_driver_s_way(tmp_path):
+    batches = workload(random.Random(5))
+    expected = by_driver(tmp_path / "driver", batches).totals
+    got = on_cluster(tmp_path / "cluster", batches, Spark(random.Random(6)), []).totals
+    assert got == expected
+
+
+@pytest.mark.parametrize("retained", [False, True])
+def test_a_new_checkpoint_on_the_same_tables_adds_nothing_twice(tmp_path, retained):
+    batches = workload(random.Random(7))
+    if retained:
+        # Of a conflict whose first payload is gone, nothing tells any more that it is one.
+        batches = [
+            batch.filter(pa.array([b'{"t": -1}' not in payload for payload in batch["payload"].to_pylist()]))
+            for batch in batches
+        ]
+    spark = Spark(random.Random(8))
+    on_cluster(tmp_path, batches, spark, [])
+    if retained:
+        assert retain(tmp_path, 1, datetime.fromtimestamp(RECEIVED_MS / 1000 + 2 * 86_400, UTC))["silver"]
+    before = content(tmp_path)
+    cluster_tasks._buckets.clear()
+    cluster_tasks._tables.clear()
+    writer = ClusterWriter(tmp_path, tmp_path / "other", buckets=5, run=spark.run)
+    for number, messages in enumerate(batches):
+        writer.write(messages, number, "another query")  # pyright: ignore[reportArgumentType]
+    assert content(tmp_path) == before
+
+
+def test_an_empty_micro_batch_carries_every_bucket_s_set_on(tmp_path):
+    batches = workload(random.Random(9))
+    spark = Spark(random.Random(10))
+    nothing = batches[0].slice(0, 0)
+    on_cluster(tmp_path / "cluster", [batches[0], nothing, nothing, *batches[1:]], spark, [])
+    files = sorted(path.name for path in (tmp_path / "cluster" / "state" / "bucket-0002").iterdir())
+    assert files == [*(f"changes-{number}.arrow" for number in range(1, BATCHES + 2)), "progress-0.arrow"]
+    by_driver(tmp_path / "driver", batches)
+    assert content(tmp_path / "cluster") == content(tmp_path / "driver")
+
+
+def test_readings_that_the_shuffle_lost_or_doubled_are_an_error_before_anything_is_committed(tmp_path):
+    batches = workload(random.Random(11))
+    spark = Spark(random.Random(12))
+
+    def losing(messages, job: Job) -> Reports:
+        reports = spark.run(messages, job)
+        reports[-1]["counts"]["received"] -= 1
+        return reports
+
+    writer = ClusterWriter(tmp_path, tmp_path / "state", buckets=3, run=losing)
+    with pytest.raises(IngestError, match="nothing was committed"):
+        writer.write(batches[0], 0, QUERY)  # pyright: ignore[reportArgumentType]
+    assert summary(tmp_path) == (0, 0, 0) and not content(tmp_path)["bronze"]
+
+
+def test_a_node_that_has_folders_of_its_own_instead_of_the_shared_ones_is_refused(tmp_path):
+    batches = workload(random.Random(15))
+    shared, alone = tmp_path / "shared", tmp_path / "alone"
+
+    def on_that_node(**moved: Path):
+        def run(messages, job: Job) -> Reports:
+            # Other tables and another checkpoint under the same names, as on a node without the shared disk.
+            ClusterWriter(alone, alone / "state", buckets=3)
+            there = {name: str(path) for name, path in moved.items()}
+            return Spark(random.Random(16)).run(messages, replace(job, **there))
+
+        return run
+
+    for name, path in (("tables", alone), ("state", alone / "state"), ("tables", tmp_path), ("state", tmp_path)):
+        writer = ClusterWriter(shared, shared / "state", buckets=3, run=on_that_node(**{name: path}))
+        with pytest.raises(UsageError, match="paths on a disk that all nodes share"):
+            writer.write(batches[0], 0, QUERY)  # pyright: ignore[reportArgumentType]
+        cluster_tasks._tables.clear()
+    assert summary(shared) == summary(alone) == (0, 0, 0)
+
+
+def test_a_file_that_the_driver_does_not_see_is_never_committed(tmp_path):
+    batches = workload(random.Random(17))
+
+    def losing(messages, job: Job) -> Reports:
+        reports = Spark(random.Random(18)).run(messages, job)
+        file = next(one for one in reports if "bucket" in one)["files"]["silver"][0]
+        (tmp_path / "silver" / file["path"]).unlink()
+        return reports
+
+    writer = ClusterWriter(tmp_path, tmp_path / "state", buckets=3, run=losing)
+    with pytest.raises(UsageError, match="the driver does not see it"):
+        writer.write(batches[0], 0, QUERY)  # pyright: ignore[reportArgumentType]
+    assert summary(tmp_path).rows == 0
+
+
+def test_a_full_disk_on_an_executor_is_told_as_such(tmp_path, monkeypatch):
+    def full(*_arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cluster_files, "_write", full)
+    writer = ClusterWriter(tmp_path, tmp_path / "state", buckets=3, run=Spark(random.Random(19)).run)
+    with pytest.raises(TablesWriteFailed, match=r"No space left on device; .*nothing is lost"):
+        writer.write(workload(random.Random(20))[0], 0, QUERY)  # pyright: ignore[reportArgumentType]
+
+
+def test_the_number_of_buckets_of_a_checkpoint_stays(tmp_path):
+    said: list[str] = []
+    ClusterWriter(tmp_path, tmp_path / "state", buckets=3)
+    again = ClusterWriter(tmp_path, tmp_path / "state", buckets=9, report=said.append)
+    assert again._buckets == 3 and "has 3 buckets and keeps them" in said[0]
+
+
+def test_a_boot_s_bucket_never_changes_and_buckets_are_even():
+    assert [cluster_tasks.bucket_of(f"d{i}\0001-a", 8) for i in range(6)] == [3, 5, 7, 7, 7, 0]
+    for names in ("d%d\0001-a", "pump-%04d\00017-9f3a2c5d8e1b4a70", "d7\000%d-a"):
+        shares = Counter(cluster_tasks.bucket_of(names % i, 16) for i in range(4000))
+        assert len(shares) == 16 and min(shares.values()) > 200 and max(shares.values()) < 330
+
+
+def test_nothing_of_the_write_path_deletes_a_file():
+    for module in (cluster, cluster_files, cluster_tasks):
+        source = Path(module.__file__ or "").read_text()
+        assert not [word for word in ("unlink", "rmtree", "os.remove", "rmdir") if word in source]
+
+
+def test_files_have_bounds_by_which_readers_skip_them(tmp_path):
+    batches = workload(random.Random(13))
+    on_cluster(tmp_path, batches, Spark(random.Random(14)), [])
+    actions = DeltaTable(str(tmp_path / "silver")).get_add_actions(flatten=True)
+    rows = pa.table(actions).to_pylist()
+    assert {row["partition.received_date"].isoformat() for row in rows} == {"2026-11-18", "2026-11-19", "2026-11-20"}
+    for row in rows:
+        assert row["min.device_id"] <= row["max.device_id"] and row["min.received_ts"] <= row["max.received_ts"]
+        assert row["null_count.seq"] == 0

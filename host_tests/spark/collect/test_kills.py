@@ -1,0 +1,107 @@
+"""The law of violent stops: what was acknowledged to a publisher is in the spool, however often a collector dies."""
+
+import random
+import signal
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from spark_helpers import Process
+
+from spark_ingest.spool.access import LocalSpools
+from spark_ingest.spool.messages import messages, verify
+
+TOPIC = "fleet/pump/telemetry"
+PLANTED = Path(__file__).with_name("planted.py")
+COLLECTOR = ("-m", "spark_ingest.collector")
+KILLS = 4
+
+
+class Load:
+    """Publishes numbered messages at QoS 1 until it is stopped, and knows which of them were acknowledged."""
+
+    def __init__(self, port: int, rng: random.Random) -> None:
+        self._sent: list[paho.MQTTMessageInfo] = []
+        self._rng = rng
+        self._ended = threading.Event()
+        self._client = paho.Client(CallbackAPIVersion.VERSION2, "load")
+        self._client.max_inflight_messages_set(500)
+        self._client.connect("127.0.0.1", port)
+        self._client.loop_start()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    @property
+    def acknowledged(self) -> set[int]:
+        return {number for number, sent in enumerate(self._sent) if sent.is_published()}
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            # Bursts and pauses, messages short and long.
+            for _ in range(self._rng.randrange(1, 120)):
+                payload = struct.pack(">I", len(self._sent)) + bytes(self._rng.randrange(0, 600))
+                self._sent.append(self._client.publish(TOPIC, payload, qos=1))
+            self._ended.wait(self._rng.choice((0, 0.005, 0.02)))
+            if len(self._sent) > 1000:
+                self._sent[-1000].wait_for_publish(30)
+
+
+def kill_again_and_again(port: int, root: Path, seed: int, program: tuple[object, ...]) -> tuple[set[int], set[int]]:
+    """(acknowledged to the publisher, in the spool) after KILLS kills and one orderly end."""
+    rng = random.Random(seed)
+    arguments = [*program, "--broker", f"mqtt://127.0.0.1:{port}", "--spool", root, "--name", "north"]
+    arguments += ["--longest-delay", "0.05", "--segment-bytes", "200K"]
+    load = None
+    try:
+        for life in range(KILLS + 1):
+            with Process([sys.executable, *arguments]) as one:
+                one.wait_for_line("subscribed north")
+                # What is published before the first subscription is nobody's.
+                load = load or Load(port, rng)
+                if life < KILLS:
+                    time.sleep(rng.uniform(0.0, 0.5))
+                    one.signal(signal.SIGKILL)
+                    assert one.finish()[0] == -signal.SIGKILL
+                    continue
+                load.stop()
+                wait_until_quiet(root)
+                assert one.terminate()[0] == 0
+    finally:
+        if load is not None:
+            load.stop()
+    view = LocalSpools(root).view("north")
+    assert verify(view).damages == []
+    return load.acknowledged, {struct.unpack_from(">I", message.payload)[0] for message in messages(view)}
+
+
+def wait_until_quiet(root: Path) -> None:
+    """The broker has delivered everything when nothing has come for a second."""
+    view, before = LocalSpools(root).view("north"), None
+    while (now := view.durable()) != before:
+        before = now
+        time.sleep(1.0)
+
+
+def test_what_publishers_had_acknowledged_is_in_the_spool_after_kills_at_random_moments(broker, tmp_path):
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    acknowledged, kept = kill_again_and_again(broker, tmp_path / "spool", seed, COLLECTOR)
+    assert len(acknowledged) > 200
+    assert acknowledged - kept == set(), f"{len(acknowledged - kept)} of {len(acknowledged)} lost"
+
+
+@pytest.mark.parametrize("mistake", ["forget"])
+def test_a_collector_that_loses_messages_is_caught(mosquitto, tmp_path, mistake):
+    acknowledged, kept = kill_again_and_again(mosquitto, tmp_path / "spool", 1, (PLANTED, mistake))
+    assert acknowledged - kept

@@ -1,0 +1,390 @@
+"""Laws of the collector process, with real brokers: several of them, TLS, credentials, alarms, metrics, log, serving"""
+
+import contextlib
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from spark_helpers import Process, alive, collector_process, record, status, until
+from umqtt_kit.certs import Authority
+
+from spark_ingest.collector import collector as collector_module
+from spark_ingest.collector import process as process_module
+from spark_ingest.collector.collector import Collector
+from spark_ingest.collector.config import CollectorConfig
+from spark_ingest.collector.counters import Counters
+from spark_ingest.collector.process import ProcessConfig
+from spark_ingest.spool.access import LocalSpools
+from spark_ingest.spool.messages import messages
+from spark_ingest.spool.remote import RemoteSpools
+from spark_ingest.spool.writer import Spool
+
+TOPIC = "fleet/pump/telemetry"
+MESSAGES = [(TOPIC, record("pump", "1-a", seq)) for seq in range(200)]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def payloads(root: Path, name: str = "north") -> list[bytes]:
+    return [message.payload for message in messages(LocalSpools(root).view(name))]
+
+
+class Mosquitto:
+    """A mosquitto with a configuration of its own, which may be stopped and started again."""
+
+    def __init__(self, folder: Path, listener: str) -> None:
+        self.port = free_port()
+        self._program = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+        if self._program is None:
+            pytest.skip("mosquitto is not installed: apt install mosquitto")
+        self._conf = folder / "own.conf"
+        self._conf.write_text(f"user root\nlistener {self.port} 127.0.0.1\npersistence false\n{listener}\n")
+        self.start()
+
+    def start(self) -> None:
+        null = subprocess.DEVNULL
+        self._child = subprocess.Popen([str(self._program), "-c", self._conf], stdout=null, stderr=null)
+
+        def listening() -> bool:
+            assert self._child.poll() is None, "mosquitto ended"
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+        until(listening, "mosquitto listens")
+
+    def stop(self) -> None:
+        self._child.terminate()
+        self._child.wait(10)
+
+
+@pytest.fixture
+def mosquitto_with(tmp_path: Path) -> Iterator[Callable[[str], Mosquitto]]:
+    started: list[Mosquitto] = []
+
+    def start(listener: str) -> Mosquitto:
+        started.append(Mosquitto(tmp_path, listener))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.stop()
+
+
+def publisher(port: int, **tls: object) -> paho.Client:
+    client = paho.Client(CallbackAPIVersion.VERSION2, "tests")
+    if tls:
+        client.tls_set(**tls)  # pyright: ignore[reportArgumentType]
+    client.max_inflight_messages_set(1000)
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    return client
+
+
+def test_one_process_collects_from_several_brokers_into_spools_of_their_own(mosquitto, paired, tmp_path):
+    config, state = tmp_path / "collect.toml", tmp_path / "status.json"
+    config.write_text(
+        'spool = "spool"\nlongest_delay_s = 0.2\n'
+        f'[[collector]]\nname = "north"\nbroker = "mqtt://127.0.0.1:{mosquitto}"\n'
+        f'[[collector]]\nname = "south"\nbroker = "mqtt://127.0.0.1:{paired}"\ntopics = ["plant/#"]\n'
+    )
+    command = [sys.executable, "-m", "umqtt_kit", "collect", "--config", config, "--status", state]
+    with Process(command) as one:
+        for name in ("north", "south"):
+            one.wait_for_line(f"subscribed {name}")
+        for port, topic in (
+            (mosquitto, TOPIC),
+            (mosquitto, "fleet/a/status"),
+            (mosquitto, "other"),
+            (paired, "plant/x"),
+        ):
+            client = publisher(port)
+            client.publish(topic, topic.encode(), qos=1).wait_for_publish(30)
+            client.disconnect()
+            client.loop_stop()
+        until(lambda: status(state).get("messages") == 3, "a message at each, and a status")
+        assert status(state)["collectors"]["south"]["messages"] == 1
+        again = subprocess.run([*map(str, command[:-2])], capture_output=True, text=True, timeout=60, check=False)
+        assert again.returncode == 2 and f"process id {one.pid}" in again.stderr, "one process a spool"
+        assert one.terminate()[0] == 0
+    root = tmp_path / "spool"
+    assert sorted(payloads(root)) == [b"fleet/a/status", TOPIC.encode()]
+    assert payloads(root, "south") == [b"plant/x"]
+
+
+def test_one_broker_that_is_away_holds_up_no_other(mosquitto, publish, tmp_path):
+    config, state = tmp_path / "collect.toml", tmp_path / "status.json"
+    config.write_text(
+        'spool = "spool"\nlongest_delay_s = 0.2\n'
+        f'[[collector]]\nname = "away"\nbroker = "mqtt://127.0.0.1:{free_port()}"\n'
+        f'[[collector]]\nname = "north"\nbroker = "mqtt://127.0.0.1:{mosquitto}"\n'
+    )
+    with Process([sys.executable, "-m", "spark_ingest.collector", "--config", config, "--status", state]) as one:
+        one.wait_for_line("subscribed north")
+        publish(MESSAGES)
+        until(lambda: status(state).get("messages") == len(MESSAGES), "everything from the broker that is there")
+        until(lambda: status(state)["collectors"]["away"]["lost_links"] > 3, "tried again and again")
+        assert one.terminate()[0] == 0
+
+
+def test_tls_with_a_client_certificate_and_nothing_is_sent_to_a_stranger(mosquitto_with, tmp_path):
+    ours, strangers = Authority(tmp_path / "ca"), Authority(tmp_path / "stranger")
+    for authority in (ours, strangers):
+        authority.create("test")
+    ours.issue_broker(["127.0.0.1"])
+    ours.issue_device("collector")
+    broker = ours.folder / "broker"
+    one_broker = mosquitto_with(
+        f"cafile {ours.folder}/ca.pem\ncertfile {broker}/cert.pem\nkeyfile {broker}/key.pem\n"
+        "require_certificate true\nuse_identity_as_username true"
+    )
+    device = ours.folder / "devices" / "collector"
+    mine = ["--cert", device / "cert.pem", "--key", device / "key.pem", "--longest-delay", "0.2"]
+    state = tmp_path / "status.json"
+
+    def collector(host: str, ca: Path, *more: object) -> Process:
+        fixed = ["--broker", f"mqtts://{host}:{one_broker.port}", "--spool", tmp_path / "spool", "--name", "north"]
+        return Process([sys.executable, "-m", "spark_ingest.collector", *fixed, "--ca", ca, "--status", state, *more])
+
+    client = publisher(
+        one_broker.port, ca_certs=ours.folder / "ca.pem", certfile=device / "cert.pem", keyfile=device / "key.pem"
+    )
+    with collector("127.0.0.1", ours.folder / "ca.pem", *mine) as one:
+        one.wait_for_line("subscribed north")
+        # Larger than a TLS record and than what one read takes.
+        large = [bytes([i]) * size for i, size in enumerate((1, 16384, 16385, 300_000, 5))]
+        for payload in [*large, *(payload for _, payload in MESSAGES)]:
+            client.publish(TOPIC, payload, qos=1)
+        until(lambda: status(state).get("messages") == len(MESSAGES) + 5, "everything over TLS")
+        assert one.terminate()[0] == 0
+    assert payloads(tmp_path / "spool") == [*large, *(payload for _, payload in MESSAGES)]
+    client.disconnect()
+    client.loop_stop()
+    for host, ca, more, why in (
+        ("127.0.0.1", strangers.folder / "ca.pem", mine, "CERTIFICATE_VERIFY_FAILED|certificate verify failed"),
+        ("localhost", ours.folder / "ca.pem", mine, "[Hh]ostname mismatch"),
+        ("127.0.0.1", ours.folder / "ca.pem", ["--longest-delay", "0.2"], "certificate required|closed|EOF|reset"),
+    ):
+        state.unlink()
+        with collector(host, ca, *more) as one:
+            until(lambda: status(state).get("lost_links", 0) >= 2, f"refused: {why}")
+            assert re.search(why, status(state)["last_error"]), status(state)["last_error"]
+            assert status(state)["subscribed"] is False
+            assert one.terminate()[0] == 0
+
+
+def test_a_password_lets_in_and_is_seen_nowhere(mosquitto_with, tmp_path):
+    secret = "correct horse"
+    passwords = tmp_path / "passwords"
+    made = subprocess.run(["mosquitto_passwd", "-b", "-c", passwords, "collector", secret], check=False)
+    assert made.returncode == 0
+    one_broker = mosquitto_with(f"allow_anonymous false\npassword_file {passwords}")
+    file, state = tmp_path / "password", tmp_path / "status.json"
+    file.write_text("wrong\n")
+    options = ["--username", "collector", "--password-file", file, "--status", state]
+    with collector_process(one_broker.port, tmp_path / "spool", "north", *options) as one:
+        until(lambda: status(state).get("refusals"), "refused")
+        assert "not authorized" in status(state)["last_error"] or "bad user name" in status(state)["last_error"]
+        file.write_text(secret + "\n")  # Read at every attempt.
+        one.wait_for_line("subscribed north")
+        assert secret not in Path(f"/proc/{one.pid}/cmdline").read_text()
+        code, _, err = one.terminate()
+    assert code == 0 and secret not in err and secret not in state.read_text()
+
+
+def test_a_session_that_a_real_broker_forgot_is_an_alarm_in_status_metrics_and_log(mosquitto_with, tmp_path):
+    one_broker, state = mosquitto_with("allow_anonymous true"), tmp_path / "status.json"
+    more = ["--status", state, "--metrics", "0", "--log", "json"]
+    with collector_process(one_broker.port, tmp_path / "spool", "north", *more) as one:
+        one.wait_for_line("subscribed north")
+        one_broker.stop()
+        one_broker.start()  # Without persistence: it has forgotten everything.
+        until(lambda: status(state)["sessions_lost"] == 1, "the alarm")
+        until(lambda: status(state)["subscribed"], "subscribed anew")
+        code, _, err = one.terminate()
+    lines = [json.loads(line) for line in err.splitlines()]
+    (alarm,) = [line for line in lines if line["event"] == "session_lost"]
+    assert (alarm["level"], alarm["collector"]) == ("error", "north")
+    assert "had forgotten the session umqtt-collector-north" in alarm["message"]
+    assert code == 0
+
+
+def test_another_broker_under_the_same_name_is_told_for_the_old_one_still_holds_messages(mosquitto, paired, tmp_path):
+    state = tmp_path / "status.json"
+    with collector_process(mosquitto, tmp_path / "spool") as one:
+        one.wait_for_line("subscribed north")
+        assert one.terminate()[0] == 0
+    with collector_process(paired, tmp_path / "spool", "north", "--status", state) as one:
+        one.wait_for_line("subscribed north")
+        until(lambda: "what the old broker still holds" in (status(state).get("last_error") or ""), "told")
+        assert status(state)["sessions_lost"] == 0
+        assert one.terminate()[0] == 0
+
+
+def test_two_collectors_with_one_client_id_are_told_of_each_other(mosquitto, tmp_path):
+    state = tmp_path / "status.json"
+    with collector_process(mosquitto, tmp_path / "a", "north", "--status", state) as one:
+        one.wait_for_line("subscribed north")
+        with collector_process(mosquitto, tmp_path / "b") as other:
+            until(lambda: status(state)["takeovers"], "the alarm")
+            assert "another collector called north" in status(state)["last_error"] or status(state)["takeovers"]
+            other.terminate()
+        assert one.terminate()[0] == 0
+
+
+def test_metrics_are_prometheus_text_with_every_counter(mosquitto, publish, tmp_path):
+    more = ["--metrics", "0", "--log", "json", "--max-spool-bytes", "1G"]
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef")
+    err = tmp_path / "err"
+    command = [sys.executable, "-m", "spark_ingest.collector", "--broker", f"mqtt://127.0.0.1:{mosquitto}"]
+    command += ["--spool", tmp_path / "spool", "--name", "north", *more]
+    command += ["--serve", "0", "--serve-token-file", token]
+    with err.open("w") as log:
+        child = subprocess.Popen([str(a) for a in command], stdout=subprocess.PIPE, stderr=log)
+    try:
+        assert child.stdout is not None and child.stdout.readline() == b"subscribed north\n"
+        publish(MESSAGES)
+        text = err.read_text()
+        url = re.search(r"http://127\.0\.0\.1:\d+/metrics", text)
+        served = re.search(r"serving spools on ([\d.:]+)", text)
+        assert url and served
+
+        def scrape() -> dict[str, float]:
+            with urllib.request.urlopen(url[0], timeout=20) as answer:
+                lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
+            return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+        until(lambda: scrape()['umqtt_collector_messages_total{collector="north"}'] == len(MESSAGES), "counted")
+        found = scrape()
+        names = {name.split("{")[0] for name in found}
+        numbers = {k for k, v in vars(Counters()).items() if isinstance(v, int | float) and not isinstance(v, bool)}
+        assert {f"umqtt_collector_{key}_total" for key in numbers} <= names, "every counter is a metric"
+        assert found['umqtt_collector_subscribed{collector="north"}'] == 1
+        assert found['umqtt_collector_waiting{collector="north"}'] == 0
+        assert found['umqtt_collector_spool_limit_bytes{collector="north"}'] == 1 << 30
+        assert found['umqtt_collector_last_message_timestamp_seconds{collector="north"}'] > 1.6e9
+        spools = RemoteSpools(served[1], token.read_bytes())
+        assert [m.payload for m in messages(spools.view("north"))] == [payload for _, payload in MESSAGES]
+        until(lambda: scrape()["umqtt_collector_serve_requests_total"] > 0, "requests counted")
+    finally:
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(30) == 0
+    assert "0123456789abcdef" not in err.read_text()
+
+
+def test_lines_of_the_log_are_json_with_time_level_event_and_collector(mosquitto, tmp_path):
+    with collector_process(mosquitto, tmp_path / "spool") as one:
+        one.wait_for_line("subscribed north")
+        _, _, err = one.terminate()
+    for line in map(json.loads, err.splitlines()):
+        assert {"time", "level", "event", "collector", "message"} <= set(line)
+        assert line["level"] == "info" and line["collector"] == "north"
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr", "stdout that was closed"])
+def test_nobody_who_reads_its_output_or_a_full_disk_below_it_is_no_reason_not_to_collect(
+    mosquitto, publish, tmp_path, stream
+):
+    root, state = tmp_path / "spool", tmp_path / "status.json"
+    where = ["--broker", f"mqtt://127.0.0.1:{mosquitto}", "--spool", root, "--name", "north", "--status", state]
+    command = [sys.executable, "-m", "spark_ingest.collector", *where, "--longest-delay", "0.2"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open("/dev/full", "wb") as full, open(writer, "wb") as closed:
+        streams = {"stdout": {"stdout": full}, "stderr": {"stderr": full}}.get(stream, {"stdout": closed})
+        one = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, **streams)
+    try:
+        until(lambda: status(state).get("subscribed") or one.poll() is not None, "the subscription")
+        publish(MESSAGES)
+        until(lambda: status(state)["messages"] == len(MESSAGES) or one.poll() is not None, "every message")
+        assert (status(state)["lost_links"], one.poll()) == (0, None)
+        one.terminate()
+        assert one.wait(60) == 0
+    finally:
+        one.kill()
+        one.wait()
+    assert payloads(root) == [payload for _, payload in MESSAGES]
+
+
+def test_on_a_terminal_a_table_shows_the_state_and_events_stay_above_it(mosquitto, publish, tmp_path):
+    main, side = pty.openpty()
+    termios.tcsetwinsize(side, (24, 120))
+    command = [sys.executable, "-m", "spark_ingest.collector", "--broker", f"mqtt://127.0.0.1:{mosquitto}"]
+    command += ["--spool", tmp_path / "spool", "--name", "north"]
+    environment = {**os.environ, "TERM": "xterm"}
+    child = subprocess.Popen([str(a) for a in command], stdout=subprocess.PIPE, stderr=side, env=environment)
+    os.close(side)
+    shown: list[bytes] = []
+
+    def drain() -> None:
+        # The other side of a terminal ends with EIO.
+        with contextlib.suppress(OSError):
+            while True:
+                shown.append(os.read(main, 65536))
+
+    reader = threading.Thread(target=drain)
+    reader.start()
+
+    def read_until(wanted: str) -> None:
+        def there() -> bool:
+            return bool(re.search(wanted, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", b"".join(shown).decode())))
+
+        until(there, f"{wanted!r} on the terminal")
+
+    try:
+        assert child.stdout is not None and child.stdout.readline() == b"subscribed north\n"
+        read_until("subscribed at mqtt://")
+        publish(MESSAGES)
+        read_until(rf"north +collecting +{len(MESSAGES)} ")
+    finally:
+        child.terminate()
+        assert child.wait(30) == 0
+    reader.join(30)
+    os.close(main)
+
+
+def test_one_that_fails_in_an_unforeseen_way_ends_all_in_order_and_is_told(monkeypatch, tmp_path):
+    def fail(self: Collector) -> None:
+        if self.config.name == "bad":
+            raise RuntimeError("unforeseen")
+        while not self._stopping:
+            self._sleep(1)
+
+    monkeypatch.setattr(collector_module.Collector, "run", fail)
+    monkeypatch.setattr(process_module.signal, "signal", lambda *_: None)
+    configs = [CollectorConfig("mqtt://127.0.0.1:1", tmp_path, name) for name in ("good", "bad")]
+    with pytest.raises(RuntimeError, match="unforeseen"):
+        process_module.run(ProcessConfig(configs))
+    for name in ("good", "bad"):
+        Spool(tmp_path / name).close()  # The locks are free again.
+
+
+def test_an_orderly_end_comes_soon_under_load(mosquitto, tmp_path):
+    client = publisher(mosquitto)
+    with collector_process(mosquitto, tmp_path / "spool") as one:
+        one.wait_for_line("subscribed north")
+        for i in range(20_000):
+            client.publish(TOPIC, struct.pack(">I", i), qos=1)
+        assert one.terminate(timeout=25)[0] == 0
+        assert not alive(one.pid)
+    client.disconnect()
+    client.loop_stop()

@@ -1,0 +1,223 @@
+"""Laws of ``umqtt spool``: it shows what is there, finds every damage, and changes nothing."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from spark_helpers import RECEIVED_MS, Process, fill, publish_packet
+from umqtt_kit.__main__ import run
+
+from spark_ingest.collector.serve import SpoolServer
+from spark_ingest.spool.access import LocalSpools
+from spark_ingest.spool.blocks import segment_path
+from spark_ingest.spool.messages import messages, verify
+from spark_ingest.spool.view import SpoolView
+from spark_ingest.spool.writer import Spool
+
+TOPICS = ["fleet/a/telemetry", "fleet/b/status", "fleet/a/status"]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "spool"
+    with Spool(root / "north", segment_bytes=150) as spool:
+        for group in range(6):
+            packets = [publish_packet(topic, b"%d" % group, 1 + i, qos=i % 2) for i, topic in enumerate(TOPICS)]
+            spool.append(b"".join(packets), len(packets), RECEIVED_MS + group)
+    fill(root / "south", [[b"\xff\x00 line\nend", b"text"]])
+    return root
+
+
+def told(capsys, *arguments: object) -> list[dict]:
+    assert run(["spool", *map(str, arguments), "--json"]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_ls_tells_what_each_spool_holds(tree, capsys):
+    before = contents(tree)
+    north, south = told(capsys, "ls", tree)
+    view = LocalSpools(tree).view("north")
+    place = view.durable()
+    assert (north["name"], north["spool"], north["segment"], north["position"]) == ("north", *place)
+    assert north["segments"] == len(view.segments()) > 2
+    assert north["bytes"] == sum(segment_path(tree / "north", s).stat().st_size for s in view.segments())
+    assert north["oldest"] == "2026-11-18T11:06:40.000Z"
+    assert south["name"] == "south"
+    assert run(["spool", "ls", str(tree)]) == 0
+    assert place.spool in capsys.readouterr().out
+    assert contents(tree) == before
+
+
+def test_cat_prints_every_message_in_order_with_its_place(tree, capsys):
+    found = told(capsys, "cat", tree / "north")
+    assert [(m["topic"], m["payload"]) for m in found] == [(topic, str(g)) for g in range(6) for topic in TOPICS]
+    assert [m["qos"] for m in found[:3]] == [0, 1, 0]
+    for m in found:
+        raw = segment_path(tree / "north", m["segment"]).read_bytes()
+        assert raw[m["position"]] & 0xF0 == 0x30
+        assert raw[m["position"] + 4 :].startswith(m["topic"].encode())
+    assert len({(m["segment"], m["position"]) for m in found}) == len(found)
+    assert [m["payload"] for m in told(capsys, "cat", tree, "--topic", "fleet/+/status", "-n", 3)] == ["0", "0", "1"]
+    binary, text = told(capsys, "cat", tree / "south")
+    assert (binary["payload"], binary["hex"], text["payload"]) == (None, "ff00206c696e650a656e64", "text")
+    assert run(["spool", "cat", str(tree / "south")]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(r"fleet/pump/telemetry \xff\x00 line\nend")
+
+
+def test_cat_follows_a_spool_that_is_written(tree, tmp_path):
+    command = [sys.executable, "-m", "umqtt_kit", "spool", "cat", tree / "north", "--follow", "--new"]
+    with Spool(tree / "north", segment_bytes=150) as spool, Process([*command, "-n", "3"]) as one:
+        # Nothing tells when it has begun to look: so a message a look, until it has seen three.
+        for i in range(1000):
+            spool.append(publish_packet("fleet/a/telemetry", b"%d" % i), 1, RECEIVED_MS)
+            try:
+                code, out, err = one.finish(timeout=0.05)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+    assert (code, err) == (0, "")
+    numbers = [int(line.split()[-1]) for line in out.splitlines()]
+    assert numbers == list(range(numbers[0], numbers[0] + 3))
+
+
+def test_cat_follows_a_spool_that_is_removed_and_made_anew(tree):
+    """As if it had been found so: from its beginning, although the old one had got further."""
+    folder = tree / "north"
+    *_, last = messages(SpoolView(folder))
+    with Process([sys.executable, "-m", "umqtt_kit", "spool", "cat", folder, "--follow", "-n", "20", "--json"]) as one:
+        one.wait_for_line(f'{{"collector": "north", "segment": {last.segment}, "position": {last.position},')
+        folder.rename(tree / "gone")
+        fill(tree / "new", [[b"new"], [b"newer"]])
+        (tree / "new").rename(folder)
+        code, out, err = one.finish()
+    assert (code, err) == (0, "")
+    assert [json.loads(line)["payload"] for line in out.splitlines()] == ["new", "newer"]
+
+
+def test_cat_into_head_ends_without_a_word(tree):
+    command = f"{sys.executable} -m umqtt_kit spool cat {tree} | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_verify_finds_a_flipped_bit_in_every_byte_and_says_where(tree, capsys):
+    assert run(["spool", "verify", str(tree)]) == 0
+    assert "ok, 18 messages in 6 blocks" in capsys.readouterr().out
+    view = SpoolView(tree / "north")
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    for segment in view.segments()[:-1]:
+        path = segment_path(tree / "north", segment)
+        good = path.read_bytes()
+        for at in range(len(good)):
+            path.write_bytes(good[:at] + bytes((good[at] ^ 1 << rng.randrange(8),)) + good[at + 1 :])
+            (damage, *_) = verify(view).damages
+            assert damage.segment == segment and damage.position is not None and damage.position <= at
+        path.write_bytes(good)
+    assert verify(view).damages == []
+
+
+@pytest.mark.parametrize("damage", ["flip", "short", "missing", "pos", "empty pos"])
+def test_verify_ends_with_exit_code_5_and_names_the_place(tree, capsys, damage):
+    first = segment_path(tree / "north", 1)
+    if damage == "flip":
+        raw = bytearray(first.read_bytes())
+        raw[30] ^= 1
+        first.write_bytes(raw)
+    elif damage == "short":
+        last = SpoolView(tree / "north").durable()
+        os.truncate(segment_path(tree / "north", last.segment), max(0, last.position - 1))
+    elif damage == "missing":
+        first.unlink()
+    else:
+        (tree / "north" / "pos").write_bytes(b"" if damage == "empty pos" else bytes(44))
+    assert run(["spool", "verify", str(tree), "--json"]) == 5
+    north, south = map(json.loads, capsys.readouterr().out.splitlines())
+    assert north["damages"] and not south["damages"]
+    if damage in ("flip", "missing"):
+        assert north["damages"][0]["segment"] == 1
+    assert run(["spool", "verify", str(tree)]) == 5
+    assert "damaged" in capsys.readouterr().out
+
+
+def test_a_segment_that_is_gone_is_one_line(tree, capsys, monkeypatch):
+    monkeypatch.setattr(SpoolView, "segment_end", lambda *_: 1000)
+    segment_path(tree / "north", 0).unlink()
+    monkeypatch.setattr(SpoolView, "segments", lambda _self: [0])
+    assert run(["spool", "ls", str(tree)]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "was removed before it was read" in err
+
+
+def test_a_wrong_count_is_found_although_the_checksum_is_right(tmp_path):
+    with Spool(tmp_path / "north") as spool:
+        spool.append(publish_packet("t", b"x") * 2, 3, RECEIVED_MS)
+    (damage,) = verify(SpoolView(tmp_path / "north")).damages
+    assert "announces 3 messages and holds 2" in damage.what
+
+
+def test_a_torn_tail_above_the_durable_position_is_no_damage(tree):
+    last = SpoolView(tree / "north").durable()
+    with segment_path(tree / "north", last.segment).open("ab") as segment:
+        segment.write(b"MQB1 half a block")
+    assert verify(SpoolView(tree / "north")).damages == []
+    assert len(list(messages(SpoolView(tree / "north")))) == 18
+
+
+def test_damage_met_by_cat_is_one_line_and_exit_code_5(tree, capsys):
+    path = segment_path(tree / "north", 0)
+    path.write_bytes(path.read_bytes()[:-1] + b"~")
+    assert run(["spool", "cat", str(tree)]) == 5
+    _, err = capsys.readouterr()
+    assert err.count("\n") == 1 and "segment 0 is damaged at byte 86" in err
+
+
+def test_a_served_spool_is_read_like_one_on_the_disk(tree, tmp_path, capsys):
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef0123\n")
+    server = SpoolServer("127.0.0.1", 0, LocalSpools(tree), token.read_bytes().strip())
+    address = "{}:{}".format(*server.address)
+    remote = ["--token-file", token]
+    try:
+        assert told(capsys, "cat", address, *remote) == told(capsys, "cat", tree)
+        assert told(capsys, "ls", address, *remote) == told(capsys, "ls", tree)
+        assert told(capsys, "verify", address, *remote) == told(capsys, "verify", tree)
+        token.write_text("another-token-altogether")
+        assert run(["spool", "ls", address, "--token-file", str(token)]) == 4
+        assert "does not accept the token" in capsys.readouterr().err
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["ls", "nowhere"], "cannot read the spool folder"),
+        (["ls", "."], "there is no spool"),
+        (["cat", ".", "--topic", "a/#/b"], "whole levels"),
+        (["ls", "host", "--token-file", "none"], "cannot read the token file"),
+        (["ls", "a..b:7071", "--token-file", "token"], "is not HOST:PORT"),
+        (["ls", "a-file"], "cannot read the spool folder a-file: Not a directory"),
+        (["ls", "x" * 300], "File name too long"),
+        *(([command, "odd"], "cannot read odd/north/pos: Is a directory") for command in ("ls", "cat", "verify")),
+        *(([command, "odd/north"], "cannot read odd/north/pos: Is a directory") for command in ("ls", "cat", "verify")),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, arguments, line):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "token").write_text("0123456789abcdef\n")
+    (tmp_path / "a-file").touch()
+    if "odd" in arguments[1]:
+        (tmp_path / "odd" / "north" / "pos").mkdir(parents=True)
+    assert run(["spool", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and line in err

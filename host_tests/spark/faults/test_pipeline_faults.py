@@ -1,0 +1,114 @@
+"""The pipeline where something is broken: it stops with a clear line, and goes on without loss once that is mended."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from pathlib import Path
+
+import pytest
+from proof.chain import Chain, until
+from proof.fleet import Fleet
+from proof.needs import needs_java
+from proof.oracle import Oracle, Tally
+from spark_helpers import publish_packet
+
+from spark_ingest.spool.writer import Spool
+
+_GROUP = 100
+# What Java says before anything of ours runs, and progress.
+_OTHERS = ("WARNING: Using incubator modules", "ready", "ingest ")
+
+
+class Story:
+    """A spool that grows between one fault and the next, and a pipeline that is started to meet it."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.fleet = Fleet("made", 1)
+        self.grow()
+
+    def grow(self) -> None:
+        """What a collector would add."""
+        with Spool(self.chain.spool / "north") as spool:
+            messages = [self.fleet.next() for _ in range(_GROUP)] + self.fleet.rest()
+            packets = [publish_packet(*message, number) for number, message in enumerate(messages, 1)]
+            spool.append(b"".join(packets), len(packets), time.time_ns() // 1_000_000)
+
+    def stops(self, *texts: str) -> None:
+        """Start the pipeline: it ends with an error, and says why in one line, the last, that holds `texts`."""
+        code, lines = self._run()
+        assert code in (1, 2), lines
+        # A full disk makes a thread of delta-rs say more, before.
+        assert [line for line in lines if line.startswith("pipeline: ")] == lines[-1:], lines
+        assert not any("Traceback" in line for line in lines), "\n".join(lines)
+        assert all(text in lines[-1] for text in texts), lines[-1]
+
+    def goes_on(self, *, last: bool = False) -> None:
+        """Start the pipeline: it reads what there is, and the spool grows again."""
+        assert self._run() == (0, [])
+        if not last:
+            self.grow()
+
+    def _run(self) -> tuple[int | None, list[str]]:
+        self.chain.start_pipeline("--once")
+        life = self.chain.pipeline
+        assert life is not None
+        until(lambda: life.code() is not None, "the pipeline ends")
+        return life.code(), [line for line in life.told().splitlines() if not line.startswith(_OTHERS)]
+
+    def assert_nothing_lost(self) -> None:
+        tally = Tally()
+        Oracle(self.chain.spool, self.chain.tables, [self.fleet.published], tally).count()
+        assert tally.failures == []
+
+
+@pytest.fixture
+def story(tmp_path: Path):
+    with Chain(tmp_path, random.Random(1)) as chain:
+        yield Story(chain)
+
+
+# A start of Spark for each fault: half a minute on two quiet cores.
+pytestmark = [needs_java, pytest.mark.timeout(900)]
+
+
+def test_a_full_disk_below_the_checkpoint_and_then_the_tables(story: Story, disk) -> None:
+    checkpoint, tables = disk("checkpoint"), disk("tables")
+    story.goes_on()
+    checkpoint.fill()
+    story.stops("No space left on device")
+    checkpoint.free()
+    tables.fill()
+    story.stops("No space left on device")
+    tables.free()
+    story.goes_on(last=True)
+    story.assert_nothing_lost()
+
+
+def test_without_permission_then_on_damage_then_with_a_checkpoint_of_another_version(
+    story: Story, obedient: list[str]
+) -> None:
+    chain = story.chain
+    chain.prefix = obedient
+    story.goes_on()
+    log = chain.tables / "silver" / "_delta_log"
+    log.chmod(0o500)
+    story.stops("ermission denied")
+    log.chmod(0o700)
+    chain.checkpoint.chmod(0o500)
+    story.stops("cannot write to", "Permission denied")
+    chain.checkpoint.chmod(0o700)
+    segment = max(path for path in (chain.spool / "north").glob("*.seg") if path.stat().st_size)
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    story.stops(str(segment))
+    segment.write_bytes(whole)
+    version = chain.checkpoint / "umqtt" / "version.json"
+    mine = version.read_text()
+    version.write_text(json.dumps(json.loads(mine) | {"format": 99}))
+    story.stops("of another version", "new --checkpoint")
+    version.write_text(mine)
+    story.goes_on(last=True)
+    story.assert_nothing_lost()

@@ -1,0 +1,147 @@
+"""A fleet's messages with everything that goes wrong, written bit by bit, and gold as rows to compare."""
+
+import json
+import random
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from spark_helpers import RECEIVED_MS
+
+from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter
+from spark_ingest.pipeline.gold import STAGES, Gold
+from spark_ingest.pipeline.rebuild import rebuild
+from spark_ingest.source.rows import ARROW_SCHEMA
+
+QUERY = "0b7e"
+GOLD = ("devices", "windows", "boots", "gaps", "traffic", "alerts")
+SECOND = 1000
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def telemetry(device: str, boot: str, seq: int, ts: int | None, up: int | None, **metrics: float) -> tuple[str, bytes]:
+    content = {"v": 1, "id": device, "boot": boot, "seq": seq, "ts": ts, "up": up, "m": metrics}
+    return f"fleet/{device}/telemetry", json.dumps(content).encode()
+
+
+def table_of(messages: list[tuple[str, bytes, int]], start: int = 0) -> pa.Table:
+    """Messages (topic, payload, received ms) as a micro-batch."""
+    rows = [
+        {
+            "topic": topic,
+            "payload": payload,
+            "received_ts": datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=received),
+            "qos": 1,
+            "retain": False,
+            "dup": False,
+            "collector": "north",
+            "spool": "00" * 16,
+            "segment": 0,
+            "position": start + i,
+        }
+        for i, (topic, payload, received) in enumerate(messages)
+    ]
+    return pa.Table.from_pylist(rows, schema=ARROW_SCHEMA).select(MESSAGE_COLUMNS)
+
+
+def fleet(seed: int) -> list[pa.Table]:
+    """Micro-batches over some hours: late, shuffled, repeated, corrupt, clockless and conflicting messages, resets,
+    silences, announced drops and gaps."""
+    rng = random.Random(seed)
+    sent: list[tuple[str, bytes, int]] = []
+    for d in range(6):
+        device, at = f"d{d}", RECEIVED_MS + rng.randrange(60 * SECOND)
+        for b in range(rng.randrange(1, 7)):
+            boot, booted = f"{b}-{d:x}", at
+            clock_from = rng.choice([0, 0, 3, 8, 10**9])
+            status = {
+                "online": True,
+                "boot": boot,
+                "fw": f"0.{b}",
+                "reason": "boot",
+                "cause": rng.choice(["power", "wdt"]),
+            }
+            sent.append((f"fleet/{device}/status", json.dumps(status).encode(), at))
+            for seq in range(rng.randrange(1, 40)):
+                at += rng.choice([SECOND, 20 * SECOND, 20 * SECOND, 1200 * SECOND])
+                ts = at if seq >= clock_from else rng.choice([None, 0, 946684800000])
+                up = None if rng.random() < 0.05 else at - booted
+                received = at + (rng.randrange(3 * 3600 * SECOND) if rng.random() < 0.1 else rng.randrange(SECOND))
+                values = {"mem_free": 100_000 * 0.9**seq, "t": rng.uniform(-5, 30), "rssi": -60.0 - rng.randrange(9)}
+                if rng.random() > 0.06:
+                    payload = telemetry(device, boot, seq, ts, up, **values)
+                    sent.append((*payload, received))
+                    if rng.random() < 0.1:
+                        sent.append((*payload, received + rng.randrange(3600 * SECOND)))
+                    if rng.random() < 0.02:
+                        sent.append((*telemetry(device, boot, seq, ts, up, t=99.0), received + 5))
+                elif rng.random() < 0.4:
+                    log = {
+                        "level": "warning",
+                        "text": "dropped",
+                        "boot": boot,
+                        "dropped_seq": [[seq, seq + rng.randrange(2)]],
+                    }
+                    sent.append((f"fleet/{device}/log", json.dumps(log).encode(), received))
+        sent.append((f"fleet/{device}/status", b'{"online":false,"reason":"connection lost"}', at + SECOND))
+    sent += [("fleet/d0/telemetry", b"corrupt %d" % i, RECEIVED_MS + rng.randrange(10**7)) for i in range(5)]
+    sent.sort(key=lambda message: message[2])
+    batches, start = [], 0
+    while start < len(sent):
+        size = rng.choice([1, 5, 40, 150])
+        batches.append(table_of(sent[start : start + size], start))
+        start += size
+    return batches
+
+
+def written(folder: Path, batches: list[pa.Table], rng: random.Random, kill: bool = True) -> None:
+    """Micro-batches, each replayed now and then, with updates of gold between them that are killed now and then."""
+    dying = {"stage": ""}
+
+    def on_stage(stage: str) -> None:
+        if stage == dying["stage"]:
+            raise Killed(stage)
+
+    writer = BatchWriter(folder, folder / "state", report=lambda _line: None)
+    gold = Gold(folder, on_stage=on_stage)
+    for batch_id, batch in enumerate(batches):
+        writer.write(batch, batch_id, QUERY)
+        if rng.random() < 0.3:
+            writer = BatchWriter(folder, folder / "state", report=lambda _line: None)
+            writer.write(batch, batch_id, QUERY)
+        while rng.random() < 0.4:
+            dying["stage"] = rng.choice([*STAGES, "", ""]) if kill else ""
+            try:
+                gold.update()
+            except Killed:
+                gold = Gold(folder, on_stage=on_stage)
+    dying["stage"] = ""
+    gold.update()
+
+
+def rows_of(folder: Path) -> dict[str, list[tuple]]:
+    """Every gold table, rows in order, numbers to nine digits: the last bits of a sum depend on its order."""
+
+    def plain(value: object) -> object:
+        return float(f"{value:.9g}") if isinstance(value, float) else value
+
+    tables = {}
+    for name in GOLD:
+        rows = DeltaTable(str(folder / "gold" / name)).to_pyarrow_table().to_pylist()
+        tables[name] = sorted((tuple(map(plain, row.values())) for row in rows), key=repr)
+    return tables
+
+
+def assert_law(folder: Path, seed: int) -> dict[str, list[tuple]]:
+    bit_by_bit = rows_of(folder)
+    rebuild(folder)
+    anew = rows_of(folder)
+    for name in GOLD:
+        extra = [row for row in bit_by_bit[name] if row not in anew[name]]
+        lacking = [row for row in anew[name] if row not in bit_by_bit[name]]
+        assert bit_by_bit[name] == anew[name], f"seed {seed}, {name}: gathered {extra[:3]}, anew {lacking[:3]}"
+    return anew

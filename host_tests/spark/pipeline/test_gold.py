@@ -1,0 +1,195 @@
+"""Gold's law: whatever arrives how, and wherever an update is killed, it equals one pass over what bronze has."""
+
+import json
+import random
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from deltalake import DeltaTable
+from gold_fleet import GOLD, QUERY, SECOND, assert_law, fleet, rows_of, table_of, telemetry, written
+from spark_helpers import RECEIVED_MS
+
+from spark_ingest.errors import IngestError
+from spark_ingest.pipeline import gold as gold_module
+from spark_ingest.pipeline import upkeep as pipeline_upkeep
+from spark_ingest.pipeline.batch import BatchWriter
+from spark_ingest.pipeline.gold import Gold
+from spark_ingest.pipeline.gold_state import State
+from spark_ingest.pipeline.pipeline import PipelineConfig
+from spark_ingest.tables import changes, upkeep
+
+
+@pytest.mark.parametrize("run", range(3))
+def test_gold_gathered_bit_by_bit_and_killed_equals_one_pass_over_bronze(tmp_path, run):
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    written(tmp_path, fleet(seed), random.Random(seed))
+    tables = assert_law(tmp_path, seed)
+    assert all(tables[name] for name in GOLD if name not in ("gaps", "alerts"))
+
+
+def test_an_anchor_that_is_not_applied_to_earlier_readings_is_caught(tmp_path, monkeypatch):
+    """Planted: windows keep what they have when a boot's clock becomes known."""
+    nothing = gold_module._none_replaced(), gold_module.SCHEMAS["gold/windows"].empty_table()
+    monkeypatch.setattr(Gold, "_moved", lambda *_arguments: nothing)
+    write(tmp_path, [clockless(seq, 20 * SECOND * seq) for seq in range(3)], [set_clock(3, 600 * SECOND)])
+    with pytest.raises(AssertionError, match="windows"):
+        assert_law(tmp_path, 0)
+
+
+def test_silences_that_late_readings_do_not_end_are_caught(tmp_path, monkeypatch):
+    """Planted: a silence once noted stays."""
+    monkeypatch.setattr(State, "_split_silence", lambda *_arguments: None)
+    early, late = set_clock(0, 0), set_clock(2, 3600 * SECOND)
+    write(tmp_path, [early, late], [set_clock(1, 1800 * SECOND)])
+    with pytest.raises(AssertionError, match="alerts"):
+        assert_law(tmp_path, 0)
+
+
+def test_compaction_and_replays_count_nothing_twice(tmp_path):
+    batches = fleet(5)[:20]
+    half = len(batches) // 2
+    writer, gold = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None), Gold(tmp_path)
+    for batch_id, batch in enumerate(batches):
+        writer.write(batch, batch_id, QUERY)
+        if batch_id in (half, half + 1):
+            upkeep.compact(tmp_path)
+            gold.update()
+    gold.update()
+    assert not gold.update(), "nothing new"
+    assert_law(tmp_path, 5)
+
+
+def test_compacted_rows_that_count_as_new_are_caught(tmp_path, monkeypatch):
+    """Planted: every file that a commit names holds new rows."""
+
+    def all_of(actions):
+        return [changes.unquote(action["add"]["path"]) for action in actions if "add" in action]
+
+    monkeypatch.setattr(changes, "_added", all_of)
+    with pytest.raises(AssertionError):
+        test_compaction_and_replays_count_nothing_twice(tmp_path)
+
+
+def test_files_that_vacuum_removed_before_gold_read_them_are_counted_from_the_whole_table(tmp_path):
+    batches = fleet(6)[:20]
+    writer, gold = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None), Gold(tmp_path)
+    writer.write(batches[0], 0, QUERY)
+    gold.update()
+    for batch_id, batch in enumerate(batches[1:], 1):
+        writer.write(batch, batch_id, QUERY)
+    upkeep.compact(tmp_path)
+    for name in ("silver", "duplicates", "quarantine", "status", "logs"):
+        table = DeltaTable(str(tmp_path / name))
+        table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    gold.update()
+    assert_law(tmp_path, 6)
+
+
+def clockless(seq: int, up: int) -> tuple[str, bytes, int]:
+    """A reading received an hour after its boot, whose clock was not set."""
+    return (*telemetry("a", "1-x", seq, None, up, t=float(seq)), RECEIVED_MS + 3600 * SECOND)
+
+
+def set_clock(seq: int, at: int) -> tuple[str, bytes, int]:
+    """A reading taken and received `at` milliseconds after the boot."""
+    return (*telemetry("a", "1-x", seq, RECEIVED_MS + at, at, t=float(seq)), RECEIVED_MS + at)
+
+
+def write(folder, *batches):
+    """Each batch with an update of gold after it."""
+    writer, gold, start = BatchWriter(folder, folder / "state"), Gold(folder), 0
+    for batch_id, messages in enumerate(batches):
+        writer.write(table_of(messages, start), batch_id, QUERY)
+        gold.update()
+        start += len(messages)
+
+
+def test_a_later_anchor_moves_earlier_readings_to_when_they_were_taken(tmp_path):
+    write(tmp_path, [clockless(seq, 20 * SECOND * seq) for seq in range(3)])
+    hour = datetime.fromtimestamp(RECEIVED_MS / 1000, UTC) + timedelta(hours=1)
+    (window,) = rows_of(tmp_path)["windows"]
+    assert window[1] == hour - timedelta(minutes=hour.minute % 5, seconds=hour.second, microseconds=hour.microsecond)
+    assert window[2:4] == ("t", 3)
+    write(tmp_path, [clockless(seq, 20 * SECOND * seq) for seq in range(3)], [set_clock(3, 60 * SECOND)])
+    windows = rows_of(tmp_path)["windows"]
+    assert sum(window[3] for window in windows) == 4
+    assert max(window[1] for window in windows) < hour - timedelta(minutes=30)
+    (boot,) = rows_of(tmp_path)["boots"]
+    assert boot[-2:] == (RECEIVED_MS * 1000, "anchor")
+
+
+def test_gaps_are_filled_by_late_readings_and_explained_by_announcements(tmp_path):
+    log = {"level": "warning", "text": "2 readings dropped", "boot": "1-x", "dropped_seq": [[3, 4], [9, 9]]}
+    announced = ("fleet/a/log", json.dumps(log).encode(), RECEIVED_MS + 9 * SECOND)
+    write(tmp_path, [set_clock(0, 0), set_clock(8, 8 * SECOND)], [announced, set_clock(2, 2 * SECOND)])
+    gaps = [row[2:7] for row in rows_of(tmp_path)["gaps"]]
+    assert gaps == [(1, 1, 1, False, True), (3, 4, 2, True, False), (5, 7, 3, False, True), (9, 9, 1, True, False)]
+    (device,) = DeltaTable(str(tmp_path / "gold" / "devices")).to_pyarrow_table().to_pylist()
+    assert (device["missing"], device["dropped_announced"], device["open_gaps"], device["health"]) == (4, 3, 2, "gaps")
+
+
+def dropped(boot: str, *ranges: list[int], device: str = "a") -> tuple[str, bytes, int]:
+    """An announcement of readings that never come."""
+    log = {"level": "warning", "text": "dropped", "boot": boot, "dropped_seq": ranges}
+    return f"fleet/{device}/log", json.dumps(log).encode(), RECEIVED_MS
+
+
+def test_counts_that_no_column_holds_end_at_the_largest_one_that_it_does(tmp_path):
+    everything, most = [0, 2**63 - 1], 2**63 - 1
+    write(tmp_path, [dropped("1-x", everything), dropped("2-x", everything), set_clock(0, 0)])
+    assert [row[4] for row in rows_of(tmp_path)["gaps"]] == [most, most]
+    (device,) = DeltaTable(str(tmp_path / "gold" / "devices")).to_pyarrow_table().to_pylist()
+    assert (device["missing"], device["dropped_announced"], device["open_gaps"]) == (0, most, 0)
+    highest = [(*telemetry("b", f"{n}-x", most, RECEIVED_MS, 5, t=1.0), RECEIVED_MS) for n in range(3)]
+    write(tmp_path / "b", highest)
+    (device,) = DeltaTable(str(tmp_path / "b" / "gold" / "devices")).to_pyarrow_table().to_pylist()
+    assert (device["missing"], device["open_gaps"], device["health"]) == (most, 3, "gaps")
+
+
+def test_gold_that_cannot_be_updated_is_said_once_and_tried_again_while_silver_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline_upkeep, "_AGAIN_S", 0)
+    writer = BatchWriter(tmp_path, tmp_path / "state")
+    writer.write(table_of([set_clock(0, 0)]), 0, QUERY)
+    lines: list[str] = []
+    config = PipelineConfig(None, tmp_path, tmp_path, gold_interval_s=0)
+    upkeep = pipeline_upkeep.Upkeep(config, on_stage=lambda _stage: None, report=lines.append)
+    with monkeypatch.context() as broken:
+        broken.setattr(gold_module, "whole_tables", lambda *_arguments: int("no number"))
+        for batch_id in (1, 2):
+            upkeep.step()
+            writer.write(table_of([set_clock(batch_id, 0)], batch_id), batch_id, QUERY)
+        (line,) = lines
+        assert line.startswith("gold is not up to date and will be tried again: invalid literal")
+        with pytest.raises(IngestError, match="gold is not up to date, silver is: invalid literal"):
+            upkeep.finish()
+    upkeep.step()
+    (boot,) = rows_of(tmp_path)["boots"]
+    assert boot[7] == 3 and len(lines) == 1
+
+
+def test_alerts_have_a_beginning_and_while_they_last_no_end(tmp_path):
+    boots = [(*telemetry("b", f"{n}-x", 0, RECEIVED_MS + n * SECOND, 0), RECEIVED_MS + n * SECOND) for n in range(6)]
+    memory = [
+        (*telemetry("m", "1-x", n, RECEIVED_MS + n * 600 * SECOND, 0, mem_free=100_000.0 - 9000 * n), at)
+        for n in range(8)
+        for at in [RECEIVED_MS + n * 600 * SECOND]
+    ]
+    gap = [set_clock(0, 0), set_clock(500, 500 * SECOND), set_clock(501, 7000 * SECOND)]
+    write(tmp_path, sorted(boots + memory + gap, key=lambda message: message[2]))
+    found = {(row[0], row[1], row[3] is None) for row in rows_of(tmp_path)["alerts"]}
+    assert found == {
+        ("a", "gap", True),
+        ("a", "offline", False),
+        ("b", "offline", True),
+        ("b", "reboot_loop", False),
+        ("m", "memory_falling", True),
+        ("m", "offline", True),
+    }
+    assert {row[0]: row[1] for row in rows_of(tmp_path)["devices"]} == {"a": "gaps", "b": "offline", "m": "offline"}
+
+
+def test_gold_is_empty_and_whole_before_anything_came(tmp_path):
+    BatchWriter(tmp_path, tmp_path / "state")
+    assert not Gold(tmp_path).update()
+    assert all(rows == [] for rows in rows_of(tmp_path).values())

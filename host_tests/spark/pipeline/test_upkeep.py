@@ -1,0 +1,338 @@
+"""Upkeep of the tables: no row changes that was not meant to, beside a pipeline or with it at rest."""
+
+import contextlib
+import io
+import json
+import random
+import re
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from gold_fleet import QUERY, fleet, rows_of, table_of, telemetry, written
+from spark_helpers import RECEIVED_MS
+from umqtt_kit import __main__ as umqtt
+
+from spark_ingest.errors import UsageError
+from spark_ingest.lock import FolderLock
+from spark_ingest.pipeline.batch import BatchWriter
+from spark_ingest.pipeline.gold import Gold
+from spark_ingest.pipeline.process import require_checkpoint, require_whole
+from spark_ingest.pipeline.rebuild import rebuild
+from spark_ingest.tables.changes import LogGone, appended
+from spark_ingest.tables.delta import Delta, transactions
+from spark_ingest.tables.schemas import SCHEMAS
+from spark_ingest.tables.upkeep import SmallFiles, compact, listed, retain, vacuum
+
+BELOW_GOLD = ("bronze", "silver", "quarantine", "duplicates", "status", "logs")
+
+
+MESSAGES = pa.concat_tables(fleet(1))
+BATCHES = [MESSAGES.slice(start, 40) for start in range(0, MESSAGES.num_rows, 40)]
+WRITTEN = len(BATCHES) - 5
+
+
+def content(folder: Path, name: str) -> list[str]:
+    return sorted(map(repr, DeltaTable(str(folder / name)).to_pyarrow_table().to_pylist()))
+
+
+def contents(folder: Path) -> dict[str, list[str]]:
+    """The tables below gold. How silver placed readings without a clock depends on the micro-batch they came in."""
+    found = {name: content(folder, name) for name in BELOW_GOLD if name != "silver"}
+    silver = DeltaTable(str(folder / "silver")).to_pyarrow_table().drop_columns(["event_ts", "event_ts_from"])
+    return found | {"silver": sorted(map(repr, silver.to_pylist()))}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    written(folder, BATCHES[:WRITTEN], random.Random(1), kill=False)
+    return folder
+
+
+@pytest.fixture
+def tables(made, tmp_path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "tables"))
+
+
+def test_compaction_and_vacuum_leave_every_row_and_fewer_files(tables):
+    before = {name: content(tables, name) for name in SCHEMAS}
+    versions = {name: transactions(tables / name) for name in BELOW_GOLD}
+    done = {one.name: one for one in compact(tables)}
+    assert done["silver"].files_after < done["silver"].files_before
+    assert vacuum(tables, keep_hours=1, dry_run=True)["silver"] == 0, "too young"
+    assert vacuum(tables, keep_hours=0)["silver"] > 0
+    assert {name: content(tables, name) for name in SCHEMAS} == before
+    assert {name: transactions(tables / name) for name in BELOW_GOLD} == versions, "a replay is still known as one"
+    assert {one.name: one.rows for one in listed(tables)} == {name: len(before[name]) for name in SCHEMAS}
+
+
+def test_small_files_are_joined_while_a_pipeline_appends(tables):
+    rows = content(tables, "silver")
+    lines: list[str] = []
+    small = SmallFiles(tables, lines.append, most=5)
+    small.step()
+    before = len(DeltaTable(str(tables / "silver")).file_uris())
+    writer = BatchWriter(tables, tables / "state", report=lambda _line: None)
+    for batch_id in range(WRITTEN, len(BATCHES)):
+        writer.write(BATCHES[batch_id], batch_id, QUERY)
+    while small.step():
+        pass
+    assert not lines
+    assert set(rows) <= set(content(tables, "silver"))
+    assert len(DeltaTable(str(tables / "silver")).file_uris()) < before
+
+
+def test_a_rebuild_gives_the_same_rows_and_a_replay_after_it_adds_none(tables):
+    before, gold = contents(tables), rows_of(tables)
+    rebuild(tables)
+    assert contents(tables) == before
+    assert rows_of(tables) == gold
+    writer = BatchWriter(tables, tables / "state", report=lambda _line: None)
+    writer.write(BATCHES[WRITTEN - 1], WRITTEN - 1, QUERY)
+    assert contents(tables) == before
+
+
+def test_a_micro_batch_that_only_bronze_had_is_in_silver_once_after_a_rebuild_and_its_replay(tables):
+    class Stop(Exception):
+        pass
+
+    def stop(stage: str) -> None:
+        if stage == "bronze committed":
+            raise Stop
+
+    batch = BATCHES[WRITTEN], WRITTEN, QUERY
+    with pytest.raises(Stop):
+        BatchWriter(tables, tables / "state", on_stage=stop).write(*batch)
+    rebuild(tables)
+    after = content(tables, "silver")
+    BatchWriter(tables, tables / "state", report=lambda _line: None).write(*batch)
+    assert content(tables, "silver") == after
+    identities = [re.findall(r"'(?:device_id|boot|seq)': ([^,]+)", row)[:3] for row in after]
+    assert len(identities) == len(set(map(tuple, identities)))
+
+
+def test_a_rebuild_that_was_broken_off_is_repeated_before_a_pipeline_runs(tables, monkeypatch):
+    monkeypatch.setattr("spark_ingest.pipeline.rebuild.judge", lambda *_arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        rebuild(tables)
+    with pytest.raises(UsageError, match="was broken off: run umqtt tables rebuild"):
+        require_whole(tables)
+    monkeypatch.undo()
+    rebuild(tables)
+    require_whole(tables)
+
+
+def test_a_rebuild_reads_bronze_to_its_end_before_anything_goes(tables):
+    before = contents(tables) | rows_of(tables)
+    file = max((tables / "bronze").rglob("*.parquet"))
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    error = run("rebuild", "--tables", tables, code=1)
+    assert "nothing was changed" in error and error.count("\n") == 1
+    file.write_bytes(whole)
+    assert contents(tables) | rows_of(tables) == before
+    require_whole(tables)
+    shutil.rmtree(tables / "bronze")
+    assert "nothing was changed" in run("rebuild", "--tables", tables, code=1)
+    assert not (tables / "bronze").exists() and len(content(tables, "silver")) == len(before["silver"])
+
+
+def test_gold_is_counted_anew_only_from_tables_that_can_be_read(tables):
+    gold = rows_of(tables)
+    file = max((tables / "silver").rglob("*.parquet"))
+    whole = file.read_bytes()
+    file.write_bytes(b"")
+    assert "nothing was changed" in run("rebuild", "--gold-only", "--tables", tables, code=1)
+    assert rows_of(tables) == gold
+    file.write_bytes(whole)
+    run("rebuild", "--gold-only", "--tables", tables)
+    assert rows_of(tables) == gold
+
+
+@pytest.mark.parametrize("broken", ["forget", "rebuild --gold-only"])
+def test_a_command_that_was_broken_off_is_repeated_before_any_other_and_before_a_pipeline(
+    tables, monkeypatch, tmp_path, broken
+):
+    whole = Path(shutil.copytree(tables, tmp_path / "whole"))
+    command = [*broken.split(), *(["d'1"] if broken == "forget" else [])]
+    monkeypatch.setattr(Gold, "update", lambda *_arguments: 1 / 0)
+    assert "ZeroDivisionError" in run(*command, "--tables", tables, code=70)
+    again = "was broken off: run umqtt tables " + ("forget 'd'\"'\"'1'" if broken == "forget" else broken)
+    with pytest.raises(UsageError, match=re.escape(f"{again} --tables {tables} again")):
+        require_whole(tables)
+    monkeypatch.undo()
+    for other in (["rebuild"], ["retain", "--days", "9"], ["forget", "d2"]):
+        assert again in run(*other, "--tables", tables, code=2)
+    for folder in (tables, whole):
+        run(*command, "--tables", folder)
+    require_whole(tables)
+    assert rows_of(tables) == rows_of(whole)
+
+
+def test_who_is_forgotten_is_told_by_the_record_and_not_by_the_topic(tmp_path):
+    def reading(topic: str, device: str, seq: int, value: float = 1.0) -> tuple[str, bytes, int]:
+        return (topic, telemetry(device, "1-x", seq, None, None, t=value)[1], RECEIVED_MS)
+
+    escaped = reading("site/a/telemetry", "gone", 3)[1].replace(b"gone", b"\\u0067one")
+    messages = [
+        reading("fleet/gone/telemetry", "gone", 0),
+        reading("elsewhere", "gone", 1),
+        reading("elsewhere", "gone", 1),
+        reading("fleet/kept/telemetry", "gone", 1, 2.0),
+        ("site/a/telemetry", escaped, RECEIVED_MS),
+        ("fleet/gone/telemetry", b"corrupt", RECEIVED_MS),
+        ("fleet/gone/telemetry", b'{"id":"gone","seq":-1}', RECEIVED_MS),
+        ("fleet/gone/log", b'{"text":"x"}', RECEIVED_MS),
+        ("fleet/gone/status", b"[]", RECEIVED_MS),
+        ("fleet/gone/status", b'{"online":true,"id":"kept"}', RECEIVED_MS),
+    ]
+    others = [
+        reading("fleet/gone/telemetry", "kept", 0),
+        reading("fleet/gone/telemetry", "kept", 0, 2.0),
+        ("fleet/kept/telemetry", b"of gone, corrupt", RECEIVED_MS),
+        ("fleet/kept/log", b'{"text":"gone"}', RECEIVED_MS),
+        ("gone", b"corrupt", RECEIVED_MS),
+    ]
+    for folder, sent in ((tmp_path / "both", messages + others), (tmp_path / "others", others)):
+        BatchWriter(folder, folder / "state").write(table_of(sent), 0, QUERY)
+    removed = json.loads(run("forget", "gone", "--tables", tmp_path / "both", "--json"))
+    assert {name: count["rows removed"] for name, count in removed.items()} == {
+        "bronze": len(messages),
+        "silver": 3,
+        "quarantine": 4,
+        "duplicates": 1,
+        "status": 1,
+        "logs": 1,
+    }
+    for name in BELOW_GOLD:
+        left, expected = (
+            DeltaTable(str(tmp_path / folder / name)).to_pyarrow_table().drop_columns(["position"]).to_pylist()
+            for folder in ("both", "others")
+        )
+        assert sorted(map(repr, left)) == sorted(map(repr, expected)), name
+
+
+def test_a_device_that_is_forgotten_is_in_no_table_and_the_others_are_whole(tables):
+    others = [row for row in content(tables, "silver") if "'device_id': 'd1'" not in row]
+    result = run("forget", "d1", "--tables", tables, "--json")
+    assert json.loads(result)["silver"]["rows removed"] > 0
+    vacuum(tables, keep_hours=0)
+    for name in SCHEMAS:
+        rows = content(tables, name)
+        assert not [row for row in rows if "'d1'" in row or "fleet/d1/" in row], name
+    assert content(tables, "silver") == others
+    assert not [path for path in tables.rglob("*.parquet") if b"fleet/d1/" in path.read_bytes()]
+
+
+def test_retention_removes_whole_days_and_gold_keeps_what_it_counted(tables):
+    later = table_of([(*telemetry("z", "1-z", 0, None, None, t=1.0), RECEIVED_MS + 3 * 86_400_000)], 10**6)
+    BatchWriter(tables, tables / "state", report=lambda _line: None).write(later, WRITTEN, QUERY)
+    Gold(tables).update()
+    devices = content(tables, "gold/devices")
+    retain(tables, 2, datetime.fromtimestamp(RECEIVED_MS / 1000, UTC) + timedelta(days=4))
+    assert [row["device_id"] for row in DeltaTable(str(tables / "silver")).to_pyarrow_table().to_pylist()] == ["z"]
+    assert len(content(tables, "gold/windows")) == 1
+    assert not Gold(tables).update(), "a removal is nothing new"
+    assert content(tables, "gold/devices") == devices
+
+
+def test_what_retention_removed_does_not_come_back_with_a_new_checkpoint(tmp_path):
+    days = [RECEIVED_MS + day * 86_400_000 for day in range(4)]
+    messages = []
+    for day, at in enumerate(days):
+        messages += [(*telemetry("a", "1-x", 10 * day + i, at, i, t=1.0), at + i * 3_600_000) for i in range(9)]
+        messages += [("fleet/a/status", b'{"online":true,"boot":"1-x"}', at), ("fleet/a/log", b'{"text":"x"}', at)]
+        messages += [("x", b"corrupt", at), ("x", b"corrupt", at + 5 * 3_600_000), (*messages[-11][:2], at)]
+        messages.append((*messages[0][:2], at))
+    batches = [table_of(messages[start : start + 17], start) for start in range(0, len(messages), 17)]
+
+    def read(query: str) -> None:
+        writer = BatchWriter(tmp_path, tmp_path / query, report=lambda _line: None)
+        for batch_id, batch in enumerate(batches):
+            writer.write(batch, batch_id, query)
+        Gold(tmp_path).update()
+
+    read("first")
+    now = datetime.fromtimestamp(days[3] / 1000, UTC) + timedelta(hours=3)
+    for keep in (2, 1):
+        removed = retain(tmp_path, keep, now)
+        assert removed["bronze"] == sum(removed[name] for name in BELOW_GOLD[1:])
+        kept = contents(tmp_path) | rows_of(tmp_path)
+        read(f"after {keep}")
+        after = contents(tmp_path) | rows_of(tmp_path)
+        for name, rows in kept.items():
+            assert (name, [row for row in after[name] if row not in rows]) == (name, [])
+            assert after[name] == rows
+    batches.append(table_of([(*telemetry("a", "1-x", 99, None, None, t=1.0), days[0])], 10**6))
+    read("late")
+    assert any("'seq': 99" in row for row in content(tmp_path, "silver")), "not read before, so not removed"
+    rebuild(tmp_path)
+    read("after a rebuild")
+    assert len(content(tmp_path, "bronze")) == len(kept["bronze"]) + 1
+
+
+def test_a_column_that_an_older_table_lacks_is_added_and_its_rows_read_as_null(tmp_path):
+    new = SCHEMAS["silver"]
+    old = pa.schema([field for field in new if field.name != "extra"])
+    Delta(tmp_path / "silver", old, "received_date")
+    writer = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None)
+    for batch_id, batch in enumerate(BATCHES[:3]):
+        writer.write(batch, batch_id, QUERY)
+    table = DeltaTable(str(tmp_path / "silver")).to_pyarrow_table()
+    assert set(table.column_names) == set(new.names) and table.num_rows > 0
+
+
+def test_rows_since_a_version_are_told_until_the_log_of_it_is_gone(tables):
+    silver = tables / "silver"
+    newest = appended(silver, None)
+    assert appended(silver, newest.version) == (silver, newest.version, [])
+    since = appended(silver, 2)
+    assert since.version == newest.version and 0 < len(since.files) < len(newest.files)
+    DeltaTable(str(silver)).create_checkpoint()
+    for version in range(newest.version + 1):
+        (silver / "_delta_log" / f"{version:020d}.json").unlink()
+    with pytest.raises(LogGone):
+        appended(silver, 2)
+
+
+def test_only_one_process_writes_the_tables(tables):
+    with FolderLock(tables, "--tables", "a pipeline"):
+        for command in (["rebuild"], ["retain", "--days", "9"], ["forget", "d1"]):
+            error = run(*command, "--tables", tables, code=2)
+            assert "in use by a pipeline (process" in error and error.count("\n") == 1
+        assert "silver" in run("ls", "--tables", tables)
+        assert "silver" in run("compact", "--tables", tables)
+    with FolderLock(tables, "--tables", "a pipeline"):
+        pass
+
+
+def test_a_folder_without_tables_is_one_line_and_exit_code_2(tmp_path):
+    assert "there are no tables in" in run("ls", "--tables", tmp_path, code=2)
+
+
+def test_a_checkpoint_of_another_version_or_of_other_tables_is_refused(tmp_path):
+    require_checkpoint(tmp_path, "silver-1")
+    require_checkpoint(tmp_path, "silver-1")
+    with pytest.raises(UsageError, match="belongs to other tables; give a new --checkpoint"):
+        require_checkpoint(tmp_path, "silver-2")
+    version = tmp_path / "umqtt" / "version.json"
+    for damage in (b"", b"[]", b'{"format":3,"silver":"silver-1"}'):
+        version.write_bytes(damage)
+        with pytest.raises(UsageError, match="of another version"):
+            require_checkpoint(tmp_path, "silver-1")
+    version.unlink()
+    (tmp_path / "metadata").touch()
+    with pytest.raises(UsageError, match="of an older version"):
+        require_checkpoint(tmp_path, "silver-1")
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    """``umqtt tables`` with these arguments: what it printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        assert umqtt.run(["tables", *map(str, arguments)]) == code, printed.getvalue()
+    return printed.getvalue()

@@ -1,0 +1,257 @@
+"""Broker, collector and pipeline as processes that can be killed at any moment and are started again."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import spark_helpers
+from spark_helpers import alive, children, status
+
+from . import mistakes
+
+PATIENCE_S = 300.0
+# Several starts of Spark compete for the cores.
+until = partial(spark_helpers.until, timeout=PATIENCE_S)
+# Micro-batches one after the other: a kill at a random moment then falls into one.
+_INTERVAL_MS = 50
+_GOLD_INTERVAL_S = 0.5
+_MOST_IN_VAIN = 5
+SPARK_KINDS = ("driver java", "driver python", "worker", "executor")
+
+
+class Life:
+    """One process from its start to its end. Its output goes to `log`, which the lives of one part share."""
+
+    def __init__(self, command: Sequence[object], log: Path, folder: Path) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self._from = output.tell()
+            self._child = subprocess.Popen(
+                [str(each) for each in command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=folder,
+                start_new_session=True,
+            )
+        self.pid = self._child.pid
+
+    def told(self) -> str:
+        """What this life has written so far."""
+        with self.log.open("rb") as text:
+            text.seek(self._from)
+            return text.read().decode(errors="replace")
+
+    def has_said(self, wanted: str) -> bool:
+        """Whether a line begins with `wanted`. Raises AssertionError when it ended without."""
+        if any(line.startswith(wanted) for line in self.told().splitlines()):
+            return True
+        if self._child.poll() is not None:
+            raise AssertionError(f"{self.log.name}: ended before it said {wanted!r}: {self.told()[-500:]}")
+        return False
+
+    def code(self) -> int | None:
+        """The exit code, None while it runs."""
+        return self._child.poll()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._child.kill()
+        self._child.wait(PATIENCE_S)
+
+    def end(self) -> int:
+        """SIGTERM; the exit code."""
+        self._child.terminate()
+        return self._child.wait(PATIENCE_S)
+
+
+class Chain:
+    """The processes over one folder: a broker with its store, a collector with its spool, a pipeline.
+
+    mistake: program text planted in collector and pipeline. master: of Spark, "" for a local one. kills: by kind.
+    failures: what went wrong with a process, in words. collector_options: more of them. prefix: what runs collector
+    and pipeline, as setpriv.
+    """
+
+    def __init__(self, folder: Path, rng: random.Random, *, mistake: str = "", master: str = "") -> None:
+        self.folder = folder
+        self.spool, self.tables, self.checkpoint = folder / "spool", folder / "tables", folder / "checkpoint"
+        self.kills: Counter[str] = Counter()
+        self.collector_options: list[object] = []
+        self.prefix: list[str] = []
+        self.failures: list[str] = []
+        self._rng = rng
+        self._mistake = mistake
+        self._master = master
+        self._in_vain = 0
+        self.port = _free_port()
+        self.broker: Life | None = None
+        self.collector: Life | None = None
+        self.pipeline: Life | None = None
+
+    def __enter__(self) -> Chain:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        for life in (self.pipeline, self.collector, self.broker):
+            if life is not None and life.code() is None:
+                offspring = children(life.pid)
+                life.kill()
+                until(lambda offspring=offspring: not any(map(alive, offspring)), "descendants gone")
+
+    def start_broker(self) -> None:
+        """Start the broker on its store, and wait until it listens."""
+        command = [sys.executable, "-m", "umqtt_broker", "-p", self.port, "--store", self.folder / "broker.db"]
+        self.broker = life = Life(command, self.folder / "broker.log", self.folder)
+        until(lambda: life.has_said("listening on "), "the broker listens")
+
+    def start_collector(self) -> None:
+        """Start the collector; it finds the broker by itself."""
+        self.collector = Life(self.collector_command(), self.folder / "collector.log", self.folder)
+
+    def collector_command(self) -> list[object]:
+        """The collector's command."""
+        command: list[object] = [*self.prefix, *mistakes.command("collector", self._mistake)]
+        command += ["--broker", f"mqtt://127.0.0.1:{self.port}", "--spool", str(self.spool), "--name", "north"]
+        return [*command, "--longest-delay", "0.2", *self.collector_options]
+
+    def await_subscribed(self) -> None:
+        """Wait until the collector's session is subscribed."""
+        assert self.collector is not None
+        life = self.collector
+        until(lambda: life.has_said("subscribed north"), "the collector is subscribed")
+
+    def start_pipeline(self, *more: object, die_at: tuple[str, int] | None = None) -> None:
+        """Start the pipeline, without waiting. die_at: it kills itself at the stage, the N-th time."""
+        command = [*self.prefix, *mistakes.command("pipeline", self._mistake, die_at)]
+        command += ["--spool", str(self.spool), "--tables", str(self.tables), "--checkpoint", str(self.checkpoint)]
+        command += ["--status", str(self.status_path), "--interval-ms", str(_INTERVAL_MS)]
+        command += ["--gold-interval", str(_GOLD_INTERVAL_S)]
+        if self._master:
+            command += ["--master", self._master]
+        self.status_path.unlink(missing_ok=True)
+        self.spool.mkdir(exist_ok=True)  # the collector may not have come to it yet
+        self.pipeline = Life([*command, *more], self.folder / "pipeline.log", self.folder)
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether Spark has executors, and the cluster's write path with them."""
+        return bool(self._master)
+
+    @property
+    def status_path(self) -> Path:
+        """The pipeline's status file."""
+        return self.folder / "pipeline.json"
+
+    def pipeline_works(self) -> bool:
+        """Whether the pipeline has finished a micro-batch since it was started. Starts it again if it ended."""
+        assert self.pipeline is not None
+        works = bool(status(self.status_path).get("batches"))
+        if self.pipeline.code() is not None:
+            # As a service manager does. Whoever was killed under it, it must not end in silence.
+            if self.pipeline.code() == 0 or not self.pipeline.told().strip():
+                self.failures.append(f"the pipeline ended with {self.pipeline.code()} and said nothing")
+            self._in_vain = 0 if works else self._in_vain + 1
+            if self._in_vain == _MOST_IN_VAIN:
+                raise AssertionError(
+                    f"the pipeline ended {_MOST_IN_VAIN} times at once: {self.pipeline.told()[-1000:]}"
+                )
+            self.start_pipeline()
+            return False
+        return works
+
+    def kill(self, kind: str) -> None:
+        """SIGKILL the broker or the collector, and start it again."""
+        if kind == "broker":
+            assert self.broker is not None
+            self.broker.kill()
+            time.sleep(self._rng.random() * 0.3)
+            self.start_broker()
+        else:
+            assert self.collector is not None
+            self.collector.kill()
+            self.start_collector()
+        self.kills[kind] += 1
+
+    def end(self, name: str, life: Life) -> None:
+        """SIGTERM, after which a part must end in good order."""
+        if code := life.end():
+            self.failures.append(f"the {name} ended with {code} after SIGTERM: {life.told()[-300:]}")
+
+    def await_death(self) -> None:
+        """Wait until a pipeline that was started with `die_at` has killed itself."""
+        life = self.pipeline
+        assert life is not None
+        until(lambda: life.code() is not None, "the pipeline reaches the stage at which it kills itself")
+        if life.code() != -signal.SIGKILL:
+            raise AssertionError(f"the pipeline ended with {life.code()}: {life.told()[-1000:]}")
+
+    def next_pipeline(self, kind: str, die_at: tuple[str, int] | None) -> None:
+        """SIGKILL a part of Spark (kind "stage": the pipeline has just killed itself) and start the next pipeline."""
+        life = self.pipeline
+        assert life is not None
+        offspring = children(life.pid)
+        if kind == "driver python":
+            life.kill()
+        elif kind == "driver java":
+            _kill(_named(offspring, "java")[:1])
+        elif kind in ("worker", "executor"):
+            name = "CoarseGrainedExecutorBackend" if kind == "executor" else "pyspark"
+            if _kill(self._one(_running(offspring, name))):
+                self.kills[kind] += 1
+            return  # Spark may well go on; pipeline_works starts the next if it does not
+        # Nobody is left behind: the Java process ends with its Python, the Python process with its Java.
+        until(lambda: life.code() is not None, f"the pipeline ends after a kill of {kind}")
+        until(lambda: not any(map(alive, offspring)), f"nothing is left after a kill of {kind}")
+        self.kills["driver python" if kind == "stage" else kind] += 1
+        self.start_pipeline(die_at=die_at)
+
+    def _one(self, processes: list[int]) -> list[int]:
+        return [self._rng.choice(processes)] if processes else []
+
+
+def _kill(processes: list[int]) -> bool:
+    for process in processes:
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+    return bool(processes)
+
+
+def _named(processes: list[int], name: str) -> list[int]:
+    return [process for process in processes if _read(process, "comm").strip() == name]
+
+
+def _running(processes: list[int], text: str) -> list[int]:
+    """Those, other than Java's driver, whose command line holds `text`."""
+    found = [process for process in processes if text in _read(process, "cmdline")]
+    return [process for process in found if "org.apache.spark.deploy.SparkSubmit" not in _read(process, "cmdline")]
+
+
+def _read(process: int, file: str) -> str:
+    try:
+        return Path(f"/proc/{process}/{file}").read_text(errors="replace")
+    except OSError:
+        return ""  # ended meanwhile
+
+
+def _free_port() -> int:
+    # Below those that the system hands out: nobody may have it by the time that a killed broker comes back.
+    for port in random.sample(range(20_000, 32_000), 100):
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return port
+        except OSError:
+            continue
+    raise OSError("no free port from 20000 to 31999")

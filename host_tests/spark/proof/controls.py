@@ -1,0 +1,127 @@
+"""That the counts see what is wrong: a chain with a mistake planted, killed where the mistake matters."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from spark_helpers import publish_packet
+
+from spark_ingest.spool.writer import Spool
+
+from . import mistakes, trace
+from .chain import Chain, until
+from .fleet import Fleet
+from .oracle import Oracle, Tally
+from .publisher import Publisher
+from .runs import await_spool
+
+# Takes an empty folder and a seed; returns the laws broken, in words.
+Case = Callable[[Path, object], list[str]]
+
+# A mistake that only shows now and then shows in one of so many runs.
+_TRIES = 3
+_KILLS = 4
+_STALLED_S = 1.5
+_RATE = 1500.0
+_GROUPS, _GROUP = 4, 100
+
+
+class PipelineControl(NamedTuple):
+    """A mistake of the pipeline, and the stage at which it is killed, for the N-th time."""
+
+    mistake: str
+    die_at: tuple[str, int]
+
+
+PIPELINE_CONTROLS = {
+    "reads the latest progress": PipelineControl(mistakes.READS_LATEST_PROGRESS, ("progress written", 1)),
+    "appends without a transaction": PipelineControl(mistakes.APPENDS_WITHOUT_TRANSACTION, ("silver committed", 2)),
+    "does not deduplicate": PipelineControl(mistakes.DOES_NOT_DEDUPLICATE, ("decoded", 2)),
+    "forgets readings that come late": PipelineControl(mistakes.FORGETS_LATE_READINGS, ("decoded", 2)),
+    "takes another payload for a duplicate": PipelineControl(mistakes.DROPS_CONFLICTS, ("decoded", 2)),
+    "takes gold's newest state": PipelineControl(mistakes.GOLD_TAKES_NEWEST_STATE, ("gold state written", 1)),
+    "quarantines again": PipelineControl(mistakes.QUARANTINES_AGAIN, ("quarantine committed", 2)),
+}
+# Without Spark these are quick: what they break is seen in the spool.
+COLLECTOR_CONTROLS = {
+    "acknowledges before it is durable": mistakes.ACKNOWLEDGES_EARLY,
+    "lets the broker forget its session": mistakes.CLEAN_SESSION,
+}
+
+
+def pipeline(control: PipelineControl, folder: Path, seed: object) -> list[str]:
+    """Fill a spool, kill the pipeline at its stage, start it again; the laws that were then broken."""
+    fleet = Fleet("made", seed)
+    _fill(folder / "spool" / "north", fleet, random.Random(f"{seed}/groups"))
+    tally = Tally()
+    with Chain(folder, random.Random(f"{seed}/chain"), mistake=control.mistake) as chain:
+        more = ("--once", "--max-rows", _GROUP)
+        chain.start_pipeline(*more, die_at=control.die_at)
+        chain.await_death()
+        chain.start_pipeline(*more)
+        again = chain.pipeline
+        assert again is not None
+        until(lambda: again.code() is not None, "the pipeline has read everything")
+        if again.code():
+            return [f"the pipeline ended with {again.code()}: {again.told()[-300:]}"]
+    Oracle(chain.spool, chain.tables, [fleet.published], tally).count()
+    return tally.failures
+
+
+def _fill(folder: Path, fleet: Fleet, rng: random.Random) -> None:
+    """What a collector would have stored; some groups twice, as after a kill before their PUBACK."""
+    with Spool(folder) as spool:
+        for number in range(_GROUPS):
+            messages = [fleet.next() for _ in range(_GROUP)] + (fleet.rest() if number + 1 == _GROUPS else [])
+            packets = [publish_packet(*message, packet_id) for packet_id, message in enumerate(messages, 1)]
+            for _ in range(rng.choice([1, 1, 2])):
+                spool.append(b"".join(packets), len(packets), time.time_ns() // 1_000_000)
+
+
+def collector(mistake: str, folder: Path, seed: object) -> list[str]:
+    """Kill the collector under load some times; the laws that the spool then breaks."""
+    rng = random.Random(f"{seed}/chain")
+    tally = Tally()
+    with Chain(folder, rng, mistake=mistake) as chain:
+        chain.start_broker()
+        chain.start_collector()
+        chain.await_subscribed()
+        publisher = Publisher(Fleet("made", seed), chain.port, "made", _RATE)
+        publisher.start()
+        publisher.go.set()
+        for _ in range(_KILLS):
+            time.sleep(rng.uniform(0.05, 0.3))
+            chain.kill("collector")
+            chain.await_subscribed()
+        publisher.settle()
+        await_spool(chain.spool, set(publisher.fleet.published.order), _STALLED_S)
+        publisher.close()
+    Oracle(chain.spool, chain.tables, [publisher.fleet.published], tally).count_spool()
+    return tally.failures
+
+
+def traced(mistake: str, folder: Path, seed: object) -> list[str]:
+    """Trace the collector; what left it too early."""
+    return trace.trace(folder, seed, mistake).violations
+
+
+def catch(folder: Path, run: Case, seed: object) -> str:
+    """The first law that a mistake broke, "" when it got away. `folder` is empty."""
+    for attempt in range(_TRIES):
+        place = folder / str(attempt)
+        place.mkdir(parents=True)
+        if failures := run(place, f"{seed}/{attempt}"):
+            return failures[0]
+    return ""
+
+
+def catch_all(folder: Path, cases: dict[str, Case], seed: object, at_once: int = 2) -> dict[str, str]:
+    """`catch` for each case; by name. So many at once: most of a start of Spark is waiting."""
+    with ThreadPoolExecutor(at_once) as workers:
+        jobs = {name: workers.submit(catch, folder / name, run, seed) for name, run in cases.items()}
+        return {name: job.result() for name, job in jobs.items()}

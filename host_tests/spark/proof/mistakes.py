@@ -1,0 +1,131 @@
+"""Mistakes planted in the collector's and the pipeline's process, to show that the counts catch them.
+
+A name says what goes wrong; the text is the program that makes it so. `command` is the process with one.
+"""
+
+from __future__ import annotations
+
+import sys
+
+# Collector
+
+# A group is written when the next one comes, and acknowledged before.
+ACKNOWLEDGES_EARLY = """
+append, pending = Spool.append, []
+def late(self, data, count, received_ms):
+    pending.append((bytes(data), count, received_ms))
+    if len(pending) > 1:
+        append(self, *pending.pop(0))
+Spool.append = late
+"""
+
+DOES_NOT_SYNC = """
+prepare = Spool.__init__
+def careless(self, *arguments, **options):
+    prepare(self, *arguments, **{**options, "sync": lambda descriptor: None})
+Spool.__init__ = careless
+"""
+
+# The broker then keeps nothing for a collector that is away.
+CLEAN_SESSION = """
+queue = link.Link.queue
+def forgetful(self, data):
+    if data[:1] == b"\\x10":
+        data = bytearray(data)
+        data[9] |= 2
+    queue(self, bytes(data))
+link.Link.queue = forgetful
+"""
+
+_COLLECTOR = """
+import sys
+from spark_ingest.collector import link
+from spark_ingest.spool.writer import Spool
+{mistake}
+from spark_ingest.collector.command import main
+sys.exit(main())
+"""
+
+# Pipeline
+
+# The set of the newest micro-batch, instead of the one before this.
+READS_LATEST_PROGRESS = """
+load = Progress.load
+def latest(self, batch_id):
+    return load(self, max((number for _, number in self._files()), default=batch_id))
+Progress.load = latest
+"""
+
+APPENDS_WITHOUT_TRANSACTION = """
+Delta.has = lambda self, application_id, batch_id: False
+"""
+
+# Of earlier micro-batches nothing is known.
+DOES_NOT_DEDUPLICATE = """
+take = Seen.take
+def generous(self, readings):
+    return take(Seen(), readings)
+Seen.take = generous
+"""
+
+# What fills a gap is taken for a duplicate.
+FORGETS_LATE_READINGS = """
+Seen._fill_gap = lambda self, boot, seq: False
+"""
+
+# Neither the transaction nor the message's place tells that it is there.
+QUARANTINES_AGAIN = """
+append_once, without_known = Delta.append_once, Delta.without_known
+def always(self, rows, application_id, batch_id):
+    if self.path.name == "quarantine":
+        application_id += str(os.getpid())
+    return append_once(self, rows, application_id, batch_id)
+Delta.append_once = always
+Delta.without_known = lambda self, rows: rows if self.path.name == "quarantine" else without_known(self, rows)
+"""
+
+# An identity that comes again with another payload is taken for a duplicate.
+DROPS_CONFLICTS = """
+again = batch.repeated
+def trusting(*arguments):
+    found = again(*arguments)
+    return found._replace(conflicts=found.conflicts.slice(0, 0))
+batch.repeated = trusting
+"""
+
+# The newest state on the disk, instead of the one that the windows were merged from.
+GOLD_TAKES_NEWEST_STATE = """
+load = gold.load
+def newest(folder):
+    numbers = [int(path.name) for path in folder.parent.iterdir() if path.name.isdecimal()]
+    return load(folder.parent / str(max(numbers, default=0)))
+gold.load = newest
+"""
+
+_PIPELINE = """
+import os, signal, sys
+from spark_ingest.pipeline import batch, gold
+from spark_ingest.pipeline.dedup import Seen
+from spark_ingest.pipeline.progress import Progress
+from spark_ingest.tables.delta import Delta
+{mistake}
+wanted, left = {die_at!r}
+def on_stage(stage):
+    global left
+    if stage == wanted:
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+from spark_ingest.pipeline.command import main
+sys.exit(main(on_stage=on_stage))
+"""
+
+_PROGRAMS = {"collector": _COLLECTOR, "pipeline": _PIPELINE}
+
+
+def command(part: str, mistake: str, die_at: tuple[str, int] | None = None) -> list[str]:
+    """The command of a part with a mistake, "" for none, that kills itself at a stage for the N-th time, or not."""
+    if mistake or die_at:
+        program = _PROGRAMS[part].format(mistake=mistake, die_at=die_at or ("", 0))
+        return [sys.executable, "-c", program]
+    return [sys.executable, "-m", f"spark_ingest.{part}"]

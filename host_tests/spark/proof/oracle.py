@@ -1,0 +1,242 @@
+"""What the publishers had acknowledged, against the spool, and the spool against the tables.
+
+The spool is read by code of its own: a mistake of the source would otherwise hide itself.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from spark_ingest.pipeline.gold import Gold
+from spark_ingest.pipeline.rebuild import rebuild
+
+from .fleet import ELSEWHERE, Published
+
+_BLOCK = struct.Struct("<4sIIIQ")
+_POSITION = struct.Struct("<4s16sQQ")
+_SHOWN = 3
+GOLD = ("devices", "windows", "boots", "gaps", "traffic", "alerts")
+
+
+@dataclass
+class Tally:
+    """What runs found. `failures` says the same in words; `other`: laws broken in another way."""
+
+    runs: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
+    messages: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    wrong: int = 0
+    quarantine_wrong: int = 0
+    bronze_wrong: int = 0
+    gold_wrong: int | None = None
+    out_of_order: int = 0
+    other: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    COUNTS = (
+        "lost", "duplicated", "wrong", "quarantine_wrong", "bronze_wrong", "gold_wrong", "out_of_order", "other",
+    )  # fmt: skip
+
+    @property
+    def broken(self) -> int:
+        """How often a law was broken, in all."""
+        return sum(getattr(self, name) or 0 for name in self.COUNTS)
+
+    def add(self, found: Tally) -> None:
+        """Add what was found in one folder."""
+        self.messages += found.messages
+        for name in self.COUNTS:
+            mine, more = getattr(self, name), getattr(found, name)
+            setattr(self, name, mine if more is None else (mine or 0) + more)
+        self.failures += found.failures
+
+
+class Stored(NamedTuple):
+    """A PUBLISH in the spool, and its place there."""
+
+    place: tuple[str, int, int]
+    topic: bytes
+    payload: bytes
+
+
+def read_spool(folder: Path) -> Iterator[Stored]:
+    """Everything below the durable position of one spool, in the order in which it was received."""
+    _, newest, last, end = _POSITION.unpack_from((folder / "pos").read_bytes())
+    spool = json.loads((folder / "spool.json").read_bytes())["spool"]
+    # Each later start of the collector has a UUID of its own from its first segment on: SEGMENT.UUID.run.
+    begins = {int(path.name[:10]): path.name[11:43] for path in folder.glob("*.run")}
+    for path in sorted(folder.glob("*.seg")):
+        segment, data, at = int(path.stem), path.read_bytes(), 0
+        spool = begins.get(segment, spool)
+        assert segment != last or spool == newest.hex(), f"{folder}: pos is of {newest.hex()}"
+        stop = end if segment == last else len(data)
+        while at < stop and segment <= last:
+            magic, length, count, _, _ = _BLOCK.unpack_from(data, at)
+            assert magic == b"MQB1", f"{path} at {at}"
+            at += _BLOCK.size
+            found = list(_packets(data, at, at + length))
+            assert len(found) == count, f"{path} at {at}: {len(found)} messages instead of {count}"
+            yield from (Stored((spool, segment, place), topic, payload) for place, topic, payload in found)
+            at += length
+
+
+def _packets(data: bytes, at: int, end: int) -> Iterator[tuple[int, bytes, bytes]]:
+    while at < end:
+        length = shift = 0
+        after = at + 1
+        while True:
+            length |= (data[after] & 127) << shift
+            shift, after = shift + 7, after + 1
+            if data[after - 1] < 128:
+                break
+        topic = after + 2 + int.from_bytes(data[after : after + 2])
+        payload = topic + (2 if data[at] & 6 else 0)
+        yield at, data[after + 2 : topic], data[payload : after + length]
+        at = after + length
+
+
+class Oracle:
+    """Counts for one folder. `published`: of every publisher."""
+
+    def __init__(self, spool: Path, tables: Path, published: list[Published], tally: Tally) -> None:
+        self._spool = spool
+        self._tables = tables
+        self._published = published
+        self._tally = tally
+        self.stored = list(read_spool(spool / "north"))
+
+    def count(self) -> None:
+        """Everything that is known of the tables."""
+        self.count_spool()
+        self.count_silver()
+        for name in ELSEWHERE:
+            self.count_elsewhere(name)
+        self.count_bronze()
+        self.count_gold()
+
+    def count_spool(self) -> None:
+        """Everything that was acknowledged is in the spool, in each publisher's order."""
+        tally = self._tally
+        tally.messages += len(self.stored)
+        first: dict[bytes, int] = {}
+        for number, stored in enumerate(self.stored):
+            first.setdefault(stored.payload, number)
+        for published in self._published:
+            missing = [payload for payload in published.order if payload not in first]
+            if missing:
+                tally.lost += len(missing)
+                tally.failures.append(f"spool: lost {len(missing)}, {_some(missing)}")
+            arrived = [first[payload] for payload in published.order if payload in first]
+            swapped = sum(1 for before, after in pairwise(arrived) if before > after)
+            if swapped:
+                tally.out_of_order += swapped
+                tally.failures.append(f"spool: {swapped} messages before one that was published earlier")
+
+    def count_silver(self) -> None:
+        """Each reading once, with the numbers that it was published with."""
+        wanted = {identity: number for one in self._published for identity, number in one.readings.items()}
+        table = self._read("silver", ["device_id", "boot", "seq", "metrics"])
+        identities = list(zip(*(table[name].to_pylist() for name in ("device_id", "boot", "seq")), strict=True))
+        found = Counter(identities)
+        self._failed("lost", "silver: lost", [identity for identity in wanted if identity not in found])
+        self._failed("duplicated", "silver: twice", [identity for identity, count in found.items() if count > 1])
+        self._failed("wrong", "silver: never published", [identity for identity in found if identity not in wanted])
+        numbers = [dict(metrics).get("n") for metrics in table["metrics"].to_pylist()]
+        other = [
+            identity
+            for identity, number in zip(identities, numbers, strict=True)
+            if identity in wanted and number != wanted[identity]
+        ]
+        self._failed("wrong", "silver: another value", other)
+
+    def count_elsewhere(self, name: str) -> None:
+        """In quarantine, status or logs: each PUBLISH of the spool that belongs there once, and nothing else."""
+        payloads = {payload for one in self._published for payload in one.elsewhere[name]}
+        wanted = {stored.place: stored.payload for stored in self.stored if stored.payload in payloads}
+        self._same_places("quarantine_wrong" if name == "quarantine" else "other", name, wanted)
+
+    def count_bronze(self) -> None:
+        """Each PUBLISH of the spool once."""
+        self._same_places("bronze_wrong", "bronze", {stored.place: stored.payload for stored in self.stored})
+
+    def count_gold(self) -> None:
+        """Gold that was kept up to date over every kill equals what one pass over bronze makes. No pipeline runs."""
+        # Once more, as of the newest reading and not as of now: that is how a rebuild has it.
+        Gold(self._tables).update()
+        copy = self._tables.with_name("rebuilt")
+        shutil.copytree(self._tables, copy)
+        rebuild(copy)
+        self._tally.gold_wrong = 0
+        for name in GOLD:
+            kept, anew = (_gold_rows(tables / "gold" / name) for tables in (self._tables, copy))
+            self._failed("gold_wrong", f"gold/{name}: not in one pass over bronze:", list((kept - anew).elements()))
+            self._failed("gold_wrong", f"gold/{name}: in one pass over bronze only:", list((anew - kept).elements()))
+        shutil.rmtree(copy)
+
+    def _same_places(self, count: str, name: str, wanted: dict[tuple[str, int, int], bytes]) -> None:
+        with_payload = name in ("bronze", "quarantine")
+        table = self._read(name, ["spool", "segment", "position", *(["payload"] if with_payload else [])])
+        places = list(zip(*(table[column].to_pylist() for column in ("spool", "segment", "position")), strict=True))
+        found = Counter(places)
+        self._failed(count, f"{name}: lost", [place for place in wanted if place not in found])
+        self._failed(count, f"{name}: twice", [place for place, times in found.items() if times > 1])
+        self._failed(count, f"{name}: not wanted", [place for place in found if place not in wanted])
+        if with_payload:
+            payloads = zip(places, table["payload"].to_pylist(), strict=True)
+            self._failed(count, f"{name}: another payload", [at for at, is_ in payloads if wanted.get(at, is_) != is_])
+
+    def _read(self, name: str, columns: list[str]) -> pa.Table:
+        path = str(self._tables / name)
+        if not DeltaTable.is_deltatable(path):
+            types = {"seq": pa.int64(), "segment": pa.int64(), "position": pa.int64(), "payload": pa.binary()}
+            return pa.schema([(column, types.get(column, pa.string())) for column in columns]).empty_table()
+        return DeltaTable(path).to_pyarrow_table(columns=columns)
+
+    def _failed(self, count: str, what: str, cases: list) -> None:
+        if cases:
+            setattr(self._tally, count, getattr(self._tally, count) + len(cases))
+            self._tally.failures.append(f"{what} {len(cases)}, {_some(cases)}")
+
+
+def _gold_rows(path: Path) -> Counter[str]:
+    """The rows of a gold table; numbers to nine digits, since the last bits of a sum depend on its order."""
+    if not DeltaTable.is_deltatable(str(path)):
+        return Counter()
+    rows = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    plain = (
+        {name: float(f"{value:.9g}") if isinstance(value, float) else value for name, value in row.items()}
+        for row in rows
+    )
+    return Counter(repr(row) for row in plain)
+
+
+def _some(cases: list) -> str:
+    return ", ".join(map(repr, cases[:_SHOWN])) + (" …" if len(cases) > _SHOWN else "")
+
+
+def durable_position(spool: Path) -> tuple[int, int]:
+    """The segment and the position below which the spool is durable."""
+    return _POSITION.unpack_from((spool / "north" / "pos").read_bytes())[2:]
+
+
+def is_read(spool: Path, checkpoint: Path) -> bool:
+    """Whether the checkpoint has committed everything that is durable in the spool: asked of Spark's own files."""
+    commits = [int(path.name) for path in (checkpoint / "commits").glob("*") if path.name.isdecimal()]
+    if not commits:
+        return False
+    offsets = (checkpoint / "offsets" / str(max(commits))).read_text().splitlines()
+    place = json.loads(offsets[-1]).get("north")
+    return place is not None and (place["segment"], place["position"]) == durable_position(spool)

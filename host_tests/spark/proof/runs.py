@@ -1,0 +1,176 @@
+"""A run: load, kills at random moments, then the count.
+
+Runs share a chain of processes and its folder for a while, so that the pipeline is started again only where it was
+killed: each run goes on with what the ones before left behind.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from spark_ingest.pipeline import batch, cluster, gold
+
+from .chain import SPARK_KINDS, Chain, until
+from .fleet import Fleet
+from .oracle import Oracle, Tally, durable_position, is_read, read_spool
+from .publisher import Publisher
+
+_PUBLISHERS = 2
+_RATE = 200.0
+# Collector and broker are killed so often in a run; Spark once, since it takes seconds to come back.
+_QUICK_KILLS = ("collector", "broker", "collector")
+_PAUSE_S = (0.05, 0.7)
+_GOLD_STAGES = [(stage, 1) for stage in gold.STAGES]
+# The pipeline kills itself at one of its stages, so that the dangerous moments are all met.
+STAGE = "stage"
+# What of Spark is killed, run by run. After a worker's death the pipeline may live on, so no death at a stage follows.
+KINDS = (STAGE, "driver java", STAGE, "driver python", "worker")
+RUNS_PER_CHAIN = len(KINDS)
+# Spark's executors are processes of their own there.
+CLUSTER = "local-cluster[2,1,1024]"
+_STALLED_S = 20.0
+
+
+class Run:
+    """Runs over one chain. The chain's broker, collector and pipeline are started by the first.
+
+    `tally`: counts of all runs of this chain.
+    """
+
+    def __init__(self, chain: Chain, seed: object, tally: Tally, first_kind: str) -> None:
+        self._chain = chain
+        self._rng = random.Random(f"{seed}/kills")
+        self._tally = tally
+        chain.start_pipeline(die_at=self.stage() if first_kind == STAGE else None)  # first: it takes longest
+        chain.start_broker()
+        chain.start_collector()
+        chain.await_subscribed()
+        fleets = [Fleet(f"p{number}", seed) for number in range(_PUBLISHERS)]
+        self._publishers = [
+            Publisher(fleet, chain.port, f"publisher-{number}", _RATE) for number, fleet in enumerate(fleets)
+        ]
+        for publisher in self._publishers:
+            publisher.start()
+
+    def close(self) -> None:
+        """End the publishers."""
+        for publisher in self._publishers:
+            publisher.close()
+
+    def one(self, spark_kind: str, following: str) -> None:
+        """One run, with a kill of `spark_kind` among the others. following: the kind of the next run's, or ""."""
+        chain, rng = self._chain, self._rng
+        kinds = [*_QUICK_KILLS, spark_kind]
+        rng.shuffle(kinds)
+        for publisher in self._publishers:
+            publisher.go.set()
+        for kind in kinds:
+            time.sleep(rng.uniform(*_PAUSE_S))
+            if kind == STAGE:
+                chain.await_death()
+            elif kind in SPARK_KINDS:
+                until(chain.pipeline_works, "the pipeline writes micro-batches")
+                time.sleep(rng.uniform(*_PAUSE_S))
+            if kind == STAGE or kind in SPARK_KINDS:
+                chain.next_pipeline(kind, self.stage() if following == STAGE else None)
+            else:
+                chain.kill(kind)
+        for publisher in self._publishers:
+            publisher.settle()
+        self._tally.runs += 1
+
+    def stage(self) -> tuple[str, int]:
+        """A stage to die at, and which of its times."""
+        stages = cluster.STAGES if self._chain.is_cluster else batch.STAGES
+        return self._rng.choice([*((stage, self._rng.randint(1, 3)) for stage in stages), *_GOLD_STAGES])
+
+    def settle(self) -> None:
+        """Wait until spool and tables have everything, or until nothing more comes; then end all in good order."""
+        chain = self._chain
+        wanted = {payload for publisher in self._publishers for payload in publisher.fleet.published.order}
+        await_spool(chain.spool, wanted)
+        assert chain.collector is not None
+        chain.end("collector", chain.collector)
+        await_tables(chain)
+        assert chain.pipeline is not None
+        chain.end("pipeline", chain.pipeline)
+
+    def count(self) -> None:
+        """Count what is in spool and tables."""
+        chain, found = self._chain, Tally()
+        Oracle(chain.spool, chain.tables, [publisher.fleet.published for publisher in self._publishers], found).count()
+        broken = [*chain.failures, *(publisher.failure for publisher in self._publishers if publisher.failure)]
+        found.other += len(broken)
+        found.failures += broken
+        self._tally.add(found)
+        self._tally.kills += chain.kills
+
+
+def await_spool(spool: Path, wanted: set[bytes], stalled_s: float = _STALLED_S) -> None:
+    """Wait until a spool holds what was acknowledged; gives up when nothing has come for `stalled_s`."""
+    last, since = None, time.monotonic()
+    while wanted - {stored.payload for stored in read_spool(spool / "north")}:
+        now = durable_position(spool)
+        if now != last:
+            last, since = now, time.monotonic()
+        elif time.monotonic() - since > stalled_s:
+            return  # lost: the count says so
+        time.sleep(0.1)
+
+
+def await_tables(chain: Chain) -> None:
+    """Wait until the pipeline has committed everything that is durable in the spool; starts it again if it ended."""
+
+    def is_done() -> bool:
+        chain.pipeline_works()
+        return is_read(chain.spool, chain.checkpoint)
+
+    until(is_done, "the pipeline has read the spool")
+
+
+def run(
+    folder: Path,
+    runs: int,
+    seed: object,
+    *,
+    masters: Sequence[str] = ("",),
+    say: Callable[[str], None] = lambda _: None,
+) -> Tally:
+    """`runs` runs, a new chain for every RUNS_PER_CHAIN of them. `folder` is empty, and keeps what was stored.
+
+    masters: of Spark, in turn; "" is a local one.
+    """
+    tally = Tally()
+    for first in range(0, runs, RUNS_PER_CHAIN):
+        place = folder / f"chain-{first}"
+        place.mkdir()
+        chain_seed = f"{seed}/{first}"
+        master = masters[first // RUNS_PER_CHAIN % len(masters)]
+        try:
+            _one_chain(place, runs - first, chain_seed, master, tally)
+        except AssertionError as error:  # a part that does not come back, or says nothing
+            tally.other += 1
+            tally.failures.append(f"{place}: {error}")
+        say(f"  {tally.runs} runs, {sum(tally.kills.values())} kills, {tally.messages} messages")
+        if tally.failures:
+            break
+    return tally
+
+
+def _one_chain(place: Path, most: int, seed: str, master: str, tally: Tally) -> None:
+    """At most `most` runs over one chain, counted at the end."""
+    with Chain(place, random.Random(seed), master=master) as chain:
+        kinds = list(KINDS[:most])
+        if chain.is_cluster:
+            kinds = ["executor" if kind == "worker" else kind for kind in kinds]
+        load = Run(chain, seed, tally, kinds[0])
+        try:
+            for kind, following in zip(kinds, [*kinds[1:], ""], strict=True):
+                load.one(kind, following)
+            load.settle()
+            load.count()
+        finally:
+            load.close()

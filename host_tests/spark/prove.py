@@ -1,0 +1,117 @@
+"""Proves the way into the tables: `make prove-ingest`, or `python host_tests/spark/prove.py [--quick] [--json]`.
+
+Publishers, the paired broker, the collector and Spark run under load while parts of them are killed with SIGKILL at
+random moments (50 runs; quick: 2): the driver's Java and Python processes, its workers or executors, the collector, the
+broker. Some readings come twice, late, in another order or without a clock, some are corrupt, some never come. Then the
+tables are compared with what the publishers had acknowledged. Mistakes are planted to see that each is caught, and,
+where strace is there, a trace shows that no PUBACK leaves before the fdatasync that covers its message.
+
+Prints one JSON object last with --json: runs, kills (by kind), messages, lost, duplicated, wrong (rows with other
+values, or never published), quarantine_wrong, bronze_wrong, gold_wrong (null: not compared), out_of_order (in the
+spool, by publisher), other (laws broken in another way), not_synced (PUBACKs that left too early; null without
+strace), controls, controls_caught, seed, seconds. Exit code: 0, or 1 when a law was broken or a mistake not caught;
+then what was stored is kept, and its folder named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from proof import controls, mistakes, runs, trace
+
+from spark_ingest.errors import MissingDependency
+from spark_ingest.java import require_java
+
+_EXIT_BROKEN = 1
+# Every fifth chain is on a cluster.
+_MASTERS = ("", "", "", "", runs.CLUSTER)
+_QUICK_CONTROLS = ("reads the latest progress",)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="proves the way into the tables")
+    parser.add_argument("--quick", action="store_true", help="a sample, in less than a minute")
+    parser.add_argument("--json", action="store_true", help="one JSON object and nothing else on stdout")
+    parser.add_argument("--seed", type=int, help="repeat a run; without it a new one is chosen and printed")
+    parser.add_argument("--runs", type=int, help="how many runs")
+    parser.add_argument("--master", help=f"Spark's in all runs, as {runs.CLUSTER}, whose executors are killed too")
+    options = parser.parse_args(arguments)
+    seed = random.randrange(1, 1_000_000) if options.seed is None else options.seed
+    count = options.runs or (2 if options.quick else 50)
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+    try:
+        require_java()
+    except MissingDependency as error:
+        print(f"prove-ingest: {error}", file=sys.stderr)
+        return error.exit_code
+    begun = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="umqtt-prove-"))
+    say(f"seed {seed}: {count} runs in {folder}")
+    masters = _MASTERS if options.master is None else (options.master,)
+    tally = runs.run(folder, count, seed, masters=masters, say=say)
+    for failure in tally.failures[:20]:
+        say(f"  {failure}")
+    say("planted mistakes")
+    caught = controls.catch_all(folder / "controls", _cases(quick=options.quick), seed)
+    not_synced = _trace(folder / "trace", seed, say)
+    for name, how in caught.items():
+        say(f"  {name}: {how or 'NOT CAUGHT'}")
+    result = {
+        "runs": tally.runs,
+        "kills": dict(sorted(tally.kills.items())),
+        **{name: getattr(tally, name) for name in ("messages", *tally.COUNTS)},
+        "not_synced": not_synced,
+        "controls": len(caught),
+        "controls_caught": sum(1 for how in caught.values() if how),
+        "seed": seed,
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+    is_broken = bool(tally.broken or not_synced or result["controls_caught"] != result["controls"])
+    if is_broken:
+        say(f"what was stored is kept in {folder}")
+    else:
+        shutil.rmtree(folder)
+    print(json.dumps(result) if options.json else "\n".join(f"{name}: {value}" for name, value in result.items()))
+    return _EXIT_BROKEN if is_broken else 0
+
+
+def _cases(*, quick: bool) -> dict[str, controls.Case]:
+    """Every control, by name; those with Spark first, since they take longest."""
+    cases: dict[str, controls.Case] = {
+        name: partial(controls.pipeline, control)
+        for name, control in controls.PIPELINE_CONTROLS.items()
+        if not quick or name in _QUICK_CONTROLS
+    }
+    cases |= {name: partial(controls.collector, mistake) for name, mistake in controls.COLLECTOR_CONTROLS.items()}
+    if shutil.which("strace"):
+        cases["traced: acknowledges before it is durable"] = partial(controls.traced, mistakes.ACKNOWLEDGES_EARLY)
+        cases["traced: does not sync"] = partial(controls.traced, mistakes.DOES_NOT_SYNC)
+    return cases
+
+
+def _trace(folder: Path, seed: int, say: Callable[[str], None]) -> int | None:
+    if shutil.which("strace") is None:
+        say("no trace: strace is not installed — apt install strace")
+        return None
+    folder.mkdir()
+    law = trace.trace(folder, seed)
+    say(f"trace: {law.acknowledged} PUBACKs")
+    for violation in law.violations[:20]:
+        say(f"  {violation}")
+    return len(law.violations)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

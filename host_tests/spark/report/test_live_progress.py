@@ -1,0 +1,181 @@
+"""What a user of `umqtt ingest` sees: on a terminal, in a pipe, without colours. Real terminals, a made-up pipeline."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections import deque
+from pathlib import Path
+
+import pytest
+from spark_helpers import fill, record
+
+from spark_ingest.errors import MissingDependency
+from spark_ingest.java import require_java
+from spark_ingest.pipeline.live import Rate, line, sparkline
+
+_PROGRAM = Path(__file__).with_name("live_on_a_pty.py")
+_STEPS = "10"
+# The pipeline, whose exit code is to be `code`.
+_RUN = "import sys; from spark_ingest.pipeline.command import main; sys.exit(main(sys.argv[1:]) != {code})"
+
+
+class Screen:
+    """As much of a terminal as the panel uses: lines, cursor up, erase line."""
+
+    def __init__(self) -> None:
+        self.rows: list[str] = [""]
+        self._row = self._column = 0
+
+    def feed(self, text: str) -> None:
+        for code, count, letter, character in re.findall(r"(\x1b\[\??(\d*)[\d;]*([A-Za-z]))|(.)", text, re.S):
+            if code:
+                self._command(int(count or 1), letter)
+            elif character == "\r":
+                self._column = 0
+            elif character == "\n":
+                self._row += 1
+                self.rows += [""] * (self._row + 1 - len(self.rows))
+            else:
+                row = self.rows[self._row].ljust(self._column)
+                self.rows[self._row] = row[: self._column] + character + row[self._column + 1 :]
+                self._column += 1
+
+    def _command(self, count: int, letter: str) -> None:
+        if letter == "A":
+            self._row = max(0, self._row - count)
+        elif letter == "K":
+            self.rows[self._row] = ""
+        else:
+            assert letter in "mhl", f"the test's terminal does not know {letter}"
+
+
+def on_a_terminal(*command: object, stdout_too: bool = True, **environment: str) -> tuple[str, str, str]:
+    """What it wrote to the terminal, that screen at the end, and its standard output when that is a pipe."""
+    arguments = [str(one) for one in command or (_PROGRAM, _STEPS)]
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 90, 0, 0))
+    keep = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")}
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        stdin=theirs,
+        stdout=theirs if stdout_too else subprocess.PIPE,
+        stderr=theirs,
+        env=keep | {"TERM": "xterm-256color", "LANG": "C.UTF-8"} | environment,
+    )
+    os.close(theirs)
+    written = b""
+    while True:
+        try:
+            data = os.read(ours, 65536)
+        except OSError:  # Linux's way of saying that nobody holds the other end any more.
+            break
+        if not data:
+            break
+        written += data
+    os.close(ours)
+    out = process.communicate(timeout=60)[0]
+    assert process.returncode == 0, written
+    screen = Screen()
+    screen.feed(written.decode())
+    return written.decode(), "\n".join(row.rstrip() for row in screen.rows).strip(), (out or b"").decode()
+
+
+def test_a_terminal_shows_one_panel_with_ready_and_remarks_above_it_and_the_last_state_left_standing() -> None:
+    written, screen, _ = on_a_terminal()
+    before, _, rest = screen.partition("╭─ umqtt ingest")
+    assert before.split("\n") == ["ready", "a remark from the pipeline", "a remark from a child", ""]
+    panel, _, after = rest.partition("╰")
+    assert "╭" not in rest, "an old panel was left on the screen"
+    assert json.loads(after.splitlines()[-1]) == {"state": "stopped"}
+    words = " ".join(panel.replace("│", " ").split())
+    assert "stopped, 12,345 messages" in words
+    for figure in ("lag 52.3 kB", "last batch 187 ms", "rows in silver 12,321", "quarantined 7", "duplicates 17"):
+        assert figure in words, panel
+    assert "open gaps 2" in words and "open alerts 1" in words and "gold update 41 ms" in words
+    assert "starting Spark" in written and re.search(r"[1-9][\d,]* messages/s", written)
+    assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l"), "the cursor is shown again"
+
+
+def test_standard_output_in_a_pipe_holds_ready_and_the_result_alone() -> None:
+    written, screen, out = on_a_terminal(stdout_too=False)
+    assert out == 'ready\n{"state": "stopped"}\n'
+    assert "ready" not in screen and "stopped" in screen and "╭" in written
+
+
+def test_no_color_leaves_the_panel_without_colours() -> None:
+    coloured, _, _ = on_a_terminal()
+    assert re.search(r"\x1b\[[\d;]*3[0-7]m", coloured)
+    plain, screen, _ = on_a_terminal(NO_COLOR="1")
+    assert not re.search(r"\x1b\[[\d;]*[34][0-8][;m]", plain)
+    assert "stopped" in screen
+
+
+@pytest.mark.parametrize("how", ["a pipe", "a dumb terminal"])
+def test_where_no_cursor_moves_there_are_plain_lines(how: str) -> None:
+    if how == "a pipe":
+        done = subprocess.run([sys.executable, str(_PROGRAM), _STEPS], capture_output=True, text=True, check=True)
+        assert done.stdout == 'ready\n{"state": "stopped"}\n'
+        text = done.stderr
+    else:
+        text = on_a_terminal(TERM="dumb")[0].replace("\r\n", "\n")
+    assert "\x1b" not in text and "╭" not in text
+    lines = [one for one in text.splitlines() if one.startswith("ingest ")]
+    assert 2 <= len(lines) <= 5, "one at a time, not one a refresh"
+    assert re.fullmatch(
+        r"ingest running, [\d,]+ messages/s, lag 52\.3 kB, rows in silver [\d,]+, last batch 187 ms, duplicates 0, "
+        r"quarantined 0, open gaps 0",
+        lines[-2],
+    ), lines
+    assert lines[-1].startswith("ingest stopped, 12,345 messages, ") and "open alerts 1" in lines[-1]
+
+
+# One start of Spark: about 12 s on two quiet cores.
+@pytest.mark.timeout(300)
+def test_the_command_itself_on_a_terminal_shows_what_it_stored(tmp_path: Path) -> None:
+    try:
+        require_java()
+    except MissingDependency as error:
+        pytest.skip(str(error))
+    groups = [[record("pump", "1-a", seq) for seq in range(50)] + [b"corrupt"], [record("pump", "1-a", 7)]]
+    fill(tmp_path / "spool" / "north", groups)
+    folders = [part for name in ("spool", "tables", "checkpoint") for part in (f"--{name}", tmp_path / name)]
+    written, screen, _ = on_a_terminal("-m", "umqtt_kit", "ingest", *folders, "--once", "--json")
+    *_, said = screen.splitlines()
+    assert json.loads(said)["rows_silver"] == 50
+    words = " ".join(screen.replace("│", " ").split())
+    assert "\nready\n" in f"\n{screen}" and screen.count("╭") == 1 and "starting Spark" in written
+    assert "stopped, 52 messages" in words
+    for figure in ("rows in silver 50", "quarantined 1", "duplicates 1", "open gaps 0", "lag 0 B"):
+        assert figure in words, screen
+
+
+def test_a_start_that_fails_leaves_its_error_alone_on_the_screen(tmp_path: Path) -> None:
+    folders = [part for name in ("tables", "checkpoint") for part in (f"--{name}", tmp_path / name)]
+    _, screen, _ = on_a_terminal("-c", _RUN.format(code=2), "--spool", tmp_path / "none", *folders)
+    assert screen == f"pipeline: the spool folder {tmp_path / 'none'} does not exist: give the collector's --spool"
+
+
+def test_the_rate_is_of_the_last_seconds_not_of_the_whole_run() -> None:
+    now = [0.0]
+    rate = Rate(lambda: now[0])
+    assert rate.per_second is None
+    for second in range(60):
+        now[0] = float(second)
+        rate.take({"messages": 1000 * second})
+    assert rate.per_second == pytest.approx(1000)
+    for second in range(60, 67):
+        now[0] = float(second)
+        rate.take({"messages": 59_000})
+    assert rate.per_second == 0 and len(rate.history) == 30 and rate.history[-1] == 0
+
+
+def test_a_status_without_figures_still_makes_a_line() -> None:
+    assert line({"state": "running"}, None).startswith("ingest running, - messages/s, lag -, rows in silver -")
+    assert sparkline(deque()) == "" and sparkline(deque([0.0, 0.0])) == "  "
+    assert sparkline(deque([0.0, 4.0, 8.0])) == " ▄█"

@@ -1,0 +1,263 @@
+"""What the page is told: checked against the tables by slower and simpler means."""
+
+import json
+import math
+import random
+import re
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from gold_tables import DAY, END_US, HOUR, US, decoded, empty, fleet, write_rows, write_table
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_ingest.errors import IngestError, UsageError
+from spark_ingest.report import write_report
+from spark_ingest.report.build import collect
+from spark_ingest.report.gold import Gold
+from spark_ingest.report.metrics import ALPHABET, LEVELS, line
+from spark_ingest.report.timeline import Timeline
+from spark_ingest.tables.schemas import SCHEMAS
+
+
+def rows(tables: Path, name: str) -> list[dict]:
+    return DeltaTable(str(tables / "gold" / name)).to_pyarrow_table().to_pylist()
+
+
+def umqtt(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "umqtt_kit", "report", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=cwd)
+
+
+def test_the_same_tables_give_the_same_page_byte_for_byte(tables: Path, page_file: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.html"
+    write_report(tables, again)
+    assert again.read_bytes() == page_file.read_bytes()
+
+
+def test_the_order_of_rows_in_the_tables_does_not_show(tmp_path: Path) -> None:
+    fleet(tmp_path, devices=12, days=0.5, names=["same", "Same", "\u00e4", "z" * 200])
+    first = collect(Gold(tmp_path), 7)
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    for name in ("devices", "boots", "gaps", "alerts", "traffic"):
+        shuffled = rows(tmp_path, name)
+        random.Random(seed).shuffle(shuffled)
+        write_rows(tmp_path, name, shuffled)
+    assert collect(Gold(tmp_path), 7) == first
+
+
+def test_lines_and_bands_are_the_means_and_percentiles_of_the_windows(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    fleet(tmp_path, devices=15, days=2, seed=seed)
+    data = collect(Gold(tmp_path), 7)
+    assert [one["name"] for one in data["metrics"]] == ["supply_v", "temp_c", "mem_free", "rssi"]
+    cells: dict[tuple, list] = defaultdict(lambda: [0.0, 0])
+    for row in rows(tmp_path, "windows"):
+        metric = next(one for one in data["metrics"] if one["name"] == row["metric"])
+        step = int(row["window_start"].timestamp() - metric["start"]) // metric["step"]
+        cell = cells[row["metric"], row["device_id"], step]
+        cell[0] += row["sum"]
+        cell[1] += row["n"]
+    means = {key: total / n for key, (total, n) in cells.items()}
+    ids = data["devices"]["id"]
+    for metric in data["metrics"]:
+        assert metric["count"] <= 96 and len(metric["mid"]) == metric["count"]
+        for device, written in metric["lines"].items():
+            fine = (written[1] - written[0]) / LEVELS + 1e-4 * max(abs(written[0]), abs(written[1]))
+            for step, value in enumerate(decoded(written)):
+                expected = means.get((metric["name"], ids[int(device)], step))
+                assert (value is None) == (expected is None)
+                assert value is None or abs(value - expected) <= fine
+        for step, middle in enumerate(metric["mid"]):
+            known = [means[key] for key in means if key[0] == metric["name"] and key[2] == step]
+            assert (middle is None) == (not known)
+            if known:
+                assert middle == pytest.approx(statistics.median(known), rel=1e-4)
+                assert metric["low"][step] <= middle <= metric["high"][step]
+
+
+@given(st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False), min_size=1).filter(any))
+@settings(max_examples=200, deadline=None)
+def test_any_line_reads_back_within_a_4095th_of_its_span(values: list[float | None]) -> None:
+    array = np.array([math.nan if value is None else value for value in values])
+    low, high, text = line(array)
+    known = [value for value in values if value is not None]
+    assert len(text) == 2 * len(values) and set(text) <= {*ALPHABET, "."}
+    assert (low, high) == (pytest.approx(min(known), rel=1e-4), pytest.approx(max(known), rel=1e-4))
+    for i, value in enumerate(values):
+        pair = text[2 * i : 2 * i + 2]
+        assert (pair == "..") == (value is None)
+        if value is not None and max(known) > min(known):
+            share = (ALPHABET.index(pair[0]) * 64 + ALPHABET.index(pair[1])) / LEVELS
+            # Halved: the span of two floats may be more than a float holds.
+            expected = (value / 2 - min(known) / 2) / (max(known) / 2 - min(known) / 2)
+            assert abs(share - expected) <= 0.51 / LEVELS
+
+
+@given(st.integers(0, 4_000_000_000), st.floats(0, 60_000_000), st.sampled_from([60, 300]), st.integers(24, 240))
+@settings(max_examples=300, deadline=None)
+def test_a_timeline_reaches_from_start_to_end_in_whole_steps_and_is_never_too_long(
+    start_s: int, length_s: float, finest_s: int, most: int
+) -> None:
+    start, end = start_s * US, round((start_s + length_s) * US)
+    found = Timeline.between(start, end, finest_s=finest_s, most=most)
+    assert 1 <= found.count <= most and found.step_s >= finest_s and found.start_s % found.step_s == 0
+    newest = max(start, end - 1)
+    assert found.index(np.array([newest]))[0] == found.count - 1
+    if length_s < most * 364 * 86_400 * 0.9:
+        assert found.index(np.array([start]))[0] == 0
+
+
+def test_rates_add_up_to_the_readings_also_where_a_step_has_only_begun(tables: Path) -> None:
+    data = collect(Gold(tables), 7)
+    traffic = data["traffic"]
+    begin = [traffic["start"] + traffic["step"] * i for i in range(traffic["count"])]
+    minutes = [(min(at + traffic["step"], data["as_of"]) - max(at, data["from"])) / 60 for at in begin]
+    assert min(minutes) < traffic["step"] / 60, "the last step is one that has only begun"
+    total = sum(rate * length for rate, length in zip(traffic["readings"], minutes, strict=True))
+    assert total == pytest.approx(sum(row["readings"] for row in rows(tables, "traffic")), rel=1e-3)
+
+
+def test_days_cut_the_charts_but_not_the_totals(tables: Path) -> None:
+    whole, part = collect(Gold(tables), 7), collect(Gold(tables), 0.25)
+    assert part["totals"] == whole["totals"] and part["as_of"] == whole["as_of"] == END_US // US
+    assert part["from"] == END_US // US - 6 * 3600
+    for chart in (part["traffic"], part["reboots"], part["gaps"], *part["metrics"]):
+        assert part["from"] - chart["step"] < chart["start"] <= part["from"]
+        assert chart["start"] + chart["step"] * chart["count"] >= part["as_of"]
+
+
+def test_the_first_boot_is_no_reboot_and_a_wrong_clock_does_not_move_one(tmp_path: Path) -> None:
+    empty(tmp_path)
+    write_rows(tmp_path, "devices", [{"device_id": "d", "health": "ok", "last_seen": END_US}])
+    seen = [END_US - 20 * HOUR, END_US - 10 * HOUR, END_US - 5 * HOUR, END_US - HOUR]
+    anchors = [None, seen[1] - HOUR, 946_684_800 * US, seen[3] + 30 * DAY]
+    write_rows(
+        tmp_path,
+        "boots",
+        [
+            {"device_id": "d", "boot": f"{i}-x", "first_seen": at, "anchor_ts_us": anchor, "cause": "watchdog"}
+            for i, (at, anchor) in enumerate(zip(seen, anchors, strict=True))
+        ],
+    )
+    reboots = collect(Gold(tmp_path), 7)["reboots"]
+    [[device, total, cells]] = reboots["rows"]
+    assert (device, total) == (0, 3)
+    placed = [reboots["start"] + reboots["step"] * step for step, _, _ in cells]
+    for at, expected in zip(placed, (seen[1] - HOUR, seen[2], seen[3]), strict=True):
+        assert at <= expected // US < at + reboots["step"]
+
+
+def test_a_table_of_an_older_release_reads_as_null_where_it_has_no_column(tmp_path: Path) -> None:
+    empty(tmp_path)
+    full = [{"device_id": "d", "health": "ok", "last_seen": END_US, "readings": 3, "rssi": -60.0}]
+    write_rows(tmp_path, "devices", full)
+    old = Gold(tmp_path).read("devices").drop_columns(["rssi", "duplicates", "online"])
+    write_deltalake(str(tmp_path / "gold" / "devices"), old, mode="overwrite", schema_mode="overwrite")
+    data = collect(Gold(tmp_path), 7)
+    assert data["totals"]["readings"] == 3 and data["totals"]["duplicates"] == 0
+    assert "rssi" not in data["devices"], "a column that nobody has is not shown"
+
+
+@pytest.mark.parametrize("odd", [math.inf, -math.inf, math.nan, 1e308, -1e308, 5e-324])
+def test_no_number_of_a_device_breaks_the_page(tmp_path: Path, odd: float) -> None:
+    fleet(tmp_path, devices=3, days=0.1)
+    rewritten = rows(tmp_path, "windows")
+    for row in rewritten[::3]:
+        row["sum"] = odd
+    devices = rows(tmp_path, "devices")
+    devices[0] |= {"delay_p95_ms": odd, "supply_v": odd}
+    # Counts beyond what doubles tell apart.
+    most = {"device_id": "d", "boot": "1-x", "last": 2**63 - 1, "missing": 2**63 - 2}
+    most |= {"first": 2, "open": True, "since": END_US - DAY}
+    write_rows(tmp_path, "gaps", [most | {"announced": announced} for announced in (False, True)])
+    write_rows(tmp_path, "windows", rewritten)
+    write_rows(tmp_path, "devices", devices)
+    written = write_report(tmp_path, tmp_path / "report.html")
+    assert written.bytes == len((tmp_path / "report.html").read_bytes())
+
+
+def test_what_a_device_says_cannot_end_the_data_or_be_taken_for_a_part_of_the_page(tmp_path: Path) -> None:
+    names = ["</script><script>alert(1)</script>", "<!--<script>", "<!--@style-->", "\u2028&amp;\\u003c"]
+    fleet(tmp_path, devices=6, days=0.1, names=names)
+    write_report(tmp_path, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<script") == page.count("</script>") == 2 and page.count("<style") == 1
+    data = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[0]
+    assert not re.search("[<>&\u2028]", data)
+    assert set(names) <= set(json.loads(data)["devices"]["id"])
+
+
+def test_the_page_names_no_address_and_runs_its_own_script_and_style_alone(page_file: Path) -> None:
+    page = page_file.read_text()
+    assert set(re.findall(r"\w+://[\w./]*", page)) == {"http://www.w3.org/2000/svg"}
+    policy = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)[0]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-") and "unsafe" not in policy
+    assert not re.search(r"<[^>]+ style=|<[^>]+ on\w+=|innerHTML|outerHTML|insertAdjacentHTML|document\.write", page)
+
+
+def test_the_command_says_what_it_wrote(tables: Path, tmp_path: Path) -> None:
+    out = tmp_path / "fleet.html"
+    done = umqtt("--tables", tables, "--out", out, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    said = json.loads(done.stdout)
+    assert said["out"] == str(out) and said["bytes"] == out.stat().st_size and said["absent"] == []
+    devices = rows(tables, "devices")
+    assert said["totals"] == {
+        "devices": 40,
+        "online": sum(row["online"] is True for row in devices),
+        "readings": sum(row["readings"] for row in devices),
+        "missing": sum(row["missing"] for row in devices),
+        "dropped": sum(row["dropped_announced"] for row in devices),
+        "duplicates": sum(row["duplicates"] for row in devices),
+        "gaps": sum(row["open"] for row in rows(tables, "gaps")),
+        "alerts": sum(row["until"] is None for row in rows(tables, "alerts")),
+    }
+
+
+@pytest.mark.parametrize("lost", ["windows/*.parquet", "boots/*.parquet", "gaps/_delta_log/*.json"])
+def test_a_table_that_cannot_be_read_is_named_with_what_to_do_and_no_page_is_written(tmp_path: Path, lost: str) -> None:
+    fleet(tmp_path, devices=4, days=0.1)
+    for file in (tmp_path / "gold").glob(lost):
+        file.write_text("{")
+    name = lost.partition("/")[0]
+    with pytest.raises(IngestError, match=rf"^cannot read .*/gold/{name}: .*; umqtt tables rebuild makes") as failed:
+        write_report(tmp_path, tmp_path / "report.html")
+    assert "\n" not in str(failed.value) and not (tmp_path / "report.html").exists()
+
+
+def test_the_documentation_shows_what_the_command_prints(tables: Path, tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "report.md").read_text()
+    command, printed = re.findall(r"^\$ umqtt report (.*)\n(.*)\n", page, re.M)[0]
+    (tmp_path / "tables").symlink_to(tables)
+    done = umqtt(*command.split(), cwd=tmp_path)
+    assert re.fullmatch(re.escape(printed).replace("…", ".*"), done.stdout.strip()), done.stdout
+    assert (tmp_path / "report.html").exists()
+
+
+def test_what_is_not_there_is_said_in_one_line_with_what_to_do(tmp_path: Path) -> None:
+    done = umqtt("--tables", tmp_path / "none", "--out", tmp_path / "r.html")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert f"no gold tables in {tmp_path / 'none' / 'gold'}: give the --tables of umqtt ingest" in done.stderr
+    write_deltalake(str(tmp_path / "old" / "silver"), SCHEMAS["silver"].empty_table())
+    with pytest.raises(UsageError, match=r"umqtt tables rebuild --tables .*old makes them"):
+        write_report(tmp_path / "old", tmp_path / "r.html")
+    write_table(tmp_path / "part", "devices", SCHEMAS["gold/devices"].empty_table())
+    absent = write_report(tmp_path / "part", tmp_path / "r.html").absent
+    assert absent == [
+        "windows",
+        "boots",
+        "gaps",
+        "traffic",
+        "alerts",
+    ]
+    with pytest.raises(UsageError, match=r"cannot write .*: .*; choose another --out"):
+        write_report(tmp_path / "part", tmp_path / "no such folder" / "r.html")

@@ -1,0 +1,388 @@
+"""The report in a real browser, opened as a file: what it shows, what it does, and what it never does."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from gold_tables import END_US, HOUR, decoded, empty, fleet, write_rows
+
+from spark_ingest.report import write_report
+from spark_ingest.report.build import collect
+from spark_ingest.report.gold import Gold
+
+PATIENCE_MS = 30_000
+playwright = pytest.importorskip("playwright.sync_api")
+OpenPage = Callable[..., "playwright.Page"]
+
+# Every piece of text with less contrast to what is behind it than WCAG AA asks for.
+FAINT_TEXT = """() => {
+  const pixel = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const parts = (colour) => {
+    pixel.clearRect(0, 0, 1, 1); pixel.fillStyle = colour; pixel.fillRect(0, 0, 1, 1);
+    return [...pixel.getImageData(0, 0, 1, 1).data];
+  };
+  const over = (front, back) => {
+    const share = front[3] / 255;
+    return [0, 1, 2].map((i) => front[i] * share + back[i] * (1 - share)).concat(255);
+  };
+  const light = (colour) => {
+    const [r, g, b] = colour.map((c) => (c /= 255) <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4);
+    return .2126 * r + .7152 * g + .0722 * b;
+  };
+  const behind = (node) => {
+    const layers = [];
+    for (let at = node; at; at = at.parentElement) layers.unshift(parts(getComputedStyle(at).backgroundColor));
+    return layers.reduce((back, front) => over(front, back), [255, 255, 255, 255]);
+  };
+  const faint = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let text = walker.nextNode(); text; text = walker.nextNode()) {
+    const node = text.parentElement;
+    if (!text.data.trim() || !node.getClientRects().length) continue;
+    if (node.closest(".hidden, .skip, script, noscript")) continue;
+    const style = getComputedStyle(node);
+    const back = behind(node);
+    const front = over(parts(node.closest("svg") ? style.fill : style.color), back);
+    const [low, high] = [light(front), light(back)].sort((a, b) => a - b);
+    if ((high + .05) / (low + .05) < 4.5) faint.push(`${text.data.trim()} (${node.className})`);
+  }
+  return faint;
+}"""
+# Every control that a screen reader could not name.
+NAMELESS = """() => [...document.querySelectorAll("button, input, select, a, [tabindex='0']")].filter((node) =>
+  node.getClientRects().length && !(node.textContent.trim() && !node.matches("select, .scroll, .plot"))
+  && !node.getAttribute("aria-label") && !node.labels?.length).map((node) => node.outerHTML.slice(0, 80))"""
+
+
+@pytest.fixture
+def open_page(browser: "playwright.Browser") -> Iterator[OpenPage]:
+    """Open a file. Fails the test if a script failed, the console said anything, or something else was asked for."""
+    wrong: list[str] = []
+    contexts = []
+
+    def opened(file: Path, fragment: str = "", **options: object) -> "playwright.Page":
+        context = browser.new_context(**options)
+        context.set_default_timeout(PATIENCE_MS)
+        playwright.expect.set_options(timeout=PATIENCE_MS)
+        contexts.append(context)
+        page = context.new_page()
+        address = file.as_uri()
+        page.on("pageerror", lambda error: wrong.append(f"script error: {error}"))
+        page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("console", lambda said: wrong.append(f"console: {said.text}"))
+        page.on(
+            "request",
+            lambda asked: asked.url.split("#")[0] == address or _is_data(asked.url) or wrong.append(asked.url),
+        )
+        page.goto(address + fragment)
+        expect(page.locator("body")).to_have_attribute("data-state", "ready")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not wrong
+
+
+def _is_data(url: str) -> bool:
+    return url.startswith("data:")
+
+
+def expect(target: "playwright.Locator") -> "playwright.LocatorAssertions":
+    return playwright.expect(target)
+
+
+def names(page: "playwright.Page") -> list[str]:
+    return page.locator("#rows th .open").all_text_contents()
+
+
+def tile(page: "playwright.Page", title: str) -> "playwright.Locator":
+    return page.locator(".tile").filter(has=page.get_by_role("heading", name=title, exact=True)).locator(".figure")
+
+
+def test_the_tiles_and_the_table_show_what_the_tables_hold(open_page: OpenPage, tables: Path, page_file: Path) -> None:
+    data = collect(Gold(tables), 7)
+    page = open_page(page_file)
+    expected = {"Devices": "devices", "Online": "online", "Readings": "readings", "Missing": "missing"}
+    expected |= {"Duplicates": "duplicates", "Open gaps": "gaps", "Open alerts": "alerts"}
+    for title, key in expected.items():
+        expect(tile(page, title)).to_have_text(f"{data['totals'][key]:,}")
+    expect(page.locator("#span")).to_have_text("3 d to 18 Nov 2026, 11:10 UTC")
+    expect(page.locator("#rows tr")).to_have_count(15)
+    page.click("#more")
+    expect(page.locator("#more")).to_be_hidden()
+    assert names(page) == data["devices"]["id"]
+    health = page.locator("#rows .pill").all_text_contents()
+    assert health == data["devices"]["health"] and health[0] == "offline" and health[-1] == "ok"
+    i = data["devices"]["health"].index("gaps")
+    cells = page.locator("#rows tr").nth(i).locator("td").all_text_contents()
+    assert f"{data['devices']['missing'][i]:,}" in cells and f"{data['devices']['supply_v'][i]:.2f} V" in cells
+
+
+def test_headings_sort_both_ways_and_say_so(open_page: OpenPage, tables: Path, page_file: Path) -> None:
+    devices = collect(Gold(tables), 7)["devices"]
+    page = open_page(page_file)
+    head = page.locator("#heads").get_by_role("button", name="Reboots 24 h")
+    order = sorted(range(40), key=lambda i: -devices["reboots"][i])
+    head.click()
+    page.click("#more")
+    expect(page.locator("th[data-key=reboots]")).to_have_attribute("aria-sort", "descending")
+    assert names(page) == [devices["id"][i] for i in order], "equal ones keep worst health first"
+    # By keyboard, the other way round.
+    head.press("Enter")
+    expect(page.locator("th[data-key=reboots]")).to_have_attribute("aria-sort", "ascending")
+    order = sorted(range(40), key=lambda i: devices["reboots"][i])
+    assert names(page) == [devices["id"][i] for i in order[:15]]
+    expect(page.locator("[aria-sort]")).to_have_count(1)
+    # Unknown values come last, whichever way.
+    for way in (1, -1):
+        page.locator("#heads").get_by_role("button", name="rssi").click()
+        page.click("#more")
+        rssi = [devices["rssi"][devices["id"].index(name)] for name in names(page)]
+        known = [value for value in rssi if value is not None]
+        assert rssi == sorted(known, key=lambda value: way * value) + [None] * (40 - len(known))
+    page.locator("#heads").get_by_role("button", name="Device").click()
+    page.click("#more")
+    assert names(page) == sorted(devices["id"])
+
+
+def test_search_and_health_choose_the_rows(open_page: OpenPage, page_file: Path) -> None:
+    page = open_page(page_file)
+    page.locator("#states").get_by_text("rebooting").click()
+    expect(page.locator("#matched")).to_have_text("5 of 40")
+    assert set(page.locator("#rows .pill").all_text_contents()) == {"rebooting"}
+    page.fill("#search", "GATE")
+    expect(page.locator("#rows tr")).to_have_count(1)
+    assert names(page) == ["gate-02"]
+    page.fill("#search", "no such device")
+    expect(page.locator("#none")).to_have_text("No device matches.")
+    expect(page.locator("#table")).to_be_hidden()
+    page.locator("#states").get_by_text("All").click()
+    page.fill("#search", "0.0.9")
+    expect(page.locator("#matched")).to_have_text("8 of 40")
+
+
+def test_a_device_is_selected_by_a_click_by_its_name_and_by_the_address(
+    open_page: OpenPage, tables: Path, page_file: Path
+) -> None:
+    data = collect(Gold(tables), 7)
+    page = open_page(page_file)
+    battery = page.locator("figure[data-metric=supply_v]")
+    expect(battery.locator(".legend")).to_have_text("p10 to p90median")
+    expect(battery.locator("path.line")).to_have_count(1)
+    page.locator("#rows").get_by_role("button", name="silo-01", exact=True).click()
+    expect(page.locator("#metrics-title")).to_have_text("silo-01")
+    expect(page.locator("#metrics-title")).to_be_focused()
+    expect(page.locator("#metrics-title")).to_be_in_viewport()
+    expect(battery.locator(".legend")).to_have_text("p10 to p90mediansilo-01")
+    expect(battery.locator("path.line.b")).to_have_count(1)
+    expect(page.locator("#device")).to_have_value("silo-01")
+    expect(page.locator("#rows [aria-current]")).to_contain_text("silo-01")
+    expect(page.locator("#reboots-map [aria-current]")).to_contain_text("silo-01")
+    i = data["devices"]["id"].index("silo-01")
+    expect(page.locator("#facts")).to_contain_text(f"Duplicates{data['devices']['duplicates'][i]}")
+    assert page.url.endswith("#device=silo-01")
+    # What is drawn is what the tables hold.
+    metric = data["metrics"][0]
+    last = max(step for step, value in enumerate(decoded(metric["lines"][str(i)])) if value is not None)
+    battery.locator(".plot").focus()
+    page.keyboard.press("End")
+    for _ in range(metric["count"] - 1 - last):
+        page.keyboard.press("ArrowLeft")
+    value = decoded(metric["lines"][str(i)])[last]
+    expect(battery.locator(".readout")).to_contain_text(f"silo-01 {value:.2f} V")
+    # The address alone does it too, and a wired device without rssi says so.
+    other = open_page(page_file, "#device=gate-03")
+    expect(other.locator("#metrics-title")).to_have_text("gate-03")
+    wired = next(i for i, value in enumerate(data["devices"]["rssi"]) if value is None)
+    name = data["devices"]["id"][wired]
+    page.fill("#device", name)
+    expect(page.locator("#metrics-title")).to_have_text(name)
+    expect(page.locator("figure[data-metric=rssi] .readout")).to_have_text(
+        f"{name} sent no signal (rssi) in this time."
+    )
+    page.fill("#device", "GATE")
+    suggested = page.locator("#names option").evaluate_all("options => options.map((one) => one.value)")
+    assert sorted(suggested) == [f"gate-0{i}" for i in range(1, 6)]
+    page.fill("#device", "nobody")
+    page.press("#device", "Enter")
+    expect(page.locator("#pick-error")).to_have_text("No device has this name")
+    page.click("#clear")
+    expect(page.locator("#metrics-title")).to_have_text("Metrics of the fleet")
+    expect(page.locator("[aria-current]")).to_have_count(0)
+    assert not page.url.endswith("gate")
+
+
+def test_charts_are_read_by_pointer_and_by_keyboard(open_page: OpenPage, tables: Path, page_file: Path) -> None:
+    traffic = collect(Gold(tables), 7)["traffic"]
+    page = open_page(page_file)
+    for figure in ("rate", "delay", "repeats", "losses"):
+        expect(page.locator(f"#{figure} .plot svg")).to_have_count(1)
+    plot, readout = page.locator("#rate .plot"), page.locator("#rate .readout")
+    summary = plot.get_attribute("aria-label")
+    assert summary.startswith("Message rate, readings a minute. readings: 0 to ")
+    plot.focus()
+    page.keyboard.press("End")
+    expect(readout).to_contain_text("18 Nov 11:00 to 11:30: readings ")
+    assert int(readout.text_content().rsplit(" ", 1)[1]) == round(traffic["readings"][-1])
+    page.keyboard.press("ArrowLeft")
+    expect(readout).to_contain_text("18 Nov 10:30 to 11:00: readings ")
+    page.keyboard.press("Escape")
+    expect(readout).to_have_text("Means of 30 min.")
+    plot.hover()
+    expect(readout).to_contain_text(re.compile(r"1[67] Nov \d\d:\d\d to \d\d:\d\d: readings \d+"))
+    page.mouse.move(0, 0)
+    expect(readout).to_have_text("Means of 30 min.")
+
+
+def test_alerts_gaps_and_reboots_are_listed_worst_first(open_page: OpenPage, tables: Path, page_file: Path) -> None:
+    data = collect(Gold(tables), 7)
+    page = open_page(page_file)
+    expect(page.locator("#alerts-note")).to_have_text("9 open, 4 over")
+    page.click("#alerts-more")
+    assert page.locator("#alerts-rows li").count() == 13
+    assert page.locator("#alerts-rows li.over").count() == 4
+    expect(page.locator("#alerts-rows li").last).to_contain_text("until ")
+    missing = [row[4] for row in data["gaps"]["rows"]]
+    assert page.locator("#gaps-rows td:nth-child(2)").all_text_contents() == [str(n) for n in sorted(missing)[::-1][:8]]
+    rows = data["reboots"]["rows"]
+    assert page.locator(".map-row .n").all_text_contents() == [str(row[1]) for row in rows[:20]]
+    strip = page.locator(".map-row .strip").first
+    assert strip.locator("rect").count() == len(rows[0][2]) and strip.locator("rect.c3").count() > 0
+    assert "reboots, most (" in strip.get_attribute("aria-label")
+    expect(strip.locator("title").first).to_have_text(
+        re.compile(r"\d+ Nov \d\d:\d\d to \d\d:\d\d: \d+ reboots? \(.+\)")
+    )
+
+
+def test_names_with_markup_are_text_everywhere(open_page: OpenPage, tmp_path: Path) -> None:
+    hostile = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+    turning = "<svg onload=alert(3)>\u202egnp.\x1b[2J"
+    fleet(tmp_path, devices=12, days=0.2, names=[f"{hostile}{i}" for i in range(11)] + [turning])
+    alert = {"device_id": hostile + "0", "kind": hostile, "since": END_US - HOUR, "text": hostile}
+    boot = {"device_id": hostile + "5", "first_seen": END_US - HOUR, "cause": hostile, "reason": hostile}
+    gap = {"device_id": hostile + "3", "boot": hostile, "first": 1, "last": 2, "missing": 2, "open": True}
+    write_rows(tmp_path, "alerts", [alert, alert | {"device_id": hostile + " without a row", "until": END_US}])
+    write_rows(tmp_path, "boots", [boot | {"boot": hostile * 2}, boot | {"boot": hostile, "first_seen": END_US - 1}])
+    write_rows(tmp_path, "gaps", [gap])
+    rows = Gold(tmp_path).read("devices").to_pylist()
+    write_rows(tmp_path, "devices", [row | {"fw": hostile, "health": hostile} for row in rows])
+    write_report(tmp_path, tmp_path / "report.html")
+    page = open_page(tmp_path / "report.html")
+    page.locator("#rows").get_by_role("button", name=hostile + "0", exact=True).click()
+    expect(page.locator("#metrics-title")).to_have_text(hostile + "0")
+    expect(page.locator("figure[data-metric=temp_c] .legend")).to_contain_text(hostile + "0")
+    expect(page.locator("#alerts-rows li").first).to_contain_text(hostile)
+    expect(page.locator("#gaps-rows tr").first).to_contain_text(hostile)
+    expect(page.locator(".map-row .strip title").first).to_contain_text(hostile)
+    # What cannot be seen, or would turn the text around, is shown by its number.
+    shown = turning.replace("\u202e", "\\u{202e}").replace("\x1b", "\\u{1b}")
+    page.fill("#device", shown)
+    expect(page.locator("#metrics-title")).to_have_text(shown)
+    assert page.locator("script").count() == 2 and page.locator("main img, main svg[onload]").count() == 0
+
+
+def test_empty_tables_give_a_page_that_says_so(open_page: OpenPage, tmp_path: Path) -> None:
+    write_report(empty(tmp_path), tmp_path / "report.html")
+    page = open_page(tmp_path / "report.html")
+    expect(page.locator("#nothing")).to_contain_text("No device has sent a reading yet.")
+    expect(page.locator("#span")).to_have_text("no readings yet")
+    expect(tile(page, "Devices")).to_have_text("0")
+    expect(page.locator("#devices")).to_be_hidden()
+    text = page.locator("body").inner_text()
+    assert not re.search(r"NaN|undefined|null|Infinity|1970", text)
+
+
+def test_one_device_that_has_just_begun_gives_charts_of_what_there_is(open_page: OpenPage, tmp_path: Path) -> None:
+    empty(tmp_path)
+    at = END_US + 10_000_000
+    write_rows(tmp_path, "devices", [{"device_id": "first", "health": "ok", "last_seen": at, "readings": 1}])
+    write_rows(tmp_path, "boots", [{"device_id": "first", "boot": "1-a", "first_seen": at, "last_seen": at}])
+    write_rows(tmp_path, "traffic", [{"minute": END_US, "readings": 1, "devices": 1, "delay_p50_ms": 80.0}])
+    window = {"device_id": "first", "window_start": END_US, "metric": "soil_pct", "n": 1, "sum": 41.5}
+    write_rows(tmp_path, "windows", [window])
+    write_report(tmp_path, tmp_path / "report.html")
+    page = open_page(tmp_path / "report.html", "#device=first")
+    expect(page.locator("#alerts-rows")).to_have_text("No alerts.")
+    expect(page.locator("#reboots-note")).to_have_text("No device has restarted in this time.")
+    expect(page.locator("#gaps-note")).to_have_text("Every seq has arrived.")
+    expect(page.locator("#losses .plot")).to_contain_text("1")
+    soil = page.locator("figure[data-metric=soil_pct]")
+    expect(soil.locator("h3")).to_have_text("soil_pct metric")
+    expect(soil.locator("circle.b")).to_have_count(1)
+    soil.locator(".plot").focus()
+    page.keyboard.press("End")
+    expect(soil.locator(".readout")).to_contain_text("first 41.5")
+    page.locator("#rate .plot").focus()
+    page.keyboard.press("End")
+    expect(page.locator("#rate .readout")).to_have_text("18 Nov 11:10 to 11:11: readings 1")
+    assert not re.search(r"NaN|undefined|null|Infinity|1970", page.locator("body").inner_text())
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_phones_and_a_desk_with_text_that_can_be_read(
+    open_page: OpenPage, page_file: Path, tmp_path: Path, scheme: str
+) -> None:
+    page = open_page(page_file, "#device=silo-01", color_scheme=scheme)
+    for width in (320, 375, 400, 760, 1100, 1280):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        # Nor as long as the charts still are as wide as they were: they are drawn again a moment later.
+        wide = "for (const svg of document.querySelectorAll('.plot svg')) svg.setAttribute('width', 1280)"
+        assert page.evaluate(wide + "; document.documentElement.scrollWidth") <= width
+        if width in (375, 1280):
+            assert page.evaluate(FAINT_TEXT) == []
+    assert page.evaluate(NAMELESS) == []
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).every((one) => one > 127)")
+    assert light == (scheme == "light")
+    page.screenshot(path=tmp_path / f"{scheme}.png", full_page=True)
+    assert (tmp_path / f"{scheme}.png").stat().st_size > 50_000, "a page that was not painted compresses to nothing"
+
+
+def test_a_phone_has_no_table_heads_but_sorts(open_page: OpenPage, tables: Path, page_file: Path) -> None:
+    devices = collect(Gold(tables), 7)["devices"]
+    page = open_page(page_file, viewport={"width": 375, "height": 800}, has_touch=True, is_mobile=True)
+    expect(page.locator("#heads")).to_be_hidden()
+    page.select_option("#sort", "duplicates")
+    first = max(range(40), key=lambda i: devices["duplicates"][i])
+    expect(page.locator("#rows th .open").first).to_have_text(devices["id"][first])
+    small = page.evaluate(
+        "[...document.querySelectorAll('input, select')].filter((one) => one.getClientRects().length"
+        " && parseFloat(getComputedStyle(one).fontSize) < 16 && one.type !== 'radio').length"
+    )
+    assert small == 0, "a phone zooms into fields with small type"
+
+
+def test_a_thousand_devices_fit_into_two_megabytes_and_open_within_two_seconds(
+    open_page: OpenPage, tmp_path: Path
+) -> None:
+    # With the boots an hour before: the longest time of the finest steps, so the longest lines.
+    fleet(tmp_path, devices=1000, days=6.8 / 24)
+    written = write_report(tmp_path, tmp_path / "report.html")
+    data = collect(Gold(tmp_path), 7)
+    assert all(len(metric["lines"]) == metric["devices"] >= 790 for metric in data["metrics"])
+    assert data["metrics"][0]["count"] > 90
+    print(f"{written.bytes:,} bytes")
+    assert written.bytes < 2_000_000
+    took = []
+    for _ in range(3):
+        page = open_page(tmp_path / "report.html")
+        took.append(page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
+    print(f"{took} ms")
+    assert min(took) < 2000
+    page.fill("#search", "pump-99")
+    expect(page.locator("#rows tr")).to_have_count(1)
+    page.get_by_role("button", name="pump-99", exact=True).first.click()
+    expect(page.locator("figure[data-metric=mem_free] path.line.b")).to_have_count(1)
+
+
+def test_devices_beyond_the_room_for_lines_say_so(
+    open_page: OpenPage, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_ingest.report.metrics._TEXT_BUDGET", 10 * 2 * 72 * 4 + 4000)
+    write_report(tables, tmp_path / "report.html")
+    page = open_page(tmp_path / "report.html", "#device=roof-05")
+    expect(page.locator("figure[data-metric=temp_c] .readout")).to_contain_text(
+        "of 40 devices; roof-05 is not among them"
+    )

@@ -1,0 +1,74 @@
+"""Every example of docs/spark-source.md runs and prints what it says; the page names every option and column."""
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from spark_helpers import RECEIVED_MS, publish_packet, record
+
+from spark_ingest.source.options import OPTIONS
+from spark_ingest.source.rows import ARROW_SCHEMA
+from spark_ingest.spool.writer import Spool
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "host_tests" / "docs"))
+
+from examples import Example, examples  # noqa: E402
+
+PAGE = ROOT / "docs" / "spark-source.md"
+EXAMPLES = examples(PAGE)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Where the examples run: the page's spool, with nine readings and three messages of status."""
+    folder = tmp_path_factory.mktemp("page")
+    with Spool(folder / "spool" / "north") as spool:
+        for group in range(3):
+            sent = [("fleet/pump-1/telemetry", record("pump-1", "1-a", 3 * group + i)) for i in range(3)]
+            sent.append(("fleet/pump-1/status", b'{"online":true}'))
+            packets = [publish_packet(topic, payload) for topic, payload in sent]
+            spool.append(b"".join(packets), len(packets), RECEIVED_MS + group)
+    return folder
+
+
+def _absolute(folder: Path) -> Callable[[re.Match[str]], str]:
+    return lambda found: found[1] + repr(str(folder / found[2]))
+
+
+def run(example: Example) -> str:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(example.source, f"{PAGE.name}", "exec"), {"__name__": "__main__"})
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize("example", [pytest.param(each, id=each.heading) for each in EXAMPLES if each.run])
+def test_an_example_of_the_page_runs_and_prints_what_it_says(spark, folder, monkeypatch, example):
+    monkeypatch.chdir(folder)
+    # Relative paths of Spark are the Java process's; the page means the reader's.
+    example.source = re.sub(r'(path", |Location", |parquet\(|Path\()"([a-z-]+)"', _absolute(folder), example.source)
+    printed = run(example)
+    assert [text for text in example.expected if text not in printed] == [], printed
+
+
+def test_what_cannot_run_here_is_python_at_least():
+    for example in EXAMPLES:
+        compile(example.source, f"{PAGE.name}:{example.line}", "exec")
+
+
+def test_the_page_names_every_option_and_every_column_and_no_other():
+    page = PAGE.read_text()
+    tables = {title: page.split(f"## {title}\n")[1].split("\n## ")[0] for title in ("Schema", "Options")}
+    named = {title: re.findall(r"^\| `(\w+)` \|", text, re.M) for title, text in tables.items()}
+    assert named["Schema"] == ARROW_SCHEMA.names
+    assert named["Options"] == list(OPTIONS)
+
+
+def test_every_page_that_it_links_to_exists():
+    for target in re.findall(r"\]\(([^)#]+)", PAGE.read_text()):
+        assert (PAGE.parent / target).exists(), target

@@ -1,0 +1,7 @@
+"""``python -m spark_ingest.collector``."""
+
+import sys
+
+from .command import main
+
+sys.exit(main())

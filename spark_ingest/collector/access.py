@@ -1,0 +1,110 @@
+"""Where a broker is and how a collector is let in: address, TLS, credentials.
+
+Files are read at every connection, so that a renewed certificate or a changed password needs no restart.
+"""
+
+import os
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ..errors import UsageError
+from ..hosts import is_host
+from .wire import LONGEST_FIELD, is_field
+
+_PORTS = {"mqtt": 1883, "mqtts": 8883}
+
+
+@dataclass(frozen=True)
+class Access:
+    """How to reach a broker and who asks.
+
+    :ivar url: ``mqtt://HOST[:PORT]``, or ``mqtts://`` for TLS.
+    :ivar username: None: anonymous.
+    :ivar password_file: its first line is the password; None: ``UMQTT_PASSWORD`` of the environment.
+    :ivar ca: PEM of who signed the broker's certificate; None: the authorities that this machine trusts.
+    :ivar cert: PEM of this collector's certificate; :ivar key: of its private key.
+    """
+
+    url: str
+    username: str | None = None
+    password_file: Path | None = None
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    def check(self) -> None:
+        """:raises UsageError: something does not fit together, or a file cannot be used."""
+        scheme, _host, _port = parse_broker(self.url)
+        if (self.cert is None) != (self.key is None):
+            raise UsageError("a client certificate needs its key: give cert and key, or neither")
+        if scheme == "mqtt" and (self.ca or self.cert):
+            raise UsageError(f"{self.url} is without TLS, but ca or cert was given: use mqtts://, or leave them out")
+        if self.username is None and self.password_file is not None:
+            raise UsageError("a password needs a user name: give username too")
+        if self.username is not None and not is_field(self.username):
+            raise UsageError("the user name is longer than MQTT allows, or no text")
+        self.password()
+        self.tls()
+
+    def password(self) -> bytes | None:
+        """The password; None without a user name. :raises UsageError: its file cannot be read."""
+        if self.username is None:
+            return None
+        if self.password_file is None:
+            password = os.environb.get(b"UMQTT_PASSWORD")
+            if password is None:
+                raise UsageError(f"there is no password for {self.username}: give password_file, or set UMQTT_PASSWORD")
+        else:
+            try:
+                password = self.password_file.read_bytes().split(b"\n", 1)[0].rstrip(b"\r")
+            except OSError as error:
+                raise UsageError(f"cannot read the password file {self.password_file}: {_why(error)}") from error
+        if len(password) > LONGEST_FIELD:
+            raise UsageError(f"the password for {self.username} is longer than the {LONGEST_FIELD} bytes of MQTT")
+        return password
+
+    def tls(self) -> ssl.SSLContext | None:
+        """For ``mqtts://`` a context that always verifies the broker's certificate and name; otherwise None.
+
+        :raises UsageError: a certificate file cannot be used.
+        """
+        if parse_broker(self.url)[0] != "mqtts":
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+        except (OSError, ssl.SSLError) as error:
+            raise UsageError(f"cannot use the CA file {self.ca}: {_why(error)}") from error
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self.cert is not None:
+            try:
+                # An encrypted key would make OpenSSL ask on the terminal, where nobody may sit.
+                context.load_cert_chain(self.cert, self.key, password=lambda: b"")
+            except (OSError, ssl.SSLError) as error:
+                raise UsageError(f"cannot use the certificate {self.cert} with {self.key}: {_why(error)}") from error
+        return context
+
+
+def parse_broker(url: str) -> tuple[str, str, int]:
+    """``mqtt://HOST[:PORT]`` → (scheme, host, port).
+
+    :raises UsageError: another scheme, no host, a bad port, or credentials in the URL (other users of the
+        machine could read them in the process list).
+    """
+    if "@" in url:
+        # Not repeated: it may hold a password.
+        raise UsageError("--broker must not hold credentials: every user of the machine can read a command line")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise UsageError(f"--broker {url}: {error}; give mqtt://HOST:PORT") from error
+    host = parts.hostname or ""
+    if parts.scheme not in _PORTS or not is_host(host) or parts.path not in ("", "/") or parts.query or port == 0:
+        raise UsageError(f"--broker {url} is not a broker's address; give mqtt://HOST:PORT or mqtts://HOST:PORT")
+    return parts.scheme, host, port or _PORTS[parts.scheme]
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or str(error)

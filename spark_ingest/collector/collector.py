@@ -1,0 +1,237 @@
+"""One collector: MQTT messages in, a durable spool out, acknowledgements last.
+
+A process of its own, never a thread of a Spark job: queries come and go, the broker's session must not. It runs
+until :meth:`Collector.stop`: then it takes what has already been received, syncs, acknowledges and disconnects.
+Killed violently it loses nothing either: what it had not acknowledged, the broker sends again (and the reading's
+identity deduplicates).
+
+Without room (see ``room``) it disconnects and waits. Merely to stop reading would leave the answers to its pings
+unread too, so that neither side could tell a dead link from a slow one; and a broker counts on a client that is
+away, but may drop one that is slow.
+"""
+
+import contextlib
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+from ..errors import BrokerRefused, MalformedStream, SpoolWriteFailed, UsageError
+from ..spool.writer import Spool
+from .access import parse_broker
+from .backoff import Backoff
+from .config import CollectorConfig
+from .connection import Connection
+from .counters import Counters
+from .link import Link
+from .room import NoRoom, Room
+from .session import Session
+
+__all__ = ["Collector", "CollectorConfig"]
+
+_CONNECT_WITHIN_S = 15.0
+_STABLE_AFTER_S = 10.0
+_SERVER_UNAVAILABLE = 3
+# Links in a row that end so soon after CONNACK: somebody else has the same client id, and each throws the other out.
+_TAKEOVER_LINKS, _TAKEOVER_S = 3, 3.0
+_LOOK_FOR_ROOM_S = 1.0
+_FIRST_NUDGE_S, _LAST_NUDGE_S = 2.0, 600.0
+
+
+def _to_stderr(_kind: str, line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class Collector:
+    """Runs until :meth:`stop`; see the module.
+
+    :param on_subscribed: called each time the session is known to be subscribed.
+    :param report: takes a kind of event (see docs/collector.md) and one line for a person.
+    """
+
+    def __init__(
+        self,
+        config: CollectorConfig,
+        spool: Spool,
+        *,
+        on_subscribed: Callable[[], None] = lambda: None,
+        report: Callable[[str, str], None] = _to_stderr,
+    ) -> None:
+        self.config = config
+        self.counters = Counters()
+        self._spool = spool
+        self._on_subscribed = on_subscribed
+        self._report = report
+        self._access = config.access
+        _, self._host, self._port = parse_broker(config.broker)
+        self._session = Session(config, self.counters, self._say)
+        self._room = Room(config.folder, max_bytes=config.max_spool_bytes, min_free_bytes=config.min_free_bytes)
+        self._backoff = Backoff(config.longest_delay_s)
+        self._short_links = 0
+        self._stopping = False
+        # A byte here ends any wait: from stop(), or from a signal through signal.set_wakeup_fd.
+        self._wake, self.wakeup_socket = socket.socketpair()
+        self._wake.setblocking(False)
+        self.wakeup_socket.setblocking(False)
+
+    def stop(self) -> None:
+        """Ask :meth:`run` to drain and return; may be called from a signal handler or another thread."""
+        self._stopping = True
+        # Full of such bytes: the loop will wake up all the same. Closed: it has ended already.
+        with contextlib.suppress(BlockingIOError, OSError):
+            self.wakeup_socket.send(b"\0")
+
+    def status(self) -> dict[str, object]:
+        """The keys of the status; see ``counters``."""
+        durable = self._spool.durable
+        return {
+            "name": self.config.name,
+            "broker": self.config.broker,
+            "spool": durable.spool,
+            **asdict(self.counters),
+            "spool_bytes": self._room.used,
+            "truncated_bytes": self._spool.truncated_bytes,
+            "segment": durable.segment,
+            "position": durable.position,
+        }
+
+    def run(self) -> None:
+        """Collect until :meth:`stop`. Network and disk errors are reported, counted and retried."""
+        try:
+            self._wait_for_room(self._room.lacks())
+            while not self._stopping:
+                delay = self._one_connection()
+                if not self._stopping and delay:
+                    self._sleep(delay)
+        finally:
+            self._wake.close()
+            self.wakeup_socket.close()
+
+    def _one_connection(self) -> float:
+        """Connect, collect until the link ends; the seconds to wait before the next attempt."""
+        counters = self.counters
+        connected_at = time.monotonic()
+        link = None
+        try:
+            link = Link(
+                self._host,
+                self._port,
+                keep_alive=self.config.keep_alive,
+                tls=self._access.tls(),
+                timeout_s=_CONNECT_WITHIN_S,
+            )
+            counters.connects += 1
+            connected_at = time.monotonic()
+            self._collect(link)
+            return 0.0
+        except MalformedStream as error:
+            counters.malformed_streams += 1
+            self._say("malformed_stream", str(error))
+        except BrokerRefused as error:
+            counters.refusals += 1
+            self._say("refused", str(error))
+            # "Server unavailable" passes by itself; the others last until somebody changes something.
+            if error.return_code != _SERVER_UNAVAILABLE:
+                return self._backoff.after_refusal()
+        except UsageError as error:
+            # Checked at the start, but a password or certificate may have been replaced by what cannot be read.
+            self._say("unusable", str(error))
+        except SpoolWriteFailed as error:
+            counters.spool_errors += 1
+            self._say("spool_error", str(error))
+            self._disconnected(link)
+            self._wait_for_room(self._room.probe())
+        except OSError as error:
+            counters.lost_links += 1
+            self._say("lost_link", f"no link to {self.config.broker}: {error.strerror or error}; trying again")
+            self._watch_for_takeover(time.monotonic() - connected_at)
+        finally:
+            was_subscribed = counters.subscribed
+            self._disconnected(link)
+        if was_subscribed and time.monotonic() - connected_at >= _STABLE_AFTER_S:
+            self._backoff.reset()
+        return self._backoff.next_delay()
+
+    def _collect(self, link: Link) -> None:
+        connection = Connection(
+            link,
+            self._spool,
+            self._room,
+            self.config,
+            self.counters,
+            stopping=lambda: self._stopping,
+            wake_fd=self._wake.fileno(),
+        )
+        try:
+            if not self._session.open(connection):
+                return
+            self.counters.subscribed = True
+            self._report("subscribed", f"subscribed at {self.config.broker}")
+            self._on_subscribed()
+            connection.collect()
+            connection.drain()
+            connection.finish()
+        except NoRoom as reason:
+            # Everything read so far is durable and acknowledged; what the link still holds comes again.
+            with contextlib.suppress(OSError):
+                connection.finish()
+            if not self._stopping:
+                self._disconnected(link)
+                self._wait_for_room(str(reason))
+
+    def _disconnected(self, link: Link | None) -> None:
+        self.counters.connected = self.counters.subscribed = False
+        if link is not None:
+            link.close()
+
+    def _watch_for_takeover(self, lasted_s: float) -> None:
+        """Count links that ended soon after CONNACK, and raise the alarm at the third in a row."""
+        if not self.counters.connected or lasted_s >= _TAKEOVER_S:
+            self._short_links = 0
+            return
+        self._short_links += 1
+        if self._short_links == _TAKEOVER_LINKS:
+            self._short_links = 0
+            self.counters.takeovers += 1
+            self._say(
+                "takeover",
+                f"{_TAKEOVER_LINKS} links to {self.config.broker} in a row ended within {_TAKEOVER_S:g} s: is another "
+                f"collector called {self.config.name}? Two with one client id throw each other out",
+            )
+
+    def _wait_for_room(self, reason: str | None) -> None:
+        """Wait until the spool may take messages again, or for :meth:`stop`; `reason`: why it may not, if so."""
+        if reason is None:
+            return
+        self.counters.pauses += 1
+        self.counters.waiting = reason
+        self._say("waiting", reason)
+        began = nudged = time.monotonic()
+        nudge_s = 0.0
+        while not self._stopping:
+            now = time.monotonic()
+            if now - nudged >= nudge_s:
+                # Only finished segments can be removed, and Spark removes what it has read only when it builds another
+                # micro-batch, which it does when the durable position has moved: so begin a segment, now and at times.
+                with contextlib.suppress(SpoolWriteFailed):
+                    self._spool.rotate()
+                nudged, nudge_s = now, min(max(_FIRST_NUDGE_S, nudge_s * 2), _LAST_NUDGE_S)
+            self._sleep(_LOOK_FOR_ROOM_S)
+            lacks = self._room.lacks(margin=True) or self._room.probe()
+            if lacks is None:
+                self._report("resumed", f"there is room again after {time.monotonic() - began:.0f} s")
+                break
+            self.counters.waiting = lacks
+        self.counters.waiting = None
+
+    def _say(self, kind: str, line: str) -> None:
+        self.counters.last_error = line
+        self._report(kind, line)
+
+    def _sleep(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not self._stopping and (left := deadline - time.monotonic()) > 0:
+            if select.select([self._wake], [], [], left)[0]:
+                self._wake.recv(4096)

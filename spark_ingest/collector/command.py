@@ -1,0 +1,139 @@
+"""The command line: ``python -m spark_ingest.collector``, and ``umqtt collect``, which is the same."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import IngestError, UsageError
+from ..hosts import is_host
+from .config import DEFAULT_NAME, DEFAULT_TOPIC_FILTERS, CollectorConfig, load, parse_bytes
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_FILE = click.Path(dir_okay=False, path_type=Path)
+# What only one collector can be told on the command line; several are told by their file.
+_OF_ONE = ("broker", "name", "topics", "username", "password_file", "ca", "cert", "key")
+_SHARED = ("keep_alive", "segment_bytes", "group_bytes", "group_ms", "max_spool_bytes", "min_free_bytes",
+           "longest_delay_s", "everything")  # fmt: skip
+
+
+class _Bytes(click.ParamType):
+    name = "BYTES"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return parse_bytes(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Address(click.ParamType):
+    name = "[HOST:]PORT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        host, _, port = str(value).rpartition(":")
+        # Only this machine, unless an address is given.
+        host = host.strip("[]") or "127.0.0.1"
+        if not port.isdecimal() or len(port) > 5 or int(port) > 65535 or not is_host(host):
+            self.fail(f"{value!r} is not HOST:PORT", param, ctx)
+        return host, int(port)
+
+
+@click.command()
+@click.option("--broker", metavar="URL", help="Any MQTT 3.1.1 broker: mqtt://HOST[:PORT], or mqtts:// for TLS.")
+@click.option("--spool", type=_FOLDER, help="Folder that what was received is kept in until Spark has read it.")
+@click.option("--name", help="Its session at the broker and its folder in the spool.  [default: collector]")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="FILTER",
+    help=f"Topic filter; may be given several times.  [default: {', '.join(DEFAULT_TOPIC_FILTERS)}]",
+)
+@click.option("--everything", is_flag=True, default=None, help="Allow a filter that selects every topic, as # does.")
+@click.option("--config", type=_FILE, help="TOML file with several collectors, instead of --broker.")
+@click.option("--username", envvar="UMQTT_USERNAME", metavar="NAME", help="At the broker.")
+@click.option("--password-file", type=_FILE, help="Its first line is the password. [default: UMQTT_PASSWORD]")
+@click.option("--ca", type=_FILE, help="Who signed the broker's certificate. [default: those trusted here]")
+@click.option("--cert", type=_FILE, help="Certificate of this collector, for a broker that asks for one.")
+@click.option("--key", type=_FILE, help="Its private key.")
+@click.option(
+    "--max-spool-bytes",
+    type=_Bytes(),
+    help="A spool with so much takes no more until Spark has read it: "
+    "the broker keeps the messages. 20G, 500M …  [default: no limit]",
+)
+@click.option("--min-free-bytes", type=_Bytes(), help="Likewise when the disk has less than this.  [default: 256M]")
+@click.option("--group-bytes", type=_Bytes(), help="A group is synced when it has so much.  [default: 1M]")
+@click.option("--group-ms", type=float, help="How long a small group waits for more.  [default: 5]")
+@click.option("--segment-bytes", type=_Bytes(), help="A new file begins after so much.  [default: 32M]")
+@click.option("--keep-alive", type=int, metavar="S", help="Seconds.  [default: 60]")
+@click.option(
+    "--longest-delay",
+    "longest_delay_s",
+    type=float,
+    metavar="S",
+    help="Longest wait between attempts to connect.  [default: 128]",
+)
+@click.option("--status", type=_FILE, help="File rewritten twice a second with counts.")
+@click.option("--metrics", type=_Address(), help="Metrics for Prometheus. Without HOST for this machine alone.")
+@click.option("--serve", type=_Address(), help="Serve the spools to Spark on machines without this disk.")
+@click.option("--serve-token-file", "token_file", type=_FILE, help="The token that they must have.")
+@click.option("--log", type=click.Choice(["auto", "json", "live"]), default="auto", show_default=True,
+              help="Lines of JSON on stderr, or a live table; auto: the table on a terminal.")  # fmt: skip
+def collect(
+    config: Path | None, status: Path | None, metrics: tuple[str, int] | None, serve: tuple[str, int] | None,
+    token_file: Path | None, log: str, **options: Any,
+) -> int:  # fmt: skip
+    """Receive telemetry and keep it on the disk until Spark has it, acknowledging only what is safe there.
+
+    Prints `subscribed NAME` once the broker has confirmed the subscription. Ctrl-C ends it in order.
+
+    \b
+    Example:
+      umqtt collect --broker mqtt://127.0.0.1:1883 --spool spool
+      umqtt collect --config collect.toml --metrics 9464
+    """
+    given = {key: value for key, value in options.items() if value not in (None, ())}
+    if config is None and ("broker" not in given or "spool" not in given):
+        missing = "--spool" if "broker" in given else "--broker"
+        raise click.UsageError(f"{missing} is missing: give --broker and --spool, or --config FILE")
+    clash = [f"--{key.replace('_', '-').removesuffix('s')}" for key in _OF_ONE if key in given and key != "username"]
+    if config is not None and clash:
+        raise click.UsageError(f"{', '.join(clash)}: say that in the file of --config, for each collector")
+    try:
+        collectors = _several(config, given) if config is not None else [_one(given)]
+        terminal = sys.stderr.isatty() if log == "auto" else log == "live"
+        # Not above: --help need not wait for it.
+        from .process import ProcessConfig, run
+
+        run(ProcessConfig(collectors, status, metrics, serve, token_file, terminal))
+    except IngestError as error:
+        print(f"collector: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """``python -m spark_ingest.collector``; returns the exit code."""
+    try:
+        return collect.main(args=argv, prog_name="python -m spark_ingest.collector", standalone_mode=False) or 0
+    except click.ClickException as error:
+        print(f"collector: {error.format_message()}", file=sys.stderr)
+        return error.exit_code
+
+
+def _one(given: dict[str, Any]) -> CollectorConfig:
+    topics = given.pop("topics", DEFAULT_TOPIC_FILTERS)
+    config = CollectorConfig(**{"name": DEFAULT_NAME, **given}, topic_filters=tuple(topics))
+    config.check()
+    return config
+
+
+def _several(path: Path, given: dict[str, Any]) -> list[CollectorConfig]:
+    shared = {key: given[key] for key in _SHARED if key in given}
+    return load(path, spool=given.get("spool"), shared=shared)

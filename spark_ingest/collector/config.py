@@ -1,0 +1,216 @@
+"""What collectors are started with: for one, from the command line; for several, from a TOML file. ::
+
+    spool = "/var/lib/umqtt/spool"        # of all; the keys below may stand here too, for every collector
+    max_spool_bytes = "20G"
+
+    [[collector]]
+    name = "north"                        # its folder in the spool, and its session: umqtt-collector-north
+    broker = "mqtts://north.example"
+    topics = ["fleet/+/telemetry", "fleet/+/status", "fleet/+/log"]
+    username = "collector"
+    password_file = "north.password"
+    ca = "ca.pem"
+
+Paths are relative to the file, and may hold environment variables ($CREDENTIALS_DIRECTORY).
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from ..spool.writer import DEFAULT_SEGMENT_BYTES
+from .access import Access
+from .wire import is_field
+
+DEFAULT_TOPIC_FILTERS = ("fleet/+/telemetry", "fleet/+/status", "fleet/+/log")
+DEFAULT_NAME = "collector"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+_SMALLEST_LIMIT = 64 << 10
+# A spool that is full must consist of several segments: only whole ones are removed, and the newest never is.
+_SEGMENTS_IN_LIMIT = 8
+
+
+@dataclass(frozen=True)
+class CollectorConfig:
+    """One collector.
+
+    :ivar broker: its URL; :ivar spool: the folder of all spools; :ivar name: its own folder in there.
+    :ivar topic_filters: what it subscribes to, at QoS 1.
+    :ivar everything: whether a filter may select every topic.
+    :ivar keep_alive: seconds; 0 switches pings off.
+    :ivar segment_bytes: a new segment begins after so many.
+    :ivar group_bytes: a group is synced when it has so many.
+    :ivar group_ms: how long a group that would be small waits for more; none does under load.
+    :ivar max_spool_bytes: see :class:`Room`; :ivar min_free_bytes: likewise.
+    :ivar longest_delay_s: bounds the wait between attempts to connect.
+    """
+
+    broker: str
+    spool: Path
+    name: str
+    topic_filters: tuple[str, ...] = DEFAULT_TOPIC_FILTERS
+    everything: bool = False
+    keep_alive: int = 60
+    segment_bytes: int = DEFAULT_SEGMENT_BYTES
+    group_bytes: int = 1 << 20
+    group_ms: float = 5.0
+    max_spool_bytes: int = 0
+    min_free_bytes: int = 256 << 20
+    longest_delay_s: float = 128.0
+    username: str | None = None
+    password_file: Path | None = None
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    @property
+    def client_id(self) -> str:
+        """Stable, so that the broker keeps one session for this collector for ever."""
+        return f"umqtt-collector-{self.name}"
+
+    @property
+    def access(self) -> Access:
+        """How it reaches its broker."""
+        return Access(self.broker, self.username, self.password_file, self.ca, self.cert, self.key)
+
+    @property
+    def folder(self) -> Path:
+        """Its spool."""
+        return self.spool / self.name
+
+    @property
+    def segment_limit(self) -> int:
+        """Bytes after which a new segment begins: `segment_bytes`, or less where the spool may hold little."""
+        return min(self.segment_bytes, self.max_spool_bytes // _SEGMENTS_IN_LIMIT or self.segment_bytes)
+
+    def check(self) -> None:
+        """:raises UsageError: a value that cannot work, with the option's name."""
+        if not _NAME.fullmatch(self.name):
+            raise UsageError(f"--name {self.name} is not a plain name; use letters, digits, dots and hyphens")
+        _between("--keep-alive", self.keep_alive, 0, 65535, "seconds")
+        _between("--group-ms", self.group_ms, 0, 10_000, "milliseconds")
+        _between("--group-bytes", self.group_bytes, 1, 1 << 30, "bytes")
+        _between("--segment-bytes", self.segment_bytes, 1, 1 << 40, "bytes")
+        _between("--longest-delay", self.longest_delay_s, 0, 86_400, "seconds")
+        if self.max_spool_bytes:
+            _between("--max-spool-bytes", self.max_spool_bytes, _SMALLEST_LIMIT, 1 << 60, "bytes (0: no limit)")
+        _between("--min-free-bytes", self.min_free_bytes, 0, 1 << 60, "bytes")
+        for topic_filter in self.topic_filters:
+            _check_filter(topic_filter, everything=self.everything)
+        if not self.topic_filters:
+            raise UsageError("no topic filter given: a collector without one would never receive anything")
+        self.access.check()
+
+
+def parse_bytes(text: str | int) -> int:
+    """``1048576``, ``1M``, ``20G`` … → bytes. :raises UsageError: it is none of these."""
+    match = re.fullmatch(r"(\d{1,18})\s*([KMGT]?)(?:i?B)?", str(text).strip(), re.IGNORECASE)
+    if match is None:
+        raise UsageError(f"{text!r} is no number of bytes: give one like 1048576, 500M or 20G")
+    return int(match[1]) << _UNITS[match[2].upper()]
+
+
+def load(path: Path, *, spool: Path | None = None, shared: Mapping[str, Any] | None = None) -> list[CollectorConfig]:
+    """The collectors of a TOML file, checked.
+
+    :param spool: overrides the file's.
+    :param shared: values for every collector that does not give its own; they override the head of the file.
+    :raises UsageError: the file cannot be read, or says something that cannot work.
+    """
+    try:
+        content = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not TOML: {error}") from error
+    tables = content.pop("collector", None)
+    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
+        raise UsageError(f"{path} has no [[collector]]: each needs a name and a broker")
+    if spool is not None:
+        content["spool"] = str(spool.absolute())
+    configs = [_from_table(path, {**content, **(shared or {}), **table}) for table in tables]
+    names = [config.name for config in configs]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise UsageError(f"{path}: two collectors are called {', '.join(sorted(twice))}: a name is a folder")
+    return configs
+
+
+_PATHS = frozenset({"spool", "password_file", "ca", "cert", "key"})
+_SIZES = frozenset({"segment_bytes", "group_bytes", "max_spool_bytes", "min_free_bytes"})
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(_SIZES, (str, int)),
+    "everything": bool,
+    "keep_alive": int,
+    "group_ms": (int, float),
+    "longest_delay_s": (int, float),
+}
+
+
+def _from_table(path: Path, table: Mapping[str, Any]) -> CollectorConfig:
+    known = {field.name for field in fields(CollectorConfig)} - {"topic_filters"} | {"topics"}
+    where = f"{path}: collector {table.get('name', '?')}"
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in known:
+            raise UsageError(f"{where}: there is no key {key}; there are {', '.join(sorted(known))}")
+        if key == "topics":
+            if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+                raise UsageError(f"{where}: topics must be a list of topic filters")
+            values["topic_filters"] = tuple(value)
+        elif not isinstance(value, _KINDS.get(key, str)) or (isinstance(value, bool) and key != "everything"):
+            raise UsageError(f"{where}: {key} = {value!r} is of the wrong type")
+        elif isinstance(value, str) and "\0" in value:
+            raise UsageError(f"{where}: {key} = {value!r} holds a character that no name has")
+        elif key in _SIZES:
+            values[key] = _bytes(where, key, value)
+        elif key in _PATHS:
+            values[key] = path.parent / os.path.expandvars(str(value))
+        else:
+            values[key] = value
+    for key in ("name", "broker", "spool"):
+        if key not in values:
+            raise UsageError(f"{where}: there is no {key}")
+    config = CollectorConfig(**values)
+    try:
+        config.check()
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+    return config
+
+
+def _bytes(where: str, key: str, value: str | int) -> int:
+    try:
+        return parse_bytes(value)
+    except UsageError as error:
+        raise UsageError(f"{where}: {key}: {error}") from error
+
+
+def _between(option: str, value: float, least: float, most: float, unit: str) -> None:
+    if not least <= value <= most:
+        raise UsageError(f"{option} {value} is not in {least}..{most} {unit}")
+
+
+def _check_filter(topic_filter: str, *, everything: bool) -> None:
+    """[MQTT-4.7]: wildcards are whole levels and # is the last."""
+    levels = topic_filter.split("/")
+    wrong = (
+        not topic_filter
+        or not is_field(topic_filter)
+        or "#" in levels[:-1]
+        or any(len(level) > 1 and ("+" in level or "#" in level) for level in levels)
+    )
+    if wrong:
+        raise UsageError(f"--topic {topic_filter!r} is not a topic filter: + and # are whole levels, and # is the last")
+    # Of a shared subscription what follows $share/GROUP counts.
+    selecting = levels[2:] if levels[0] == "$share" else levels
+    if selecting[-1:] == ["#"] and set(selecting[:-1]) <= {"+"} and not everything:
+        raise UsageError(
+            f"--topic {topic_filter} selects every topic of the broker, commands and other people's too: "
+            "name what is wanted, or add --everything"
+        )

@@ -1,0 +1,144 @@
+"""One connection at work: what arrives becomes durable groups, and each group's acknowledgements leave after its sync.
+
+Groups form by themselves: while one group is being synced the next one arrives in the socket's buffer, so a
+slow disk makes larger groups. Only under a trickle of single messages does the collector wait for more.
+"""
+
+import time
+from collections.abc import Callable
+
+from ..errors import MalformedStream
+from ..spool.writer import Spool
+from .config import CollectorConfig
+from .counters import Counters
+from .link import Link
+from .room import Room
+from .wire import DISCONNECT_PACKET, split
+
+ANSWER_TIMEOUT_S = 15.0
+_TRICKLE = 4
+_BLOCK_OVERHEAD = 24
+
+
+class Connection:
+    """Moves messages from `link` to `spool`.
+
+    :param stopping: asked between steps whether to end.
+    :param wake_fd: readable when a wait must end early.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        spool: Spool,
+        room: Room,
+        config: CollectorConfig,
+        counters: Counters,
+        *,
+        stopping: Callable[[], bool],
+        wake_fd: int,
+    ) -> None:
+        self._link = link
+        self._spool = spool
+        self._room = room
+        self._group_bytes = config.group_bytes
+        self._linger_s = config.group_ms / 1000
+        self._counters = counters
+        self._stopping = stopping
+        self._wake_fd = wake_fd
+        self._buffer = bytearray()
+        self._others: list[bytes] = []
+        self._last_group = 0
+        self._wanted = 0
+
+    def send(self, data: bytes) -> None:
+        """Queue a packet."""
+        self._link.queue(data)
+
+    def await_packet(self, first: int) -> bytes | None:
+        """The next packet of a kind; messages before it are collected. None: asked to stop.
+
+        :raises TimeoutError: it did not come in time.
+        """
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        while not self._stopping():
+            while self._others:
+                packet = self._others.pop(0)
+                if packet[0] == first:
+                    if len(packet) < 4:
+                        raise MalformedStream(f"the broker sent a short packet: {packet.hex()}")
+                    return packet
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the broker did not answer within {ANSWER_TIMEOUT_S:g} s")
+            self._step()
+        return None
+
+    def collect(self) -> None:
+        """Until asked to stop.
+
+        :raises SpoolWriteFailed: a group could not be made durable; it was not acknowledged.
+        :raises NoRoom: the spool is at a limit; everything received so far is durable and acknowledged.
+        :raises MalformedStream: the broker sent what is not MQTT.
+        :raises OSError: the link broke.
+        """
+        while not self._stopping():
+            self._step()
+            self._others.clear()  # PINGRESP: its arrival was all it had to say.
+
+    def drain(self) -> None:
+        """Take what has already arrived, within reason: under a steady stream this would never end."""
+        deadline = time.monotonic() + 1.0
+        while self._receive_group() and time.monotonic() < deadline:
+            pass
+
+    def finish(self) -> None:
+        """DISCONNECT, and close so that the broker gets every acknowledgement."""
+        self._link.queue(DISCONNECT_PACKET)
+        self._link.finish(ANSWER_TIMEOUT_S)
+
+    def _step(self) -> None:
+        """Wait for input and turn what is there into one durable, acknowledged group."""
+        if not self._link.wait(1.0, self._wake_fd):
+            return
+        if self._last_group <= _TRICKLE and self._linger_s:
+            # Under a trickle, a moment's wait saves most of the syncs. Not under load: a broker with a
+            # small in-flight window would then wait for acknowledgements all the time.
+            time.sleep(self._linger_s)
+        self._receive_group()
+
+    def _receive_group(self) -> bool:
+        """Read until nothing is there or the group is full; False when nothing was there at all."""
+        buffer, link = self._buffer, self._link
+        before = len(buffer)
+        try:
+            while (room := before + self._group_bytes - len(buffer)) > 0 and link.receive(buffer, room):
+                pass
+        except OSError:
+            # What came before the end counts, a refusal above all; the next read meets the end again.
+            if len(buffer) == before:
+                raise
+        if len(buffer) == before:
+            return False
+        if len(buffer) < self._wanted:
+            # In the middle of a large message: going through the whole of it at each read would take for ever.
+            return True
+        received = split(buffer)
+        self._wanted = received.wanted
+        del buffer[: received.consumed]
+        self._others += received.others
+        self._last_group = received.messages
+        if received.messages:
+            received_ms = time.time_ns() // 1_000_000
+            began = time.perf_counter()
+            self._spool.append(received.publishes, received.messages, received_ms)
+            # Durable from here on: now, and not a moment earlier, the broker may forget them.
+            link.queue(received.pubacks)
+            counters = self._counters
+            counters.append_seconds += time.perf_counter() - began
+            counters.messages += received.messages
+            counters.bytes += len(received.publishes)
+            counters.groups += 1
+            counters.redelivered += received.redelivered
+            counters.last_message_ms = received_ms
+            self._room.note(len(received.publishes) + _BLOCK_OVERHEAD)
+        return True

@@ -1,0 +1,153 @@
+"""What a collector process tells while it runs: a live table on a terminal, lines of JSON everywhere else.
+
+Each line of JSON has ``time`` (ISO 8601, UTC), ``level`` (info, warning, error), ``event``, ``collector`` and
+``message``; the event ``figures``, once a minute, has the counters instead of a message. Level error is an alarm:
+somebody has to do something.
+"""
+
+import contextlib
+import json
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+Status = Mapping[str, object]
+
+_INFO = frozenset({"started", "subscribed", "resumed", "stopped", "figures"})
+_ALARMS = frozenset({"session_lost", "broker_changed", "takeover", "refused", "unusable", "spool_error", "waiting"})
+_FIGURES_EVERY_S = 60.0
+_RATE_OVER_S = 2.0
+
+
+def level(event: str) -> str:
+    """info, warning or error."""
+    return "info" if event in _INFO else "error" if event in _ALARMS else "warning"
+
+
+class JsonJournal:
+    """Lines of JSON on `stream`; may be written to by several threads."""
+
+    def __init__(self, stream: TextIO = sys.stderr, figures_every_s: float = _FIGURES_EVERY_S) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._every_s = figures_every_s
+        self._next = time.monotonic() + figures_every_s
+
+    def event(self, collector: str, event: str, message: str) -> None:
+        """Write one line."""
+        self._write({"level": level(event), "event": event, "collector": collector, "message": message})
+
+    def show(self, statuses: Sequence[Status]) -> None:
+        """Called about twice a second with the newest figures."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._every_s
+            for status in statuses:
+                self._write({"level": "info", "event": "figures", "collector": status["name"], **status})
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def _write(self, content: dict[str, object]) -> None:
+        line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **content})
+        # A log that takes no more, on a full disk or without a reader, must not end the collecting.
+        with self._lock, contextlib.suppress(OSError):
+            self._stream.write(line + "\n")
+            self._stream.flush()
+
+
+class TerminalJournal:
+    """A table that is rewritten in place, and above it a line for each event."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True, highlight=False)
+        self._rates = _Rates()
+        # Standard output stays what it is: "subscribed NAME" belongs to whoever started this.
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._live.start()
+
+    def event(self, collector: str, event: str, message: str) -> None:
+        """Print one line."""
+        colour = {"info": "green", "warning": "yellow", "error": "bold red"}[level(event)]
+        clock = datetime.now().strftime("%H:%M:%S")
+        self._console.print(
+            f"{clock} [{colour}]{escape(collector)}[/] {event}: {escape(message)}", soft_wrap=True, highlight=False
+        )
+
+    def show(self, statuses: Sequence[Status]) -> None:
+        """Draw the newest figures."""
+        self._live.update(self._table(statuses), refresh=True)
+
+    def close(self) -> None:
+        """Take the table away."""
+        self._live.stop()
+
+    def _table(self, statuses: Sequence[Status]) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        for heading in ("collector", "state"):
+            table.add_column(heading, no_wrap=True)
+        for heading in ("messages", "msg/s", "a group", "ms a sync", "spool"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for status in statuses:
+            messages, groups = _whole(status["messages"]), _whole(status["groups"])
+            rate, group, sync_ms = self._rates.of(status)
+            table.add_row(
+                escape(str(status["name"])),
+                state(status),
+                f"{messages:,}",
+                f"{rate:,.0f}",
+                f"{group:,.0f}" if groups else "",
+                f"{sync_ms:.1f}" if groups else "",
+                f"{_whole(status['spool_bytes']) / 1e6:,.1f} MB",
+            )
+        return table
+
+
+class _Rates:
+    """Messages a second, messages a group and milliseconds a sync over the last seconds, for each collector."""
+
+    def __init__(self) -> None:
+        self._before: dict[object, tuple[float, int, int, float]] = {}
+        self._shown: dict[object, tuple[float, float, float]] = {}
+
+    def of(self, status: Status) -> tuple[float, float, float]:
+        name, now = status["name"], time.monotonic()
+        messages, groups = _whole(status["messages"]), _whole(status["groups"])
+        seconds = float(str(status["append_seconds"]))
+        then, before, groups_before, seconds_before = self._before.setdefault(name, (now, messages, groups, seconds))
+        if now - then >= _RATE_OVER_S:
+            self._before[name] = (now, messages, groups, seconds)
+            more = groups - groups_before
+            self._shown[name] = (
+                (messages - before) / (now - then),
+                (messages - before) / more if more else 0.0,
+                1000 * (seconds - seconds_before) / more if more else 0.0,
+            )
+        return self._shown.get(name, (0.0, 0.0, 0.0))
+
+
+def state(status: Status) -> str:
+    """One word for a collector's state."""
+    if status["waiting"]:
+        return "[bold red]no room[/]"
+    if status["subscribed"]:
+        return "[green]collecting[/]"
+    return "[yellow]connecting[/]"
+
+
+def _whole(value: object) -> int:
+    assert isinstance(value, int)
+    return value

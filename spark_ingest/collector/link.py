@@ -1,0 +1,159 @@
+"""One connection to a broker, TCP or TLS: bytes in, bytes out, deadlines and keep-alive. Knows nothing of sessions."""
+
+import select
+import socket
+import ssl
+import time
+from collections.abc import Callable
+
+from .wire import PINGREQ_PACKET
+
+_RECEIVE_BYTES = 1 << 18
+_SOCKET_BUFFER_BYTES = 4 << 20
+_UNSENT_LIMIT = 1 << 16
+# What a non-blocking socket says when there is nothing to read or no room to write; TLS has words of its own.
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Link:
+    """A connected, non-blocking socket with its output buffer and keep-alive.
+
+    Keep-alive: a ping is queued when nothing was sent, or nothing received, for half of `keep_alive`; the
+    link is dead when a ping is outstanding and nothing at all arrived within ``min(10 s, keep_alive / 2)``.
+
+    :param keep_alive: seconds, as in CONNECT; 0 switches pings off [3.1.2.10].
+    :param tls: makes it a TLS connection; the context decides what is verified.
+    :param clock: monotonic seconds.
+    :raises OSError: the name look-up, the connect or the TLS handshake failed, each within `timeout_s`.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        keep_alive: int,
+        tls: ssl.SSLContext | None = None,
+        timeout_s: float = 15.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._socket = socket.create_connection((host, port), timeout=timeout_s)
+        if tls is not None:
+            plain = self._socket
+            try:
+                self._socket = tls.wrap_socket(plain, server_hostname=host)
+            except BaseException:
+                plain.close()
+                raise
+        self._socket.setblocking(False)
+        # One write per group of acknowledgements; Nagle would hold the next one back for the peer's delayed
+        # ACK.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER_BYTES)
+        self._clock = clock
+        self._output = bytearray()
+        self._keep_alive = keep_alive
+        self._ping_timeout = min(10.0, keep_alive / 2)
+        self._last_sent = self._last_received = clock()
+        self._pinged_at: float | None = None
+
+    def queue(self, data: bytes) -> None:
+        """Queue `data` for sending and send what the socket takes now."""
+        self._output += data
+        self._send()
+
+    def wait(self, timeout_s: float, wake_fd: int) -> bool:
+        """Wait for input, for room to send what is queued, or for a byte at `wake_fd`; True when input is
+        there.
+
+        Also keeps the link alive: queues pings, and returns in time for the next.
+
+        :raises TimeoutError: the broker did not answer a ping.
+        """
+        timeout_s = min(timeout_s, self._keep_alive_step())
+        # Bytes that TLS has decrypted already are no longer in the socket, where select would see them.
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() and len(self._output) < _UNSENT_LIMIT:
+            return True
+        writers = [self._socket] if self._output else []
+        # A broker that does not read its acknowledgements gets no more of our memory.
+        readers = [self._socket, wake_fd] if len(self._output) < _UNSENT_LIMIT else [wake_fd]
+        readable, writable, _ = select.select(readers, writers, [], max(0.0, timeout_s))
+        if writable:
+            self._send()
+        return self._socket in readable
+
+    def receive(self, buffer: bytearray, limit: int = _RECEIVE_BYTES) -> bool:
+        """Append what has arrived to `buffer`, `limit` bytes of it at most; False when nothing was there.
+
+        :raises ConnectionError: the broker closed the connection, or the link broke.
+        """
+        try:
+            data = self._socket.recv(min(limit, _RECEIVE_BYTES))
+        except _NOT_NOW:
+            return False
+        if not data:
+            raise ConnectionResetError("the broker closed the connection")
+        self._last_received = self._clock()
+        self._pinged_at = None
+        buffer += data
+        return True
+
+    def finish(self, timeout_s: float) -> None:
+        """Send what is queued, then close so that the broker can read it all, waiting at most `timeout_s`.
+
+        Closing with unread input would send RST, and RST destroys what the broker has not read yet: the last
+        acknowledgements and DISCONNECT. So: half-close, then read to the end. What is read here is dropped
+        without an acknowledgement, and the session gets it again.
+        """
+        deadline = self._clock() + timeout_s
+        try:
+            half_closed = False
+            while (left := deadline - self._clock()) > 0:
+                if not self._output and not half_closed:
+                    self._socket.shutdown(socket.SHUT_WR)
+                    half_closed = True
+                writers = [self._socket] if self._output else []
+                readable, writable, _ = select.select([self._socket], writers, [], left)
+                if writable:
+                    self._send()
+                if readable and self._drained():
+                    return
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close at once."""
+        self._socket.close()
+
+    def _drained(self) -> bool:
+        """Read and drop; True when the broker has closed its side."""
+        try:
+            return not self._socket.recv(_RECEIVE_BYTES)
+        except _NOT_NOW:
+            return False
+
+    def _send(self) -> None:
+        while self._output:
+            try:
+                sent = self._socket.send(self._output)
+            except _NOT_NOW:
+                return
+            self._last_sent = self._clock()
+            del self._output[:sent]
+
+    def _keep_alive_step(self) -> float:
+        """Queue a ping when one is due; seconds until this must be called again."""
+        if not self._keep_alive:
+            return float("inf")
+        now = self._clock()
+        if self._pinged_at is None:
+            due = min(self._last_sent, self._last_received) + self._keep_alive / 2
+            if now < due:
+                return due - now
+            # The ping's clock starts when it is queued, so a link that takes no bytes is found the same way.
+            self._pinged_at = now
+            self.queue(PINGREQ_PACKET)
+        left = self._pinged_at + self._ping_timeout - now
+        if left <= 0:
+            raise TimeoutError(f"the broker did not answer a ping within {self._ping_timeout:g} s")
+        return left

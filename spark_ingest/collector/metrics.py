@@ -1,0 +1,107 @@
+"""The collectors' figures for Prometheus, read when it asks. The one label is the collector's name."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector as Families
+
+from ..errors import UsageError
+
+Status = Mapping[str, object]
+
+_PREFIX = "umqtt_collector_"
+_COUNTERS = {
+    "messages": "PUBLISH packets made durable.",
+    "bytes": "Their bytes, as they came off the wire.",
+    "groups": "Blocks written, each with one sync.",
+    "append_seconds": "Time spent in writing and syncing blocks.",
+    "redelivered": "Messages that came with DUP set.",
+    "connects": "Connections made.",
+    "lost_links": "Connections that ended without being asked to.",
+    "malformed_streams": "Connections closed because the broker sent bytes that are not MQTT.",
+    "refusals": "CONNACK or SUBACK said no.",
+    "sessions_lost": "The broker had forgotten the session: what it held for it is gone.",
+    "takeovers": "Alarms that somebody else uses the same client id.",
+    "spool_errors": "Appends that failed; nothing of them was acknowledged.",
+    "pauses": "Times that it stopped taking messages because there was no room.",
+}
+_GAUGES: Mapping[str, tuple[str, Callable[[Status], float]]] = {
+    "connected": ("1 while the broker has accepted the connection.", lambda status: _number(status["connected"])),
+    "subscribed": ("1 while messages can come.", lambda status: _number(status["subscribed"])),
+    "waiting": ("1 while it takes no messages for lack of room.", lambda status: float(bool(status["waiting"]))),
+    "spool_bytes": ("Bytes in the spool's segments.", lambda status: _number(status["spool_bytes"])),
+    "spool_limit_bytes": ("What the spool may hold; 0: no limit.", lambda status: _number(status["max_spool_bytes"])),
+    "segment": ("Number of the segment being written.", lambda status: _number(status["segment"])),
+    "last_message_timestamp_seconds": (
+        "When the newest message was received, in seconds since 1970; 0: none yet.",
+        lambda status: _number(status["last_message_ms"] or 0) / 1000,
+    ),
+}
+
+
+class MetricsServer:
+    """Answers Prometheus at ``http://HOST:PORT/metrics`` until :meth:`close`.
+
+    :param statuses: gives each collector's status, and ``max_spool_bytes`` with it.
+    :param served: requests, bytes and refused clients of the spool server, or None without one.
+    :raises UsageError: the address cannot be listened on.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        statuses: Callable[[], Sequence[Status]],
+        served: Callable[[], Mapping[str, float]] | None = None,
+    ) -> None:
+        registry = CollectorRegistry()
+        registry.register(_Figures(statuses, served))
+        ProcessCollector(registry=registry)
+        try:
+            self._server, self._thread = start_http_server(port, host, registry)
+        except OSError as error:
+            raise UsageError(f"cannot serve metrics on {host}:{port}: {error.strerror or error}") from error
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return self._server.server_port
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Figures(Families):
+    def __init__(
+        self, statuses: Callable[[], Sequence[Status]], served: Callable[[], Mapping[str, float]] | None
+    ) -> None:
+        self._statuses, self._served = statuses, served
+
+    def describe(self) -> Iterable[Metric]:
+        # Nothing to ask before the first scrape.
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        statuses = self._statuses()
+        for key, meaning in _COUNTERS.items():
+            family = CounterMetricFamily(_PREFIX + key, meaning, labels=["collector"])
+            for status in statuses:
+                family.add_metric([str(status["name"])], _number(status[key]))
+            yield family
+        for key, (meaning, value) in _GAUGES.items():
+            family = GaugeMetricFamily(_PREFIX + key, meaning, labels=["collector"])
+            for status in statuses:
+                family.add_metric([str(status["name"])], value(status))
+            yield family
+        if self._served is not None:
+            for key, count in self._served().items():
+                yield CounterMetricFamily(f"{_PREFIX}serve_{key}", f"Serving of the spool: {key}.", value=count)
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, bool | int | float)
+    return float(value)

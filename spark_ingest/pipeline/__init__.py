@@ -1,0 +1,24 @@
+"""The streaming query: from ``format("mqtt")`` to tables, once.
+
+============  =============================================================================================
+``messages``  which table a message belongs to, by its topic
+``record``    the telemetry record: the one place that knows its fields and how to check them
+``plain``     the quick way to read a record that is plainly good
+``clock``     when a reading was taken, although the device's clock may be wrong
+``dedup``     which readings are new: a set kept as highest seq and open gaps per boot
+``progress``  that set, as immutable files per micro-batch
+``silver``    rows of silver, and what becomes of readings that it already has
+``batch``     one micro-batch: decode, deduplicate, commit to bronze, silver and the tables beside it
+``cluster``   the same on executors: ``cluster_tasks`` writes ``cluster_files``, the driver commits
+``gold``      what people look at, from what silver has committed: ``gold_state`` is what it remembers,
+              ``gold_tables`` and ``gold_windows`` what it writes, ``columns`` numpy arrays by key
+``rebuild``   silver, the tables beside it and gold anew from bronze
+``forget``    a device out of every table
+``upkeep``    gold and the joining of small files, beside the micro-batches
+``process``   locks, folders, and what is said when the query fails
+``live``      what a person sees meanwhile; ``remarks`` keeps other people's lines out of the panel
+``session``   the Spark session, and the check for Java before it
+``pipeline``  the process that runs the query
+``command``   its command line: ``python -m spark_ingest.pipeline``
+============  =============================================================================================
+"""

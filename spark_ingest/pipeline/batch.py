@@ -1,0 +1,191 @@
+"""One micro-batch: decode, deduplicate, commit. Knows nothing of Spark: its laws are tested on Arrow tables.
+
+The order is what makes a crash at any moment harmless (see also :mod:`progress`):
+
+1. commit bronze with transaction N: what was received, before anything is judged,
+2. take the set of readings seen after N-1 and find the new ones,
+3. write the set after N: replaying from here starts again at 1, with the same result,
+4. commit silver with transaction N: replaying from here finds it and appends nothing,
+5. commit quarantine, duplicates, status and logs likewise,
+6. return; Spark then commits N to its checkpoint, and only after that does N+1 begin.
+
+Gold is no part of it: :mod:`gold` follows what these tables have committed.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..tables.delta import Delta
+from ..tables.parquet import Parquet
+from ..tables.schemas import BRONZE_SCHEMA, PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
+from ..tables.table import Table
+from .dedup import Limits, Seen
+from .messages import MESSAGE_COLUMNS, Parts, part
+from .progress import Progress
+from .record import quarantine
+from .silver import CONFLICT, duplicate_rows, repeated, seen_in_tables, silver_rows, stored_identities
+
+__all__ = ["FORMATS", "MESSAGE_COLUMNS", "STAGES", "BatchWriter", "Totals", "bronze_rows", "judge"]
+
+STAGES = (
+    "bronze committed",
+    "decoded",
+    "progress written",
+    "silver committed",
+    "quarantine committed",
+    "duplicates committed",
+    "status committed",
+    "logs committed",
+)
+"""Where `on_stage` is called, in order."""
+
+FORMATS: dict[str, type[Delta] | type[Parquet]] = {"delta": Delta, "parquet": Parquet}
+"""What --format may be."""
+
+_TABLES = ("bronze", "silver", "quarantine", "duplicates", "status", "logs")
+
+
+@dataclass
+class Totals:
+    """Counted since the process started; a replayed micro-batch counts what it appended."""
+
+    batches: int = 0
+    messages: int = 0
+    rows_bronze: int = 0
+    rows_silver: int = 0
+    rows_quarantined: int = 0
+    rows_status: int = 0
+    rows_logs: int = 0
+    duplicates: int = 0
+    open_gaps: int = 0
+    boots: int = 0
+
+
+class BatchWriter:
+    """Turns micro-batches into rows of the tables below `tables`, gold apart.
+
+    :param state: folder for the progress files; it must live and die with the checkpoint.
+    :param format: of the tables, one of FORMATS.
+    :param limits: what of the set of readings seen may stay in memory.
+    :param on_stage: called with a name of STAGES when that stage is done; for tests that stop the process
+        there.
+    :param report: takes one line for a person.
+    :raises UsageError: the tables cannot be written.
+    """
+
+    def __init__(
+        self,
+        tables: Path,
+        state: Path,
+        *,
+        format: str = "delta",
+        limits: Limits | None = None,
+        on_stage: Callable[[str], None] = lambda _stage: None,
+        report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+    ) -> None:
+        self.totals = Totals()
+        kind = FORMATS[format]
+        self.tables: Mapping[str, Table] = {
+            name: kind(tables / name, SCHEMAS[name], PARTITIONED_BY.get(name)) for name in _TABLES
+        }
+        self._progress = Progress(state, limits)
+        self._seen: tuple[int, Seen] | None = None
+        self._on_stage = on_stage
+        self._report = report
+
+    def write(self, messages: pa.Table, batch_id: int, query_id: str) -> None:
+        """Write micro-batch `batch_id` of the query whose checkpoint has `query_id`; safe to repeat.
+
+        :param messages: MESSAGE_COLUMNS, in an order that depends on the offsets alone.
+        """
+
+        def commit(name: str, rows: pa.Table, *, by_place: bool = True) -> int:
+            table = self.tables[name]
+            new = table.without_known(rows) if by_place else rows
+            added = table.append_once(new, f"{query_id}/{name}", batch_id)
+            self._on_stage(f"{name} committed")
+            return new.num_rows if added else 0
+
+        totals = self.totals
+        messages = self.tables["bronze"].without_removed(messages)
+        totals.rows_bronze += commit("bronze", bronze_rows(messages))
+        # A replay finds the rows of its first attempt in silver: they were not seen before it.
+        committed = self.tables["silver"].has(f"{query_id}/silver", batch_id)
+        parts = part(messages)
+        seen = self._seen_before(batch_id, parts.readings if committed else parts.readings.slice(0, 0))
+        rows = judge(messages, parts, seen, self.tables["silver"])
+        self._on_stage("decoded")
+        self._progress.save(batch_id, seen)
+        self._on_stage("progress written")
+        # Its key is the identity, which `seen` has looked at; not the place.
+        totals.rows_silver += commit("silver", rows["silver"], by_place=False)
+        totals.rows_quarantined += commit("quarantine", rows["quarantine"])
+        commit("duplicates", rows["duplicates"])
+        totals.rows_status += commit("status", rows["status"])
+        totals.rows_logs += commit("logs", rows["logs"])
+        # Only now: had anything failed, the set in memory would hold readings that no table has.
+        self._seen = (batch_id, seen)
+        totals.batches += 1
+        totals.messages += messages.num_rows
+        conflicts = rows["quarantine"].num_rows - parts.quarantined.num_rows
+        totals.duplicates += parts.readings.num_rows - rows["silver"].num_rows - conflicts
+        totals.open_gaps = seen.open_gaps
+        totals.boots = len(seen)
+
+    def _seen_before(self, batch_id: int, own: pa.Table) -> Seen:
+        """The set after micro-batch N-1."""
+        cached, self._seen = self._seen, None
+        if cached is not None and cached[0] == batch_id - 1:
+            self._progress.remove_before(batch_id - 1)
+            seen = cached[1]
+        else:
+            seen = self._progress.load(batch_id - 1)
+        silver = self.tables["silver"]
+        if seen is None:
+            seen, rows = seen_in_tables(silver, self.tables["duplicates"], own)
+            if rows:
+                self._report(
+                    f"no record of what was seen before micro-batch {batch_id}: "
+                    f"rebuilt it from {rows} rows of {silver.path} and duplicates"
+                )
+        seen.recall = lambda boots: stored_identities(silver, boots, own)
+        return seen
+
+
+def judge(messages: pa.Table, parts: Parts, seen: Seen, silver: Table) -> dict[str, pa.Table]:
+    """What a micro-batch adds to the tables after bronze, by table; adds its readings to `seen`.
+
+    :param parts: the messages, parted.
+    :param silver: the table, for the payloads of what was seen before.
+    """
+    new = seen.take(parts.readings)
+    rows = silver_rows(parts.readings, new)
+    again = repeated(parts.readings, new, silver)
+    return {
+        "silver": rows,
+        "quarantine": pa.concat_tables([parts.quarantined, _conflicting(messages, again.conflicts)]),
+        "duplicates": duplicate_rows(again.duplicates),
+        "status": parts.status,
+        "logs": parts.logs,
+    }
+
+
+def bronze_rows(messages: pa.Table) -> pa.Table:
+    """Messages as rows of bronze."""
+    dated = messages.append_column("received_date", messages["received_ts"].cast(pa.date32()))
+    return dated.select(BRONZE_SCHEMA.names).cast(BRONZE_SCHEMA)
+
+
+def _conflicting(messages: pa.Table, conflicts: pa.Table) -> pa.Table:
+    place = list(PLACE_COLUMNS)
+    if not conflicts.num_rows:
+        return quarantine(messages.slice(0, 0), [])
+    numbered = messages.select(place).append_column("row", pa.array(range(messages.num_rows), pa.int64()))
+    rows = numbered.join(conflicts.select(place), keys=place, join_type="inner")["row"]
+    rows = rows.take(pc.call_function("array_sort_indices", [rows.combine_chunks()]))
+    return quarantine(messages.take(rows), [CONFLICT] * len(rows))

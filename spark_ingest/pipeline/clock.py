@@ -1,0 +1,81 @@
+"""When a reading was taken, although boards wake in 1970 or 2000 and some clocks are simply wrong.
+
+`event_ts` is, in this order,
+
+- ``ts``, where the device's clock is plausible against the time at which the collector received the reading;
+- ``anchor``: another reading of the same boot *and micro-batch* has a plausible ts, and `up` tells how far
+  apart the two were taken (anchors that come in a later micro-batch are for gold to apply: silver rows are
+  never rewritten);
+- ``received``: nothing better is known.
+
+`event_ts_from` holds that word, and `clock_ok` is true for ``ts`` only. Nothing here moves a watermark:
+received_ts, which is the collector's clock, is the only time that progress may depend on.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+AHEAD_US = 5 * 60 * 1_000_000
+"""A device's clock may be ahead of the collector's by so much: two clocks are never equal."""
+BEHIND_US = 400 * 24 * 3600 * 1_000_000
+"""A reading may have waited in a device's flash for so long; what is older was never set."""
+
+_LONGEST_UP_MS = 100 * 366 * 24 * 3600 * 1000
+"""A board does not run for longer; what says so is not to be trusted, and would not fit into microseconds."""
+
+_SOURCES = pa.array(["ts", "anchor", "received"], pa.string())
+
+
+class EventTimes(NamedTuple):
+    """Columns of the silver table."""
+
+    event_ts: pa.Array
+    clock_ok: pa.Array
+    event_ts_from: pa.Array
+
+
+def event_times(boots: np.ndarray, ts: pa.Array, up_ms: pa.Array, received_ts: pa.Array) -> EventTimes:
+    """The columns for readings of a micro-batch.
+
+    :param boots: a number per reading, equal for readings of the same device and boot.
+    """
+    known = ts.is_valid().to_numpy(zero_copy_only=False)
+    ts_us = _microseconds(ts)
+    received_us = _microseconds(received_ts)
+    lag_us = received_us - ts_us
+    plausible = known & (lag_us >= -AHEAD_US) & (lag_us <= BEHIND_US)
+    has_up, up_us = uptimes(up_ms)
+
+    event_us = np.where(plausible, ts_us, received_us)
+    source = np.where(plausible, 0, 2)
+    anchors = np.flatnonzero(plausible & has_up)
+    if len(anchors) and not plausible.all():
+        # The boot's first anchor in the batch; any would do, but a replay must choose the same.
+        anchored, first = np.unique(boots[anchors], return_index=True)
+        booted_us = (ts_us - up_us)[anchors[first]]
+        at = np.minimum(np.searchsorted(anchored, boots), len(anchored) - 1)
+        derived_us = booted_us[at] + up_us
+        derive = ~plausible & has_up & (anchored[at] == boots)
+        # A reading cannot have been taken after it was received: an `up` that says so is not to be trusted
+        # either.
+        derive &= derived_us <= received_us + AHEAD_US
+        event_us = np.where(derive, derived_us, event_us)
+        source = np.where(derive, 1, source)
+    return EventTimes(
+        pa.array(event_us.astype("datetime64[us]")).cast(received_ts.type),
+        pa.array(plausible),
+        _SOURCES.take(pa.array(source)),
+    )
+
+
+def uptimes(up_ms: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Which readings have an uptime to go by, and the uptimes in microseconds (0 for the others)."""
+    milliseconds = up_ms.fill_null(-1).to_numpy(zero_copy_only=False)
+    usable = (milliseconds >= 0) & (milliseconds <= _LONGEST_UP_MS)
+    return usable, np.where(usable, milliseconds, 0) * 1000
+
+
+def _microseconds(times: pa.Array) -> np.ndarray:
+    return times.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)

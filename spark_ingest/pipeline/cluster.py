@@ -1,0 +1,217 @@
+"""The write path for a cluster: executors write, the driver commits, and no row of a micro-batch passes through it.
+
+The same tables, the same columns and the same laws as :class:`spark_ingest.pipeline.batch.BatchWriter`. A micro-batch
+is one Spark job (:mod:`cluster_tasks`), after which the driver holds a few lines a partition: which files were
+written. It commits them table by table with the transaction N. A driver that dies at any moment replays N from the
+same offsets and the same sets: what was committed is skipped, what was written and not committed is in no table.
+
+The one thing that the driver itself writes are messages whose identity silver already had with another payload: it
+looks them up in bronze by their places.
+"""
+
+import json
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.dataset as pa_dataset
+
+from ..durable import replace_file
+from ..errors import IngestError, UsageError
+from ..tables.delta import Delta
+from ..tables.schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
+from . import cluster_tasks
+from .batch import Totals
+from .cluster_files import DataFile, commit_files, write_files
+from .cluster_tasks import REPORT_COLUMNS, SHUFFLE_COLUMNS, STATE_FILE, Job
+from .dedup import Limits
+from .messages import MESSAGE_COLUMNS
+from .record import quarantine
+from .silver import CONFLICT
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+STAGES = (
+    "written",
+    "bronze committed",
+    "silver committed",
+    "quarantine committed",
+    "duplicates committed",
+    "status committed",
+    "logs committed",
+)
+"""Where `on_stage` is called, in order."""
+
+_INDETERMINATE = "A shuffle map stage with indeterminate output was failed and retried"
+_ATTEMPTS = 4
+
+_TABLES: tuple[str, ...] = ("bronze", "silver", "quarantine", "duplicates", "status", "logs")
+
+Reports = list[dict[str, Any]]
+"""What the tasks of a micro-batch tell the driver: one report a partition, one a bucket."""
+
+
+class ClusterWriter:
+    """Turns micro-batches into rows of the tables below `tables`, gold apart.
+
+    :param tables: a folder that the driver and every executor see under this path.
+    :param state: folder of the sets of readings seen, likewise; it must live and die with the checkpoint.
+    :param buckets: tasks that deduplicate, for a new checkpoint; one that exists keeps its number.
+    :param on_stage: called with a name of STAGES when that stage is done; for tests that stop the process there.
+    :param run: runs the micro-batch's tasks; another than Spark in tests.
+    :param report: takes one line for a person.
+    :raises UsageError: the tables cannot be written.
+    """
+
+    def __init__(
+        self,
+        tables: Path,
+        state: Path,
+        *,
+        buckets: int,
+        limits: Limits | None = None,
+        on_stage: Callable[[str], None] = lambda _stage: None,
+        run: "Callable[[DataFrame, Job], Reports] | None" = None,
+        report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+    ) -> None:
+        self._run = run or run_on_spark
+        self.totals = Totals()
+        self._root = tables.absolute()
+        self.tables = {name: Delta(self._root / name, SCHEMAS[name], PARTITIONED_BY.get(name)) for name in _TABLES}
+        self._state = state.absolute()
+        self._buckets, self._state_id = _settled_buckets(self._state, buckets, report)
+        self._table_ids = {name: table.identity for name, table in self.tables.items()}
+        self._limits = limits or Limits()
+        self._on_stage = on_stage
+
+    def write(self, messages: "DataFrame", batch_id: int, query_id: str) -> None:
+        """Write micro-batch `batch_id` of the query whose checkpoint has `query_id`; safe to repeat.
+
+        :param messages: rows of ``format("mqtt")``.
+        """
+        silver_committed = self.tables["silver"].has(f"{query_id}/silver", batch_id)
+        job = Job(
+            tables=str(self._root),
+            state=str(self._state),
+            query_id=query_id,
+            batch_id=batch_id,
+            buckets=self._buckets,
+            limits=self._limits,
+            silver_committed=silver_committed,
+            table_ids=self._table_ids,
+            state_id=self._state_id,
+        )
+        reports = self._run(messages, job)
+        _require_consistent(reports, job)
+        self._on_stage("written")
+        files = {name: [file for one in reports for file in one["files"].get(name, ())] for name in _TABLES}
+        rows = dict.fromkeys(_TABLES, 0)
+        for name in _TABLES:
+            if name == "quarantine":
+                conflicts = [place for one in reports for place in one.get("conflicts", ())]
+                files[name] += self._conflicting(conflicts)
+            partition_by = PARTITIONED_BY.get(name)
+            transaction = (f"{query_id}/{name}", batch_id)
+            if commit_files(self.tables[name], SCHEMAS[name], partition_by, files[name], transaction):
+                rows[name] = sum(file["rows"] for file in files[name])
+            self._on_stage(f"{name} committed")
+        self._count(reports, rows)
+
+    def _conflicting(self, places: Sequence[Mapping[str, Any]]) -> list[DataFile]:
+        """Messages in conflict, written as rows of quarantine; `places` are in bronze by now."""
+        if not places:
+            return []
+        place = pa.schema([SCHEMAS["bronze"].field(name) for name in PLACE_COLUMNS])
+        wanted = pa.Table.from_pylist([dict(one) for one in places], schema=place)
+        ends = {name: wanted[name].to_pylist() for name in PLACE_COLUMNS}
+        where = pa_dataset.field("spool").isin(sorted(set(ends["spool"])))
+        for name in ("segment", "position"):
+            where &= (pa_dataset.field(name) >= min(ends[name])) & (pa_dataset.field(name) <= max(ends[name]))
+        found = self.tables["bronze"].scan(MESSAGE_COLUMNS, where)
+        found = found.join(wanted, keys=list(PLACE_COLUMNS), join_type="left semi")
+        rows = quarantine(found, [CONFLICT] * found.num_rows)
+        table = self.tables["quarantine"]
+        return write_files(table.path, table.without_known(rows), None)
+
+    def _count(self, reports: Reports, rows: Mapping[str, int]) -> None:
+        def total(name: str) -> int:
+            return sum(one["counts"].get(name, 0) for one in reports)
+
+        totals = self.totals
+        totals.batches += 1
+        totals.messages += total("messages")
+        totals.duplicates += total("duplicates")
+        totals.boots, totals.open_gaps = total("boots"), total("open_gaps")
+        totals.rows_bronze += rows["bronze"]
+        totals.rows_silver += rows["silver"]
+        totals.rows_quarantined += rows["quarantine"]
+        totals.rows_status += rows["status"]
+        totals.rows_logs += rows["logs"]
+
+
+def run_on_spark(messages: "DataFrame", job: Job) -> Reports:
+    """Run the micro-batch's tasks; their reports."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark import TaskContext
+
+    def receive(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        yield from cluster_tasks.receive(job, TaskContext.get().partitionId(), batches)  # pyright: ignore
+
+    def deduplicate(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        yield from cluster_tasks.deduplicate(job, TaskContext.get().partitionId(), batches)  # pyright: ignore
+
+    received = messages.select(*MESSAGE_COLUMNS).mapInArrow(receive, SHUFFLE_COLUMNS)
+    # By number, not by its hash: each bucket is one task, and each task one bucket, with rows or without.
+    done = received.repartitionById(job.buckets, "bucket").mapInArrow(deduplicate, REPORT_COLUMNS)
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return _reports(done)
+        except Py4JJavaError as error:
+            # An executor died with what it had shuffled. Spark makes that again, and compares checksums: the reports
+            # name files, so they differ, and Spark gives up the job. As a whole it can be repeated like any other.
+            if _INDETERMINATE not in str(error):
+                raise
+    return _reports(done)
+
+
+def _reports(done: "DataFrame") -> Reports:
+    return [json.loads(row.report) for row in done.collect()]
+
+
+def _require_consistent(reports: Reports, job: Job) -> None:
+    """Count what went into the shuffle and what came out of it.
+
+    :raises IngestError: that differs; nothing has been committed.
+    """
+    partitions = [one["partition"] for one in reports if "partition" in one]
+    buckets = sorted(one["bucket"] for one in reports if "bucket" in one)
+    sent = sum(one["counts"].get("readings", 0) for one in reports)
+    arrived = sum(one["counts"].get("received", 0) for one in reports)
+    if len(set(partitions)) != len(partitions) or buckets != list(range(job.buckets)) or sent != arrived:
+        raise IngestError(
+            f"micro-batch {job.batch_id}: {sent} readings were sent to the buckets and {arrived} arrived, in reports "
+            f"of {len(partitions)} partitions and {len(buckets)} of {job.buckets} buckets; nothing was committed: "
+            "start again, and tell the maintainers"
+        )
+
+
+def _settled_buckets(state: Path, buckets: int, report: Callable[[str], None]) -> tuple[int, str]:
+    """The checkpoint's number of buckets (the sets lie by it, so the first one stays) and its state's identity."""
+    path = state / STATE_FILE
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        found = json.loads(path.read_bytes())
+        settled, identity = int(found["buckets"]), str(found["id"])
+    except FileNotFoundError:
+        identity = uuid.uuid4().hex
+        replace_file(path, json.dumps({"buckets": buckets, "id": identity}).encode())
+        return buckets, identity
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(f"{path} is damaged: restore it from a copy, or begin with a new checkpoint") from None
+    if settled != buckets:
+        report(f"this checkpoint has {settled} buckets and keeps them; another number needs a new checkpoint")
+    return settled, identity

@@ -1,0 +1,143 @@
+"""Numbered keys with columns of numbers beside them: what gold keeps per device and per boot, as numpy arrays."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+NEVER = -(1 << 62)
+"""In a column of times or seqs: none yet, where the largest counts; `-NEVER` where the smallest does."""
+
+
+class Columns:
+    """Rows by key, each with numbers.
+
+    :param fills: column name to the value that a new row has; an int makes an int64 column, a float a float64 one.
+    """
+
+    def __init__(self, fills: dict[str, int | float]) -> None:
+        self.index: dict[str, int] = {}
+        self._fills = fills
+        self._columns = {name: np.full(0, fill) for name, fill in fills.items()}
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._columns[name][: len(self.index)]
+
+    def rows(self, keys: pa.Array) -> np.ndarray:
+        """The row of each key; new keys get one."""
+        encoded = keys.dictionary_encode()
+        index = self.index
+        codes = [index.setdefault(key, len(index)) for key in encoded.dictionary.to_pylist()]
+        have = len(next(iter(self._columns.values())))
+        if len(index) > have:
+            size = max(len(index), 2 * have)
+            for name, fill in self._fills.items():
+                grown = np.full(size, fill)
+                grown[:have] = self._columns[name]
+                self._columns[name] = grown
+        return np.array(codes, dtype=np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
+
+    def add(self, name: str, rows: np.ndarray, amounts: np.ndarray | int = 1) -> None:
+        """Sum."""
+        np.add.at(self._columns[name], rows, amounts)
+
+    def raise_to(self, name: str, rows: np.ndarray, values: np.ndarray) -> None:
+        """Keep the largest."""
+        np.maximum.at(self._columns[name], rows, values)
+
+    def lower_to(self, name: str, rows: np.ndarray, values: np.ndarray) -> None:
+        """Keep the smallest."""
+        np.minimum.at(self._columns[name], rows, values)
+
+    def keep_last(
+        self, rows: np.ndarray, order: dict[str, np.ndarray], values: dict[str, np.ndarray], *, first: bool = False
+    ) -> np.ndarray:
+        """Keep the values of the reading that is last (or first) in `order`, whichever came when.
+
+        :param order: up to two columns, the weightier first; kept like the values, to compare the next ones with.
+        :returns: the indices of what was kept, into the arrays given.
+        """
+        if not len(rows):
+            return np.empty(0, dtype=np.int64)
+        sign = -1 if first else 1
+        by = np.lexsort((*(sign * order[name] for name in reversed(list(order))), rows))
+        ends = np.append(rows[by][1:] != rows[by][:-1], True)
+        best = by[ends]
+        at, better, equal = rows[best], np.zeros(len(best), dtype=bool), np.ones(len(best), dtype=bool)
+        for name, column in order.items():
+            new, old = sign * column[best], sign * self._columns[name][at]
+            better |= equal & (new > old)
+            equal &= new == old
+        best = best[better]
+        for name, column in (order | values).items():
+            self._columns[name][rows[best]] = column[best]
+        return best
+
+    def to_table(self) -> pa.Table:
+        """Keys and columns."""
+        return pa.table({"key": pa.array(list(self.index), pa.string()), **{n: pa.array(self[n]) for n in self._fills}})
+
+    def load(self, table: pa.Table) -> None:
+        """What :meth:`to_table` wrote."""
+        self.index = {key: row for row, key in enumerate(table["key"].to_pylist())}
+        self._columns = {name: table[name].to_numpy().copy() for name in self._fills}
+
+
+class Counts:
+    """A count per whole number: sparse, in rising order of the numbers."""
+
+    def __init__(self) -> None:
+        self.keys = np.empty(0, dtype=np.int64)
+        self.counts = np.empty(0, dtype=np.int64)
+
+    def add(self, keys: np.ndarray) -> None:
+        """Count each of `keys` once more."""
+        new, counts = np.unique(keys, return_counts=True)
+        merged, place = np.unique(np.concatenate([self.keys, new]), return_inverse=True)
+        self.counts = np.bincount(place, np.concatenate([self.counts, counts]), len(merged)).astype(np.int64)
+        self.keys = merged
+
+    def drop_below(self, key: int) -> None:
+        """Forget the numbers below `key`."""
+        at = np.searchsorted(self.keys, key)
+        self.keys, self.counts = self.keys[at:], self.counts[at:]
+
+    def to_table(self) -> pa.Table:
+        """Numbers and counts."""
+        return pa.table({"key": pa.array(self.keys), "count": pa.array(self.counts)})
+
+    def load(self, table: pa.Table) -> None:
+        """What :meth:`to_table` wrote."""
+        self.keys, self.counts = table["key"].to_numpy().copy(), table["count"].to_numpy().copy()
+
+
+def quantiles(groups: np.ndarray, counts: np.ndarray, shares: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Where in each group the counts reach a share of the group's sum.
+
+    :param groups: rising; one of each count.
+    :returns: the distinct groups, and per share the index into `counts`.
+    """
+    distinct, start = np.unique(groups, return_index=True)
+    if not len(distinct):
+        return distinct, np.empty((len(shares), 0), dtype=np.int64)
+    total = np.cumsum(counts)
+    before = np.concatenate([[0], total])[start]
+    in_group = np.append(before[1:], total[-1]) - before
+    wanted = [before + np.maximum(1, np.ceil(share * in_group)) for share in shares]
+    return distinct, np.array([np.searchsorted(total, reach) for reach in wanted])
+
+
+def to_bin(values: np.ndarray) -> np.ndarray:
+    """A bin of eight an octave, of either sign; 0 for what is smaller than a millionth."""
+    size = np.abs(values)
+    with np.errstate(divide="ignore"):
+        octave = np.clip(np.floor(8 * np.log2(np.maximum(size, 1e-6) / 1e-6)) + 1, 1, 1000)
+    return (np.where(size < 1e-6, 0, np.sign(values) * octave)).astype(np.int64)
+
+
+def from_bin(bins: np.ndarray) -> np.ndarray:
+    """The middle of each bin: at most 5 % from what lies in it."""
+    return np.where(bins == 0, 0.0, np.sign(bins) * 1e-6 * 2 ** ((np.abs(bins) - 0.5) / 8))

@@ -1,0 +1,118 @@
+"""The command line: ``umqtt ingest``, the same as ``python -m spark_ingest.pipeline`` and with ``spark-submit``."""
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import IngestError, MissingDependency
+from ..numbers import Finite
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option("--spool", type=_FOLDER, metavar="DIR", help="The spool folder of the collectors.")
+@click.option("--server", metavar="HOST:PORT", help="Instead: collectors that serve spools, separated by commas.")
+@click.option("--token-file", type=_FILE, metavar="FILE", help="The token of --server, one line.")
+@click.option("--tables", required=True, type=_FOLDER, metavar="DIR", help="Folder of the tables.")
+@click.option("--checkpoint", required=True, type=_FOLDER, metavar="DIR",
+              help="Folder of Spark's progress; belongs to the tables.")  # fmt: skip
+@click.option("--once/--continuous", default=False, help="Read what is there, then end; or go on (default).")
+@click.option("--interval-ms", type=click.IntRange(0, 86_400_000), default=500, show_default=True, metavar="MS",
+              help="Between the beginnings of micro-batches.")  # fmt: skip
+@click.option("--max-rows", type=click.IntRange(1, 1_000_000_000), default=500_000, show_default=True, metavar="N",
+              help="Messages a micro-batch.")  # fmt: skip
+@click.option("--gold/--no-gold", default=True, help="Keep the gold tables up to date (default), or not.")
+@click.option("--gold-interval", "gold_interval_s", type=Finite(0, 86_400), default=5.0, show_default=True,
+              metavar="S", help="Between updates of gold, at least.")  # fmt: skip
+@click.option("--offline-after", "offline_s", type=Finite(1, 315_360_000), default=900.0, show_default=True,
+              metavar="S", help="Silence after which a device is offline.")  # fmt: skip
+@click.option("--retention", "retention_hours", type=Finite(0, 876_000), metavar="HOURS",
+              help="Remove segments of the spool that were read so long ago.  [default: keep]")  # fmt: skip
+@click.option("--cores", type=click.IntRange(1, 10_000), default=2, show_default=True, metavar="N",
+              help="Spark's threads on this machine.")  # fmt: skip
+@click.option("--master", metavar="URL", help="A cluster, as Spark spells it.  [default: this machine]")
+@click.option("--write-path", type=click.Choice(["auto", "driver", "executors"]), default="auto", show_default=True,
+              help="Who writes the tables; auto: executors on a cluster.")  # fmt: skip
+@click.option("--format", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True,
+              help="Of the tables; parquet: plain files without gold and upkeep.")  # fmt: skip
+@click.option("--buckets", type=click.IntRange(1, 100_000), default=8, show_default=True, metavar="N",
+              help="Tasks that deduplicate on executors.")  # fmt: skip
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be given several times.")
+@click.option("--allow-data-loss", is_flag=True, help="Go on when messages of the spool are gone.")
+@click.option("--status", type=_FILE, metavar="FILE", help="File rewritten twice a second with counts.")
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON object at the end.")
+@click.pass_context
+def ingest(context: click.Context, /, conf: tuple[str, ...], status: Path | None, as_json: bool, **given: Any) -> int:
+    """Turn the spool into tables with Spark: one row a reading, whatever was sent twice.
+
+    Prints `ready` once the query runs. Ctrl-C ends it in order.
+
+    \b
+    Example:
+      umqtt ingest --spool spool --tables tables --checkpoint checkpoint
+    """
+    if (given["spool"] is None) == (given["server"] is None):
+        raise click.UsageError("one of --spool and --server says where the messages are — try: --spool spool")
+    try:
+        counts = _run({**given, "settings": _settings(conf)}, status, context.obj or _nothing)
+    except IngestError as error:
+        print(f"pipeline: {error}", file=sys.stderr)
+        return error.exit_code
+    if as_json:
+        print(json.dumps(counts), flush=True)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None, *, on_stage: Callable[[str], None] | None = None) -> int:
+    """``python -m spark_ingest.pipeline``; returns the exit code.
+
+    :param on_stage: see :class:`spark_ingest.pipeline.pipeline.Pipeline`.
+    """
+    try:
+        program = "python -m spark_ingest.pipeline"
+        return ingest.main(args=argv, prog_name=program, standalone_mode=False, obj=on_stage) or 0
+    except click.ClickException as error:
+        print(f"pipeline: {error.format_message()}", file=sys.stderr)
+        return error.exit_code
+
+
+def _run(given: dict[str, Any], status: Path | None, on_stage: Callable[[str], None]) -> dict[str, object]:
+    if importlib.util.find_spec("pyspark") is None:
+        raise MissingDependency("the package pyspark is missing: pip install 'umqtt-robust[ingest]'")
+    # Not above: --help need not wait for it.
+    from rich.console import Console
+
+    from ..java import require_java
+    from ..status import StatusFile
+    from .live import Live
+    from .pipeline import Pipeline, PipelineConfig
+
+    require_java()
+    pipeline = Pipeline(PipelineConfig(**given), on_stage=on_stage)
+    status_file = StatusFile(status, pipeline.status)
+    live = Live(Console(stderr=True), pipeline.status)
+    live.start()
+    try:
+        pipeline.run(lambda: live.say("ready"))
+    finally:
+        live.stop()
+        status_file.close()
+    return pipeline.status()
+
+
+def _settings(given: Sequence[str]) -> dict[str, str]:
+    wrong = [setting for setting in given if "=" not in setting]
+    if wrong:
+        raise click.UsageError(f"--conf {wrong[0]}: must be KEY=VALUE")
+    return {key: value for key, _, value in (setting.partition("=") for setting in given)}
+
+
+def _nothing(_stage: str) -> None:
+    pass

@@ -1,0 +1,306 @@
+"""Which readings are new. No state per reading: per boot the highest seq seen and the gaps below it.
+
+The state is a set union, so the order in which readings arrive, how often, and how they are cut into
+micro-batches do not change which are kept. A boot whose readings have all arrived has no gaps, however late
+some of them were.
+
+The state is bounded: boots long silent, and those beyond :class:`Limits`, leave it, and 64 bits of each stay behind.
+When one of them speaks again, silver itself is asked what it has of that boot (`recall`): slower, and never a guess.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+STATE_SCHEMA = pa.schema(
+    [
+        ("device_id", pa.string()),
+        ("boot", pa.string()),
+        ("highest", pa.int64()),
+        ("gaps", pa.list_(pa.int64())),
+        ("last_us", pa.int64()),
+    ]
+)
+"""`gaps`: first, last, first, last … in rising order; `last_us`: newest received time, Unix microseconds."""
+
+# Names hold no U+0000 (record.py), so joined pairs of them are as distinct as the pairs.
+_SEPARATOR = "\0"
+_NEVER = -(1 << 62)
+
+Recall = Callable[[list[tuple[str, str]]], pa.Table]
+"""Given (device_id, boot) pairs, what silver has of them: columns device_id, boot, seq."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What may stay in memory: boots that spoke within `idle_days`, at most `boots` of them, `gaps` ranges in all.
+
+    A boot takes about 250 bytes and a gap 16. The defaults are 10,000 devices that boot every second day, and 100
+    open gaps for each of those boots.
+    """
+
+    boots: int = 200_000
+    gaps: int = 20_000_000
+    gaps_of_a_boot: int = 20_000
+    idle_days: float = 40.0
+
+
+class Filtered(NamedTuple):
+    """`rows`: indices of the new readings, rising; `boots`: a number per new reading, equal within a boot.
+
+    `firsts`: per reading, the index of the first one of its identity in the table.
+    """
+
+    rows: np.ndarray
+    boots: np.ndarray
+    firsts: np.ndarray
+
+
+class Seen:
+    """The set of identities (device_id, boot, seq) seen so far. Empty at first.
+
+    :param recall: asked for boots that had left the set; without it nothing ever leaves.
+    """
+
+    def __init__(self, recall: Recall | None = None) -> None:
+        self.recall = recall
+        self.recalled = 0
+        self._index: dict[str, int] = {}
+        self._highest = np.empty(0, dtype=np.int64)
+        self._last_us = np.empty(0, dtype=np.int64)
+        self._gaps: dict[int, array[int]] = {}
+        self._archived: set[int] = set()
+        self._changed: set[int] = set()
+
+    def __len__(self) -> int:
+        """Boots in the set."""
+        return len(self._index)
+
+    @property
+    def open_gaps(self) -> int:
+        """Ranges of seq that are missing, over all boots."""
+        return sum(map(len, self._gaps.values())) // 2
+
+    @property
+    def archived(self) -> np.ndarray:
+        """64-bit hashes of the boots that have left the set, rising."""
+        return np.array(sorted(self._archived), dtype=np.uint64)
+
+    def take(self, readings: pa.Table) -> Filtered:
+        """Add the readings and tell which were new; of equal ones in the table the first counts as new.
+
+        :param readings: columns device_id, boot and seq, without nulls; received_ts tells how long a boot is silent.
+        """
+        boots = self._boots_of(readings)
+        seqs = readings["seq"].to_numpy()
+        # Sorted by boot and seq; lexsort is stable, so the first of equals is the one that came first.
+        order = np.lexsort((seqs, boots))
+        sorted_boots, sorted_seqs = boots[order], seqs[order]
+        first = np.ones(len(order), dtype=bool)
+        first[1:] = (sorted_boots[1:] != sorted_boots[:-1]) | (sorted_seqs[1:] != sorted_seqs[:-1])
+        above = sorted_seqs > self._highest[sorted_boots]
+        new = first & above
+        for i in np.flatnonzero(first & ~above).tolist():
+            new[i] = self._fill_gap(int(sorted_boots[i]), int(sorted_seqs[i]))
+        self._raise_highest(sorted_boots[first & above], sorted_seqs[first & above])
+        if "received_ts" in readings.column_names:
+            np.maximum.at(self._last_us, boots, readings["received_ts"].cast(pa.int64()).to_numpy())
+        rows = np.sort(order[new])
+        begins = np.ones(len(order), dtype=bool)
+        begins[1:] = sorted_boots[1:] != sorted_boots[:-1]
+        self._changed.update(sorted_boots[begins].tolist())
+        firsts = np.empty(len(order), dtype=np.int64)
+        firsts[order] = order[first][np.cumsum(first) - 1]
+        return Filtered(rows, boots[rows], firsts)
+
+    def gaps_of(self, device_id: str, boot: str) -> Sequence[int]:
+        """first, last, first, last … of the ranges that a boot lacks."""
+        return self._gaps.get(self._index.get(device_id + _SEPARATOR + boot, -1), ())
+
+    def gap_table(self) -> pa.Table:
+        """Every range that is missing: device_id, boot, first, last."""
+        keys = list(self._index)
+        rows = [keys[number].split(_SEPARATOR) for number in self._gaps for _ in range(len(self._gaps[number]) // 2)]
+        flat = np.frombuffer(b"".join(gaps.tobytes() for gaps in self._gaps.values()), dtype=np.int64)
+        return pa.table(
+            {
+                "device_id": pa.array([row[0] for row in rows], pa.string()),
+                "boot": pa.array([row[1] for row in rows], pa.string()),
+                "first": pa.array(flat[::2]),
+                "last": pa.array(flat[1::2]),
+            }
+        )
+
+    def highest_of(self, device_id: str, boot: str) -> int:
+        """The highest seq of a boot; -1 when none was seen."""
+        number = self._index.get(device_id + _SEPARATOR + boot)
+        return -1 if number is None else int(self._highest[number])
+
+    def shrink(self, limits: Limits) -> int:
+        """Let boots leave that have been silent for long or are beyond `limits`; how many.
+
+        Depends on the set alone, so a replay lets the same ones leave.
+        """
+        if self.recall is None or not self._index:
+            return 0
+        count = len(self._index)
+        last = self._last_us[:count]
+        gaps = np.zeros(count, dtype=np.int64)
+        for boot, flat in self._gaps.items():
+            gaps[boot] = len(flat) // 2
+        leaves = (last < last.max() - int(limits.idle_days * 86_400_000_000)) | (gaps > limits.gaps_of_a_boot)
+        # The longest silent first; with room to spare, or the next micro-batch would do it again.
+        oldest = np.argsort(last, kind="stable")
+        stays = ~leaves[oldest]
+        room = (np.cumsum(stays[::-1])[::-1] <= limits.boots) & (
+            np.cumsum((gaps[oldest] * stays)[::-1])[::-1] <= limits.gaps
+        )
+        leaves[oldest[~room]] = True
+        if leaves.any():
+            self._archive(leaves)
+        return int(leaves.sum())
+
+    def take_changes(self) -> pa.Table:
+        """The boots that changed since the last call, whole, in STATE_SCHEMA."""
+        changed, self._changed = sorted(self._changed), set()
+        return self._rows(changed)
+
+    def to_table(self) -> pa.Table:
+        """The whole set, in STATE_SCHEMA."""
+        return self._rows(range(len(self._index)))
+
+    def apply(self, changes: pa.Table, archived: np.ndarray | None = None) -> None:
+        """Put the boots of :meth:`take_changes` or :meth:`to_table` in the place of what the set has of them."""
+        boots = self._boots_of(changes, ask=False)
+        self._highest[boots] = changes["highest"].to_numpy()
+        self._last_us[boots] = changes["last_us"].to_numpy()
+        lists = changes["gaps"].combine_chunks()
+        flat, offsets = lists.flatten().to_numpy(), np.zeros(len(boots) + 1, dtype=np.int64)
+        np.cumsum(pc.call_function("list_value_length", [lists]).to_numpy(zero_copy_only=False), out=offsets[1:])
+        for i, boot in enumerate(boots.tolist()):
+            self._gaps.pop(boot, None)
+            if offsets[i] < offsets[i + 1]:
+                self._gaps[boot] = array("q", flat[offsets[i] : offsets[i + 1]].tobytes())
+        if archived is not None:
+            self._archived.update(archived.tolist())
+
+    @classmethod
+    def from_table(cls, table: pa.Table) -> "Seen":
+        """The set that :meth:`to_table` wrote."""
+        seen = cls()
+        seen.apply(table)
+        return seen
+
+    def _rows(self, boots: Sequence[int]) -> pa.Table:
+        numbers = np.fromiter(boots, dtype=np.int64, count=len(boots))
+        keys = list(self._index)
+        joined = pa.array([keys[i] for i in boots], pa.string())
+        names = pc.call_function("split_pattern", [joined], pc.SplitPatternOptions(_SEPARATOR)).flatten()
+        held = [(row, self._gaps[i]) for row, i in enumerate(boots) if i in self._gaps]
+        offsets = np.zeros(len(numbers) + 1, dtype=np.int32)
+        for row, flat in held:
+            offsets[row + 1] = len(flat)
+        np.cumsum(offsets, out=offsets)
+        flat = np.frombuffer(b"".join(flat.tobytes() for _, flat in held), dtype=np.int64)
+        first = np.arange(0, 2 * len(numbers), 2)
+        return pa.table(
+            [
+                names.take(pa.array(first)),
+                names.take(pa.array(first + 1)),
+                pa.array(self._highest[numbers]),
+                pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, pa.int64())),
+                pa.array(self._last_us[numbers]),
+            ],
+            schema=STATE_SCHEMA,
+        )
+
+    def _boots_of(self, readings: pa.Table, *, ask: bool = True) -> np.ndarray:
+        """The index of each reading's boot; new boots get one."""
+        encoded = boot_keys(readings)
+        keys = encoded.dictionary.to_pylist()
+        if ask and self._archived and self.recall is not None:
+            self._recall([key for key in keys if key not in self._index and _hash(key) in self._archived])
+        index = self._index
+        codes = [index.setdefault(key, len(index)) for key in keys]
+        if len(index) > len(self._highest):
+            # Doubling: with one boot at a time, copying for each would cost the square.
+            size = max(len(index), 2 * len(self._highest))
+            self._highest = _grown(self._highest, size, -1)
+            self._last_us = _grown(self._last_us, size, _NEVER)
+        return np.array(codes, dtype=np.int64)[encoded.indices.to_numpy()]
+
+    def _recall(self, keys: list[str]) -> None:
+        if not keys:
+            return
+        assert self.recall is not None
+        pairs = [tuple(key.split(_SEPARATOR)) for key in keys]
+        self._archived.difference_update(map(_hash, keys))
+        self.recalled += len(keys)
+        self.take(self.recall([(device_id, boot) for device_id, boot in pairs]))
+
+    def _archive(self, leaves: np.ndarray) -> None:
+        keys = list(self._index)
+        self._archived.update(_hash(keys[i]) for i in np.flatnonzero(leaves).tolist())
+        stay = np.flatnonzero(~leaves)
+        moved = {old: new for new, old in enumerate(stay.tolist())}
+        self._index = {keys[old]: new for old, new in moved.items()}
+        self._highest, self._last_us = self._highest[stay], self._last_us[stay]
+        self._gaps = {moved[old]: gaps for old, gaps in self._gaps.items() if old in moved}
+        self._changed = {moved[old] for old in self._changed if old in moved}
+
+    def _fill_gap(self, boot: int, seq: int) -> bool:
+        """Take `seq` out of the boot's gaps; False when it is in none: it was seen before."""
+        gaps = self._gaps.get(boot)
+        if gaps is None:
+            return False
+        # The ends of the gaps, firsts and lasts, are rising; a seq inside a gap is at an odd place or is a first.
+        i = bisect_left(gaps, seq)
+        if not i % 2 and (i == len(gaps) or gaps[i] != seq):
+            return False
+        i -= i % 2
+        low, high = gaps[i], gaps[i + 1]
+        parts = [end for gap in ((low, seq - 1), (seq + 1, high)) if gap[0] <= gap[1] for end in gap]
+        gaps[i : i + 2] = array("q", parts)
+        if not gaps:
+            del self._gaps[boot]
+        return True
+
+    def _raise_highest(self, boots: np.ndarray, seqs: np.ndarray) -> None:
+        """Take distinct seqs above their boots' highest, sorted; what they skip becomes gaps."""
+        if not len(boots):
+            return
+        begins = np.ones(len(boots), dtype=bool)
+        begins[1:] = boots[1:] != boots[:-1]
+        before = np.empty_like(seqs)
+        before[1:] = seqs[:-1]
+        before[begins] = self._highest[boots[begins]]
+        for i in np.flatnonzero(seqs != before + 1).tolist():
+            self._gaps.setdefault(int(boots[i]), array("q")).extend((int(before[i]) + 1, int(seqs[i]) - 1))
+        ends = np.ones(len(boots), dtype=bool)
+        ends[:-1] = begins[1:]
+        self._highest[boots[ends]] = seqs[ends]
+
+
+def boot_keys(readings: pa.Table) -> pa.DictionaryArray:
+    """Each reading's device_id, U+0000, boot."""
+    joined = pc.call_function(
+        "binary_join_element_wise", [readings["device_id"], readings["boot"], pa.scalar(_SEPARATOR)]
+    )
+    return joined.combine_chunks().dictionary_encode()
+
+
+def _hash(key: str) -> int:
+    return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def _grown(column: np.ndarray, size: int, fill: int) -> np.ndarray:
+    grown = np.full(size, fill, dtype=np.int64)
+    grown[: len(column)] = column
+    return grown

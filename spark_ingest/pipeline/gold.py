@@ -1,0 +1,324 @@
+"""Gold: what people look at, kept up to date from what silver and the tables beside it have committed.
+
+An update reads the rows that were appended since the one before, adds them to what gold remembers
+(:mod:`gold_state`), and writes the gold tables. It is no part of a micro-batch: committed versions never change, so
+whatever Spark replays, each row is counted once.
+
+One number joins the parts of an update: `serial`. The state after update S is written first, as
+``gold/.state/S``, and says up to which versions it has counted. Then the windows are merged with S as their
+application transaction: that commit makes S the truth. Then come the other tables, which are functions of the state.
+Killed anywhere, the next process takes the serial of the windows, loads that state, and writes those functions again.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pa_dataset
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from ..durable import sync_data, sync_directory
+from ..tables.changes import Appended, LogGone, appended
+from ..tables.delta import Delta
+from ..tables.schemas import PARTITIONED_BY, SCHEMAS, TIMESTAMP
+from .clock import AHEAD_US
+from .gold_state import MINUTE_US, SILVER_COLUMNS, State, load, save
+from .gold_tables import traffic_table, whole_tables
+from .gold_windows import WINDOW_US, merge_into, windows_of
+
+OFFLINE_S = 900.0
+"""Silence after which a device is offline."""
+APPLICATION_ID = "umqtt/gold"
+STAGES = ("gold folded", "gold state written", "gold windows committed", "gold tables written")
+"""Where `on_stage` is called in an update, in order."""
+
+COUNTED = {
+    "silver": SILVER_COLUMNS,
+    "duplicates": ["device_id", "received_ts", "payload_crc"],
+    "quarantine": ["payload", "received_ts"],
+    "status": ["device_id", "boot", "online", "fw", "reason", "extra", "retain", "received_ts", "segment", "position"],
+    "logs": ["device_id", "boot", "dropped_seq", "received_ts"],
+}
+"""Table to the columns of it that gold counts."""
+_SOURCES = tuple(COUNTED)
+_GOLD = ("devices", "windows", "boots", "gaps", "traffic", "alerts")
+_CHUNK_ROWS = 500_000
+_VACUUM_EVERY = 200
+
+
+class Gold:
+    """The gold tables below `tables`/gold; one process at a time writes them.
+
+    :param offline_s: silence after which a device is offline; longer than the longest deep sleep.
+    :param on_stage: called with a name of STAGES when that stage is done; for tests that stop the process there.
+    :raises UsageError: the tables cannot be written.
+    """
+
+    def __init__(self, tables: Path, *, offline_s: float = OFFLINE_S, on_stage=lambda _stage: None) -> None:
+        self.root = tables
+        self.last_duration_s = 0.0
+        self.alerts = self.devices = 0
+        self._on_stage = on_stage
+        self._offline_us = int(offline_s * 1e6)
+        self._tables = {
+            name: Delta(tables / "gold" / name, SCHEMAS[f"gold/{name}"], PARTITIONED_BY.get(f"gold/{name}"))
+            for name in _GOLD
+        }
+        self._folder = tables / "gold" / ".state"
+        self._folder.mkdir(exist_ok=True)
+        self._state: State | None = None
+        self._versions: dict[str, int] = {}
+        self._serial = 0
+        self._written = False
+
+    def update(self, now_us: int | None = None) -> bool:
+        """Count what has been committed since the last update; False when there was nothing.
+
+        :param now_us: Unix microseconds against which silence is measured; default: the newest received time.
+        """
+        began = time.monotonic()
+        try:
+            state = self._current()
+            sources = self._new_rows()
+            changed = any(source.files for source in sources.values())
+            if not changed and self._written and now_us is None:
+                return False
+            if changed:
+                if not self._written:
+                    # The update before may not have got that far, and this one lets go of minutes that are over.
+                    self._write_traffic(state)
+                self._count(state, sources)
+        except LogGone:
+            # Nothing says what is new since then: count everything once more.
+            self._forget()
+            return self.update(now_us)
+        self._write_whole(state, now_us)
+        self.last_duration_s = time.monotonic() - began
+        return changed
+
+    def _current(self) -> State:
+        """The state of the serial that the windows have."""
+        if self._state is not None:
+            return self._state
+        serial = self._tables["windows"].delta.transaction_version(APPLICATION_ID)
+        self._serial = serial or 0
+        try:
+            state, facts = load(self._folder / str(serial))
+            if state.offline_us == self._offline_us:
+                self._versions = {name: facts[name] for name in _SOURCES}
+                self._state = state
+                return state
+        except (OSError, pa.ArrowInvalid, KeyError):
+            pass
+        self._forget()
+        self._state = State(self._offline_us)
+        return self._state
+
+    def _forget(self) -> None:
+        shutil.rmtree(self._folder)
+        self._folder.mkdir()
+        self._state, self._versions, self._written = None, {}, False
+
+    def _new_rows(self) -> dict[str, Appended]:
+        return {name: appended(self.root / name, self._versions.get(name)) for name in _SOURCES}
+
+    def _count(self, state: State, sources: dict[str, Appended]) -> None:
+        # Until all of it is on the disk the state in memory is worth nothing.
+        self._state = None
+        from_scratch = not self._versions
+        state.freeze()
+        before = {name: state.boots[name].copy() for name in ("anchor_seq", "anchor_us", "readings", "ok")}
+        kept: list[pa.Table] = []
+        for rows in _chunks(sources["silver"], "silver"):
+            state.take_readings(rows)
+            kept = [*kept, rows][-2:]
+        takes = (state.take_duplicates, state.take_quarantined, state.take_status, state.take_logs)
+        for name, take in zip(_SOURCES[1:], takes, strict=True):
+            for rows in _chunks(sources[name], name):
+                take(rows)
+        self._on_stage("gold folded")
+        serial = self._serial + 1
+        versions = {name: source.version for name, source in sources.items()}
+        self._save(state, serial, versions)
+        self._on_stage("gold state written")
+        if from_scratch:
+            self._windows_from_scratch(state, sources["silver"], serial)
+        else:
+            chunks = kept if len(kept) < 2 else _chunks(sources["silver"], "silver")
+            self._windows(state, chunks, before, versions["silver"], serial)
+        self._on_stage("gold windows committed")
+        self._state, self._serial, self._versions, self._written = state, serial, versions, False
+        for old in self._folder.iterdir():
+            if old.name != str(serial):
+                shutil.rmtree(old)
+
+    def _save(self, state: State, serial: int, versions: dict[str, int]) -> None:
+        target, temporary = self._folder / str(serial), self._folder / "new"
+        for folder in (target, temporary):
+            shutil.rmtree(folder, ignore_errors=True)
+        temporary.mkdir()
+        save(state, temporary, versions)
+        for path in temporary.iterdir():
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                sync_data(fd)
+            finally:
+                os.close(fd)
+        sync_directory(temporary)
+        temporary.rename(target)
+        sync_directory(self._folder)
+
+    def _windows_from_scratch(self, state: State, silver: Appended, serial: int) -> None:
+        """All windows anew; the transaction comes with the last commit, so half of it is never taken for the whole."""
+        table = self._tables["windows"]
+        write_deltalake(table.delta, SCHEMAS["gold/windows"].empty_table(), mode="overwrite")
+        nothing = _none_replaced()
+        for rows in _chunks(silver, "silver"):
+            merge_into(table, windows_of(rows, state.placed(rows)), nothing, CommitProperties())
+        merge_into(table, SCHEMAS["gold/windows"].empty_table(), nothing, _transaction(serial))
+
+    def _windows(self, state: State, chunks, before: dict[str, np.ndarray], version: int, serial: int) -> None:
+        """Add new readings to their windows; where an anchor is new or better, windows are counted from silver."""
+        replaced, recounted = self._moved(state, before, version)
+        parts = [recounted]
+        for rows in chunks:
+            new = windows_of(rows, state.placed(rows))
+            if replaced.num_rows:
+                new = new.join(replaced, keys=["device_id", "window_start"], join_type="left anti")
+            parts.append(new.select(SCHEMAS["gold/windows"].names))
+        merge_into(self._tables["windows"], pa.concat_tables(parts), replaced, _transaction(serial))
+
+    def _moved(self, state: State, before: dict[str, np.ndarray], version: int) -> tuple[pa.Table, pa.Table]:
+        """The windows that an anchor has moved readings out of or into, and what they hold now."""
+        empty = _none_replaced(), SCHEMAS["gold/windows"].empty_table()
+        old = len(before["readings"])
+        boots = state.boots
+        other = (boots["anchor_seq"][:old] != before["anchor_seq"]) | (boots["anchor_us"][:old] != before["anchor_us"])
+        numbers = np.flatnonzero(other & (before["readings"] > before["ok"]))
+        if not len(numbers):
+            return empty
+        names = list(boots.index)
+        keys = pa.array([names[number] for number in numbers.tolist()], pa.string())
+        ids = list(state.devices.index)
+        devices = pa.array(sorted({ids[number] for number in boots["device"][numbers].tolist()}))
+        silver = DeltaTable(str(self.root / "silver"), version=version).to_pyarrow_dataset()
+        field = pa_dataset.field
+        loose = silver.to_table(SILVER_COLUMNS, filter=field("device_id").isin(devices) & ~field("clock_ok"))
+        joined = pc.call_function("binary_join_element_wise", [loose["device_id"], loose["boot"], pa.scalar("\0")])
+        loose = loose.filter(pc.call_function("is_in", [joined], pc.SetLookupOptions(keys)))
+        if not loose.num_rows:
+            return empty
+        now = state.placed(loose)
+        columns = {name: boots[name][:old].copy() for name in ("anchor_seq", "anchor_us")}
+        for name in columns:
+            boots[name][:old] = before[name]
+        then = state.placed(loose)
+        for name, column in columns.items():
+            boots[name][:old] = column
+        starts = np.concatenate([now, then]) // WINDOW_US * WINDOW_US
+        touched = pa.table(
+            {
+                "device_id": pa.concat_arrays([loose["device_id"].combine_chunks()] * 2),
+                "window_start": pa.array(starts, pa.int64()).cast(TIMESTAMP),
+            }
+        )
+        touched = touched.group_by(["device_id", "window_start"]).aggregate([])
+        # Not after it was received, but for what a clock may be ahead.
+        since = pa.scalar(int(starts.min()) - AHEAD_US, pa.int64()).cast(TIMESTAMP)
+        within = field("device_id").isin(devices) & (field("received_ts") >= since)
+        rows = silver.to_table(SILVER_COLUMNS, filter=within)
+        whole = windows_of(rows, state.placed(rows))
+        whole = whole.join(touched, keys=["device_id", "window_start"], join_type="left semi")
+        return touched, whole.select(SCHEMAS["gold/windows"].names)
+
+    def _write_whole(self, state: State, now_us: int | None) -> None:
+        as_of = max(state.newest_us, now_us or state.newest_us)
+        whole = whole_tables(state, as_of)
+        self.alerts, self.devices = whole.alerts["until"].null_count, whole.devices.num_rows
+        for name in ("devices", "boots", "gaps", "alerts"):
+            self._overwrite(name, getattr(whole, name))
+        self._write_traffic(state)
+        self._on_stage("gold tables written")
+        self._written = True
+        if self._serial % _VACUUM_EVERY == 0:
+            self.vacuum()
+
+    def _write_traffic(self, state: State) -> None:
+        # Once for what was counted: retention may have removed minutes since, which the state still has.
+        if self._tables["traffic"].delta.transaction_version(APPLICATION_ID) == self._serial:
+            return
+        rows = traffic_table(state)
+        predicate = None
+        if state.frozen_before > 0:
+            late = sorted(state.late_minutes)
+            rows = pa.concat_tables([rows, self._recounted(late)]) if late else rows
+            days = [_minute_text(minute) for minute in late]
+            predicate = f"minute >= '{_minute_text(state.frozen_before)}'"
+            predicate += "".join(f" OR minute = '{day}'" for day in days)
+        self._overwrite("traffic", rows, predicate)
+
+    def _recounted(self, minutes: list[int]) -> pa.Table:
+        """Traffic of settled minutes that rows still came for, from the tables."""
+        fresh = State(self._offline_us)
+        takes = (fresh.take_readings, fresh.take_duplicates, fresh.take_quarantined)
+        received = pa_dataset.field("received_ts")
+        for name, take in zip(_SOURCES, takes, strict=False):
+            if self._versions[name] < 0:
+                continue
+            table = DeltaTable(str(self.root / name), version=self._versions[name]).to_pyarrow_dataset()
+            for minute in minutes:
+                begin, end = (pa.scalar(m * MINUTE_US, pa.int64()).cast(TIMESTAMP) for m in (minute, minute + 1))
+                take(table.to_table(COUNTED[name], filter=(received >= begin) & (received < end)))
+        return traffic_table(fresh)
+
+    def _overwrite(self, name: str, rows: pa.Table, predicate: str | None = None) -> None:
+        delta = self._tables[name].delta
+        write_deltalake(
+            delta, rows, mode="overwrite", predicate=predicate, commit_properties=_transaction(self._serial)
+        )
+
+    def vacuum(self) -> None:
+        """Remove the files of gold that no version of the last hour uses: each update leaves some behind."""
+        for table in self._tables.values():
+            table.delta.vacuum(retention_hours=1, dry_run=False, enforce_retention_duration=False)
+
+
+def remembered_offline_s(tables: Path) -> float | None:
+    """What the newest gold was counted with; None when there is none."""
+    for folder in sorted((tables / "gold" / ".state").glob("[0-9]*"), key=lambda path: int(path.name), reverse=True):
+        try:
+            return load(folder)[0].offline_us / 1e6
+        except (OSError, pa.ArrowInvalid, KeyError):
+            continue
+    return None
+
+
+def _chunks(source: Appended, name: str) -> Iterator[pa.Table]:
+    """The rows in tables of a size that fits into memory."""
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in source.batches(COUNTED[name], SCHEMAS[name]):
+        held.append(batch)
+        count += batch.num_rows
+        if count >= _CHUNK_ROWS:
+            yield pa.Table.from_batches(held).combine_chunks()
+            held, count = [], 0
+    if held:
+        yield pa.Table.from_batches(held).combine_chunks()
+
+
+def _none_replaced() -> pa.Table:
+    return pa.schema([("device_id", pa.string()), ("window_start", TIMESTAMP)]).empty_table()
+
+
+def _transaction(serial: int) -> CommitProperties:
+    return CommitProperties(app_transactions=[Transaction(APPLICATION_ID, serial)])
+
+
+def _minute_text(minute: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(minute * 60))

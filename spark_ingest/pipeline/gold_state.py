@@ -1,0 +1,404 @@
+"""What gold must remember: per boot, per device and per minute, never per reading.
+
+Everything here is a sum, a smallest, a largest, a first, a last or a union over the rows of silver and the tables
+beside it. So neither their order nor how they are cut into updates changes it, and what was gathered bit by bit equals
+what one pass over all rows gives.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..tables.table import places
+from .clock import AHEAD_US, uptimes
+from .columns import NEVER, Columns, Counts, to_bin
+from .dedup import Seen
+
+MINUTE_US = 60_000_000
+HOT_MINUTES = 60
+"""Minutes back from the newest for which devices and delays are still being counted."""
+DELAY = 0
+SHOWN = ("mem_free", "rssi", "temp_c", "supply_v")
+"""Metrics of the devices table; in the histogram, metric number 1 and up."""
+SILVER_COLUMNS = ["device_id", "boot", "seq", "ts", "up_ms", "clock_ok", "received_ts", "metrics", "payload_crc"]
+
+SEPARATOR = "\0"
+BIN_BITS, METRIC_BITS, DEVICE_BITS = 12, 3, 28
+BIN_ZERO = 1 << (BIN_BITS - 1)
+
+
+class State:
+    """See the module. `newest_us`: the newest received time of all; `frozen_before`: minutes that are settled.
+
+    :param offline_us: a silence so long is worth an alert.
+    """
+
+    def __init__(self, offline_us: int) -> None:
+        self.offline_us = offline_us
+        self.newest_us = NEVER
+        self.frozen_before = NEVER
+        self.late_minutes: set[int] = set()
+        self.texts: dict[str, int] = {}
+        status = {"status_us": NEVER, "status_position": NEVER, "online": -1, "status_reason": -1, "status_boot": -1}
+        shown = {f"{name}_{what}": fill for name in SHOWN for what, fill in (("us", NEVER), ("seq", NEVER))}
+        values = dict.fromkeys(SHOWN, np.nan)
+        self.devices = Columns({"first_us": -NEVER, "last_us": NEVER, "duplicates": 0, **status, **shown, **values})
+        self.boots = Columns(
+            {
+                "device": 0,
+                "first_us": -NEVER,
+                "last_us": NEVER,
+                "first_seq": -NEVER,
+                "readings": 0,
+                "ok": 0,
+                "ok_ts_us": NEVER,
+                "anchor_seq": -NEVER,
+                "anchor_us": 0,
+                "mem_first_seq": -NEVER,
+                "mem_first": np.nan,
+                "mem_last_seq": NEVER,
+                "mem_last": np.nan,
+                "born_us": -NEVER,
+                "born_position": -NEVER,
+                "cause": -1,
+                "reason": -1,
+                "fw_us": NEVER,
+                "fw_position": NEVER,
+                "fw": -1,
+            }
+        )
+        self.histogram = Counts()
+        self.minutes: dict[int, np.ndarray] = {}
+        self.minute_devices = np.empty(0, dtype=np.int64)
+        self.minute_delays = Counts()
+        self.seen = Seen()
+        self.gap_since: dict[tuple[int, int], int] = {}
+        self.silences: dict[int, list[tuple[int, int]]] = {}
+        self.announced: dict[tuple[str, str], list[tuple[int, int]]] = {}
+
+    def freeze(self) -> None:
+        """Let go of minutes that are over; rows that still come for one are counted from the tables."""
+        self.late_minutes = set()
+        bound = self.newest_us // MINUTE_US - HOT_MINUTES
+        self.frozen_before = max(self.frozen_before, bound)
+        self.minutes = {minute: counts for minute, counts in self.minutes.items() if minute >= bound}
+        self.minute_devices = self.minute_devices[self.minute_devices >= bound << DEVICE_BITS]
+        self.minute_delays.drop_below(bound << BIN_BITS)
+
+    def take_readings(self, rows: pa.Table) -> None:
+        """Rows of silver: SILVER_COLUMNS."""
+        if not rows.num_rows:
+            return
+        device, boot = self._device_rows(rows["device_id"]), self._boot_rows(rows)
+        received, seq = _us(rows["received_ts"]), rows["seq"].to_numpy()
+        ok = rows["clock_ok"].to_numpy()
+        ts = _us(rows["ts"])
+        has_up, up_us = uptimes(rows["up_ms"].combine_chunks())
+        boots = self.boots
+        boots["device"][boot] = device
+        boots.add("readings", boot)
+        boots.add("ok", boot, ok)
+        boots.lower_to("first_us", boot, received)
+        boots.raise_to("last_us", boot, received)
+        boots.lower_to("first_seq", boot, seq)
+        boots.raise_to("ok_ts_us", boot[ok], ts[ok])
+        anchor = np.flatnonzero(ok & has_up)
+        boots.keep_last(boot[anchor], {"anchor_seq": seq[anchor]}, {"anchor_us": (ts - up_us)[anchor]}, first=True)
+        self._take_gaps(rows, boot, seq, received)
+        self._heard(device, received)
+        delay_bins = to_bin((received - ts)[ok] / 1000) + BIN_ZERO
+        self.histogram.add((device[ok] << METRIC_BITS | DELAY) << BIN_BITS | delay_bins)
+        self._take_metrics(rows, device, boot, received, seq)
+        minute = received // MINUTE_US
+        hot = self._count_minutes(minute, 0, rows["payload_crc"].to_numpy() >> 32)
+        pairs = np.unique(minute[hot] << DEVICE_BITS | device[hot])
+        self.minute_devices = np.union1d(self.minute_devices, pairs)
+        self.minute_delays.add(minute[ok & hot] << BIN_BITS | delay_bins[hot[ok]])
+
+    def placed(self, rows: pa.Table) -> np.ndarray:
+        """When readings were taken, Unix microseconds, by all that is known now.
+
+        ts where the clock was good; else by `up` and the boot's anchor, its lowest seq that has both; else when it
+        was received.
+        """
+        boot, received, ts = self._boot_rows(rows), _us(rows["received_ts"]), _us(rows["ts"])
+        has_up, up_us = uptimes(rows["up_ms"].combine_chunks())
+        anchored = has_up & (self.boots["anchor_seq"][boot] != -NEVER)
+        derived = np.where(anchored, self.boots["anchor_us"][boot] + up_us, 0)
+        derived = np.where(anchored & (derived <= received + AHEAD_US), derived, received)
+        return np.where(rows["clock_ok"].to_numpy(), ts, derived)
+
+    def take_duplicates(self, rows: pa.Table) -> None:
+        """Rows of the table duplicates."""
+        if not rows.num_rows:
+            return
+        device, received = self._device_rows(rows["device_id"]), _us(rows["received_ts"])
+        self.devices.add("duplicates", device)
+        self._heard(device, received)
+        self._count_minutes(received // MINUTE_US, 1, rows["payload_crc"].to_numpy() >> 32)
+
+    def take_quarantined(self, rows: pa.Table) -> None:
+        """Rows of the table quarantine."""
+        if not rows.num_rows:
+            return
+        received = _us(rows["received_ts"])
+        self.newest_us = max(self.newest_us, int(received.max()))
+        size = pc.call_function("binary_length", [rows["payload"]]).to_numpy()
+        self._count_minutes(received // MINUTE_US, 2, size)
+
+    def take_status(self, rows: pa.Table) -> None:
+        """Rows of the table status."""
+        if not rows.num_rows:
+            return
+        device, received = self._device_rows(rows["device_id"]), _us(rows["received_ts"])
+        # Messages of one block share a received time; the later place is the later one.
+        position = places(rows)
+        online = rows["online"].to_numpy(zero_copy_only=False).astype(bool)
+        values = {"online": online.astype(np.int64)}
+        for column, field in (("status_reason", "reason"), ("status_boot", "boot")):
+            values[column] = self._codes(rows[field].to_pylist())
+        self.devices.keep_last(device, {"status_us": received, "status_position": position}, values)
+        self.newest_us = max(self.newest_us, int(received.max()))
+        live = online & ~rows["retain"].to_numpy(zero_copy_only=False).astype(bool)
+        self._heard(device[live], received[live])
+        of_boot = np.flatnonzero(online & rows["boot"].is_valid().to_numpy())
+        if not len(of_boot):
+            return
+        some = rows.take(pa.array(of_boot))
+        boot = self._boot_rows(some)
+        self.boots["device"][boot] = device[of_boot]
+        causes = [dict(extra or ()).get("cause") for extra in some["extra"].to_pylist()]
+        born = {"cause": self._codes([_unquoted(cause) for cause in causes])}
+        born["reason"] = self._codes(some["reason"].to_pylist())
+        order = {"born_us": received[of_boot], "born_position": position[of_boot]}
+        self.boots.keep_last(boot, order, born, first=True)
+        order = {"fw_us": received[of_boot], "fw_position": position[of_boot]}
+        self.boots.keep_last(boot, order, {"fw": self._codes(some["fw"].to_pylist())})
+
+    def take_logs(self, rows: pa.Table) -> None:
+        """Rows of the table logs."""
+        if not rows.num_rows:
+            return
+        self._heard(self._device_rows(rows["device_id"]), _us(rows["received_ts"]))
+        for device_id, boot, ranges in zip(
+            *(rows[name].to_pylist() for name in ("device_id", "boot", "dropped_seq")), strict=True
+        ):
+            if boot is not None and ranges:
+                new = [(one["first"], one["last"]) for one in ranges]
+                self.announced[device_id, boot] = union(self.announced.get((device_id, boot), []) + new)
+
+    def text(self, codes: np.ndarray) -> pa.Array:
+        """The texts of codes; null for -1."""
+        names = pa.array([*self.texts, None], pa.string())
+        return names.take(pa.array(np.where(codes < 0, len(self.texts), codes)))
+
+    def _device_rows(self, device_id: pa.ChunkedArray) -> np.ndarray:
+        return self.devices.rows(device_id.combine_chunks())
+
+    def _boot_rows(self, rows: pa.Table) -> np.ndarray:
+        joined = pc.call_function("binary_join_element_wise", [rows["device_id"], rows["boot"], pa.scalar(SEPARATOR)])
+        return self.boots.rows(joined.combine_chunks())
+
+    def _codes(self, texts: list[str | None]) -> np.ndarray:
+        pool = self.texts
+        codes = [-1 if text is None else pool.setdefault(text, len(pool)) for text in texts]
+        return np.array(codes, dtype=np.int64)
+
+    def _take_gaps(self, rows: pa.Table, boot: np.ndarray, seq: np.ndarray, received: np.ndarray) -> None:
+        self.seen.take(rows.select(["device_id", "boot", "seq"]))
+        # A gap that is new ends right below a reading that has come just now: that one tells since when. Its
+        # predecessor is missing, so only what does not follow another of this update can be the one.
+        order = np.lexsort((seq, boot))
+        starts = np.append(True, (boot[order][1:] != boot[order][:-1]) | (seq[order][1:] != seq[order][:-1] + 1))
+        keys = list(self.boots.index)
+        for i in order[starts].tolist():
+            device_id, name = keys[boot[i]].split(SEPARATOR)
+            gaps, last = self.seen.gaps_of(device_id, name), int(seq[i]) - 1
+            at = bisect_left(gaps, last)
+            # Firsts and lasts take turns; a gap of one seq has it twice.
+            if any(place % 2 and place < len(gaps) and gaps[place] == last for place in (at, at + 1)):
+                self.gap_since[int(boot[i]), last] = int(received[i])
+
+    def _heard(self, device: np.ndarray, received: np.ndarray) -> None:
+        """Note signs of life, and silences between them longer than `offline_us`."""
+        if not len(device):
+            return
+        self.newest_us = max(self.newest_us, int(received.max()))
+        order = np.lexsort((received, device))
+        dev, us = device[order], received[order]
+        first, last = self.devices["first_us"][dev], self.devices["last_us"][dev]
+        same = dev[1:] == dev[:-1]
+        before = np.where(np.append(False, same), np.append(0, us[:-1]), NEVER)
+        after = np.where(np.append(same, False), np.append(us[1:], 0), -NEVER)
+        # Before the first sign of life, or after the last one: the silence next to it is one more.
+        earlier, later = us < first, us > last
+        known = last != NEVER
+        until = np.where(earlier & known, np.minimum(after, first), after)
+        since = np.where(later & known, np.maximum(before, last), before)
+        self._silent(dev, us, until, earlier & (until != -NEVER))
+        self._silent(dev, since, us, later & known & (since != NEVER))
+        # In between: a silence that was noted may be over.
+        within = ~earlier & ~later & np.isin(dev, list(self.silences))
+        for number, at in zip(dev[within].tolist(), us[within].tolist(), strict=True):
+            self._split_silence(number, at)
+        self.devices.lower_to("first_us", device, received)
+        self.devices.raise_to("last_us", device, received)
+
+    def _silent(self, device: np.ndarray, since: np.ndarray, until: np.ndarray, which: np.ndarray) -> None:
+        which = which & (until - since > self.offline_us)
+        for number, *silence in zip(device[which].tolist(), since[which].tolist(), until[which].tolist(), strict=True):
+            self.silences.setdefault(number, []).append((silence[0], silence[1]))
+
+    def _split_silence(self, device: int, at: int) -> None:
+        split = []
+        for since, until in self.silences.get(device, ()):
+            split += [(since, at), (at, until)] if since < at < until else [(since, until)]
+        kept = [one for one in split if one[1] - one[0] > self.offline_us]
+        if kept:
+            self.silences[device] = kept
+        else:
+            self.silences.pop(device, None)
+
+    def _take_metrics(
+        self, rows: pa.Table, device: np.ndarray, boot: np.ndarray, received: np.ndarray, seq: np.ndarray
+    ) -> None:
+        parent, names, values = exploded(rows["metrics"])
+        codes = names.dictionary_encode()
+        known = codes.dictionary.to_pylist()
+        code = codes.indices.to_numpy(zero_copy_only=False)
+        for number, name in enumerate(SHOWN, 1):
+            if name not in known:
+                continue
+            at = np.flatnonzero(code == known.index(name))
+            row, value = parent[at], values[at]
+            # Two boots in one block may share the time and the seq: then the larger value, whichever came first.
+            order = {f"{name}_us": received[row], f"{name}_seq": seq[row], name: value}
+            self.devices.keep_last(device[row], order, {})
+            bins = to_bin(value) + BIN_ZERO
+            self.histogram.add((device[row] << METRIC_BITS | number) << BIN_BITS | bins)
+            if name == "mem_free":
+                self.boots.keep_last(boot[row], {"mem_first_seq": seq[row]}, {"mem_first": value}, first=True)
+                self.boots.keep_last(boot[row], {"mem_last_seq": seq[row]}, {"mem_last": value})
+
+    def _count_minutes(self, minute: np.ndarray, kind: int, size: np.ndarray) -> np.ndarray:
+        """Count rows and bytes; which rows lie in minutes that are not settled."""
+        hot = minute >= self.frozen_before
+        self.late_minutes.update(np.unique(minute[~hot]).tolist())
+        distinct, place = np.unique(minute[hot], return_inverse=True)
+        rows, total = np.bincount(place), np.bincount(place, size[hot])
+        for i, one in enumerate(distinct.tolist()):
+            counts = self.minutes.setdefault(one, np.zeros(4, dtype=np.int64))
+            counts[kind] += rows[i]
+            counts[3] += int(total[i])
+        return hot
+
+
+def exploded(metrics: pa.ChunkedArray) -> tuple[np.ndarray, pa.Array, np.ndarray]:
+    """Of a column of maps, each entry that is not null: the number of its row, its name, its value."""
+    array = metrics.combine_chunks() if isinstance(metrics, pa.ChunkedArray) else metrics
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks)
+    offsets = array.offsets.to_numpy()
+    parent = np.repeat(np.arange(len(array)), np.diff(offsets))
+    values = array.items.slice(offsets[0], offsets[-1] - offsets[0])
+    names = array.keys.slice(offsets[0], offsets[-1] - offsets[0])
+    there = values.is_valid().to_numpy(zero_copy_only=False)
+    names = names.filter(pa.array(there))
+    return parent[there], names, values.drop_null().to_numpy(zero_copy_only=False)
+
+
+def union(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same numbers in the fewest ranges, rising."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return joined
+
+
+def _us(times: pa.ChunkedArray) -> np.ndarray:
+    return times.cast(pa.int64()).combine_chunks().fill_null(NEVER).to_numpy(zero_copy_only=False)
+
+
+def _unquoted(text: str | None) -> str | None:
+    """The text in a JSON string; other JSON as it is."""
+    return text[1:-1] if text and text.startswith('"') and "\\" not in text else text
+
+
+def save(state: State, folder: Path, facts: dict[str, int]) -> None:
+    """Write the state into `folder`, which must be empty; the caller makes it durable."""
+    for name, table in tables_of(state, facts):
+        with pa.OSFile(str(folder / f"{name}.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+
+
+def tables_of(state: State, facts: dict[str, int]) -> Iterator[tuple[str, pa.Table]]:
+    """The state as tables by name. `facts`: numbers of the caller, kept with it."""
+    own = {
+        "offline_us": state.offline_us,
+        "newest_us": state.newest_us,
+        "frozen_before": state.frozen_before,
+        **facts,
+    }
+    yield "facts", pa.table({"name": list(own), "value": pa.array(own.values(), pa.int64())})
+    yield "texts", pa.table({"text": pa.array(list(state.texts), pa.string())})
+    yield "late", pa.table({"minute": pa.array(sorted(state.late_minutes), pa.int64())})
+    yield "devices", state.devices.to_table()
+    yield "boots", state.boots.to_table()
+    yield "histogram", state.histogram.to_table()
+    yield "minute_delays", state.minute_delays.to_table()
+    yield "minute_devices", pa.table({"key": pa.array(state.minute_devices)})
+    rows = [(minute, *counts.tolist()) for minute, counts in state.minutes.items()]
+    yield "minutes", _numbers(rows, ("minute", "readings", "duplicates", "quarantined", "bytes"))
+    yield "seen", state.seen.to_table()
+    yield "gap_since", _numbers([(*key, us) for key, us in state.gap_since.items()], ("boot", "last", "us"))
+    rows = [(device, *one) for device, ranges in state.silences.items() for one in ranges]
+    yield "silences", _numbers(rows, ("device", "since", "until"))
+    ranges = [(*key, *one) for key, many in state.announced.items() for one in many]
+    names = pa.schema([("device_id", pa.string()), ("boot", pa.string()), ("first", pa.int64()), ("last", pa.int64())])
+    yield "announced", pa.table([pa.array(c, f.type) for c, f in zip(_columns(ranges, 4), names, strict=True)], names)
+
+
+def load(folder: Path) -> tuple[State, dict[str, int]]:
+    """What :func:`save` wrote: the state and the facts.
+
+    :raises OSError, pa.ArrowInvalid, KeyError: it is not there, or damaged.
+    """
+
+    def read(name: str) -> pa.Table:
+        return pa.ipc.open_file((folder / f"{name}.arrow").read_bytes()).read_all()
+
+    facts = {row["name"]: row["value"] for row in read("facts").to_pylist()}
+    state = State(facts["offline_us"])
+    state.newest_us, state.frozen_before = facts["newest_us"], facts["frozen_before"]
+    state.late_minutes = set(read("late")["minute"].to_pylist())
+    state.texts = {text: code for code, text in enumerate(read("texts")["text"].to_pylist())}
+    state.devices.load(read("devices"))
+    state.boots.load(read("boots"))
+    state.histogram.load(read("histogram"))
+    state.minute_delays.load(read("minute_delays"))
+    state.minute_devices = read("minute_devices")["key"].to_numpy().copy()
+    for row in read("minutes").to_pylist():
+        minute, *counts = row.values()
+        state.minutes[minute] = np.array(counts, dtype=np.int64)
+    state.seen = Seen.from_table(read("seen"))
+    state.gap_since = {(row["boot"], row["last"]): row["us"] for row in read("gap_since").to_pylist()}
+    for row in read("silences").to_pylist():
+        state.silences.setdefault(row["device"], []).append((row["since"], row["until"]))
+    for row in read("announced").to_pylist():
+        state.announced.setdefault((row["device_id"], row["boot"]), []).append((row["first"], row["last"]))
+    return state, facts
+
+
+def _columns(rows: list[tuple], width: int) -> list:
+    return list(zip(*rows, strict=True)) if rows else [[]] * width
+
+
+def _numbers(rows: list[tuple], names: tuple[str, ...]) -> pa.Table:
+    return pa.table({n: pa.array(c, pa.int64()) for n, c in zip(names, _columns(rows, len(names)), strict=True)})

@@ -1,0 +1,343 @@
+"""The gold tables that are small enough to be written whole, as functions of what gold remembers."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ..tables.schemas import (
+    ALERTS_SCHEMA,
+    BOOTS_SCHEMA,
+    DEVICES_SCHEMA,
+    GAPS_SCHEMA,
+    TIMESTAMP,
+    TRAFFIC_SCHEMA,
+)
+from .columns import NEVER, from_bin, quantiles
+from .gold_state import BIN_BITS, BIN_ZERO, DELAY, DEVICE_BITS, METRIC_BITS, MINUTE_US, SEPARATOR, SHOWN, State
+
+_HOUR_US = 3_600_000_000
+_DAY_US = 24 * _HOUR_US
+LATE_MS = 60_000.0
+"""A device whose delay is above this, at the median, is late."""
+LOOP_BOOTS, LOOP_US = 5, _HOUR_US
+"""So many boots within this time are a reboot loop."""
+GAP_SEQS = 100
+"""A gap is an alert from so many readings on."""
+MEMORY_SHARE, MEMORY_US = 0.7, _HOUR_US
+"""Memory falls when less than this share of a boot's first figure is left after at least this time."""
+# Where counts end: a device can announce, or skip, more seqs than a column holds.
+_MOST = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The tables that are functions of the state alone."""
+
+    devices: pa.Table
+    boots: pa.Table
+    gaps: pa.Table
+    alerts: pa.Table
+
+
+def whole_tables(state: State, as_of_us: int) -> Whole:
+    """Build them. `as_of_us`: the time against which a device counts as silent."""
+    gaps = gaps_table(state)
+    starts = _starts(state)
+    alerts = alerts_table(state, gaps, starts, as_of_us)
+    return Whole(devices_table(state, gaps, starts, alerts, as_of_us), boots_table(state, gaps), gaps, alerts)
+
+
+def gaps_table(state: State) -> pa.Table:
+    """GAPS_SCHEMA: what is missing, announced parts apart."""
+    numbers = state.boots.index
+    rows: list[tuple] = []
+    known: dict[tuple[int, int], int] = {}
+    of_boot: defaultdict[tuple[str, str], list[tuple[int, int, int | None]]] = defaultdict(list)
+    missing = state.seen.gap_table()
+    for device_id, boot, first, last in zip(*(column.to_pylist() for column in missing.columns), strict=True):
+        key = (numbers[device_id + SEPARATOR + boot], last)
+        since = state.gap_since.get(key)
+        if since is not None:
+            known[key] = since
+        if (device_id, boot) in state.announced:
+            of_boot[device_id, boot].append((first, last, since))
+        else:
+            rows.append((device_id, boot, first, last, _length(first, last), False, True, since))
+    state.gap_since = known
+    for (device_id, boot), announced in state.announced.items():
+        highest = state.seen.highest_of(device_id, boot)
+        beyond = [(max(first, highest + 1), last, None) for first, last in announced if last > highest]
+        for first, last, told, since in _parted(of_boot[device_id, boot], announced, beyond):
+            rows.append((device_id, boot, first, last, _length(first, last), told, not told, since))
+    rows.sort(key=lambda row: row[:3])
+    return _table(rows, GAPS_SCHEMA)
+
+
+def _length(first: int, last: int) -> int:
+    return min(last - first + 1, _MOST)
+
+
+def _sums(rows: Iterable[int], amounts: Iterable[int], count: int) -> np.ndarray:
+    """The sum of the amounts for each of `count` rows."""
+    sums = [0] * count
+    for row, amount in zip(rows, amounts, strict=True):
+        sums[row] = min(sums[row] + amount, _MOST)
+    return np.array(sums, dtype=np.int64)
+
+
+def _parted(
+    gaps: list[tuple[int, int, int | None]], announced: list[tuple[int, int]], beyond: list[tuple[int, int, None]]
+) -> list[tuple[int, int, bool, int | None]]:
+    """The gaps cut at the ends of what was announced, and what was announced beyond the highest seq."""
+    parts: list[tuple[int, int, bool, int | None]] = []
+    for first, last, since in gaps:
+        at = first
+        for low, high in announced:
+            low, high = max(low, at), min(high, last)
+            if low > high:
+                continue
+            if at < low:
+                parts.append((at, low - 1, False, since))
+            parts.append((low, high, True, since))
+            at = high + 1
+        if at <= last:
+            parts.append((at, last, False, since))
+    return parts + [(first, last, True, since) for first, last, since in beyond]
+
+
+def boots_table(state: State, gaps: pa.Table) -> pa.Table:
+    """BOOTS_SCHEMA, in the order in which boots were first met."""
+    boots = state.boots
+    keys = [key.split(SEPARATOR) for key in boots.index]
+    open_gaps = gaps.filter(gaps["open"])
+    names = zip(open_gaps["device_id"].to_pylist(), open_gaps["boot"].to_pylist(), strict=True)
+    rows = [boots.index[device_id + SEPARATOR + boot] for device_id, boot in names]
+    missing = _sums(rows, open_gaps["missing"].to_pylist(), len(boots))
+    highest = [state.seen.highest_of(device_id, boot) for device_id, boot in keys]
+    anchored = boots["anchor_seq"] != -NEVER
+    clock = np.where(boots["ok"] == boots["readings"], "ts", np.where(anchored, "anchor", "received"))
+    silent = boots["readings"] == 0
+    columns = {
+        "device_id": pa.array([key[0] for key in keys], pa.string()),
+        "boot": pa.array([key[1] for key in keys], pa.string()),
+        "boot_number": pa.array([_boot_number(key[1]) for key in keys], pa.int64()),
+        "first_seen": _times(np.minimum(boots["first_us"], boots["born_us"])),
+        "last_seen": _times(boots["last_us"]),
+        "first_seq": pa.array(boots["first_seq"], mask=silent),
+        "highest_seq": pa.array(np.array(highest, dtype=np.int64), mask=silent),
+        "readings": pa.array(boots["readings"]),
+        "missing": pa.array(missing),
+        "fw": state.text(boots["fw"]),
+        "cause": state.text(boots["cause"]),
+        "reason": state.text(boots["reason"]),
+        "anchor_ts_us": pa.array(boots["anchor_us"], mask=~anchored),
+        "clock": pa.array(clock, pa.string(), mask=silent),
+    }
+    return pa.table([columns[name] for name in BOOTS_SCHEMA.names], schema=BOOTS_SCHEMA)
+
+
+def devices_table(state: State, gaps: pa.Table, starts: list[list[int]], alerts: pa.Table, as_of_us: int) -> pa.Table:
+    """DEVICES_SCHEMA, in the order in which devices were first met."""
+    devices, boots = state.devices, state.boots
+    count = len(devices)
+    ids = list(devices.index)
+    of = boots["device"]
+    readings = np.bincount(of, boots["readings"], count).astype(np.int64)
+    ok = np.bincount(of, boots["ok"], count)
+    rows = [devices.index[device_id] for device_id in gaps["device_id"].to_pylist()]
+    lengths, told = gaps["missing"].to_pylist(), gaps["announced"].to_pylist()
+    missing = _sums(rows, [0 if one else length for one, length in zip(told, lengths, strict=True)], count)
+    announced = _sums(rows, [length if one else 0 for one, length in zip(told, lengths, strict=True)], count)
+    open_gaps = _sums(rows, [not one for one in told], count)
+    p50, p95 = _percentiles(state, DELAY, (0.5, 0.95))
+    newest = _newest_boots(state)
+    names = [key.split(SEPARATOR)[1] for key in boots.index]
+    boot = [names[row] if row >= 0 else None for row in newest.tolist()]
+    fw = np.where(newest >= 0, boots["fw"][newest] if len(boots) else -1, -1)
+    event = np.full(count, NEVER)
+    last_event = np.where(boots["ok_ts_us"] != NEVER, boots["ok_ts_us"], boots["last_us"])
+    np.maximum.at(event, of, last_event)
+    reboots = [sum(start > as_of_us - _DAY_US for start in some[1:]) for some in starts]
+    columns = {
+        "device_id": pa.array(ids, pa.string()),
+        "health": pa.array(_health(state, alerts, missing, p50, as_of_us), pa.string()),
+        "last_seen": _times(devices["last_us"]),
+        "last_event_ts": _times(event),
+        "online": pa.array(devices["online"] == 1, mask=devices["online"] < 0),
+        "status_reason": state.text(devices["status_reason"]),
+        "boot": pa.array(boot, pa.string()),
+        "boots": pa.array([len(some) for some in starts], pa.int64()),
+        "reboots_24h": pa.array(reboots, pa.int64()),
+        "fw": state.text(fw),
+        "readings": pa.array(readings),
+        "duplicates": pa.array(devices["duplicates"]),
+        "missing": pa.array(missing),
+        "dropped_announced": pa.array(announced),
+        "open_gaps": pa.array(open_gaps),
+        "clock_ok_share": pa.array(
+            np.divide(ok, readings, out=np.zeros(count), where=readings > 0), mask=readings == 0
+        ),
+        "delay_p50_ms": _numbers(p50),
+        "delay_p95_ms": _numbers(p95),
+    }
+    for number, name in enumerate(SHOWN, 1):
+        columns[name] = _numbers(devices[name])
+        columns[name + "_p50"] = _numbers(_percentiles(state, number, (0.5,))[0])
+    return pa.table([columns[name] for name in DEVICES_SCHEMA.names], schema=DEVICES_SCHEMA)
+
+
+def _health(state: State, alerts: pa.Table, missing: np.ndarray, delay_p50: np.ndarray, as_of_us: int) -> np.ndarray:
+    devices = state.devices
+    health = np.full(len(devices), "ok", dtype=object)
+    health[np.nan_to_num(delay_p50) > LATE_MS] = "late"
+    health[missing > 0] = "gaps"
+    for device_id, kind, until in zip(
+        *(alerts[name].to_pylist() for name in ("device_id", "kind", "until")), strict=True
+    ):
+        if kind == "reboot_loop" and until is None:
+            health[devices.index[device_id]] = "rebooting"
+    sleeping = devices["status_reason"] == state.texts.get("sleeping", -2)
+    away = (devices["online"] == 0) & ~sleeping & (devices["status_us"] >= devices["last_us"])
+    health[away | (as_of_us - devices["last_us"] > state.offline_us)] = "offline"
+    return health
+
+
+def alerts_table(state: State, gaps: pa.Table, starts: list[list[int]], as_of_us: int) -> pa.Table:
+    """ALERTS_SCHEMA, sorted by device, kind and time."""
+    ids = list(state.devices.index)
+    rows: list[tuple] = []
+    for device, silences in state.silences.items():
+        rows += [_silence(ids[device], since, until, until) for since, until in silences]
+    last = state.devices["last_us"]
+    for device in np.flatnonzero((as_of_us - last > state.offline_us) & (last != NEVER)).tolist():
+        rows.append(_silence(ids[device], int(last[device]), as_of_us, None))
+    for gap in gaps.filter(gaps["open"]).to_pylist():
+        if gap["missing"] >= GAP_SEQS:
+            text = f"{gap['missing']} readings missing, {gap['first']} to {gap['last']} of boot {gap['boot']}"
+            rows.append((gap["device_id"], "gap", _to_us(gap["since"]), None, float(gap["missing"]), text))
+    for device, some in enumerate(starts):
+        rows += _loops(ids[device], some, as_of_us)
+    rows += _memory(state, ids)
+    rows.sort(key=lambda row: (row[0], row[1], row[2] or 0, row[5]))
+    return _table(rows, ALERTS_SCHEMA)
+
+
+def _silence(device_id: str, since: int, end: int, until: int | None) -> tuple:
+    seconds = (end - since) / 1e6
+    return device_id, "offline", since, until, seconds, "nothing was heard" if until else "nothing has been heard since"
+
+
+def _loops(device_id: str, starts: list[int], as_of_us: int) -> list[tuple]:
+    """Runs of boots of which each LOOP_BOOTS follow each other within LOOP_US."""
+    in_loop = [i for i in range(LOOP_BOOTS - 1, len(starts)) if starts[i] - starts[i - LOOP_BOOTS + 1] <= LOOP_US]
+    runs: list[list[int]] = []
+    for i in in_loop:
+        if runs and i == runs[-1][1] + 1:
+            runs[-1][1] = i
+        else:
+            runs.append([i, i])
+    rows = []
+    for first, last in runs:
+        count = last - first + LOOP_BOOTS
+        until = None if as_of_us - starts[last] <= LOOP_US else starts[last]
+        rows.append((device_id, "reboot_loop", starts[first], until, float(count), f"{count} boots in a row"))
+    return rows
+
+
+def _memory(state: State, ids: Sequence[str]) -> list[tuple]:
+    boots = state.boots
+    ran = boots["last_us"] - boots["first_us"] >= MEMORY_US
+    with np.errstate(invalid="ignore"):
+        falls = ran & (boots["mem_last"] < MEMORY_SHARE * boots["mem_first"])
+    newest = _newest_boots(state)
+    rows = []
+    for row in np.flatnonzero(falls).tolist():
+        device = int(boots["device"][row])
+        until = None if newest[device] == row else int(boots["last_us"][row])
+        value = float(boots["mem_last"][row])
+        text = f"mem_free fell from {boots['mem_first'][row]:.0f} to {value:.0f} bytes within a boot"
+        rows.append((ids[device], "memory_falling", int(boots["first_us"][row]), until, value, text))
+    return rows
+
+
+def traffic_table(state: State) -> pa.Table:
+    """TRAFFIC_SCHEMA for the minutes that the state has."""
+    minutes = np.array(sorted(state.minutes), dtype=np.int64)
+    counts = np.array([state.minutes[minute] for minute in minutes.tolist()]).reshape(-1, 4)
+    seen, devices = np.unique(state.minute_devices >> DEVICE_BITS, return_counts=True)
+    by_minute = dict(zip(seen.tolist(), devices.tolist(), strict=True))
+    delays = state.minute_delays
+    groups, at = quantiles(delays.keys >> BIN_BITS, delays.counts, (0.5, 0.95))
+    middle = from_bin((delays.keys & ((1 << BIN_BITS) - 1)) - BIN_ZERO)
+    p50, p95 = (dict(zip(groups.tolist(), middle[which].tolist(), strict=True)) for which in at)
+    columns = [
+        pa.array(minutes * MINUTE_US).cast(TIMESTAMP),
+        *(pa.array(counts[:, kind], pa.int64()) for kind in range(4)),
+        pa.array([by_minute.get(minute, 0) for minute in minutes.tolist()], pa.int64()),
+        pa.array([p50.get(minute) for minute in minutes.tolist()], pa.float64()),
+        pa.array([p95.get(minute) for minute in minutes.tolist()], pa.float64()),
+    ]
+    return pa.table(columns, schema=TRAFFIC_SCHEMA)
+
+
+def _percentiles(state: State, metric: int, shares: Sequence[float]) -> list[np.ndarray]:
+    """Per device, NaN where it has no such metric."""
+    keys, counts = state.histogram.keys, state.histogram.counts
+    mine = (keys >> BIN_BITS & ((1 << METRIC_BITS) - 1)) == metric
+    keys, counts = keys[mine], counts[mine]
+    groups, at = quantiles(keys >> (BIN_BITS + METRIC_BITS), counts, shares)
+    middle = from_bin((keys & ((1 << BIN_BITS) - 1)) - BIN_ZERO)
+    found = []
+    for which in at:
+        column = np.full(len(state.devices), np.nan)
+        column[groups] = middle[which]
+        found.append(column)
+    return found
+
+
+def _newest_boots(state: State) -> np.ndarray:
+    """Per device the row of the boot that was heard last; -1 without one."""
+    boots = state.boots
+    newest = np.full(len(state.devices), -1, dtype=np.int64)
+    heard = np.where(boots["last_us"] == NEVER, boots["born_us"], boots["last_us"])
+    # By name where times are equal: row numbers depend on who was met first.
+    names = np.array(list(boots.index), dtype=object)
+    by_name = np.argsort(np.argsort(names)) if len(names) else np.empty(0, dtype=np.int64)
+    order = np.lexsort((by_name, heard))
+    newest[boots["device"][order]] = order
+    return newest
+
+
+def _starts(state: State) -> list[list[int]]:
+    """Per device when its boots were first heard of, rising."""
+    starts: list[list[int]] = [[] for _ in range(len(state.devices))]
+    boots = state.boots
+    first = np.minimum(boots["first_us"], boots["born_us"])
+    for device, start in zip(boots["device"].tolist(), first.tolist(), strict=True):
+        starts[device].append(start)
+    return [sorted(some) for some in starts]
+
+
+def _boot_number(boot: str) -> int | None:
+    number = boot.split("-", 1)[0]
+    return int(number) if number.isascii() and number.isdecimal() and len(number) < 19 else None
+
+
+def _times(us: np.ndarray) -> pa.Array:
+    return pa.array(us, pa.int64(), mask=(us == NEVER) | (us == -NEVER)).cast(TIMESTAMP)
+
+
+def _numbers(values: np.ndarray) -> pa.Array:
+    return pa.array(values, pa.float64(), mask=np.isnan(values))
+
+
+def _to_us(time: object) -> int | None:
+    return None if time is None else pa.scalar(time, TIMESTAMP).cast(pa.int64()).as_py()
+
+
+def _table(rows: list[tuple], schema: pa.Schema) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) if rows else [[]] * len(schema)
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)

@@ -1,0 +1,148 @@
+"""A micro-batch's messages by what their topics say: telemetry, status, log.
+
+=========================  ===================================================================================
+topic                      goes to
+=========================  ===================================================================================
+fleet/{device_id}/status   table status; an empty payload (a retained status taken back) is ``cleared``
+fleet/{device_id}/log      table logs
+any other                  read as telemetry (:mod:`record`), so what is none ends in quarantine
+=========================  ===================================================================================
+"""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..tables.schemas import BRONZE_SCHEMA, LOGS_SCHEMA, STATUS_SCHEMA
+from .record import BadRecord, decode, extra_fields, json_object, json_text, quarantine
+
+MESSAGE_COLUMNS = tuple(name for name in BRONZE_SCHEMA.names if name != "received_date")
+"""What a micro-batch needs of ``format("mqtt")``."""
+
+_OTHER = r"^fleet/[^/]+/(status|log)$"
+_TOPIC = re.compile(_OTHER)
+_STATUS = frozenset(("boot", "online", "fw", "reason"))
+_LOG = frozenset(("level", "text", "boot", "dropped_seq", "crash"))
+_SEQ_END = 1 << 63
+_MOST_RANGES = 10_000
+
+
+class Parts(NamedTuple):
+    """A micro-batch, parted; each table has its schema, and each message is in exactly one of them."""
+
+    readings: pa.Table
+    quarantined: pa.Table
+    status: pa.Table
+    logs: pa.Table
+
+
+def part(messages: pa.Table) -> Parts:
+    """Part messages by topic and decode them; never raises for what a device sent.
+
+    :param messages: MESSAGE_COLUMNS; order is kept.
+    """
+    topics = messages["topic"]
+    plain = pc.call_function("ends_with", [topics], pc.MatchSubstringOptions("/telemetry"))
+    if pc.call_function("all", [plain], pc.ScalarAggregateOptions(min_count=0)).as_py():
+        decoded = decode(messages)
+        return Parts(*decoded, STATUS_SCHEMA.empty_table(), LOGS_SCHEMA.empty_table())
+    other = pc.call_function("match_substring_regex", [topics], pc.MatchSubstringOptions(_OTHER))
+    decoded = decode(messages.filter(pc.call_function("invert", [other])))
+    others = messages.filter(other)
+    is_status = pc.call_function("ends_with", [others["topic"]], pc.MatchSubstringOptions("/status"))
+    status, bad_status = _rows(others.filter(is_status), parse_status, STATUS_SCHEMA)
+    logs, bad_logs = _rows(others.filter(pc.call_function("invert", [is_status])), parse_log, LOGS_SCHEMA)
+    return Parts(decoded.readings, pa.concat_tables([decoded.quarantined, bad_status, bad_logs]), status, logs)
+
+
+def device_of(topic: str, payload: bytes) -> str | None:
+    """Whose a message is: as its record says where one is read, else as its topic does; None: neither does."""
+    if _TOPIC.match(topic) is None:
+        try:
+            name = json_object(payload).get("id")
+        except BadRecord:
+            name = None
+        if type(name) is str:
+            return name
+    levels = topic.split("/")
+    return levels[1] if levels[0] == "fleet" and len(levels) > 2 else None
+
+
+def parse_status(payload: bytes) -> dict[str, object]:
+    """The columns of a status.
+
+    :raises BadRecord: with the reason, for people.
+    """
+    if not payload:
+        return {"online": False, "reason": "cleared", "boot": None, "fw": None, "extra": []}
+    fields = json_object(payload)
+    online = fields.get("online")
+    if type(online) is not bool:
+        raise BadRecord("online is neither true nor false")
+    texts = {name: _text(fields, name) for name in ("boot", "fw", "reason")}
+    return {"online": online, **texts, "extra": list(extra_fields(fields, _STATUS).items())}
+
+
+def parse_log(payload: bytes) -> dict[str, object]:
+    """The columns of a log message.
+
+    :raises BadRecord: with the reason, for people.
+    """
+    fields = json_object(payload)
+    texts = {name: _text(fields, name) for name in ("level", "text", "boot")}
+    crash = fields.get("crash")
+    return {
+        **texts,
+        "dropped_seq": _ranges(fields.get("dropped_seq")),
+        "crash": None if crash is None else json_text(crash, "crash"),
+        "extra": list(extra_fields(fields, _LOG).items()),
+    }
+
+
+def _text(fields: dict[str, object], name: str) -> str | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if type(value) is not str or "\0" in value or any(0xD800 <= ord(character) <= 0xDFFF for character in value):
+        raise BadRecord(f"{name} is not a text")
+    return value
+
+
+def _ranges(value: object) -> list[dict[str, int]] | None:
+    if value is None:
+        return None
+    if type(value) is not list or len(value) > _MOST_RANGES:
+        raise BadRecord("dropped_seq is not a list of ranges")
+    ranges = []
+    for one in value:
+        if type(one) is not list or len(one) != 2 or not all(type(seq) is int for seq in one):
+            raise BadRecord("dropped_seq holds what is not a pair of whole numbers")
+        if not 0 <= one[0] <= one[1] < _SEQ_END:
+            raise BadRecord("dropped_seq holds a range that ends before it begins, or is out of bounds")
+        ranges.append({"first": one[0], "last": one[1]})
+    return ranges
+
+
+def _rows(
+    messages: pa.Table, parse: Callable[[bytes], dict[str, object]], schema: pa.Schema
+) -> tuple[pa.Table, pa.Table]:
+    """The rows of `schema` that the messages make, and those for quarantine."""
+    rows: list[dict[str, object]] = []
+    bad: list[int] = []
+    reasons: list[str] = []
+    for index, message in enumerate(messages.to_pylist()):
+        match = _TOPIC.match(message["topic"])
+        assert match is not None
+        try:
+            if "\0" in message["topic"]:
+                raise BadRecord("the topic holds U+0000")
+            columns = parse(message["payload"])
+        except BadRecord as error:
+            bad.append(index)
+            reasons.append(f"{match[1]}: {error}")
+        else:
+            rows.append({**message, **columns, "device_id": message["topic"].split("/")[1]})
+    return pa.Table.from_pylist(rows, schema=schema), quarantine(messages.take(pa.array(bad, pa.int64())), reasons)

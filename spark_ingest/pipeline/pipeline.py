@@ -1,0 +1,287 @@
+"""The pipeline: from a collector's spool to the tables bronze, silver, those beside it, and gold. ::
+
+    python -m spark_ingest.pipeline --spool spool --tables tables --checkpoint checkpoint
+
+prints ``ready`` on standard output once the query runs. SIGTERM and SIGINT let the micro-batch in progress
+finish, stop Spark and exit with 0. ``--once`` takes what is there now and exits. ``--json`` prints the
+status as the last line.
+
+``--status FILE`` has these keys:
+
+=================  =====================================================================================
+state              starting, running, stopping, stopped or failed
+batches            micro-batches since the start
+messages           MQTT messages in them
+rows_bronze        rows appended to bronze
+rows_silver        rows appended to silver
+rows_quarantined   rows appended to quarantine
+rows_status        rows appended to status
+rows_logs          rows appended to logs
+duplicates         readings that silver already had
+boots, open_gaps   size of the deduplication state: boots known, and ranges of seq that are missing
+alerts             alerts that last, in the newest gold; null without gold
+gold_ms            duration of the newest update of gold, milliseconds
+last_batch_ms      duration of the newest micro-batch with messages, milliseconds, all in all
+rows_per_second    messages a second in it
+lag_bytes          spool bytes that are durable and not yet in the tables
+updated_ms         Unix milliseconds of this status
+=================  =====================================================================================
+"""
+
+import json
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import IngestError, UsageError
+from ..lock import FolderLock
+from .process import (
+    StopBetweenBatches,
+    explained,
+    require_checkpoint,
+    require_format,
+    require_whole,
+    require_writable,
+    stop_session,
+    write_failure,
+)
+from .session import is_cluster, start_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from ..spool.access import Spools
+    from .batch import BatchWriter
+    from .cluster import ClusterWriter
+    from .upkeep import Upkeep
+
+_POLL_S = 0.25
+_STOP_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class PipelineConfig:
+    """What a pipeline is started with; `interval_ms` is the time between the beginnings of micro-batches.
+
+    One of `spool` (folder) and `server` (``HOST:PORT`` of collectors, with `token_file`) says where the messages are.
+    `write_path`: ``driver``, ``executors`` (:mod:`cluster`), or ``auto``: executors on a cluster's `master`.
+    `format`: of the tables, ``delta`` or ``parquet``; gold is kept of Delta only.
+    `gold_interval_s`: between updates of gold, at least; `offline_s`: silence after which a device is offline.
+    `retention_hours`: for so long a segment of the spool stays after it was read; None: for ever.
+    """
+
+    spool: Path | None
+    tables: Path
+    checkpoint: Path
+    once: bool = False
+    interval_ms: int = 500
+    max_rows: int = 500_000
+    cores: int = 2
+    allow_data_loss: bool = False
+    server: str | None = None
+    token_file: Path | None = None
+    master: str | None = None
+    write_path: str = "auto"
+    format: str = "delta"
+    buckets: int = 8
+    settings: Mapping[str, str] = field(default_factory=dict)
+    gold: bool = True
+    gold_interval_s: float = 5.0
+    offline_s: float = 900.0
+    retention_hours: float | None = None
+
+    @property
+    def on_executors(self) -> bool:
+        """Who writes the tables."""
+        return is_cluster(self.master) if self.write_path == "auto" else self.write_path == "executors"
+
+    def source_options(self) -> dict[str, str]:
+        """The options of ``format("mqtt")``."""
+        options = {
+            "failOnDataLoss": str(not self.allow_data_loss).lower(),
+            "maxOffsetsPerTrigger": str(self.max_rows),
+        }
+        if self.retention_hours is not None:
+            options["retentionHours"] = str(self.retention_hours)
+        if self.spool is not None:
+            options["path"] = str(self.spool.absolute())
+        if self.server is not None:
+            options["server"] = self.server
+        if self.token_file is not None:
+            options["tokenFile"] = str(self.token_file.absolute())
+        return options
+
+
+class Pipeline:
+    """One query and what is told about it.
+
+    :param on_stage: see :class:`spark_ingest.pipeline.batch.BatchWriter`.
+    """
+
+    def __init__(self, config: PipelineConfig, *, on_stage: Callable[[str], None] = lambda _stage: None) -> None:
+        self.config = config
+        self._on_stage = on_stage
+        self._state = "starting"
+        self._stop_requested = threading.Event()
+        self._writer: BatchWriter | ClusterWriter | None = None
+        self._upkeep: Upkeep | None = None
+        self._spools: Spools | None = None
+        self._query_id: str | None = None
+        self._last_batch_ms = 0
+        self._rows_per_second = 0
+        self._lag_bytes: int | None = None
+
+    def stop(self) -> None:
+        """Ask :meth:`run` to finish the micro-batch in progress and return; for signal handlers too."""
+        self._stop_requested.set()
+
+    def status(self) -> dict[str, object]:
+        """The keys of the status file."""
+        totals = asdict(self._writer.totals) if self._writer else {}
+        return {
+            "state": self._state,
+            **totals,
+            **(self._upkeep.figures() if self._upkeep else {}),
+            "last_batch_ms": self._last_batch_ms,
+            "rows_per_second": self._rows_per_second,
+            "lag_bytes": self._lag_bytes,
+        }
+
+    def run(self, on_ready: Callable[[], None]) -> None:
+        """Run until stopped, or until everything is read with ``once``.
+
+        :raises IngestError: it could not start, or the query failed.
+        """
+        config = self.config
+        for folder in (config.tables, config.checkpoint):
+            require_writable(folder)
+        if config.spool is not None and not config.spool.is_dir():
+            raise UsageError(f"the spool folder {config.spool} does not exist: give the collector's --spool")
+        require_whole(config.tables)
+        require_format(config.tables, config.format)
+        if config.on_executors and config.format != "delta":
+            raise UsageError("executors write Delta tables only: give --write-path driver, or leave out --format")
+        self._catch_signals()
+        with (
+            FolderLock(config.checkpoint, "--checkpoint", "a pipeline"),
+            FolderLock(config.tables, "--tables", "a pipeline"),
+        ):
+            scratch = Path(tempfile.mkdtemp(prefix="umqtt-ingest-"))
+            try:
+                session = start_session(scratch, cores=config.cores, master=config.master, settings=config.settings)
+                # Again: Spark has put a handler in the place of ours that raises KeyboardInterrupt anywhere.
+                self._catch_signals()
+                try:
+                    if not self._stop_requested.is_set():
+                        self._run_query(session, on_ready)
+                except IngestError:
+                    self._state = "failed"
+                    raise
+                finally:
+                    stop_session(session)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+
+    def _catch_signals(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: self.stop())
+
+    def _run_query(self, session: "SparkSession", on_ready: Callable[[], None]) -> None:
+        from ..source.data_source import MqttDataSource
+        from ..source.options import Options
+        from .batch import MESSAGE_COLUMNS
+        from .upkeep import Upkeep
+
+        config = self.config
+        options = config.source_options()
+        self._spools = Options(options).spools
+        self._writer = self._new_writer()
+        require_checkpoint(config.checkpoint, self._writer.tables["silver"].identity)
+        self._upkeep = Upkeep(config, on_stage=self._on_stage)
+        session.dataSource.register(MqttDataSource)
+        messages = session.readStream.format("mqtt").options(**options).load().select(*MESSAGE_COLUMNS)
+        writer = messages.writeStream.foreachBatch(self._write_batch)
+        writer = writer.option("checkpointLocation", str(config.checkpoint.absolute()))
+        if config.once:
+            query = writer.trigger(availableNow=True).start()
+        else:
+            query = writer.trigger(processingTime=f"{config.interval_ms} milliseconds").start()
+        self._state = "running"
+        on_ready()
+        try:
+            while query.isActive and not self._stop_requested.wait(_POLL_S):
+                self._observe(query)
+                self._upkeep.step()
+            if self._stop_requested.is_set():
+                self._state = "stopping"
+        finally:
+            self._stop_between_batches(query)
+        self._raise_failure(query)
+        self._upkeep.finish()
+        self._state = "stopped"
+
+    def _new_writer(self) -> "BatchWriter | ClusterWriter":
+        from .batch import BatchWriter
+        from .cluster import ClusterWriter
+
+        config, state = self.config, self.config.checkpoint / "umqtt"
+        if config.on_executors:
+            return ClusterWriter(config.tables, state, buckets=config.buckets, on_stage=self._on_stage)
+        return BatchWriter(config.tables, state, format=config.format, on_stage=self._on_stage)
+
+    def _write_batch(self, frame: "DataFrame", batch_id: int) -> None:
+        if self._stop_requested.is_set():
+            # Spark asks for the next micro-batch before it can be told to stop. Returning would commit it
+            # unwritten.
+            raise StopBetweenBatches(f"stopping before micro-batch {batch_id}")
+        from deltalake.exceptions import DeltaError
+
+        from .batch import BatchWriter
+
+        assert self._writer is not None
+        # Spark writes this file before the first micro-batch; the id is the checkpoint's, not this run's.
+        query_id = self._query_id or json.loads((self.config.checkpoint / "metadata").read_bytes())["id"]
+        self._query_id = query_id
+        rows = frame.toArrow() if isinstance(self._writer, BatchWriter) else frame
+        try:
+            self._writer.write(rows, batch_id, query_id)  # pyright: ignore[reportArgumentType]
+        except (OSError, DeltaError) as error:
+            raise write_failure(error, self.config.tables) from error
+
+    def _observe(self, query: "StreamingQuery") -> None:
+        """Take the figures of the newest micro-batch, and the lag."""
+        from ..source.offsets import SpoolTree, bytes_between
+
+        progress = query.lastProgress
+        if progress is None:
+            return
+        if progress["numInputRows"]:
+            self._last_batch_ms = int(progress["durationMs"]["triggerExecution"])
+            self._rows_per_second = round(progress["numInputRows"] * 1000 / max(1, self._last_batch_ms))
+        end = progress["sources"][0]["endOffset"]
+        if end is not None:
+            end = json.loads(end) if isinstance(end, str) else end
+            assert self._spools is not None
+            self._lag_bytes = bytes_between(end, SpoolTree(self._spools).latest(), self._spools)
+
+    def _stop_between_batches(self, query: "StreamingQuery") -> None:
+        self._stop_requested.set()
+        deadline = time.monotonic() + _STOP_PATIENCE_S
+        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self._observe(query)
+        query.stop()
+
+    def _raise_failure(self, query: "StreamingQuery") -> None:
+        failure = query.exception()
+        if failure is None or StopBetweenBatches.__name__ in str(failure):
+            return
+        raise explained(str(failure), self.config.checkpoint)

@@ -1,0 +1,65 @@
+"""The quick way to read a telemetry record that is plainly good: msgspec, seven times as fast as the strict parser.
+
+Whatever is in doubt (a further field, a number that doubles cannot hold, any error) is left to
+:func:`spark_ingest.pipeline.record.parse`, so that the result is the same.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+SEQ_END = 1 << 63
+TS_END = 253_402_300_800_000  # 10000-01-01: no table format or data frame can show what comes after.
+VERSION = 1
+LONGEST_NAME = 256
+# Whole numbers from here on are refused by parse(); as doubles they cannot be told from decimal fractions.
+_DOUBTFUL = float(1 << 1023)
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_NAME)]
+_Whole = Annotated[int, msgspec.Meta(ge=0, le=SEQ_END - 1)]
+
+
+class _Plain(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A record without anything unusual."""
+
+    v: Annotated[int, msgspec.Meta(ge=VERSION, le=VERSION)]
+    id: _Name
+    boot: _Name
+    seq: _Whole
+    m: dict[str, float | None]
+    ts: Annotated[int, msgspec.Meta(ge=0, le=TS_END - 1)] | None = None
+    up: _Whole | None = None
+
+
+_decode_plain = msgspec.json.Decoder(_Plain).decode
+
+
+def plain_records(payloads: list[bytes]) -> tuple[list, list[int]]:
+    """(device_id, boot, seq, ts, up, metrics) per payload, and the indices of those left to the strict parser.
+
+    Those are None, their indices rising.
+    """
+    records: list[tuple | None] = []
+    doubtful: list[int] = []
+    append = records.append
+    for payload in payloads:
+        try:
+            one = _decode_plain(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            one = None
+        if one is None or _in_doubt(one):
+            doubtful.append(len(records))
+            append(None)
+        else:
+            append((one.id, one.boot, one.seq, one.ts, one.up, one.m))
+    return records, doubtful
+
+
+def _in_doubt(one: _Plain) -> bool:
+    if "\0" in one.id or "\0" in one.boot:
+        return True
+    # A loop, not any(): a generator would double the time of a record.
+    for number in one.m.values():  # noqa: SIM110
+        if number is not None and not -_DOUBTFUL < number < _DOUBTFUL:
+            return True
+    return False

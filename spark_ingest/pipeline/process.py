@@ -1,0 +1,156 @@
+"""What surrounds the query: its folders, and what is said when it fails."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..durable import replace_file, sync_directory
+from ..errors import IngestError, TablesWriteFailed, UsageError
+from ..tables.parquet import MARK
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CHECKPOINT_FORMAT = 2
+"""Of the files in CHECKPOINT/umqtt; 1 had a whole set of readings seen per micro-batch, and no number."""
+
+UNFINISHED = "umqtt.unfinished"
+"""A file in the tables' folder while a command changes several of them: the command, to be run again."""
+
+_NOTHING_LOST = "mend that and start again: nothing is lost, the spool has it"
+_REASONS = ("No space left on device", "Permission denied", "Read-only file system", "Disk quota exceeded")
+
+
+class StopBetweenBatches(Exception):
+    """Refuses a micro-batch while the pipeline stops."""
+
+
+def own_error(text: str) -> str | None:
+    """The message of one of this package's errors inside a Spark exception's text; None when there is none."""
+    for line in reversed(text.splitlines()):
+        if line.startswith("spark_ingest.errors."):
+            return line.split(": ", 1)[-1]
+    return None
+
+
+def require_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(f"cannot write to {folder}: {error.strerror}; choose another folder") from error
+
+
+def stop_session(session: "SparkSession") -> None:
+    """Stop Spark and its Java process: `stop()` alone would leave Java running until this process ends."""
+    gateway = session.sparkContext._gateway
+    session.stop()
+    if gateway is None:
+        return
+    java = getattr(gateway, "proc", None)
+    gateway.shutdown()
+    if java is not None:
+        # Java ends when its standard input does.
+        java.stdin.close()
+        java.wait(timeout=30)
+
+
+def require_checkpoint(checkpoint: Path, silver_id: str) -> None:
+    """Make sure that a checkpoint was written by this version and for these tables; mark a new one.
+
+    :param silver_id: the id in the metadata of the table silver.
+    :raises UsageError: it was not. Going on would read its files wrongly, or skip what the tables do not have.
+    """
+    path = checkpoint / "umqtt" / "version.json"
+    mine = {"format": CHECKPOINT_FORMAT, "silver": silver_id}
+    remedy = "give a new --checkpoint: the spool is read again from its beginning, and what the tables have is skipped"
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        if (checkpoint / "metadata").exists():
+            raise UsageError(f"the checkpoint {checkpoint} is of an older version; {remedy}") from None
+        path.parent.mkdir(exist_ok=True)
+        replace_file(path, json.dumps(mine).encode())
+        return
+    except ValueError:
+        found = {}
+    if not isinstance(found, dict) or found.get("format") != CHECKPOINT_FORMAT:
+        raise UsageError(f"the checkpoint {checkpoint} is of another version; {remedy}")
+    if found.get("silver") != silver_id:
+        raise UsageError(f"the checkpoint {checkpoint} belongs to other tables; {remedy}")
+
+
+def require_format(tables: Path, wanted: str) -> None:
+    """Make sure that tables which exist are of the format `wanted`: ``delta`` or ``parquet``.
+
+    :raises UsageError: they are not.
+    """
+    silver = tables / "silver"
+    found = "delta" if (silver / "_delta_log").exists() else "parquet" if (silver / MARK).exists() else wanted
+    if found != wanted:
+        raise UsageError(f"the tables in {tables} are of the format {found}: give --format {found} or other --tables")
+
+
+@contextmanager
+def unfinished(tables: Path, command: str) -> Iterator[None]:
+    """Mark the tables while `command` changes them: broken off, it is to be run again before anything else is done.
+
+    :param command: what follows ``umqtt tables``.
+    :raises UsageError: another one was broken off.
+    """
+    require_whole(tables, but_for=command)
+    replace_file(tables / UNFINISHED, command.encode())
+    yield
+    (tables / UNFINISHED).unlink()
+    sync_directory(tables)
+
+
+def require_whole(tables: Path, *, but_for: str | None = None) -> None:
+    """Make sure that no command was broken off that has to be run again.
+
+    :param but_for: the one that is about to be run.
+    :raises UsageError: one was.
+    """
+    try:
+        command = (tables / UNFINISHED).read_text()
+    except FileNotFoundError:
+        return
+    if command != but_for:
+        again = f"run umqtt tables {command} --tables {tables} again"
+        raise UsageError(f"a change of {tables} was broken off: {again}")
+
+
+def write_failure(error: BaseException, tables: Path) -> TablesWriteFailed:
+    """What to tell of an error of the disk or of Delta."""
+    reason = getattr(error, "strerror", None) or _reason(str(error)) or first_line(error)
+    return TablesWriteFailed(f"cannot write the tables {tables}: {reason}; {_NOTHING_LOST}")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or what it is when it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def explained(text: str, checkpoint: Path) -> IngestError:
+    """What to tell of a query that failed, from the text of Spark's exception."""
+    own = own_error(text)
+    if own is not None:
+        return IngestError(f"the query stopped: {own}")
+    reason = _reason(text)
+    if reason is not None:
+        return TablesWriteFailed(f"cannot write the checkpoint {checkpoint}: {reason}; {_NOTHING_LOST}")
+    details = checkpoint / "umqtt" / "failure.txt"
+    first = text.strip().splitlines()[0]
+    try:
+        replace_file(details, text.encode())
+    except OSError:
+        return IngestError(f"the query stopped: {first}")
+    return IngestError(f"the query stopped: {first}; all of it is in {details}")
+
+
+def _reason(text: str) -> str | None:
+    return next((reason for reason in _REASONS if reason in text), None)

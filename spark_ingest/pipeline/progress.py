@@ -1,0 +1,105 @@
+"""The set of readings seen, as immutable files per micro-batch.
+
+Micro-batch N reads the set after N-1, never the latest, and writes the set after N before silver is
+committed. A replay of N therefore starts from the same set and finds the same readings new, whether or not
+it got as far as writing its own the first time. (Reading the latest would find every reading of a
+replayed batch already seen, and lose them all.)
+
+The set after N is the newest whole set, ``progress-M.arrow``, and on top of it what each micro-batch since has changed,
+``changes-(M+1).arrow`` to ``changes-N.arrow``: a micro-batch writes the boots that spoke in it, not all there are.
+"""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from ..durable import replace_file
+from .dedup import Limits, Seen
+
+_NAME = re.compile(r"(progress|changes)-(-?\d+)\.arrow")
+_WHOLE_EVERY = 100
+_ARCHIVED = b"umqtt.archived"
+
+
+class Progress:
+    """The files in `folder`, which is made when it does not exist; one process writes them.
+
+    :param limits: what the set is cut down to when it is written whole.
+    :param whole_every: micro-batches from one whole set to the next, at most.
+    """
+
+    def __init__(self, folder: Path, limits: Limits | None = None, *, whole_every: int = _WHOLE_EVERY) -> None:
+        self._folder = folder
+        self._limits = limits or Limits()
+        self._whole_every = whole_every
+        self._last_saved: int | None = None
+        self._since_whole = 0
+        self._changed_rows = 0
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def load(self, batch_id: int) -> Seen | None:
+        """The set after micro-batch `batch_id`; None when files of it are missing or cannot be read."""
+        whole = self._newest_whole(batch_id)
+        if whole is None:
+            return None
+        seen = Seen()
+        try:
+            table = _read(self._path("progress", whole))
+            hashes = (table.schema.metadata or {}).get(_ARCHIVED, b"")
+            seen.apply(table, np.frombuffer(hashes, dtype=np.uint64))
+            self._changed_rows = 0
+            for number in range(whole + 1, batch_id + 1):
+                changes = _read(self._path("changes", number))
+                self._changed_rows += changes.num_rows
+                seen.apply(changes)
+        except (FileNotFoundError, pa.ArrowInvalid, KeyError):
+            return None
+        self._last_saved, self._since_whole = batch_id, batch_id - whole
+        return seen
+
+    def save(self, batch_id: int, seen: Seen) -> None:
+        """Make the set after micro-batch `batch_id` durable; `seen` is the one that :meth:`load` or this saved last."""
+        changes = seen.take_changes()
+        self._changed_rows += changes.num_rows
+        follows = self._last_saved == batch_id - 1 and self._newest_whole(batch_id - 1) is not None
+        if follows and self._since_whole + 1 < self._whole_every and self._changed_rows <= max(4 * len(seen), 1000):
+            self._write("changes", batch_id, changes)
+            self._since_whole += 1
+        else:
+            seen.shrink(self._limits)
+            table = seen.to_table().replace_schema_metadata({_ARCHIVED: seen.archived.tobytes()})
+            self._write("progress", batch_id, table)
+            self._since_whole = self._changed_rows = 0
+        self._last_saved = batch_id
+
+    def remove_before(self, batch_id: int) -> None:
+        """Remove what the set after `batch_id` and later ones do not need.
+
+        Called with N-1 when N begins: the checkpoint holds N-1 then, so nothing before it is ever replayed.
+        """
+        whole = self._newest_whole(batch_id)
+        for kind, number in self._files():
+            if whole is not None and (number < whole or (number == whole and kind == "changes")):
+                self._path(kind, number).unlink()
+
+    def _newest_whole(self, batch_id: int) -> int | None:
+        return max((n for kind, n in self._files() if kind == "progress" and n <= batch_id), default=None)
+
+    def _files(self) -> list[tuple[str, int]]:
+        matches = (_NAME.fullmatch(path.name) for path in self._folder.iterdir())
+        return [(match[1], int(match[2])) for match in matches if match]
+
+    def _write(self, kind: str, batch_id: int, table: pa.Table) -> None:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+            writer.write_table(table)
+        replace_file(self._path(kind, batch_id), sink.getvalue().to_pybytes())
+
+    def _path(self, kind: str, batch_id: int) -> Path:
+        return self._folder / f"{kind}-{batch_id}.arrow"
+
+
+def _read(path: Path) -> pa.Table:
+    return pa.ipc.open_file(path.read_bytes()).read_all()

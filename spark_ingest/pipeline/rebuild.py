@@ -1,0 +1,124 @@
+"""Silver, the tables beside it and gold anew from bronze, in place.
+
+For when the rules of the record have changed, or a table was damaged. The application transactions stay, and those of
+micro-batches that only bronze had are added, since what bronze has is then everywhere: a pipeline that goes on
+afterwards repeats nothing. Where two collectors stored the same reading, the row may be the other's copy.
+
+Bronze is read to its end before anything goes. What was broken off leaves a mark (:func:`process.unfinished`) behind: a
+pipeline refuses to run until it was repeated.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pa_dataset
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from ..errors import IngestError
+from ..tables.delta import REMOVED, WRITER, Delta, transactions
+from ..tables.schemas import PARTITIONED_BY, SCHEMAS
+from ..tables.upkeep import require_delta
+from .batch import judge
+from .dedup import Seen
+from .gold import COUNTED, OFFLINE_S, Gold, remembered_offline_s
+from .messages import MESSAGE_COLUMNS, part
+from .process import first_line, require_whole, unfinished
+
+_REBUILT = ("silver", "quarantine", "duplicates", "status", "logs")
+_CHUNK_ROWS = 500_000
+
+
+def rebuild(tables: Path, *, offline_s: float | None = None, report: Callable[[str], None] = lambda _line: None) -> int:
+    """Rebuild; no pipeline may run meanwhile. Returns the rows of silver.
+
+    :param offline_s: silence after which a device is offline; default: as the pipeline was started with.
+    :param report: takes a line per day of bronze.
+    :raises UsageError: there are no Delta tables, or another command was broken off.
+    :raises IngestError: bronze cannot be read; the tables are as they were.
+    """
+    require_delta(tables)
+    require_whole(tables, but_for="rebuild")
+    _require_readable(tables / "bronze", MESSAGE_COLUMNS)
+    with unfinished(tables, "rebuild"):
+        rows = _rebuild(tables, report)
+        count_gold(tables, offline_s)
+    return rows
+
+
+def recount(tables: Path, offline_s: float | None = None) -> int:
+    """Count gold anew from what silver and the tables beside it have; the number of devices. Raises likewise."""
+    require_delta(tables)
+    require_whole(tables, but_for="rebuild --gold-only")
+    for name, columns in COUNTED.items():
+        if name == "silver" or (tables / name).exists():
+            _require_readable(tables / name, columns)
+    with unfinished(tables, "rebuild --gold-only"):
+        return count_gold(tables, offline_s)
+
+
+def count_gold(tables: Path, offline_s: float | None = None) -> int:
+    """Likewise, without a look whether that will work."""
+    offline_s = offline_s or remembered_offline_s(tables) or OFFLINE_S
+    shutil.rmtree(tables / "gold", ignore_errors=True)
+    gold = Gold(tables, offline_s=offline_s)
+    gold.update()
+    return gold.devices
+
+
+def _require_readable(table: Path, columns: Sequence[str]) -> None:
+    try:
+        dataset = DeltaTable(str(table)).to_pyarrow_dataset()
+        # A table of an older release may lack one.
+        for _ in dataset.to_batches(columns=[name for name in columns if name in dataset.schema.names]):
+            pass
+    except (OSError, DeltaError, pa.ArrowException) as error:
+        raise IngestError(
+            f"cannot read {table}: {first_line(error)}; nothing was changed: restore it from a copy and run this again"
+        ) from error
+
+
+def _rebuild(tables: Path, report: Callable[[str], None]) -> int:
+    bronze = Delta(tables / "bronze", SCHEMAS["bronze"], PARTITIONED_BY["bronze"])
+    rebuilt = {name: Delta(tables / name, SCHEMAS[name], PARTITIONED_BY.get(name)) for name in _REBUILT}
+    held = {app: batch_id for app, batch_id in transactions(bronze.path).items() if not app.startswith(REMOVED)}
+    for name, table in rebuilt.items():
+        _write(name, table, SCHEMAS[name].empty_table(), "overwrite", CommitProperties())
+    seen = Seen()
+    rows = 0
+    for day, messages in _days(bronze):
+        for name, some in judge(messages, part(messages), seen, rebuilt["silver"]).items():
+            if some.num_rows:
+                _write(name, rebuilt[name], some, "append", CommitProperties())
+            rows += some.num_rows if name == "silver" else 0
+        report(f"{day}: {messages.num_rows} messages")
+    for name, table in rebuilt.items():
+        known = [Transaction(app.removesuffix("bronze") + name, version) for app, version in held.items()]
+        _write(name, table, SCHEMAS[name].empty_table(), "append", CommitProperties(app_transactions=known))
+    return rows
+
+
+def _write(name: str, table: Delta, rows: pa.Table, mode: str, properties: CommitProperties) -> None:
+    partition_by = PARTITIONED_BY.get(name)
+    write_deltalake(
+        table.delta,
+        rows,
+        mode="overwrite" if mode == "overwrite" else "append",
+        partition_by=[partition_by] if partition_by else None,
+        writer_properties=WRITER,
+        commit_properties=properties,
+    )
+
+
+def _days(bronze: Delta) -> Iterator[tuple[object, pa.Table]]:
+    """The messages of bronze in the order in which they were received, in pieces of a day or less."""
+    days = sorted(pc.call_function("unique", [bronze.scan(["received_date"])["received_date"]]).to_pylist())
+    for day in days:
+        messages = bronze.scan(MESSAGE_COLUMNS, pa_dataset.field("received_date") == day)
+        order = [(name, "ascending") for name in ("received_ts", "spool", "segment", "position")]
+        messages = messages.sort_by(order)
+        for start in range(0, messages.num_rows, _CHUNK_ROWS):
+            yield day, messages.slice(start, _CHUNK_ROWS).combine_chunks()

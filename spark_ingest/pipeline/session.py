@@ -1,0 +1,160 @@
+"""The Spark session of the pipeline."""
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..java import require_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Only what concerns a person reaches standard error. Spark's own default prints a dozen lines before the
+# level is set.
+_LOG4J = """\
+rootLogger.level = error
+# Spark's shell logger announces its level unless it equals the root's.
+logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
+logger.shell.level = error
+logger.query.name = org.apache.spark.sql.execution.streaming
+logger.query.level = off
+logger.task.name = org.apache.spark.executor.Executor
+logger.task.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark: %p %c{1}: %m%n%ex{short}
+"""
+
+
+def is_cluster(master: str | None) -> bool:
+    """Whether tasks run in other processes than the driver's, on this machine or on others.
+
+    :param master: Spark's master; None: what ``spark-submit`` was given.
+    """
+    return (master or submitted_master() or "local").startswith(("spark:", "yarn", "k8s:", "local-cluster"))
+
+
+def submitted_master() -> str | None:
+    """The master that ``spark-submit`` was given; None when this process was started without it."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return None
+    from pyspark import SparkContext
+    from pyspark.conf import SparkConf
+
+    # Makes the connection to the Java process that waits for it, and starts nothing.
+    SparkContext._ensure_initialized()
+    return SparkConf().get("spark.master")
+
+
+def start_session(
+    scratch: Path,
+    *,
+    cores: int = 2,
+    memory: str = "1g",
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> "SparkSession":
+    """A session that keeps to itself: no web interface, no files outside `scratch`, quiet.
+
+    Under ``spark-submit`` the Java process is there already, with the master and the memory that it was given; the
+    rest applies all the same.
+
+    :param scratch: an existing folder for what Spark drops; remove it after the session has stopped.
+    :param cores: threads of a local session, and partitions of a shuffle.
+    :param master: as Spark spells it (``spark://HOST:PORT``, ``local-cluster[2,1,1024]``); None: local, or
+        spark-submit's.
+    :param settings: further settings of Spark, which go before those that are made here.
+    """
+    require_java()
+    submitted = submitted_master()
+    # Unset, Spark's workers take python3 from PATH, which need not be this interpreter with these packages. On other
+    # machines the interpreter may lie elsewhere, so there it is the user's to set.
+    if submitted is None and not is_cluster(master):
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    chosen = {**_SETTINGS, "spark.local.dir": str(scratch), "spark.sql.warehouse.dir": str(scratch / "warehouse")}
+    if submitted is None:
+        master = master or f"local[{cores}]"
+        chosen |= {"spark.master": master, **_java_settings(scratch, memory)}
+        if _on_this_machine(master):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            chosen |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+        if "SPARK_HOME" not in os.environ:
+            os.environ["SPARK_HOME"] = str(_own_spark_home(scratch))
+    if not is_cluster(master):
+        chosen["spark.sql.shuffle.partitions"] = str(cores)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName("umqtt-ingest")
+    for key, value in {**chosen, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+_SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # The default one needs a rename through Hadoop's FileContext and half as much time again per micro-
+    # batch.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def _java_settings(scratch: Path, memory: str) -> dict[str, str]:
+    log4j = scratch / "log4j2.properties"
+    log4j.write_text(_LOG4J)
+    return {
+        "spark.driver.memory": memory,
+        # A short start and a small heap count for more here than peak speed: the heavy work is numpy's and
+        # Arrow's.
+        "spark.driver.extraJavaOptions": (
+            f"-Dlog4j2.configurationFile={log4j.as_uri()} -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+        ),
+    }
+
+
+def _on_this_machine(master: str) -> bool:
+    return master.startswith("local") or re.match(r"spark://(127\.0\.0\.1|localhost):", master) is not None
+
+
+def _own_spark_home(scratch: Path) -> Path:
+    """A SPARK_HOME like pip's with two differences.
+
+    It lacks ``python/lib/pyspark.zip``. Spark puts that zip first on its workers' path. Modules in a zip have no
+    bytecode, so each of the seven processes that a query starts would compile all of pyspark anew, which on two cores
+    delays the first micro-batch by seconds. Without it they import the installed package.
+
+    Its ``spark-submit`` starts Java in a session of its own: a service manager, ``timeout`` or a terminal signals every
+    process of a group, and Java must outlive the signal, until this process has stopped the query in order. It ends
+    with its standard input, so it is never left behind.
+    """
+    import pyspark
+
+    installed = Path(pyspark.__file__).parent
+    home = scratch / "spark-home"
+    (home / "bin").mkdir(parents=True)
+    (home / "jars").symlink_to(installed / "jars", target_is_directory=True)
+    for script in (installed / "bin").iterdir():
+        if script.name != "spark-submit":
+            (home / "bin" / script.name).symlink_to(script)
+    submit = home / "bin" / "spark-submit"
+    submit.write_text(
+        f"#!{sys.executable}\n"
+        "import os, sys\n"
+        "os.setsid()\n"
+        f"os.execv({str(installed / 'bin' / 'spark-submit')!r}, ['spark-submit', *sys.argv[1:]])\n"
+    )
+    submit.chmod(0o700)
+    return home

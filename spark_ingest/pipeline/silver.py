@@ -1,0 +1,155 @@
+"""Rows of silver, and what becomes of readings that silver already has."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pa_dataset
+
+from ..tables.schemas import DUPLICATES_SCHEMA, PLACE_COLUMNS, SILVER_SCHEMA
+from ..tables.table import Table
+from .clock import event_times
+from .dedup import Filtered, Seen
+
+CONFLICT = "identity conflict: another payload was stored under this device, boot and seq"
+"""Reason in quarantine."""
+
+_IDENTITY = ("device_id", "boot", "seq")
+_PLACE = list(PLACE_COLUMNS)
+_COLUMNS = [*_IDENTITY, "payload_crc", *_PLACE]
+_SEEN_COLUMNS = [*_IDENTITY, "received_ts", *_PLACE]
+# More devices than this are not worth naming in a filter.
+_FEW = 1000
+
+
+class Repeated(NamedTuple):
+    """Readings whose identity silver has: `duplicates` with the same payload, `conflicts` with another.
+
+    Neither holds what is in silver itself, which a new checkpoint reads again.
+    """
+
+    duplicates: pa.Table
+    conflicts: pa.Table
+
+
+def silver_rows(readings: pa.Table, new: Filtered) -> pa.Table:
+    """The new readings as rows of silver.
+
+    :param readings: READING_SCHEMA.
+    :param new: which of them are new, from :meth:`Seen.take`.
+    """
+    kept = readings.take(pa.array(new.rows)).combine_chunks()
+    columns = {name: kept[name] for name in kept.column_names}
+    ts, up_ms, received_ts = (_array(kept[name]) for name in ("ts", "up_ms", "received_ts"))
+    columns |= event_times(new.boots, ts, up_ms, received_ts)._asdict()
+    columns["received_date"] = received_ts.cast(pa.date32())
+    return pa.table([columns[name] for name in SILVER_SCHEMA.names], schema=SILVER_SCHEMA)
+
+
+def repeated(readings: pa.Table, new: Filtered, table: Table) -> Repeated:
+    """Judge the readings that are not new by the payload that was stored under their identity.
+
+    :param new: which of them are new, from :meth:`Seen.take`.
+    :param table: silver, which may or may not hold the new ones of `readings` yet.
+    """
+    if len(new.rows) == readings.num_rows:
+        return Repeated(readings.slice(0, 0), readings.slice(0, 0))
+    again = np.ones(readings.num_rows, dtype=bool)
+    again[new.rows] = False
+    crc = readings["payload_crc"].to_numpy()
+    # The first of the identity may be in this very micro-batch; what was seen before it is in the table.
+    here = again & ~again[new.firsts]
+    conflict = here & (crc != crc[new.firsts])
+    stored = np.zeros(readings.num_rows, dtype=bool)
+    before = np.flatnonzero(again & ~here)
+    if len(before):
+        rest = readings.select(_COLUMNS).take(pa.array(before))
+        # What retention has removed cannot be compared any more; its identity was seen, so it counts as a duplicate.
+        numbered = rest.append_column("row", pa.array(before))
+        joined = numbered.join(_stored(rest, readings["ts"].take(pa.array(before)), table), keys=list(_IDENTITY),
+                               right_suffix="_stored", join_type="inner")  # fmt: skip
+        same = np.ones(joined.num_rows, dtype=bool)
+        for name in _PLACE:
+            same &= _equal(joined, name)
+        row = joined["row"].to_numpy()
+        stored[row[same]] = True
+        conflict[row[~same & ~_equal(joined, "payload_crc")]] = True
+    return Repeated(readings.filter(pa.array(again & ~conflict & ~stored)), readings.filter(pa.array(conflict)))
+
+
+def duplicate_rows(duplicates: pa.Table) -> pa.Table:
+    """Readings as rows of the table duplicates."""
+    return duplicates.select(DUPLICATES_SCHEMA.names).cast(DUPLICATES_SCHEMA)
+
+
+def stored_identities(table: Table, boots: Sequence[tuple[str, str]], without: pa.Table) -> pa.Table:
+    """What silver has of these boots; for boots that have left the set of readings seen.
+
+    :param without: readings that do not count, by their places.
+    """
+    devices = sorted({device_id for device_id, _ in boots})
+    where = pa_dataset.field("device_id").isin(devices) & pa_dataset.field("boot").isin([boot for _, boot in boots])
+    return _without(table.scan(_SEEN_COLUMNS, where), without)
+
+
+def seen_in_tables(
+    silver: Table, duplicates: Table, without: pa.Table, part: Callable[[pa.Table], pa.Table] = lambda rows: rows
+) -> tuple[Seen, int]:
+    """The set of readings that the tables themselves have, and how many rows told it.
+
+    For a new checkpoint on tables that have rows, or when the files of the set are gone. A duplicate was seen too, if
+    retention has removed the reading that it is one of.
+
+    :param without: readings that do not count, by their places.
+    :param part: takes of some rows those that matter.
+    """
+    seen, count = Seen(), 0
+    for table in (silver, duplicates):
+        for some in table.dataset().to_batches(columns=_SEEN_COLUMNS):
+            rows = _without(part(pa.Table.from_batches([some])), without)
+            seen.take(rows)
+            count += rows.num_rows
+    return seen, count
+
+
+def _without(rows: pa.Table, without: pa.Table) -> pa.Table:
+    return rows.join(without.select(_PLACE), keys=_PLACE, join_type="left anti") if without.num_rows else rows
+
+
+def _stored(rest: pa.Table, ts: pa.ChunkedArray, table: Table) -> pa.Table:
+    """What silver has under the identities of `rest`, which say that they were taken at `ts`."""
+    missing = rest.group_by(list(_IDENTITY)).aggregate([])
+    near = _between("seq", missing["seq"])
+    parts = []
+    # A true duplicate has the same ts, which is event_ts where the clock was good, and files lie in the order of
+    # time: this reads few of them. Whatever it does not find is looked for in all.
+    times = ts.drop_null()
+    if len(times):
+        parts.append(_look_up(missing, table, near & _between("event_ts", times)))
+        missing = missing.join(parts[0].select(_IDENTITY), keys=list(_IDENTITY), join_type="left anti")
+    if missing.num_rows:
+        devices = pc.call_function("unique", [missing["device_id"].combine_chunks()])
+        if len(devices) <= _FEW:
+            near &= pa_dataset.field("device_id").isin(devices)
+        parts.append(_look_up(missing, table, near))
+    return pa.concat_tables(parts)
+
+
+def _equal(joined: pa.Table, name: str) -> np.ndarray:
+    both = [joined[name], joined[name + "_stored"]]
+    return pc.call_function("equal", both).to_numpy().astype(bool)
+
+
+def _look_up(identities: pa.Table, table: Table, where: pa_dataset.Expression) -> pa.Table:
+    return table.scan(_COLUMNS, where).join(identities, keys=list(_IDENTITY), join_type="inner").select(_COLUMNS)
+
+
+def _between(column: str, values: pa.ChunkedArray) -> pa_dataset.Expression:
+    ends = pc.call_function("min_max", [values])
+    return (pa_dataset.field(column) >= ends["min"]) & (pa_dataset.field(column) <= ends["max"])
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

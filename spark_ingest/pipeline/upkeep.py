@@ -1,0 +1,101 @@
+"""What a pipeline does beside its micro-batches, without holding them up: gold, and joining small files."""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from deltalake.exceptions import DeltaError
+
+from ..errors import IngestError
+from ..tables.upkeep import SmallFiles
+from .gold import Gold
+from .process import first_line, write_failure
+
+if TYPE_CHECKING:
+    from .pipeline import PipelineConfig
+
+# Gold pauses five times as long as an update took: what it lags by grows before silver is held up.
+_SHARE = 1 / 5
+# An idle stream's devices go offline too.
+_IDLE_S = 60.0
+# Gold that failed is likely to fail again.
+_AGAIN_S = 60.0
+
+
+class Upkeep:
+    """Called every so often by the pipeline's main loop; reads committed versions only, so it needs no lock.
+
+    Gold that cannot be updated is said once and tried again: silver, which needs nothing of it, goes on.
+
+    :param report: takes one line for a person.
+    """
+
+    def __init__(
+        self,
+        config: "PipelineConfig",
+        *,
+        on_stage: Callable[[str], None],
+        report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+    ) -> None:
+        self._config = config
+        # Gold follows the versions of Delta tables.
+        gold = config.gold and config.format == "delta"
+        self._gold = Gold(config.tables, offline_s=config.offline_s, on_stage=on_stage) if gold else None
+        self._files = SmallFiles(config.tables, report)
+        self._report = report
+        self._failing = False
+        self._next_gold = self._next_idle = 0.0
+
+    def figures(self) -> dict[str, object]:
+        """Keys of the pipeline's status."""
+        gold = self._gold
+        if gold is None:
+            return {"alerts": None, "gold_ms": None}
+        return {"alerts": gold.alerts, "gold_ms": round(gold.last_duration_s * 1000)}
+
+    def step(self) -> None:
+        """Update gold if it is due, and join small files if there are many.
+
+        :raises TablesWriteFailed: the disk refused a table below gold.
+        """
+        if self._gold is not None and time.monotonic() >= self._next_gold:
+            try:
+                self._update(self._gold)
+                self._failing = False
+            except Exception as error:  # noqa: BLE001 - whatever it is, silver goes on
+                if not self._failing:
+                    self._report(f"gold is not up to date and will be tried again: {first_line(error)}")
+                self._failing = True
+                self._next_gold = time.monotonic() + max(self._config.gold_interval_s, _AGAIN_S)
+        try:
+            self._files.step()
+        except (OSError, DeltaError) as error:
+            raise write_failure(error, self._config.tables) from error
+
+    def finish(self) -> None:
+        """Bring gold up to what has been committed.
+
+        :raises IngestError: that is not possible; the tables below gold are complete.
+        """
+        if self._gold is None:
+            return
+        try:
+            self._gold.update(time.time_ns() // 1000)
+        except (OSError, DeltaError) as error:
+            raise write_failure(error, self._config.tables) from error
+        except Exception as error:
+            tables = self._config.tables
+            raise IngestError(
+                f"gold is not up to date, silver is: {first_line(error)}; "
+                f"run umqtt tables rebuild --gold-only --tables {tables}, or go on with --no-gold"
+            ) from error
+
+    def _update(self, gold: Gold) -> None:
+        idle = time.monotonic() >= self._next_idle
+        if gold.update(time.time_ns() // 1000 if idle else None):
+            idle = True
+        if idle:
+            self._next_idle = time.monotonic() + _IDLE_S
+        pause = max(self._config.gold_interval_s, gold.last_duration_s / _SHARE)
+        self._next_gold = time.monotonic() + pause

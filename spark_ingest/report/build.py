@@ -1,0 +1,122 @@
+"""The file itself: data, style and scripts in one page that asks nobody for anything."""
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ..durable import replace_file
+from ..errors import UsageError
+from . import fleet
+from .gold import Gold
+from .metrics import metrics
+from .timeline import US, Timeline
+
+DAY_US = 86_400 * US
+_MINUTE_S, _WINDOW_S = 60, 300
+_TRAFFIC_STEPS, _METRIC_STEPS, _REBOOT_STEPS, _GAP_STEPS = 240, 96, 96, 96
+# One script of its own scope; each file may use what those before it define.
+_SCRIPTS = ("text.js", "chart.js", "charts.js", "devices.js", "lists.js", "page.js")
+_POLICY = (
+    "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; base-uri 'none'; form-action 'none'"
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written: `bytes` of the file, `totals` as the tiles show them, `absent` tables that were not there."""
+
+    bytes: int
+    totals: dict[str, int]
+    absent: list[str]
+
+
+def write_report(tables: Path, out: Path, *, days: float = 7.0) -> Report:
+    """Write the page to `out`, whole or not at all.
+
+    :param tables: the --tables of the pipeline.
+    :param days: how far back the charts reach, from the newest reading.
+    :raises UsageError: no gold tables, or `out` cannot be written.
+    :raises IngestError: a table cannot be read.
+    """
+    gold = Gold(tables)
+    data = collect(gold, days)
+    page = render(data).encode()
+    try:
+        replace_file(out, page, durable=False)
+    except OSError as error:
+        raise UsageError(f"cannot write {out}: {error.strerror}; choose another --out") from error
+    return Report(len(page), data["totals"], gold.absent)
+
+
+def collect(gold: Gold, days: float) -> dict[str, Any]:
+    """Everything that the page shows."""
+    devices = fleet.sorted_devices(gold.read("devices"))
+    boots, gaps, traffic, alerts = (gold.read(name) for name in ("boots", "gaps", "traffic", "alerts"))
+    names = devices["device_id"].to_pylist()
+    index = {name: i for i, name in enumerate(names)}
+    start_us, end_us = _span(devices, boots, traffic, days)
+
+    def steps(finest_s: int, most: int) -> Timeline:
+        return Timeline.between(start_us, end_us, finest_s=finest_s, most=most)
+
+    minutely = steps(_MINUTE_S, _TRAFFIC_STEPS)
+    return {
+        "from": start_us // US,
+        "as_of": end_us // US,
+        "totals": fleet.totals(devices, gaps, alerts),
+        "devices": fleet.device_columns(devices),
+        "traffic": fleet.traffic(traffic, minutely, minutely.minutes(start_us, end_us)),
+        "metrics": metrics(gold, names, steps(_WINDOW_S, _METRIC_STEPS)),
+        "reboots": fleet.reboots(boots, index, steps(_WINDOW_S, _REBOOT_STEPS)),
+        "gaps": fleet.gaps(gaps, index, steps(_WINDOW_S, _GAP_STEPS)),
+        "alerts": fleet.alerts(alerts, index),
+    }
+
+
+def render(data: dict[str, Any]) -> str:
+    """The page with `data` in it."""
+    style = _part("page.css")
+    script = "".join(_part(name) for name in _SCRIPTS)
+    parts = {
+        "policy": _POLICY.format(script=_hash(script), style=_hash(style)),
+        "style": style,
+        "script": script,
+        "data": _json(data),
+        **{name: f"{data['totals'][name]:,}" for name in ("devices", "readings")},
+    }
+    # In one pass: what a device said may look like one of these marks.
+    return re.sub(r"<!--@(\w+)-->", lambda mark: parts[mark[1]], _part("index.html"))
+
+
+def _span(devices: pa.Table, boots: pa.Table, traffic: pa.Table, days: float) -> tuple[int, int]:
+    """(from, to) in Unix microseconds: by received time, which no device's clock can move."""
+    last_seen, minutes, first_seen = (
+        column.cast(pa.int64()).drop_null().to_pylist()
+        for column in (devices["last_seen"], traffic["minute"], boots["first_seen"])
+    )
+    received = [*last_seen, *(minute + _MINUTE_S * US for minute in minutes)]
+    if not received:
+        return 0, 0
+    end_us = max(received)
+    return max(min(last_seen + minutes + first_seen), end_us - round(days * DAY_US)), end_us
+
+
+def _json(data: dict[str, Any]) -> str:
+    """JSON that no HTML parser can leave: inside a script element only `<` could end it, or begin a comment."""
+    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _part(name: str) -> str:
+    return resources.files("spark_ingest.report").joinpath("page", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,186 @@
+"""Devices, traffic, gaps, reboots and alerts: rows of gold as the page's data.
+
+Everything is sorted and rounded here, so that the same tables give the same page byte for byte. Times are Unix seconds.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .timeline import US, Timeline
+
+WORST_FIRST = ("offline", "rebooting", "gaps", "late", "ok")
+_LISTED_GAPS = 100
+_LISTED_ALERTS = 200
+_OLDEST_BOOT_US = 400 * 86_400 * US
+
+_DEVICE_COLUMNS = (
+    ("health", "health"),
+    ("last_seen", "seen"),
+    ("online", "online"),
+    ("boots", "boots"),
+    ("reboots_24h", "reboots"),
+    ("fw", "fw"),
+    ("readings", "readings"),
+    ("missing", "missing"),
+    ("dropped_announced", "dropped"),
+    ("duplicates", "duplicates"),
+    ("delay_p50_ms", "p50"),
+    ("delay_p95_ms", "p95"),
+    ("clock_ok_share", "clock"),
+    ("supply_v", "supply_v"),
+    ("temp_c", "temp_c"),
+    ("mem_free", "mem_free"),
+    ("rssi", "rssi"),
+)
+"""Column of gold/devices and its name on the page."""
+
+
+def rounded(value: float | None) -> float | int | None:
+    """Five significant digits: more than a chart shows. None for what JSON cannot say."""
+    if value is None or not np.isfinite(value):
+        return None
+    short = float(f"{value:.5g}")
+    if not np.isfinite(short):  # The largest floats round up to infinity.
+        return value
+    return int(short) if short.is_integer() and abs(short) < 1 << 53 else short
+
+
+def microseconds(column: pa.ChunkedArray) -> np.ndarray:
+    """Unix microseconds; null is 0."""
+    return pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
+
+
+def seconds(column: pa.ChunkedArray) -> list[int | None]:
+    """Unix seconds, rounded down."""
+    return [None if value is None else value // US for value in column.cast(pa.int64()).to_pylist()]
+
+
+def sorted_devices(devices: pa.Table) -> pa.Table:
+    """Worst health first, then by name; a health this release does not know comes first of all."""
+    rank = {word: i for i, word in enumerate(WORST_FIRST)}
+    health, names = devices["health"].to_pylist(), devices["device_id"].to_pylist()
+    order = sorted(range(len(names)), key=lambda i: (rank.get(health[i] or "ok", -1), names[i]))
+    return devices.take(pa.array(order, pa.int64()))
+
+
+def device_columns(devices: pa.Table) -> dict[str, list]:
+    """Column by column, which is half the size of row by row; columns without a value are left out."""
+    found: dict[str, list] = {"id": devices["device_id"].to_pylist()}
+    for column, name in _DEVICE_COLUMNS:
+        values = devices[column]
+        if pa.types.is_timestamp(values.type):
+            found[name] = seconds(values)
+        elif pa.types.is_floating(values.type):
+            found[name] = [rounded(value) for value in values.to_pylist()]
+        else:
+            found[name] = values.to_pylist()
+        if all(value is None for value in found[name]):
+            del found[name]
+    return found
+
+
+def totals(devices: pa.Table, gaps: pa.Table, alerts: pa.Table) -> dict[str, int]:
+    """What the tiles show; also the result of ``umqtt report --json``."""
+
+    def total(rows: pa.Table, column: str) -> int:
+        return sum(value for value in rows[column].to_pylist() if value)
+
+    return {
+        "devices": devices.num_rows,
+        "online": total(devices, "online"),
+        "readings": total(devices, "readings"),
+        "missing": total(devices, "missing"),
+        "dropped": total(devices, "dropped_announced"),
+        "duplicates": total(devices, "duplicates"),
+        "gaps": total(gaps, "open"),
+        "alerts": alerts["until"].null_count,
+    }
+
+
+def traffic(rows: pa.Table, timeline: Timeline, minutes: np.ndarray) -> dict[str, Any]:
+    """A minute's mean of each step; the delays are the minutes' percentiles, weighted by their readings.
+
+    :param minutes: how many minutes of each step were observed.
+    """
+    at = microseconds(rows["minute"])
+    found: dict[str, Any] = timeline.as_json()
+    for name in ("readings", "duplicates", "quarantined"):
+        found[name] = [rounded(value) for value in timeline.totals(at, _numbers(rows[name])) / minutes]
+    weights = _numbers(rows["readings"])
+    for column, name in (("delay_p50_ms", "p50"), ("delay_p95_ms", "p95")):
+        known = rows[column].is_valid().to_numpy() & (weights > 0)
+        values = _numbers(rows[column])
+        weight = timeline.totals(at[known], weights[known])
+        total = timeline.totals(at[known], (values * weights)[known])
+        found[name] = [rounded(t / w) if w else None for t, w in zip(total, weight, strict=True)]
+    return found
+
+
+def gaps(rows: pa.Table, index: dict[str, int], timeline: Timeline) -> dict[str, Any]:
+    """The largest ranges, and how many seqs went missing when."""
+    columns = ("device_id", "boot", "first", "last", "missing", "announced", "open")
+    listed = sorted(
+        zip(*_lists(rows, columns), seconds(rows["since"]), strict=True),
+        key=lambda row: (-row[4], row[0], row[1], row[2]),
+    )
+    announced = rows["announced"].fill_null(False).to_numpy()
+    at, missing = microseconds(rows["since"]), _numbers(rows["missing"])
+    return {
+        **timeline.as_json(),
+        "missing": [rounded(value) for value in timeline.totals(at[~announced], missing[~announced])],
+        "dropped": [rounded(value) for value in timeline.totals(at[announced], missing[announced])],
+        "total": rows.num_rows,
+        "rows": [[index.get(row[0], row[0]), *row[1:]] for row in listed[:_LISTED_GAPS]],
+    }
+
+
+def reboots(boots: pa.Table, index: dict[str, int], timeline: Timeline) -> dict[str, Any]:
+    """Every boot but the first that is known of a device, at the time of its step; most first.
+
+    Row: device, reboots, [[step, reboots, cause], …]; the cause is the step's most frequent one.
+    """
+    first_seen = microseconds(boots["first_seen"])
+    anchor = _numbers(boots["anchor_ts_us"]).astype(np.int64)
+    # A clock that was wrong at boot must not put the boot outside of what a device can have waited.
+    good = (anchor > first_seen - _OLDEST_BOOT_US) & (anchor <= first_seen)
+    at = np.where(good, anchor, first_seen)
+    begun = defaultdict(list)
+    columns = _lists(boots, ("device_id", "cause", "reason"))
+    for device, cause, reason, when, step in zip(*columns, at.tolist(), timeline.index(at).tolist(), strict=True):
+        begun[device].append((when, step, cause or reason or ""))
+    rows = []
+    for device, each in begun.items():
+        inside = [(step, cause) for _, step, cause in sorted(each)[1:] if 0 <= step < timeline.count]
+        if inside and device in index:
+            by_step: dict[int, Counter[str]] = defaultdict(Counter)
+            for step, cause in inside:
+                by_step[step][cause] += 1
+            cells = [[step, n.total(), min(n, key=lambda c: (-n[c], c))] for step, n in sorted(by_step.items())]
+            rows.append([index[device], len(inside), cells])
+    return {**timeline.as_json(), "rows": sorted(rows, key=lambda row: (-row[1], row[0]))}
+
+
+def alerts(rows: pa.Table, index: dict[str, int]) -> dict[str, Any]:
+    """Open ones first, newest first."""
+    listed = sorted(
+        zip(*_lists(rows, ("device_id", "kind", "text")), seconds(rows["since"]), seconds(rows["until"]), strict=True),
+        key=lambda row: (row[4] is not None, -(row[3] or 0), row[0], row[1]),
+    )
+    return {
+        "total": rows.num_rows,
+        "rows": [[index.get(row[0], row[0]), *row[1:]] for row in listed[:_LISTED_ALERTS]],
+    }
+
+
+def _lists(rows: pa.Table, columns: Iterable[str]) -> list[list]:
+    return [rows[name].to_pylist() for name in columns]
+
+
+def _numbers(column: pa.ChunkedArray) -> np.ndarray:
+    # Not safe: of a count beyond 2**53, which a device can announce, the chart needs no last digits.
+    return pc.fill_null(column.cast(pa.float64(), safe=False), 0.0).to_numpy()

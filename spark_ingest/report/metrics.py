@@ -1,0 +1,114 @@
+"""Metrics over time from gold/windows: percentiles over the fleet, and a line for each device.
+
+A device's value in a step is the mean of its readings there. A line is written as text, two characters a step, which is
+a third of what JSON numbers take: a thousand devices fit into a page that opens at once.
+"""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .fleet import rounded
+from .gold import Gold
+from .timeline import US, Timeline
+
+KNOWN = ("supply_v", "temp_c", "mem_free", "rssi")
+"""Shown first, in this order; then whatever else most devices send."""
+_MOST_METRICS = 8
+_PERCENTILES = (10, 50, 90)
+_TEXT_BUDGET = 1_500_000
+"""Characters for all lines together."""
+
+ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
+"""A step is two digits of base 64, from 0 at the line's lowest value to 4095 at its highest; two dots: no value."""
+LEVELS = len(ALPHABET) ** 2 - 1
+_DIGITS = np.frombuffer(ALPHABET.encode(), np.uint8)
+
+
+def metrics(gold: Gold, devices: list[str], timeline: Timeline) -> list[dict[str, Any]]:
+    """One entry a metric: name, timeline, low, mid and high of the fleet, and `lines`, device index → line.
+
+    :param devices: names, those that get a line first if there is not room for all.
+    """
+    inside = pc.field("window_start") >= pa.scalar(timeline.start_s * US, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    names = _chosen(gold, inside)
+    if not names or not devices:
+        return []
+    means = _means(gold, inside, names, devices, timeline)
+    room = _TEXT_BUDGET // (2 * timeline.count * len(names))
+    found = []
+    for name, cells in zip(names, means, strict=True):
+        known = np.isfinite(cells)
+        if not known.any():
+            continue
+        bands = _bands(cells, known)
+        lines = {str(i): line(cells[i]) for i in range(min(room, len(devices))) if known[i].any()}
+        found.append(
+            {
+                "name": name,
+                **timeline.as_json(),
+                **{word: [rounded(v) for v in band] for word, band in zip(("low", "mid", "high"), bands, strict=True)},
+                "devices": int(known.any(axis=1).sum()),
+                "lines": lines,
+            }
+        )
+    return found
+
+
+def line(values: np.ndarray) -> list[Any]:
+    """[lowest, highest, text] of a device's values, of which NaN are unknown and at least one is not."""
+    known = np.isfinite(values)
+    low, high = float(values[known].min()), float(values[known].max())
+    # Divided first: the span of two floats need not be one.
+    span = high / 2 - low / 2
+    levels = np.zeros(len(values), np.int64)
+    if span > 0:
+        levels[known] = np.rint((values[known] / 2 - low / 2) / span * LEVELS).astype(np.int64)
+    text = np.full((len(values), 2), ord("."), np.uint8)
+    text[known, 0], text[known, 1] = _DIGITS[levels[known] // 64], _DIGITS[levels[known] % 64]
+    return [rounded(low), rounded(high), text.tobytes().decode()]
+
+
+def _chosen(gold: Gold, inside: pc.Expression) -> list[str]:
+    counts: dict[str, int] = {}
+    for batch in gold.batches("windows", ["metric"], inside):
+        for entry in batch["metric"].value_counts().to_pylist():
+            counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
+    known = [name for name in KNOWN if name in counts]
+    others = sorted(counts.keys() - set(KNOWN), key=lambda name: (-counts[name], name))
+    return (known + others)[:_MOST_METRICS]
+
+
+def _means(gold: Gold, inside: pc.Expression, names: list[str], devices: list[str], timeline: Timeline) -> np.ndarray:
+    """Mean by metric, device and step; NaN where there was no reading."""
+    shape = (len(names), len(devices), timeline.count)
+    sums, counts = np.zeros(shape), np.zeros(shape)
+    device_index, metric_index = ({name: i for i, name in enumerate(each)} for each in (devices, names))
+    wanted = inside & pc.field("metric").isin(names)
+    for batch in gold.batches("windows", ["device_id", "window_start", "metric", "n", "sum"], wanted):
+        metric, device = _codes(batch["metric"], metric_index), _codes(batch["device_id"], device_index)
+        step = timeline.index(batch["window_start"].cast(pa.int64()).to_numpy(zero_copy_only=False))
+        n = batch["n"].fill_null(0).to_numpy(zero_copy_only=False)
+        total = batch["sum"].cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
+        good = (metric >= 0) & (device >= 0) & (step >= 0) & (step < timeline.count) & (n > 0) & np.isfinite(total)
+        at = (metric[good], device[good], step[good])
+        np.add.at(sums, at, total[good])
+        np.add.at(counts, at, n[good])
+    return np.divide(sums, counts, out=np.full(shape, np.nan), where=counts > 0)
+
+
+def _codes(names: pa.Array, index: dict[str, int]) -> np.ndarray:
+    """The index of each name; -1 where it has none."""
+    encoded = names.dictionary_encode(null_encoding="encode")
+    codes = np.array([index.get(name, -1) for name in encoded.dictionary.to_pylist()], np.int64)
+    return codes[encoded.indices.to_numpy(zero_copy_only=False)]
+
+
+def _bands(cells: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """_PERCENTILES over the devices, step by step."""
+    bands = np.full((len(_PERCENTILES), cells.shape[1]), np.nan)
+    for step in np.flatnonzero(known.any(axis=0)):
+        bands[:, step] = np.percentile(cells[known[:, step], step], _PERCENTILES)
+    return bands

@@ -1,0 +1,265 @@
+"""Offsets of the ``mqtt`` source: ``{collector: {"spool": UUID, "segment": number, "position": bytes}}``.
+
+The UUID is the run's that wrote the segment: a spool that was made anew, or restored from a copy and written again, has
+the segment's number with another one.
+
+Pure planning on top of what the spools hold now: where to start, how far a micro-batch may go, and which
+byte ranges its partitions read. Offsets always lie between two blocks, so limits are kept to the block: a
+micro-batch ends with the block that reaches its limit, and never makes no progress at all.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypedDict
+
+from ..errors import DataLoss, UsageError
+from ..spool.access import LocalSpools, Spools, View
+from ..spool.blocks import Position, Run, segment_path, spool_of
+
+_PARTITION_BYTES = 8 << 20
+
+
+class Place(TypedDict):
+    """One collector's part of an offset, as Spark keeps it in its checkpoint (JSON)."""
+
+    spool: str
+    segment: int
+    position: int
+
+
+Offset = dict[str, Place]
+
+
+@dataclass(frozen=True)
+class Range:
+    """Bytes [`start`, `end`) of one segment, between two blocks."""
+
+    collector: str
+    spool: str
+    segment: int
+    start: int
+    end: int
+
+
+def to_place(position: Position) -> Place:
+    """`position` as JSON can hold it."""
+    return {"spool": position.spool, "segment": position.segment, "position": position.position}
+
+
+class SpoolTree:
+    """A tree of spools, as the source sees it.
+
+    :param spools: the spools, or the local folder that holds them.
+    :param fail_on_data_loss: whether an offset that names messages which are gone is an error (as in
+        Spark's Kafka source) or is passed over.
+    """
+
+    def __init__(self, spools: Spools | Path, *, fail_on_data_loss: bool = True) -> None:
+        self.spools: Spools = LocalSpools(spools) if isinstance(spools, Path) else spools
+        self._fail_on_data_loss = fail_on_data_loss
+
+    def latest(self) -> Offset:
+        """The durable positions now."""
+        places = ((name, self.spools.view(name).durable()) for name in self.spools.names())
+        return {name: to_place(durable) for name, durable in places if durable is not None}
+
+    def earliest(self) -> Offset:
+        """Where the oldest kept message of each spool begins."""
+        offset: Offset = {}
+        for name in self.spools.names():
+            view = self.spools.view(name)
+            durable = view.durable()
+            if durable is not None:
+                offset[name] = to_place(_first(view, durable))
+        return offset
+
+    def starting(self, value: str, option: str = "startingOffsets") -> Offset:
+        """What ``startingOffsets`` or ``endingOffsets`` means: earliest, latest, or an offset as JSON.
+
+        In JSON a collector's place may be "earliest" or "latest" too. A collector that it does not name is read from
+        its beginning.
+
+        :param option: the option's name, for the error.
+        :raises UsageError: it is none of these.
+        """
+        if value == "earliest":
+            return self.earliest()
+        if value == "latest":
+            return self.latest()
+        try:
+            return {str(name): self._place(str(name), place) for name, place in json.loads(value).items()}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise UsageError(
+                f"{option} {value!r} is not earliest, latest or an offset: "
+                '{"COLLECTOR": {"spool": UUID, "segment": N, "position": N}}'
+            ) from None
+
+    def _place(self, name: str, given: object) -> Place:
+        if given == "earliest":
+            return self.earliest()[name]
+        if given == "latest":
+            return self.latest()[name]
+        place: Place = given  # pyright: ignore[reportAssignmentType]
+        numbers = (place["segment"], place["position"])
+        if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
+            raise ValueError(name)
+        return {"spool": str(place["spool"]), "segment": numbers[0], "position": numbers[1]}
+
+    def advance(
+        self, start: Offset, target: Offset, *, max_rows: int | None = None, max_bytes: int | None = None
+    ) -> Offset:
+        """How far a micro-batch from `start` goes towards `target`, within the limits.
+
+        The limits are shared among the collectors in proportion to what each has waiting.
+
+        :raises DataLoss: `start` names what is gone.
+        """
+        end: Offset = dict(start)
+        for name in start.keys() - target.keys():
+            self._lost(f"the spool {self.spools.view(name).where} is gone")
+        waiting = {name: self._ranges_of(name, start.get(name), place) for name, place in target.items()}
+        if max_rows is None and max_bytes is None:
+            return {**end, **target}
+        bytes_waiting = {name: sum(r.end - r.start for r in ranges) for name, ranges in waiting.items()}
+        total = sum(bytes_waiting.values())
+        for name, ranges in waiting.items():
+            if not bytes_waiting[name]:
+                end[name] = target[name]
+                continue
+            share = bytes_waiting[name] / total
+            end[name] = _within_limits(
+                self.spools.view(name),
+                ranges,
+                target[name],
+                max_rows=None if max_rows is None else max(1, round(max_rows * share)),
+                max_bytes=None if max_bytes is None else max(1, round(max_bytes * share)),
+            )
+        return end
+
+    def ranges(self, start: Offset, end: Offset) -> list[Range]:
+        """The byte ranges between two offsets, in the order in which their messages were received.
+
+        :raises DataLoss: some of it is gone.
+        :raises UsageError: `start` lies behind `end`.
+        """
+        return [r for name, place in sorted(end.items()) for r in self._ranges_of(name, start.get(name), place)]
+
+    def remove_before(self, end: Offset, *, older_than: float) -> int:
+        """Remove segments that lie wholly before `end` and were last written before `older_than`; how many.
+
+        :param older_than: Unix seconds.
+        """
+        removed = 0
+        for name in self.spools.names():
+            place = end.get(name)
+            if place is not None:
+                position = Position(place["spool"], place["segment"], place["position"])
+                removed += self.spools.view(name).remove_before(position, older_than=older_than)
+        return removed
+
+    def cut(self, ranges: list[Range], min_partitions: int | None) -> list[tuple[Range, ...]]:
+        """Cut `ranges` into partitions of about equal size, between blocks, keeping their order.
+
+        Small ranges share a partition and large ones are cut: about 8 MiB each at most, and about `min_partitions`
+        or more where there are enough blocks (blocks differ in size, so it may be one less, as in Spark's Kafka
+        source).
+        """
+        total = sum(r.end - r.start for r in ranges)
+        wanted = max(min_partitions or 1, -(-total // _PARTITION_BYTES))
+        if wanted == 1:
+            return [tuple(ranges)] if ranges else []
+        partitions: list[tuple[Range, ...]] = []
+        current: list[Range] = []
+        passed = 0
+        for r in ranges:
+            begin = r.start
+            for header in self.spools.view(r.collector).headers(r.segment, r.start, r.end):
+                # Against the share of the whole, not of one partition: rounding up would otherwise add up.
+                if (passed + header.end - r.start) * wanted >= total * (len(partitions) + 1):
+                    partitions.append((*current, replace(r, start=begin, end=header.end)))
+                    current, begin = [], header.end
+            if begin < r.end:
+                current.append(replace(r, start=begin))
+            passed += r.end - r.start
+        return [*partitions, tuple(current)] if current else partitions
+
+    def _ranges_of(self, name: str, start: Place | None, end: Place) -> list[Range]:
+        view = self.spools.view(name)
+        durable = view.durable()
+        if durable is None:
+            return self._lost(f"the spool {view.where} is gone")
+        runs = view.runs()
+        if (what := _not_there(view, runs, durable, end)) is not None:
+            return self._lost(what)
+        if start is not None and (what := _not_there(view, runs, durable, start)) is not None:
+            self._lost(what)
+            start = None
+        if start is not None and (start["segment"], start["position"]) > (end["segment"], end["position"]):
+            # Of two places that the spool has; Spark never asks for such a micro-batch.
+            raise UsageError(f"startingOffsets lies behind endingOffsets for {name}: {start}, {end}")
+        segments = view.segments()
+        if not segments:
+            return self._lost(f"the spool {view.where} has lost its segments")
+        first, position = (start["segment"], start["position"]) if start else (segments[0], 0)
+        ranges: list[Range] = []
+        present = set(segments)
+        for segment in range(first, end["segment"] + 1):
+            path = segment_path(Path(view.where), segment)
+            if segment not in present:
+                self._lost(f"{path} was removed before it was read")
+                continue
+            begin = position if segment == first else 0
+            stop = end["position"] if segment == end["segment"] else view.segment_end(segment, durable)
+            if begin < stop:
+                ranges.append(Range(name, spool_of(runs, segment) or "", segment, begin, stop))
+            elif begin > stop:
+                self._lost(f"{path} is shorter than an offset that was read from it")
+        return ranges
+
+    def _lost(self, what: str) -> list[Range]:
+        if self._fail_on_data_loss:
+            raise DataLoss(
+                f"{what}; messages may be lost. Put the spool back, or go on without them with "
+                "option failOnDataLoss=false (of the pipeline: --allow-data-loss)"
+            )
+        return []
+
+
+def _first(view: View, durable: Position) -> Position:
+    segments = view.segments()
+    first = segments[0] if segments else durable.segment
+    return Position(spool_of(view.runs(), first) or durable.spool, first, 0)
+
+
+def _not_there(view: View, runs: list[Run], durable: Position, place: Place) -> str | None:
+    """What is wrong with a place that the spool does not have (any more), or None."""
+    if spool_of(runs, place["segment"]) != place["spool"]:
+        return (
+            f"the spool {view.where} was made anew or restored from an old copy: "
+            f"it has no segment {place['segment']} of {place['spool']}"
+        )
+    if (place["segment"], place["position"]) > (durable.segment, durable.position):
+        return f"the spool {view.where} ends before an offset that was read from it"
+    return None
+
+
+def _within_limits(
+    view: View, ranges: list[Range], target: Place, *, max_rows: int | None, max_bytes: int | None
+) -> Place:
+    """The end of the first block that reaches a limit, or `target`."""
+    rows = size = 0
+    for r in ranges:
+        for header in view.headers(r.segment, r.start, r.end):
+            rows += header.messages
+            size += header.end - header.start
+            if (max_rows is not None and rows >= max_rows) or (max_bytes is not None and size >= max_bytes):
+                return {"spool": r.spool, "segment": r.segment, "position": header.end}
+    return target
+
+
+def bytes_between(start: Mapping[str, Place], latest: Mapping[str, Place], spools: Spools | Path) -> int:
+    """Spool bytes between an offset and the durable positions: the lag. Passes over what is gone."""
+    ranges = SpoolTree(spools, fail_on_data_loss=False).ranges(dict(start), dict(latest))
+    return sum(r.end - r.start for r in ranges)

@@ -1,0 +1,101 @@
+"""The options of ``format("mqtt")``, checked; what each means is in docs/spark-source.md.
+
+Names are Spark's Kafka source's where the meaning is the same. Spark hands them over as text, in any case.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from ..errors import UsageError
+from ..spool.access import LocalSpools, Spools
+from ..spool.frames import read_token
+from ..spool.remote import RemoteSpools
+from .offsets import SpoolTree
+from .topics import matches_any, parse_filters
+
+OPTIONS = (
+    "path",
+    "server",
+    "tokenFile",
+    "topics",
+    "startingOffsets",
+    "endingOffsets",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "retentionHours",
+)
+
+
+class Options:
+    """The options of one reader.
+
+    Made on the driver; executors get it pickled, the token of ``tokenFile`` in it, so that only the driver needs the
+    file. The token is in no text that Spark shows.
+
+    :raises UsageError: an unknown option, or a value that does not fit.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        given = {key.lower(): value for key, value in options.items()}
+        unknown = set(given) - {name.lower() for name in OPTIONS}
+        if unknown:
+            raise UsageError(f"format mqtt has no option {', '.join(sorted(unknown))}; it has {', '.join(OPTIONS)}")
+        self.spools = _spools(given)
+        self.starting_offsets = given.get("startingoffsets", "earliest")
+        self.ending_offsets = given.get("endingoffsets")
+        if self.ending_offsets == "earliest":
+            raise UsageError("endingOffsets must be latest or an offset: nothing lies before earliest")
+        self.max_rows = _positive(given, "maxOffsetsPerTrigger")
+        self.max_bytes = _positive(given, "maxBytesPerTrigger")
+        self.min_partitions = _positive(given, "minPartitions")
+        loss = given.get("failondataloss", "true").lower()
+        if loss not in ("true", "false"):
+            raise UsageError(f"failOnDataLoss must be true or false, not {loss}")
+        self.fail_on_data_loss = loss == "true"
+        self.retention_hours = _retention(given)
+        filters = given.get("topics")
+        self.wanted = None if filters is None else partial(matches_any, parse_filters(filters))
+
+    def tree(self) -> SpoolTree:
+        """The spools of `path` or `server`."""
+        return SpoolTree(self.spools, fail_on_data_loss=self.fail_on_data_loss)
+
+
+def _spools(given: Mapping[str, str]) -> Spools:
+    path, server, token_file = given.get("path"), given.get("server"), given.get("tokenfile")
+    if bool(path) == bool(server):
+        raise UsageError(
+            "format mqtt needs option path (the folder given to the collectors as --spool) "
+            "or option server (HOST:PORT of a collector's --serve), and not both"
+        )
+    if path:
+        if token_file:
+            raise UsageError("tokenFile goes with option server; a folder has no token")
+        return LocalSpools(Path(path).absolute())
+    if not token_file:
+        raise UsageError("option server needs option tokenFile: the file given to the collector as --serve-token-file")
+    assert server is not None
+    return RemoteSpools(server, read_token(Path(token_file)))
+
+
+def _positive(given: Mapping[str, str], name: str) -> int | None:
+    value = given.get(name.lower())
+    if value is None:
+        return None
+    if not value.isdecimal() or int(value) < 1:
+        raise UsageError(f"{name} must be a whole number from 1, not {value}")
+    return int(value)
+
+
+def _retention(given: Mapping[str, str]) -> float | None:
+    value = given.get("retentionhours")
+    try:
+        hours = None if value is None else float(value)
+    except ValueError:
+        hours = -1.0
+    if hours is not None and not hours >= 0:
+        raise UsageError(f"retentionHours must be a number from 0, not {value}")
+    return hours

@@ -1,0 +1,228 @@
+"""Spool bytes to Arrow record batches: the rows of ``format("mqtt")``.
+
+One pass in Python follows the chain of packet lengths; everything else is done for a whole chunk at once. An Arrow
+binary array over the spool's own bytes, four elements a packet (header, topic, packet identifier, payload), needs no
+copy, since these lie one after the other; taking every fourth element gathers a column.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import SpoolDamaged
+from ..spool.access import View
+from ..spool.blocks import BLOCK_HEADER, checked_blocks, damage_message, decode_block_header, segment_path
+
+SPARK_SCHEMA = (
+    "topic string, payload binary, received_ts timestamp, qos tinyint, retain boolean, dup boolean, "
+    "collector string, spool string, segment bigint, position bigint"
+)
+"""``position`` is the PUBLISH packet's own byte offset: (spool, segment, position) is a key."""
+
+ARROW_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("payload", pa.binary()),
+        ("received_ts", pa.timestamp("us", tz="UTC")),
+        ("qos", pa.int8()),
+        ("retain", pa.bool_()),
+        ("dup", pa.bool_()),
+        ("collector", pa.string()),
+        ("spool", pa.string()),
+        ("segment", pa.int64()),
+        ("position", pa.int64()),
+    ]
+)
+
+# A chunk becomes a record batch. Small blocks of a live stream share one, since each has a fixed cost on its way to
+# the JVM; larger chunks gain nothing and leave the processor's caches and the allocator's reused pages.
+_CHUNK_BYTES = 2 << 20
+# Arrow's binary arrays count bytes in 32 bits.
+_LONGEST_BLOCK = (1 << 31) - 1
+
+
+class _Packets(NamedTuple):
+    """Where the packets of a chunk lie: `data` and byte offsets in it, an element a packet.
+
+    `before` is where the packet before ends: at `starts`, or a block header earlier. `last` is where the last packet
+    ends, and `end` where the last block does.
+    """
+
+    data: bytes
+    starts: np.ndarray
+    before: np.ndarray
+    received_ms: np.ndarray
+    last: int
+    end: int
+
+
+def read_range(
+    view: View,
+    spool: str,
+    segment: int,
+    start: int,
+    end: int,
+    *,
+    wanted: Callable[[str], bool] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The messages in [`start`, `end`) of a segment; both lie between blocks.
+
+    :param wanted: tells by its topic whether a message becomes a row; None: every one does.
+    :raises DataLoss: the segment is gone.
+    :raises SpoolDamaged: it is shorter than `end`, or a block fails its checksum.
+    """
+    position, want = start, _CHUNK_BYTES
+    while position < end:
+        data = view.read(segment, position, min(position + want, end))
+        packets = _packets(data, position)
+        parts = None if packets.end == 0 else _parts(packets)
+        if parts is None:
+            # Damage, unless the block is merely larger than what was read.
+            header = decode_block_header(data[: BLOCK_HEADER.size], position)
+            if header is None or not position + len(data) < header.end <= min(end, position + _LONGEST_BLOCK):
+                raise SpoolDamaged(damage_message(segment_path(Path(view.where), segment), position))
+            want = header.end - position
+            continue
+        batch = _batch(packets, parts, (view.name, spool, segment, position), wanted)
+        if batch.num_rows:
+            yield batch
+        position, want = position + packets.end, _CHUNK_BYTES
+
+
+def _packets(data: bytes, position: int) -> _Packets:
+    """The packets of the whole blocks at the beginning of `data`, which was read at `position`."""
+    starts: list[int] = []
+    counts: list[int] = []
+    received_ms: list[int] = []
+    block_ends: list[int] = [0]
+    for header, _body in checked_blocks(data, position):
+        so_far = len(starts)
+        if _follow(data, header.start - position, header.end - position, starts) != header.messages:
+            # The checksum holds, so this is no bit that flipped, but no packets of a collector either.
+            del starts[so_far:]
+            break
+        counts.append(header.messages)
+        received_ms.append(header.received_ms)
+        block_ends.append(header.end - position)
+    in_block = np.array(counts, dtype=np.int64)
+    with_packets = np.flatnonzero(in_block)
+    firsts = (np.cumsum(in_block) - in_block)[with_packets]
+    ends = np.array(block_ends, dtype=np.int64)[with_packets + 1]
+    begins = np.array(starts, dtype=np.int64)
+    before = begins.copy()
+    before[firsts[1:]] = ends[:-1]
+    return _Packets(
+        data,
+        begins,
+        before,
+        np.repeat(np.array(received_ms, dtype=np.int64), in_block),
+        int(ends[-1]) if len(ends) else 0,
+        block_ends[-1],
+    )
+
+
+def _follow(data: bytes, offset: int, end: int, starts: list[int]) -> int:
+    """Append where each PUBLISH in [`offset`, `end`) starts; how many, or -1 when they do not end at `end`."""
+    before = len(starts)
+    add = starts.append
+    try:
+        while offset < end:
+            add(offset)
+            # Nearly every packet of a fleet has two bytes of remaining length.
+            length, more = data[offset + 1], data[offset + 2]
+            if length < 128:
+                offset += 2 + length
+            elif more < 128:
+                offset += 3 + (length & 127) + (more << 7)
+            else:
+                offset = _end_of_long(data, offset)
+    except IndexError:
+        return -1
+    return len(starts) - before if offset == end else -1
+
+
+def _end_of_long(data: bytes, offset: int) -> int:
+    """Where a packet with three or four bytes of remaining length ends."""
+    length = shift = 0
+    at = offset + 1
+    for byte in data[at : at + 4]:
+        at += 1
+        length |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            break
+    return at + length
+
+
+def _parts(packets: _Packets) -> pa.Array | None:
+    """Header, topic, packet identifier and payload of every packet, in place; None when one is malformed."""
+    octets = np.frombuffer(packets.data, dtype=np.uint8)
+    try:
+        # The last byte of the remaining length is the first without its top bit; there are one to four.
+        length_at = packets.starts + 1
+        continued = octets[length_at] >= 128
+        while continued.any():
+            length_at = length_at + continued
+            continued &= octets[length_at] >= 128
+        topic = length_at + 3
+        topic_end = topic + (octets[topic - 2].astype(np.int64) << 8 | octets[topic - 1])
+    except IndexError:
+        return None
+    offsets = np.empty(4 * len(topic) + 1, dtype=np.int32)
+    offsets[0:-1:4] = packets.before
+    offsets[1::4] = topic
+    offsets[2::4] = topic_end
+    # A packet identifier is there at QoS 1 and 2 only [MQTT-2.3.1-5].
+    offsets[3::4] = topic_end + np.where(octets[packets.starts] & 6, 2, 0)
+    offsets[-1] = packets.last
+    # The collector keeps no packet that is shorter than its topic; Arrow would read past the buffer for one.
+    if (offsets[1:] < offsets[:-1]).any():
+        return None
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(octets)])
+
+
+def _batch(
+    packets: _Packets,
+    parts: pa.Array,
+    place: tuple[str, str, int, int],
+    wanted: Callable[[str], bool] | None,
+) -> pa.RecordBatch:
+    """The chunk's rows, in the schema that Spark was promised.
+
+    :param place: collector, spool, segment, and the chunk's position in it.
+    """
+    collector, spool, segment, position = place
+    rows = np.arange(len(packets.starts), dtype=np.int64)
+    topics = _topics(parts.take(pa.array(4 * rows + 1)))
+    if wanted is not None:
+        encoded = topics.dictionary_encode()
+        known = np.array([wanted(topic) for topic in encoded.dictionary.to_pylist()], dtype=bool)
+        rows = np.flatnonzero(known[encoded.indices.to_numpy()])
+        topics = topics.take(pa.array(rows))
+    starts = packets.starts[rows]
+    flags = np.frombuffer(packets.data, dtype=np.uint8)[starts]
+    arrays = [
+        topics,
+        parts.take(pa.array(4 * rows + 3)),
+        pa.array(packets.received_ms[rows] * 1000).view(pa.timestamp("us", tz="UTC")),
+        pa.array((flags >> 1 & 3).astype(np.int8)),
+        pa.array(flags & 1 != 0),
+        pa.array(flags & 8 != 0),
+        pa.repeat(collector, len(rows)),
+        pa.repeat(spool, len(rows)),
+        pa.array(np.full(len(rows), segment, dtype=np.int64)),
+        pa.array(starts + position),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+
+
+def _topics(topics: pa.Array) -> pa.Array:
+    try:
+        return topics.cast(pa.string())
+    except pa.ArrowInvalid:
+        # A broker must refuse a topic that is not UTF-8 [MQTT-1.5.3-1]. One that does not must not stop the
+        # query.
+        return pa.array([topic.decode("utf-8", "backslashreplace") for topic in topics.to_pylist()], pa.string())

@@ -1,0 +1,153 @@
+"""A spool message by message, for people and tests, and the check of every byte of it.
+
+Spark reads whole columns instead (``source.rows``); this is the slow and simple way.
+"""
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..errors import DataLoss, SpoolDamaged
+from .access import View
+from .blocks import BLOCK_HEADER, BlockHeader, Position, checked_blocks, decode_block_header
+
+_READ_BYTES = 4 << 20
+
+
+class Message(NamedTuple):
+    """One PUBLISH as it was received. `position` is the packet's own byte offset in its segment."""
+
+    segment: int
+    position: int
+    received_ms: int
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    dup: bool
+
+
+class Damage(NamedTuple):
+    """What is wrong at a place of a spool; `position` is None when it is about a whole segment."""
+
+    segment: int
+    position: int | None
+    what: str
+
+
+class Verified(NamedTuple):
+    """What :func:`verify` found: good blocks and messages, bytes of them, and every damage."""
+
+    segments: int
+    blocks: int
+    messages: int
+    bytes: int
+    damages: list[Damage]
+
+
+def messages(view: View, start: Position | None = None, end: Position | None = None) -> Iterator[Message]:
+    """The messages from `start` (default: the oldest kept) up to `end` (default: the durable position now).
+
+    :raises DataLoss: a segment is gone.
+    :raises SpoolDamaged: a block is not what was written.
+    """
+    durable = view.durable()
+    if durable is None:
+        return
+    end = end or durable
+    segments = [segment for segment in view.segments() if segment <= end.segment]
+    if start is not None and segments and start.segment < segments[0]:
+        raise DataLoss(f"{view.where}: segment {start.segment} was removed before it was read")
+    for segment in segments:
+        if start is not None and segment < start.segment:
+            continue
+        position = start.position if start is not None and segment == start.segment else 0
+        stop = end.position if segment == end.segment else view.segment_end(segment, durable)
+        for header, body in _blocks(view, segment, position, stop):
+            yield from decode_block(body, header, segment)
+
+
+def decode_block(body: bytes, header: BlockHeader, segment: int) -> Iterator[Message]:
+    """The messages of one block whose checksum was right."""
+    at = 0
+    while at < len(body):
+        first, length, shift, after = body[at], 0, 0, at + 1
+        while True:
+            byte = body[after]
+            length |= (byte & 127) << shift
+            shift, after = shift + 7, after + 1
+            if not byte & 128:
+                break
+        name = after + 2
+        payload = name + (body[after] << 8 | body[after + 1])
+        topic = body[name:payload].decode("utf-8", "backslashreplace")
+        content = body[payload + (2 if first & 6 else 0) : after + length]
+        flags = (first >> 1 & 3, bool(first & 1), bool(first & 8))
+        yield Message(segment, header.start + at, header.received_ms, topic, content, *flags)
+        at = after + length
+
+
+def verify(view: View) -> Verified:
+    """Check every byte below the durable position: checksums, counts, and that no segment is missing.
+
+    What lies above it is no damage: a collector is writing it, or it is a torn tail that the next start cuts off.
+
+    :raises SpoolDamaged: `pos` itself is damaged.
+    """
+    durable = view.durable()
+    segments = view.segments()
+    damages: list[Damage] = []
+    if durable is None:
+        return Verified(0, 0, 0, 0, [Damage(0, None, "there is no durable position: no collector has opened it")])
+    known = [segment for segment in segments if segment <= durable.segment]
+    for before, after in itertools.pairwise(known):
+        damages += [Damage(gone, None, "is missing") for gone in range(before + 1, after)]
+    if durable.segment not in segments:
+        damages.append(Damage(durable.segment, None, "is missing: the durable position lies in it"))
+    blocks = count = size = 0
+    for segment in known:
+        end = None
+        try:
+            end = view.segment_end(segment, durable)
+            for header, body in _blocks(view, segment, 0, end):
+                found = sum(1 for _ in decode_block(body, header, segment))
+                if found != header.messages:
+                    what = f"announces {header.messages} messages and holds {found}"
+                    damages.append(Damage(segment, header.start - BLOCK_HEADER.size, what))
+                blocks, count, size = blocks + 1, count + found, size + len(body)
+        except DataLoss:
+            # Removed by retention while this ran: the oldest only, or it was reported above.
+            continue
+        except _BadBlock as error:
+            damages.append(Damage(segment, error.position, "is not what was written: the checksum or length is wrong"))
+        except (IndexError, UnicodeError):
+            damages.append(Damage(segment, None, "holds a block that does not consist of PUBLISH packets"))
+        except SpoolDamaged:
+            damages.append(Damage(segment, end, "ends before its durable position"))
+    return Verified(len(known), blocks, count, size, damages)
+
+
+class _BadBlock(SpoolDamaged):
+    def __init__(self, where: str, segment: int, position: int) -> None:
+        super().__init__(f"{where}: segment {segment} is damaged at byte {position}, below its durable position")
+        self.position = position
+
+
+def _blocks(view: View, segment: int, position: int, end: int) -> Iterator[tuple[BlockHeader, bytes]]:
+    """The blocks in [`position`, `end`) with their data, checked.
+
+    :raises _BadBlock: one is not what was written.
+    """
+    want = _READ_BYTES
+    while position < end:
+        data = view.read(segment, position, min(position + want, end))
+        before = position
+        for header, body in checked_blocks(data, position):
+            yield header, bytes(body)
+            position = header.end
+        if position == before:
+            header = decode_block_header(data[: BLOCK_HEADER.size], position)
+            # A block may be larger than what was read; one that is whole, or no block, is damage.
+            if header is None or header.end <= before + len(data) or header.end > end:
+                raise _BadBlock(view.where, segment, position)
+            want = header.end - before

@@ -1,0 +1,154 @@
+"""What a reader may see of a spool: its identity, its durable position, its segments.
+
+Readers never lock and never write (removal by retention apart); they run while the collector appends.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import DataLoss, SpoolDamaged
+from .blocks import (
+    BlockHeader,
+    Position,
+    Run,
+    block_headers,
+    damage_message,
+    decode_position,
+    known_runs,
+    segment_numbers,
+    segment_path,
+    spool_of,
+)
+
+_TORN_READS = 100
+
+
+class SpoolView:
+    """A reader's view of the spool in `folder`.
+
+    :param name: the collector's name, which is the folder's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.name = folder.name
+
+    @property
+    def where(self) -> str:
+        """What a person calls this spool."""
+        return str(self.folder)
+
+    def durable(self) -> Position | None:
+        """The durable position now; None when no collector has opened the spool yet.
+
+        :raises SpoolDamaged: the `pos` file fails its checksum.
+        """
+        path = self.folder / "pos"
+        # A read may overlap the collector's overwrite of these 40 bytes; the checksum tells, and reading
+        # again mends it.
+        for _ in range(_TORN_READS):
+            try:
+                raw = path.read_bytes()
+            except FileNotFoundError:
+                return None
+            place = decode_position(raw)
+            if place is not None:
+                return place
+            if not raw:
+                return None
+        raise SpoolDamaged(f"{path} is damaged: stop the collector and restore it from a copy")
+
+    def runs(self) -> list[Run]:
+        """The runs whose segments may be there, in order; none when the spool is gone.
+
+        :raises SpoolDamaged: ``spool.json`` is not what was written.
+        """
+        try:
+            return known_runs(self.folder)
+        except FileNotFoundError:
+            return []
+
+    def segments(self) -> list[int]:
+        """Numbers of the segments that exist, in order; none when the spool is gone."""
+        try:
+            return segment_numbers(self.folder)
+        except FileNotFoundError:
+            return []
+
+    def segment_end(self, segment: int, durable: Position) -> int:
+        """Where the readable part of `segment` ends: its length, or the durable position in the newest.
+
+        :raises DataLoss: the segment is gone.
+        """
+        if segment == durable.segment:
+            return durable.position
+        path = segment_path(self.folder, segment)
+        try:
+            return os.stat(path).st_size
+        except FileNotFoundError:
+            raise _gone(path) from None
+
+    def read(self, segment: int, start: int, end: int) -> bytes:
+        """The bytes [`start`, `end`) of a segment.
+
+        :raises DataLoss: the segment is gone.
+        :raises SpoolDamaged: it is shorter than `end`.
+        """
+        path = segment_path(self.folder, segment)
+        try:
+            fd = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise _gone(path) from None
+        try:
+            pieces: list[bytes] = []
+            position = start
+            # One read gives 2 GiB at most, and a network file system less.
+            while position < end:
+                data = os.pread(fd, end - position, position)
+                if not data:
+                    raise SpoolDamaged(damage_message(path, position))
+                pieces.append(data)
+                position += len(data)
+        finally:
+            os.close(fd)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def headers(self, segment: int, start: int, end: int) -> Iterator[BlockHeader]:
+        """The headers of the blocks in [`start`, `end`), which lie between two blocks; no data is checked.
+
+        :raises DataLoss: the segment is gone.
+        :raises SpoolDamaged: the range does not consist of whole blocks.
+        """
+        path = segment_path(self.folder, segment)
+        try:
+            yield from block_headers(path, start, end)
+        except FileNotFoundError:
+            raise _gone(path) from None
+
+    def remove_before(self, place: Position, *, older_than: float) -> int:
+        """Remove the segments before `place.segment` that were last written before `older_than` (Unix seconds).
+
+        Nothing is removed when `place.segment` is not of the run `place.spool`. Returns how many were removed.
+        """
+        durable = self.durable()
+        if durable is None or spool_of(self.runs(), place.segment) != place.spool:
+            return 0
+        removed = 0
+        for segment in self.segments():
+            path = segment_path(self.folder, segment)
+            try:
+                # Oldest first, and no gaps: what is left must stay one run of numbers. The segment that the
+                # collector writes stays whatever is asked.
+                if segment >= min(place.segment, durable.segment) or path.stat().st_mtime >= older_than:
+                    break
+                path.unlink()
+            except FileNotFoundError:
+                # Another query's retention was faster.
+                continue
+            removed += 1
+        return removed
+
+
+def _gone(path: Path) -> DataLoss:
+    return DataLoss(f"{path} was removed before it was read")

@@ -1,0 +1,302 @@
+"""The spool's writer: appends blocks, syncs them, and only then tells anybody.
+
+The order of one append is the whole point: data and header written → ``fdatasync`` → `pos` published →
+return. The collector acknowledges after the return, so a message is acknowledged only when it survives a
+power cut, and a reader that follows `pos` sees only such messages.
+
+Recovery, at every start: blocks at the end of the last segment that fail their checksum and lie at or above
+the durable position are a torn tail (their messages were never acknowledged) and are cut off. Damage below
+it is an error, since acknowledged messages are at stake. Then a new segment begins, so that nothing is ever
+appended to a file that an earlier process wrote, and with it a run with a UUID of its own: whether the folder
+was restored from a copy meanwhile, the writer cannot tell, but whoever has read of it before can.
+"""
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import json
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from ..durable import replace_file, sync_data, sync_directory, write_all
+from ..errors import SpoolDamaged, SpoolInUse, SpoolWriteFailed, UsageError
+from .blocks import (
+    FORMAT_VERSION,
+    Position,
+    Run,
+    checked_blocks,
+    damage_message,
+    decode_position,
+    encode_block_header,
+    encode_position,
+    known_runs,
+    marked_runs,
+    run_path,
+    segment_numbers,
+    segment_path,
+    spool_of,
+)
+
+DEFAULT_SEGMENT_BYTES = 32 << 20
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Spool:
+    """The one writer of the spool in `folder`. Use as a context manager, or call :meth:`close`.
+
+    :param folder: made when it does not exist.
+    :param segment_bytes: a new segment begins after the block that reaches this size.
+    :param sync: makes a file descriptor's data durable; replaced in tests that record the order of calls.
+    :raises UsageError: the folder cannot be made or written.
+    :raises SpoolInUse: another process has it open for writing.
+    :raises SpoolDamaged: see :meth:`_recover`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        segment_bytes: int = DEFAULT_SEGMENT_BYTES,
+        sync: Callable[[int], None] = sync_data,
+    ) -> None:
+        self.folder = folder
+        self.truncated_bytes = 0
+        self._segment_bytes = segment_bytes
+        self._sync = sync
+        self._segment_fd = -1
+        self._pos_fd = -1
+        self._lock_fd = -1
+        self._segment = -1
+        self._position = 0
+        self._failed = False
+        try:
+            made = [path for path in folder.parents if not path.exists()]
+            folder.mkdir(parents=True, exist_ok=True)
+            # A folder is durable when the one above it is synced; the spool's own may be left of a start that was cut.
+            for path in (folder, *made):
+                sync_directory(path.parent)
+            self._lock()
+            # The first run has the UUID of spool.json, and every other its own once its first segment begins.
+            self._next_uuid = "" if self._make_identity() else uuid.uuid4().hex
+            last = self._recover()
+            self._forget_runs(last)
+            self._uuid = spool_of(known_runs(folder), max(last, 0)) or ""
+            self._begin_first_segment(last)
+        except OSError as error:
+            self.close()
+            reason = error.strerror or error
+            raise UsageError(f"cannot write the spool {folder}: {reason}; choose another --spool") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Spool":
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    @property
+    def durable(self) -> Position:
+        """The durable position: everything below it survives a power cut."""
+        return Position(self._uuid, self._segment, self._position)
+
+    def append(self, data: bytes, count: int, received_ms: int) -> None:
+        """Append one block and return when it is durable.
+
+        :param data: `count` whole PUBLISH packets.
+        :param received_ms: Unix milliseconds at which the group was received.
+        :raises SpoolWriteFailed: nothing of the block will ever be read; the caller must not acknowledge.
+            The spool stays usable: the next append tries again in a new segment.
+        :raises SpoolDamaged: another folder has taken this one's place; nothing was written.
+        """
+        block = encode_block_header(data, count, received_ms) + data
+        end = self._position + len(block)
+        try:
+            if self._failed:
+                self._mend()
+            if self._segment_fd < 0 or self._position >= self._segment_bytes:
+                self._begin_segment(self._segment + 1)
+                end = len(block)
+            write_all(self._segment_fd, block)
+            self._sync(self._segment_fd)
+            self._publish(end)
+        except OSError as error:
+            self._failed = True
+            raise SpoolWriteFailed(
+                f"cannot append to the spool {self.folder}: {error.strerror or error}; "
+                "nothing was acknowledged, the broker keeps the messages until there is room"
+            ) from error
+
+    def rotate(self) -> None:
+        """Begin a new segment now: the one before is finished, and may be removed once it is read.
+
+        :raises SpoolWriteFailed, SpoolDamaged: as :meth:`append`.
+        """
+        try:
+            if self._failed:
+                self._mend()
+            self._begin_segment(self._segment + 1)
+        except OSError as error:
+            self._failed = True
+            raise SpoolWriteFailed(
+                f"cannot begin a segment in the spool {self.folder}: {error.strerror or error}"
+            ) from error
+
+    def close(self) -> None:
+        """Sync the `pos` file, close everything and release the lock. May be called twice."""
+        try:
+            if self._pos_fd >= 0:
+                # Not needed for safety (an older durable position is still true), but recovery then knows
+                # the newest.
+                self._sync(self._pos_fd)
+        finally:
+            for fd in (self._segment_fd, self._pos_fd, self._lock_fd):
+                if fd >= 0:
+                    os.close(fd)
+            self._segment_fd = self._pos_fd = self._lock_fd = -1
+
+    def _lock(self) -> None:
+        fd = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(fd)
+            raise SpoolInUse(
+                f"the spool {self.folder} is in use by the collector with process id {holder}: "
+                "stop it, or give this one another --name"
+            ) from None
+        self._lock_fd = fd
+        # For people only; a full disk must not keep a collector from waiting for room.
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+
+    def _make_identity(self) -> bool:
+        """Make ``spool.json`` or check it; whether it was made."""
+        path = self.folder / "spool.json"
+        try:
+            known = json.loads(path.read_bytes())
+            found = known.get("format")
+        except FileNotFoundError:
+            if segment_numbers(self.folder):
+                raise SpoolDamaged(
+                    f"{path} is missing although there are segments: "
+                    "restore it from a copy, or move the folder away to start anew"
+                ) from None
+            replace_file(path, json.dumps({"format": FORMAT_VERSION, "spool": uuid.uuid4().hex}).encode())
+            return True
+        except (ValueError, AttributeError) as error:
+            raise SpoolDamaged(f"{path} is not JSON ({error}): restore it from a copy") from error
+        if found != FORMAT_VERSION:
+            raise UsageError(
+                f"the spool {self.folder} has format {found}, not {FORMAT_VERSION}: "
+                "choose another --spool and let Spark finish reading the old one"
+            )
+        return False
+
+    def _recover(self) -> int:
+        """Cut off a torn tail, open `pos` and return the number of the last segment (-1 without one).
+
+        :raises SpoolDamaged: a block below the durable position fails its checksum, a segment from the
+            durable one onwards is missing, or `pos` itself is damaged.
+        """
+        segments = segment_numbers(self.folder)
+        path = self.folder / "pos"
+        raw = path.read_bytes() if path.exists() else b""
+        durable = decode_position(raw)
+        if durable is None:
+            if raw or any(segment_path(self.folder, segment).stat().st_size for segment in segments):
+                raise SpoolDamaged(
+                    f"{path} is damaged or missing: restore it from a copy, or move the spool folder away"
+                )
+            durable = Position("", 0, 0)
+        elif durable.segment not in segments or durable.spool != spool_of(known_runs(self.folder), durable.segment):
+            raise SpoolDamaged(
+                f"{path} does not belong to this spool or names a segment that is gone: "
+                "restore the folder from a copy, or move it away"
+            )
+        # Every segment but the last was synced before the next began, whatever an old `pos` says.
+        for segment in (s for s in segments if s >= durable.segment):
+            last = segment == segments[-1]
+            floor = durable.position if segment == durable.segment else 0
+            self._check_segment(segment_path(self.folder, segment), floor, may_be_torn=last)
+        self._pos_fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        return segments[-1] if segments else -1
+
+    def _check_segment(self, path: Path, durable_position: int, *, may_be_torn: bool) -> None:
+        data = path.read_bytes()
+        good = 0
+        for header, _body in checked_blocks(data, 0):
+            good = header.end
+        if good < durable_position or (good < len(data) and not may_be_torn):
+            raise SpoolDamaged(damage_message(path, good))
+        fd = os.open(path, os.O_RDWR)
+        try:
+            if good < len(data):
+                os.ftruncate(fd, good)
+                self.truncated_bytes += len(data) - good
+            # Whole blocks above the durable position may still be in the page cache only: sync before
+            # publishing them.
+            self._sync(fd)
+        finally:
+            os.close(fd)
+
+    def _forget_runs(self, last: int) -> None:
+        """Remove the files of runs without a segment: retention took theirs, or the start ended before the first."""
+        runs = marked_runs(self.folder)
+        first = min(segment_numbers(self.folder), default=0)
+        for run, following in itertools.zip_longest(runs, runs[1:]):
+            if run.segment > last or (following is not None and following.segment <= first):
+                run_path(self.folder, run).unlink()
+
+    def _begin_first_segment(self, last: int) -> None:
+        """Begin the segment after `last`; on a full disk leave that to the first append that finds room."""
+        try:
+            self._begin_segment(last + 1)
+        except OSError as error:
+            if error.errno not in _DISK_FULL or last < 0:
+                raise
+            self._failed = True
+            if self._segment_fd < 0:
+                self._segment = last
+                self._publish(segment_path(self.folder, last).stat().st_size)
+
+    def _begin_segment(self, segment: int) -> None:
+        if not os.path.samestat(os.stat(self.folder / "lock"), os.fstat(self._lock_fd)):
+            # A copy put in the place of a folder that is open here, or a lock that was removed: whoever follows the
+            # folder's `pos` would never see what is written here.
+            raise SpoolDamaged(f"the spool {self.folder} was replaced while it was written: start the collector again")
+        if self._segment_fd >= 0:
+            os.close(self._segment_fd)
+            self._segment_fd = -1
+        if self._next_uuid:
+            os.close(os.open(run_path(self.folder, Run(segment, self._next_uuid)), os.O_WRONLY | os.O_CREAT, 0o644))
+        fd = os.open(segment_path(self.folder, segment), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        self._segment_fd, self._segment, self._position = fd, segment, 0
+        self._uuid, self._next_uuid = self._next_uuid or self._uuid, ""
+        sync_directory(self.folder)
+        self._publish(0)
+        self._sync(self._pos_fd)
+
+    def _mend(self) -> None:
+        """Take back what a failed append left behind, and leave its segment for good.
+
+        Readers take a finished segment's length as its end, so unsynced bytes must not stay; and after a
+        failed sync the kernel may have dropped the pages and call the file clean, so the file is not
+        appended to again.
+        """
+        if self._segment_fd >= 0:
+            os.ftruncate(self._segment_fd, self._position)
+            self._sync(self._segment_fd)
+            os.close(self._segment_fd)
+            self._segment_fd = -1
+        self._failed = False
+
+    def _publish(self, position: int) -> None:
+        os.pwrite(self._pos_fd, encode_position(Position(self._uuid, self._segment, position)), 0)
+        self._position = position

@@ -1,0 +1,58 @@
+"""The tables by name for SQL engines: docs/sql.md shows them with Spark, DuckDB, polars, pandas and delta-rs.
+
+Nothing here needs a Delta extension, a jar or the network: delta-rs knows which files make up a table, and every engine
+reads these.
+"""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from deltalake import DeltaTable
+
+from .tables.schemas import SCHEMAS
+from .tables.upkeep import existing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FOLDERS = {folder.rpartition("/")[2]: folder for folder in SCHEMAS}
+"""Name in SQL to folder below --tables: ``silver``, …, and for gold ``devices``, ``windows``, …"""
+
+
+def open_tables(tables: str | Path) -> dict[str, DeltaTable]:
+    """Every table below `tables` that exists, at its newest version, by its name in FOLDERS.
+
+    :raises UsageError: there is none, or one cannot be opened.
+    """
+    names = {folder: name for name, folder in FOLDERS.items()}
+    return {names[folder]: table for folder, table in existing(Path(tables))}
+
+
+def spark_views(spark: "SparkSession", tables: str | Path) -> list[str]:
+    """Make a temporary view of every table, as of now; returns their names.
+
+    Spark reads the Parquet files that delta-rs names, in parallel and with its own push-down, so it needs no Delta jar.
+    A view does not follow its table: call this again to see newer rows, and after a compaction or a vacuum.
+
+    :raises UsageError: as :func:`open_tables`.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    opened = open_tables(tables)
+    for name, table in opened.items():
+        # The table's own schema: files of an older release lack the columns that were added since.
+        schema = from_arrow_schema(table.to_pyarrow_dataset().schema)
+        # delta-rs writes a path as a URL does; Spark reads it as it stands.
+        files = [_literal(unquote(file)) for file in table.file_uris()]
+        # basePath: the partition's value is in a file's path only.
+        reader = spark.read.schema(schema).option("basePath", str((Path(tables) / FOLDERS[name]).absolute()))
+        frame = reader.parquet(*files) if files else spark.createDataFrame([], schema)
+        frame.createOrReplaceTempView(name)
+    return list(opened)
+
+
+def _literal(path: str) -> str:
+    """A path of which Spark takes no character for a pattern."""
+    return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)

@@ -1,0 +1,79 @@
+"""Which rows a table was given between two of its versions.
+
+Rows get into the tables below gold by appends alone. Compaction moves rows without changing them, retention and the
+removal of a device only take rows away: neither adds any, so neither shows here.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.dataset as pa_dataset
+from deltalake import DeltaTable
+
+_APPENDS = ("WRITE", "STREAMING UPDATE", "CREATE TABLE", "CREATE OR REPLACE TABLE")
+
+
+class LogGone(Exception):
+    """The log or a file of an old version has been cleaned up: only the whole table can be read."""
+
+
+class Appended(NamedTuple):
+    """What a table at `path` was given up to `version`; `files` relative to it."""
+
+    path: Path
+    version: int
+    files: list[str]
+
+    def batches(self, columns: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Its rows, some columns; one that an older file lacks is null.
+
+        :raises LogGone: a file has been removed.
+        """
+        if not self.files:
+            return
+        wanted = pa.schema([schema.field(name) for name in columns])
+        paths = [str(self.path / name) for name in self.files]
+        if not all(Path(path).exists() for path in paths):
+            raise LogGone(f"a file of {self.path} has been removed")
+        yield from pa_dataset.dataset(paths, schema=wanted, format="parquet").to_batches(columns=list(columns))
+
+
+def appended(path: Path, after: int | None) -> Appended:
+    """The files that appends after version `after` added; None: everything that the newest version holds.
+
+    :raises LogGone: the versions since `after` are not all in the log any more.
+    """
+    if not DeltaTable.is_deltatable(str(path)):
+        return Appended(path, -1, [])
+    if after is None or after < 0:
+        table = DeltaTable(str(path))
+        root = str(path.absolute()) + "/"
+        files = [unquote(uri.removeprefix("file://")).removeprefix(root) for uri in table.file_uris()]
+        return Appended(path, table.version(), files)
+    files, version = [], after
+    while True:
+        try:
+            lines = _commit(path, version + 1).read_text().splitlines()
+        except FileNotFoundError:
+            break
+        version += 1
+        files += _added([json.loads(line) for line in lines if line])
+    # Asked again last: a pipeline may have committed in between.
+    if version == after and DeltaTable(str(path)).version() != after and not _commit(path, after + 1).exists():
+        raise LogGone(f"the log of {path} does not hold version {after + 1} any more")
+    return Appended(path, version, files)
+
+
+def _commit(path: Path, version: int) -> Path:
+    return path / "_delta_log" / f"{version:020d}.json"
+
+
+def _added(actions: list[dict]) -> list[str]:
+    operation = next((action["commitInfo"].get("operation") for action in actions if "commitInfo" in action), "WRITE")
+    if operation not in _APPENDS or any(action.get("remove", {}).get("dataChange") for action in actions):
+        return []
+    return [unquote(action["add"]["path"]) for action in actions if action.get("add", {}).get("dataChange")]

@@ -1,0 +1,52 @@
+"""Reading the tables without Spark, Delta or Parquet: counts and identities."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.dataset as pa_dataset
+from deltalake import DeltaTable
+
+from .parquet import MARK
+from .schemas import SILVER_SCHEMA
+
+IDENTITY_COLUMNS = ["device_id", "boot", "seq"]
+
+
+class Summary(NamedTuple):
+    """`rows` of silver, the `distinct` identities among them (equal, unless something is broken), `quarantined`."""
+
+    rows: int
+    distinct: int
+    quarantined: int
+
+
+def identity_table(tables: str | Path) -> pa.Table:
+    """device_id, boot and seq of every row of silver; empty when there is no table yet."""
+    silver = _dataset(Path(tables) / "silver")
+    if silver is None:
+        return pa.schema([SILVER_SCHEMA.field(name) for name in IDENTITY_COLUMNS]).empty_table()
+    return silver.to_table(columns=IDENTITY_COLUMNS)
+
+
+def identities(tables: str | Path) -> Iterator[tuple[str, str, int]]:
+    """(device_id, boot, seq) of every row of silver, repeated where a row is."""
+    for batch in identity_table(tables).to_batches():
+        yield from zip(*(batch.column(name).to_pylist() for name in IDENTITY_COLUMNS), strict=True)
+
+
+def summary(tables: str | Path) -> Summary:
+    """Count rows and identities."""
+    silver = identity_table(tables)
+    distinct = silver.group_by(IDENTITY_COLUMNS).aggregate([]).num_rows
+    quarantine = _dataset(Path(tables) / "quarantine")
+    return Summary(silver.num_rows, distinct, quarantine.count_rows() if quarantine else 0)
+
+
+def _dataset(path: Path) -> pa_dataset.Dataset | None:
+    if DeltaTable.is_deltatable(str(path)):
+        return DeltaTable(str(path)).to_pyarrow_dataset()
+    if (path / MARK).exists() and any(path.rglob("*.parquet")):
+        return pa_dataset.dataset(str(path), format="parquet", partitioning="hive")
+    return None

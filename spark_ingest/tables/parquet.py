@@ -1,0 +1,119 @@
+"""Plain Parquet: a folder of files that any engine reads as it stands, appended to once per micro-batch.
+
+A file's name is the application and the micro-batch it is of, so a replay finds the files of its first attempt and
+leaves them alone. It appears under that name complete and durable: a reader sees all its rows or none. What Delta has
+and this has not: one commit over several files (a micro-batch that spans midnight appears day by day), joining small
+files beneath a reader, removal of rows, and gold, which follows Delta's versions.
+"""
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pa_dataset
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
+
+from ..durable import replace_file, sync_directory
+from ..errors import UsageError
+from .table import Table
+
+MARK = "_umqtt.json"
+"""A file in the table's folder with its identity; a name that readers of Parquet pass over."""
+
+
+class Parquet(Table):
+    """A folder of Parquet files at `path`, made when it does not exist.
+
+    Columns that older files lack read as null. One process at a time may write.
+
+    :param partition_by: a date column; a folder for each of its values, as Hive names them.
+    :raises UsageError: the folder cannot be written or holds something else.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, partition_by: str | None = None) -> None:
+        super().__init__(path)
+        self._schema = schema
+        self._partition_by = partition_by
+        self._format = pa_dataset.ParquetFileFormat()
+        self._disk = pa_fs.LocalFileSystem()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            mark = path / MARK
+            if not mark.exists():
+                replace_file(mark, json.dumps({"id": str(uuid.uuid4())}).encode())
+                sync_directory(path.parent)
+            self._identity = str(json.loads(mark.read_bytes())["id"])
+            for folder in self._folders():
+                for unfinished in folder.glob(".*.tmp"):
+                    unfinished.unlink()
+        except (OSError, ValueError, KeyError) as error:
+            reason = getattr(error, "strerror", None) or f"{MARK} is damaged"
+            raise UsageError(f"cannot write the table {path}: {reason}; choose another --tables") from error
+        # Kept, because a fragment keeps what it has read of its file's statistics.
+        self._fragments = {
+            file: self._fragment(file) for folder in self._folders() for file in folder.glob("*.parquet")
+        }
+
+    @property
+    def identity(self) -> str:
+        """The id in the file MARK."""
+        return self._identity
+
+    def dataset(self) -> pa_dataset.Dataset:
+        """Every complete file; of those whose statistics exclude a filter, only these are read."""
+        return pa_dataset.FileSystemDataset(
+            list(self._fragments.values()), self._schema, self._format, filesystem=self._disk
+        )
+
+    def has(self, application_id: str, batch_id: int) -> bool:
+        """Whether a row of the micro-batch has already been committed to this table."""
+        name = _file_name(application_id, batch_id)
+        return any(folder / name in self._fragments for folder in self._folders())
+
+    def append_once(self, rows: pa.Table, application_id: str, batch_id: int) -> bool:
+        """Append `rows`, but for the days of the micro-batch that have been committed; True when it appended."""
+        appended = False
+        for folder, some in self._by_folder(rows):
+            file = folder / _file_name(application_id, batch_id)
+            if file in self._fragments:
+                continue
+            if not folder.exists():
+                folder.mkdir()
+                sync_directory(self.path)
+            sink = pa.BufferOutputStream()
+            pq.write_table(some, sink, compression="zstd", compression_level=1)
+            replace_file(file, memoryview(sink.getvalue()))
+            self._fragments[file] = self._fragment(file)
+            appended = True
+        return appended
+
+    def _by_folder(self, rows: pa.Table) -> Iterator[tuple[Path, pa.Table]]:
+        if self._partition_by is None:
+            if rows.num_rows:
+                yield self.path, rows
+            return
+        dates = rows[self._partition_by]
+        for date in pc.call_function("unique", [dates]):
+            some = rows.filter(pc.call_function("equal", [dates, date])).drop_columns([self._partition_by])
+            yield self.path / f"{self._partition_by}={date.as_py().isoformat()}", some
+
+    def _folders(self) -> Iterator[Path]:
+        yield self.path
+        if self._partition_by is not None:
+            yield from self.path.glob(f"{self._partition_by}=*")
+
+    def _fragment(self, file: Path) -> pa_dataset.Fragment:
+        where = None
+        if self._partition_by is not None and file.parent != self.path:
+            day = pa.scalar(file.parent.name.partition("=")[2]).cast(pa.date32())
+            where = pa_dataset.field(self._partition_by) == day
+        return self._format.make_fragment(str(file), filesystem=self._disk, partition_expression=where)
+
+
+def _file_name(application_id: str, batch_id: int) -> str:
+    # "query/table": the query's id is all that a file of this table needs.
+    return f"{application_id.partition('/')[0]}-{batch_id:010d}.parquet"

@@ -1,0 +1,238 @@
+"""Columns of every table, in one place. Times are UTC, microseconds; `*_ms` are milliseconds; `seq` counts from 0.
+
+A column that a newer release adds is appended to tables that lack it when the pipeline starts: their older rows
+read as null.
+"""
+
+import pyarrow as pa
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+METRICS = pa.map_(pa.string(), pa.float64())
+EXTRA = pa.map_(pa.string(), pa.string())
+"""Top-level fields that no column holds: name to the field's JSON text."""
+
+PLACE_COLUMNS = ("spool", "segment", "position")
+"""Where a message lies in the spool: the key of bronze, quarantine, duplicates, status and logs."""
+
+_PLACE = [("collector", pa.string()), ("spool", pa.string()), ("segment", pa.int64()), ("position", pa.int64())]
+
+BRONZE_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("payload", pa.binary()),
+        ("received_ts", TIMESTAMP),
+        ("qos", pa.int8()),
+        ("retain", pa.bool_()),
+        ("dup", pa.bool_()),
+        *_PLACE,
+        ("received_date", pa.date32()),
+    ]
+)
+"""Every message, as it was received. Partitioned by received_date."""
+
+READING_SCHEMA = pa.schema(
+    [
+        ("device_id", pa.string()),
+        ("boot", pa.string()),
+        ("seq", pa.int64()),
+        ("ts", TIMESTAMP),
+        ("up_ms", pa.int64()),
+        ("received_ts", TIMESTAMP),
+        ("metrics", METRICS),
+        ("extra", EXTRA),
+        ("payload_crc", pa.int64()),
+        *_PLACE,
+    ]
+)
+"""What :func:`spark_ingest.pipeline.record.decode` makes of a good record."""
+
+SILVER_SCHEMA = pa.schema(
+    [
+        *(READING_SCHEMA.field(name) for name in ("device_id", "boot", "seq", "ts", "up_ms")),
+        ("event_ts", TIMESTAMP),
+        ("clock_ok", pa.bool_()),
+        ("event_ts_from", pa.string()),
+        *(READING_SCHEMA.field(name) for name in ("received_ts", "metrics", "extra", "payload_crc")),
+        *_PLACE,
+        ("received_date", pa.date32()),
+    ]
+)
+"""One row a reading: (device_id, boot, seq) is unique. Partitioned by received_date.
+
+`payload_crc` is the payload's length * 2**32 + its CRC-32: it tells another payload under the same identity.
+"""
+
+DUPLICATES_SCHEMA = pa.schema(
+    [
+        *(READING_SCHEMA.field(name) for name in ("device_id", "boot", "seq", "received_ts", "payload_crc")),
+        *_PLACE,
+    ]
+)
+"""Readings that silver already had, with the same payload: dropped there, counted here."""
+
+QUARANTINE_SCHEMA = pa.schema(
+    [("reason", pa.string()), ("topic", pa.string()), ("payload", pa.binary()), ("received_ts", TIMESTAMP), *_PLACE]
+)
+"""What could not be read, and a known identity with another payload."""
+
+STATUS_SCHEMA = pa.schema(
+    [
+        ("device_id", pa.string()),
+        ("boot", pa.string()),
+        ("online", pa.bool_()),
+        ("fw", pa.string()),
+        ("reason", pa.string()),
+        ("extra", EXTRA),
+        ("retain", pa.bool_()),
+        ("received_ts", TIMESTAMP),
+        *_PLACE,
+    ]
+)
+"""``fleet/{device_id}/status``, one row a message. `retain`: the broker kept it; it may be old."""
+
+LOGS_SCHEMA = pa.schema(
+    [
+        ("device_id", pa.string()),
+        ("level", pa.string()),
+        ("text", pa.string()),
+        ("boot", pa.string()),
+        ("dropped_seq", pa.list_(pa.struct([("first", pa.int64()), ("last", pa.int64())]))),
+        ("crash", pa.string()),
+        ("extra", EXTRA),
+        ("received_ts", TIMESTAMP),
+        *_PLACE,
+    ]
+)
+"""``fleet/{device_id}/log``, one row a message. `crash` is JSON text; `dropped_seq`: readings that never come."""
+
+_SHOWN = [(name + end, pa.float64()) for name in ("mem_free", "rssi", "temp_c", "supply_v") for end in ("", "_p50")]
+
+DEVICES_SCHEMA = pa.schema(
+    [
+        ("device_id", pa.string()),
+        ("health", pa.string()),
+        ("last_seen", TIMESTAMP),
+        ("last_event_ts", TIMESTAMP),
+        ("online", pa.bool_()),
+        ("status_reason", pa.string()),
+        ("boot", pa.string()),
+        ("boots", pa.int64()),
+        ("reboots_24h", pa.int64()),
+        ("fw", pa.string()),
+        ("readings", pa.int64()),
+        ("duplicates", pa.int64()),
+        ("missing", pa.int64()),
+        ("dropped_announced", pa.int64()),
+        ("open_gaps", pa.int64()),
+        ("clock_ok_share", pa.float64()),
+        ("delay_p50_ms", pa.float64()),
+        ("delay_p95_ms", pa.float64()),
+        *_SHOWN,
+    ]
+)
+"""One row a device. health: ok, late, offline, rebooting or gaps. `online` is the newest status, null without one.
+
+missing: seqs not arrived and not announced as dropped; dropped_announced: those announced. Percentiles are over all
+readings, at most 5 % off. `mem_free` … are the newest values, null where the device has no such metric.
+"""
+
+WINDOWS_SCHEMA = pa.schema(
+    [
+        ("device_id", pa.string()),
+        ("window_start", TIMESTAMP),
+        ("metric", pa.string()),
+        ("n", pa.int64()),
+        ("min", pa.float64()),
+        ("max", pa.float64()),
+        ("mean", pa.float64()),
+        ("sum", pa.float64()),
+        ("last", pa.float64()),
+        ("last_ts", TIMESTAMP),
+        ("window_date", pa.date32()),
+    ]
+)
+"""Five minutes by (repaired) event time, a row a metric; merged, never closed. Partitioned by window_date."""
+
+BOOTS_SCHEMA = pa.schema(
+    [
+        ("device_id", pa.string()),
+        ("boot", pa.string()),
+        ("boot_number", pa.int64()),
+        ("first_seen", TIMESTAMP),
+        ("last_seen", TIMESTAMP),
+        ("first_seq", pa.int64()),
+        ("highest_seq", pa.int64()),
+        ("readings", pa.int64()),
+        ("missing", pa.int64()),
+        ("fw", pa.string()),
+        ("cause", pa.string()),
+        ("reason", pa.string()),
+        ("anchor_ts_us", pa.int64()),
+        ("clock", pa.string()),
+    ]
+)
+"""One row a boot. anchor_ts_us: when it booted, Unix microseconds, from the lowest seq with a good clock and `up`.
+
+clock: ts (good from the first reading on), anchor (set later, which places the earlier readings), received (never).
+"""
+
+GAPS_SCHEMA = pa.schema(
+    [
+        ("device_id", pa.string()),
+        ("boot", pa.string()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("missing", pa.int64()),
+        ("announced", pa.bool_()),
+        ("open", pa.bool_()),
+        ("since", TIMESTAMP),
+    ]
+)
+"""Ranges of seq that have not arrived. announced: the device said it dropped them; open: they may still come.
+
+since: when the first reading above the range was received.
+"""
+
+TRAFFIC_SCHEMA = pa.schema(
+    [
+        ("minute", TIMESTAMP),
+        ("readings", pa.int64()),
+        ("duplicates", pa.int64()),
+        ("quarantined", pa.int64()),
+        ("bytes", pa.int64()),
+        ("devices", pa.int64()),
+        ("delay_p50_ms", pa.float64()),
+        ("delay_p95_ms", pa.float64()),
+    ]
+)
+"""One row a minute of received time. bytes: payloads of readings, duplicates and quarantined messages."""
+
+ALERTS_SCHEMA = pa.schema(
+    [
+        ("device_id", pa.string()),
+        ("kind", pa.string()),
+        ("since", TIMESTAMP),
+        ("until", TIMESTAMP),
+        ("value", pa.float64()),
+        ("text", pa.string()),
+    ]
+)
+"""kind: offline, gap, reboot_loop or memory_falling; until is null while it lasts."""
+
+SCHEMAS = {
+    "bronze": BRONZE_SCHEMA,
+    "silver": SILVER_SCHEMA,
+    "duplicates": DUPLICATES_SCHEMA,
+    "quarantine": QUARANTINE_SCHEMA,
+    "status": STATUS_SCHEMA,
+    "logs": LOGS_SCHEMA,
+    "gold/devices": DEVICES_SCHEMA,
+    "gold/windows": WINDOWS_SCHEMA,
+    "gold/boots": BOOTS_SCHEMA,
+    "gold/gaps": GAPS_SCHEMA,
+    "gold/traffic": TRAFFIC_SCHEMA,
+    "gold/alerts": ALERTS_SCHEMA,
+}
+"""Folder below --tables to schema; in the order in which a micro-batch writes them."""
+
+PARTITIONED_BY = {"bronze": "received_date", "silver": "received_date", "gold/windows": "window_date"}

@@ -1,0 +1,83 @@
+"""What a pipeline asks of a table: rows of a micro-batch appended exactly once, and a look at what is there."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pa_dataset
+
+from .schemas import PLACE_COLUMNS
+
+
+def places(rows: pa.Table) -> np.ndarray:
+    """Where in its spool each message lies, as one number: a later one is larger."""
+    return (rows["segment"].to_numpy() << 40) + rows["position"].to_numpy()
+
+
+class Table(ABC):
+    """A table in the folder `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._highest: dict[tuple[str, int], int] = {}
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """A new one for every table that was ever made."""
+
+    @abstractmethod
+    def dataset(self) -> pa_dataset.Dataset:
+        """What is committed now."""
+
+    @abstractmethod
+    def has(self, application_id: str, batch_id: int) -> bool:
+        """Whether the micro-batch has already been committed to this table."""
+
+    @abstractmethod
+    def append_once(self, rows: pa.Table, application_id: str, batch_id: int) -> bool:
+        """Append `rows` unless the micro-batch has already been committed; True when it appended."""
+
+    def without_removed(self, rows: pa.Table) -> pa.Table:
+        """`rows` without those that retention has removed from the table, as a new checkpoint reads them again."""
+        return rows
+
+    def without_known(self, rows: pa.Table) -> pa.Table:
+        """`rows` without those whose PLACE_COLUMNS the table already holds, as a new checkpoint reads them again.
+
+        Messages of a spool come in the order of their places, so a place beyond the highest that the table had when
+        this process first met the segment is new, and nothing is read.
+        """
+        if not rows.num_rows:
+            return rows
+        ends = rows.group_by(["spool", "segment"]).aggregate([("position", "min"), ("position", "max")])
+        near: pa_dataset.Expression | None = None
+        for end in ends.to_pylist():
+            segment = (end["spool"], end["segment"])
+            in_segment = (pa_dataset.field("spool") == segment[0]) & (pa_dataset.field("segment") == segment[1])
+            if segment not in self._highest:
+                self._highest[segment] = self._highest_place(in_segment)
+            if end["position_min"] <= self._highest[segment]:
+                between = pa_dataset.field("position") <= end["position_max"]
+                here = in_segment & (pa_dataset.field("position") >= end["position_min"]) & between
+                near = here if near is None else near | here
+        if near is None:
+            return rows
+        known = self.scan(PLACE_COLUMNS, near)
+        if not known.num_rows:
+            return rows
+        numbered = rows.select(PLACE_COLUMNS).append_column("row", pa.array(range(rows.num_rows), pa.int64()))
+        fresh = numbered.join(known, keys=list(PLACE_COLUMNS), join_type="left anti")
+        row = fresh["row"].combine_chunks()
+        return rows.take(row.take(pc.call_function("array_sort_indices", [row])))
+
+    def scan(self, columns: Sequence[str], where: pa_dataset.Expression | None = None) -> pa.Table:
+        """Some columns of the newest version; files whose statistics exclude `where` are not read."""
+        return self.dataset().to_table(columns=list(columns), filter=where)
+
+    def _highest_place(self, in_segment: pa_dataset.Expression) -> int:
+        position = self.scan(["position"], in_segment)["position"]
+        return pc.call_function("max", [position]).as_py() if len(position) else -1

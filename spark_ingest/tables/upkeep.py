@@ -1,0 +1,196 @@
+"""Upkeep of the tables: what is in them, fewer and larger files, removal of what is old."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.dataset as pa_dataset
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from ..errors import UsageError
+from .delta import REMOVED, WRITER
+from .parquet import MARK
+from .schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
+from .table import places
+
+COMPACT_BYTES = 128 << 20
+"""Files of this size are left alone by a compaction."""
+KEEP_HOURS = 168.0
+"""Files that no version of the last week uses are removed by a vacuum."""
+
+
+class Listed(NamedTuple):
+    """A table: its folder below the tables, rows, files of the newest version, their bytes, the version."""
+
+    name: str
+    rows: int
+    files: int
+    size: int
+    version: int
+
+
+class Compacted(NamedTuple):
+    """What a compaction did to a table."""
+
+    name: str
+    files_before: int
+    files_after: int
+
+
+def existing(tables: Path, names: Iterable[str] = SCHEMAS) -> Iterator[tuple[str, DeltaTable]]:
+    """The Delta tables that are there at their newest version, by folder.
+
+    :param names: the folders that matter.
+    :raises UsageError: there is none, or one cannot be opened.
+    """
+    require_delta(tables)
+    for name in names:
+        path = str(tables / name)
+        try:
+            if not DeltaTable.is_deltatable(path):
+                continue
+            table = DeltaTable(path)
+        except (DeltaError, OSError) as error:
+            raise UsageError(f"cannot open the table {path}: {str(error).splitlines()[0]}") from error
+        yield name, table
+
+
+def require_delta(tables: Path) -> None:
+    """Make sure that there are Delta tables.
+
+    :raises UsageError: there are none.
+    """
+    if (tables / "silver" / MARK).exists():
+        raise UsageError(f"the tables in {tables} are plain Parquet: read their files, nothing else is done to them")
+    if not any((tables / name / "_delta_log").is_dir() for name in SCHEMAS):
+        raise UsageError(f"there are no tables in {tables}: give the --tables folder of umqtt ingest")
+
+
+def listed(tables: Path) -> list[Listed]:
+    """What is in every table."""
+    rows = []
+    for name, table in existing(tables):
+        actions = table.get_add_actions(flatten=True)
+        sizes = pa.table(actions)["size_bytes"].to_pylist()
+        rows.append(Listed(name, table.count(), len(sizes), sum(sizes), table.version()))
+    return rows
+
+
+def compact(tables: Path, target_bytes: int = COMPACT_BYTES) -> list[Compacted]:
+    """Join small files; rows, transactions and readers of older versions stay as they are. Safe beside a pipeline.
+
+    :raises UsageError: a table was changed meanwhile in a way that does not go together with it.
+    """
+    done = []
+    for name, table in existing(tables):
+        before = len(table.file_uris())
+        try:
+            table.optimize.compact(target_size=target_bytes, writer_properties=WRITER)
+        except CommitFailedError:
+            raise UsageError(f"{tables / name} was being rewritten by another process: run it again") from None
+        done.append(Compacted(name, before, len(table.file_uris())))
+    return done
+
+
+def vacuum(tables: Path, keep_hours: float = KEEP_HOURS, *, dry_run: bool = False) -> dict[str, int]:
+    """Remove files that no version of the last `keep_hours` uses; how many, by table.
+
+    A reader of an older version fails afterwards, as does a cluster's executor that writes for longer than that.
+    """
+    removed = {}
+    for name, table in existing(tables):
+        # Whole hours are all that it takes, and no file may go too early.
+        hours = math.ceil(keep_hours)
+        # full: also files that no commit ever named, which a killed writer leaves behind.
+        gone = table.vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
+        removed[name] = len(gone)
+    return removed
+
+
+def retain(tables: Path, days: int, now: datetime | None = None) -> dict[str, int]:
+    """Remove what was received on days before the last `days` ones (windows: what was read then); rows by table.
+
+    The other gold tables keep what they have counted. Files go with the next vacuum that is late enough.
+    """
+    oldest = (now or datetime.now(UTC)) - timedelta(days=days)
+    removed = {}
+    for name, table in existing(tables):
+        column = {"gold/windows": "window_start", "gold/traffic": "minute"}.get(name, "received_ts")
+        if column not in (field.name for field in table.schema().fields):
+            continue
+        # Whole days only, in every table the same. Where they are partitions, their files are dropped, none is written.
+        partition = PARTITIONED_BY.get(name)
+        where = (
+            f"{column} < '{oldest:%Y-%m-%dT00:00:00Z}'" if partition is None else f"{partition} < '{oldest:%Y-%m-%d}'"
+        )
+        properties = _removed_up_to(table, oldest.date()) if name == "bronze" else None
+        removed[name] = deleted(table, where, properties)
+    return removed
+
+
+def deleted(table: DeltaTable, where: str, properties: CommitProperties | None = None) -> int:
+    """Remove rows; how many."""
+    # A partition's removal is not counted in rows by Delta.
+    before = table.count()
+    table.delete(where, commit_properties=properties)
+    return before - table.count()
+
+
+def _removed_up_to(bronze: DeltaTable, day: date) -> CommitProperties:
+    """Keep, with the removal itself, up to which place of each spool: a new checkpoint reads on from there."""
+    old = pa_dataset.field("received_date") < day
+    rows = bronze.to_pyarrow_dataset().to_table(list(PLACE_COLUMNS), filter=old)
+    ends = pa.table({"spool": rows["spool"], "place": places(rows)}).group_by("spool").aggregate([("place", "max")])
+    up_to = {REMOVED + end["spool"]: end["place_max"] for end in ends.to_pylist()}
+    marks = [Transaction(app, max(end, bronze.transaction_version(app) or 0)) for app, end in up_to.items()]
+    return CommitProperties(app_transactions=marks)
+
+
+class SmallFiles:
+    """Keeps the number of files in check while a pipeline appends: joins them once there are many.
+
+    :param most: files of a table that were added before they are joined.
+    :param report: takes one line for a person.
+    """
+
+    def __init__(self, tables: Path, report: Callable[[str], None], *, most: int = 300) -> None:
+        self._tables = tables
+        self._report = report
+        self._most = most
+        self._joined_at: dict[str, int] = {}
+
+    def step(self) -> int:
+        """Join the files of at most one table; how many tables were due."""
+        for name in ("bronze", "silver", "quarantine", "duplicates", "status", "logs"):
+            path = self._tables / name
+            newest = _newest_version(path, self._joined_at.get(name))
+            if newest is None:
+                continue
+            if newest - self._joined_at.setdefault(name, newest - newest % self._most) < self._most:
+                continue
+            self._joined_at[name] = newest
+            try:
+                # Small ones only: a file of some megabytes is not written again and again.
+                DeltaTable(str(path)).optimize.compact(target_size=16 << 20, writer_properties=WRITER)
+            except CommitFailedError as error:
+                self._report(f"{path} was not compacted this time: {str(error).splitlines()[0]}")
+            return 1
+        return 0
+
+
+def _newest_version(path: Path, after: int | None) -> int | None:
+    if not DeltaTable.is_deltatable(str(path)):
+        return None
+    if after is None:
+        try:
+            return DeltaTable(str(path)).version()
+        except DeltaError:
+            return None
+    version = after
+    while (path / "_delta_log" / f"{version + 1:020d}.json").exists():
+        version += 1
+    return version
