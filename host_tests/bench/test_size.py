@@ -11,6 +11,8 @@ import pytest
 from umqtt_kit import sizes
 from umqtt_kit.__main__ import run
 from umqtt_kit.bundle import Bundle, library_folder
+from umqtt_kit.deploy.build import build
+from umqtt_kit.deploy.filesets import OPTIONAL
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 
 try:
@@ -75,3 +77,33 @@ def test_the_command_prints_modules_totals_and_budgets_as_json(capsys):
     assert set(shown) == {"modules", "totals", "budgets"}
     assert {"module", "mpy_bytes", "heap_bytes", "smallest"} == set(shown["modules"][0])
     assert shown["budgets"]["smallest_mpy_bytes"].keys() == {"limit", "goal", "used", "met"}
+
+
+def test_the_files_of_a_board_are_those_of_its_deployment(capsys):
+    assert run(["size", "--board", "RPI_PICO_W", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    built = build("RPI_PICO_W", OPTIONAL).files
+    assert shown["files"] == {path: len(content) for path, content in built.items()}
+    assert shown["file_system_bytes"] == 212 * 4096
+    assert shown["flash_bytes"] % 4096 == 0
+    assert 0 <= shown["flash_bytes"] - sum(shown["files"].values()) < 4096 * len(shown["files"])
+    assert run(["size", "--board", "RPI_PICO_W"]) == 0
+    shown_to_people = capsys.readouterr().out
+    assert all(path in shown_to_people for path in built) and f"{shown['flash_bytes']:,}" in shown_to_people
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [(["--board", "PICO"], "there is no board 'PICO'"), (["--board", "UNIX", "--apart"], "leave it out, or --board")],
+)
+def test_what_cannot_be_measured_is_said(arguments, line, capsys):
+    assert run(["size", *arguments]) == 2
+    assert line in capsys.readouterr().err
+
+
+def test_a_board_of_the_user_s_own_has_to_say_its_file_system(tmp_path: Path, monkeypatch, capsys):
+    (tmp_path / "MINE").mkdir()
+    (tmp_path / "MINE" / "board.json").write_text('{"name": "MINE"}')
+    monkeypatch.setenv("UMQTT_BOARDS", str(tmp_path))
+    assert run(["size", "--board", "MINE"]) == 2
+    assert "does not say its littlefs' block_size" in capsys.readouterr().err

@@ -1,0 +1,133 @@
+"""The bench of the ingestion: its figures next to those of what one would do without it, in turn in one run.
+
+    python host_tests/bench/ingest.py [--quick] [--json] [--peers DIR] [--case NAME]
+
+Ratios are what counts: contenders run in turn (A B A B …), warm, and a figure is the median of its runs. The peers are
+written for the bench (ingest_peers/, ingest_spark.py): paho with manual acknowledgement that syncs before it
+acknowledges, paho that writes Parquet, mosquitto_sub whose file Spark's text source reads, and a Python Arrow source
+that decodes nothing, which is the ceiling for any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import ingest_live
+from broker import _show
+from broker_plan import Row
+from ingest_lab import Lab, LabError
+from ingest_plan import FULL, MINIMAL, QUICK, STATE_DISK, STATE_LOAD, STATE_MEMORY, Scale, row
+
+from spark_ingest.errors import MissingDependency
+from spark_ingest.java import require_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_EXIT_MISSING = 6
+_STATE_DEVICES = 10_000
+
+
+def collector(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
+    """The collector, and the bytes of its spool."""
+    yield from ingest_live.collector_rows(lab, scale, with_peers)
+
+
+def live(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
+    """From the broker to silver: rate, delay, bytes."""
+    yield from ingest_live.live_rows(lab, scale, with_peers)
+
+
+def spark(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
+    """Reading the spool, and deduplication, in one Spark session."""
+    import ingest_spark
+
+    with _session() as session:
+        yield from ingest_spark.read_rows(lab, session, scale, with_peers)
+        yield from ingest_spark.dedup_rows(lab, session, scale)
+
+
+def state(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
+    """The deduplication's state after a year."""
+    devices = _STATE_DEVICES if scale is not MINIMAL else 100
+    folder = lab.new_folder("state")
+    command = [sys.executable, str(Path(__file__).with_name("ingest_state.py")), str(devices), str(folder)]
+    subprocess.run(command, check=True)
+    told = json.loads(subprocess.run([*command, "load"], check=True, capture_output=True).stdout)
+    print(f"bench-ingest: {told['boots']:,} boots, {told['open_gaps']:,} open gaps, "
+          f"{told['archived']:,} boots archived", file=sys.stderr)  # fmt: skip
+    yield row(STATE_DISK, told["disk"])
+    yield row(STATE_MEMORY, told["memory"])
+    yield row(STATE_LOAD, told["load_s"])
+
+
+PARTS: dict[str, Callable[[Lab, Scale, bool], Iterator[Row]]] = {
+    "collector": collector,
+    "live": live,
+    "spark": spark,
+    "state": state,
+}
+
+
+@contextmanager
+def _session() -> Iterator[SparkSession]:
+    from spark_ingest import MqttDataSource
+    from spark_ingest.pipeline.session import start_session
+
+    # Spark's workers find the bench's own source there.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    scratch = Path(tempfile.mkdtemp(prefix="umqtt-bench-spark-"))
+    session = start_session(scratch)
+    try:
+        session.dataSource.register(MqttDataSource)
+        yield session
+    finally:
+        session.stop()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print a row a line. Returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="bench-ingest", description="Measure the ingestion against its figures and its peers."
+    )
+    how_much = parser.add_mutually_exclusive_group()
+    how_much.add_argument("--quick", action="store_true", help="under 45 s: one short run each, fewer cases")
+    how_much.add_argument("--minimal", action="store_true", help="only to see that it runs: its figures say nothing")
+    parser.add_argument("--json", action="store_true", help="a line of JSON a row instead of a table")
+    parser.add_argument("--peers", type=Path, metavar="DIR", help="folder with paho in the environment DIR/venv")
+    parser.add_argument("--case", choices=PARTS, action="append", help="only these cases; repeatable")
+    options = parser.parse_args(arguments)
+    if options.peers is not None and not (options.peers / "venv" / "bin" / "python").exists():
+        parser.error(f"--peers {options.peers}: there is no DIR/venv/bin/python; make it, or leave the option out")
+    scale = QUICK if options.quick else MINIMAL if options.minimal else FULL
+    try:
+        require_java()
+        if not options.json:
+            print(f"{'case':52} {'ours':>10}  {'peer':34} {'its figure':>10} {'ratio':>8}  goal")
+        with Lab(options.peers and options.peers.resolve()) as lab:
+            missing = lab.missing()
+            if missing:
+                print(f"bench-ingest: paho is not measured: {missing}", file=sys.stderr)
+            # The state of a year takes half a minute to make.
+            for part in options.case or [part for part in PARTS if not options.quick or PARTS[part] is not state]:
+                for each in PARTS[part](lab, scale, not missing):
+                    print(json.dumps(each.as_dict()) if options.json else _show(each), flush=True)
+    except (LabError, MissingDependency) as error:
+        print(f"bench-ingest: {error}", file=sys.stderr)
+        return _EXIT_MISSING
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

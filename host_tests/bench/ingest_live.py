@@ -1,0 +1,158 @@
+"""The cases of the ingestion's bench that have a broker in them: collector, live, latency, bytes."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from broker_plan import Row
+from ingest_lab import Blocks, Commits, Lab, Process, halt, segments, wait_for
+from ingest_load import Publisher, packets, readings
+from ingest_plan import (
+    BULK_BYTES,
+    COLLECTOR,
+    LIVE,
+    P50,
+    P95,
+    PAHO_DURABLE,
+    PAHO_PARQUET,
+    TRICKLE_BYTES,
+    WIRE,
+    Scale,
+    row,
+)
+
+_DEVICES = 1000
+_RATE = 1000
+_REST_S = 0.3
+
+
+def collector_rows(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
+    """The collector from a preloaded queue, in turn with paho from one of its own."""
+    port = lab.broker()
+    spool = lab.new_folder("spool")
+    lab.collector(port, spool, "--topic", "fleet/+/telemetry").stop()  # its session stays
+    ours = packets(readings(scale.collected, _DEVICES))
+    theirs = packets(readings(scale.collected_by_peer, _DEVICES, "peer"))
+    if with_peers:
+        _paho(lab, port, 0).stop()
+    rates: dict[str, list[float]] = {"ours": [], PAHO_DURABLE: []}
+    for number in range(scale.repetitions + 1):
+        _preload(port, ours)
+        measured = {"ours": _collect(lab, port, spool, scale.collected)}
+        if with_peers:
+            _preload(port, theirs)
+            told = json.loads(_paho(lab, port, scale.collected_by_peer).line("{"))
+            measured[PAHO_DURABLE] = told["messages"] / told["seconds"]
+        for name, rate in measured.items() if number else ():  # the first round warms disk and code
+            rates[name].append(rate)
+    medians = {name: statistics.median(each) for name, each in rates.items() if each}
+    yield row(COLLECTOR, medians["ours"], medians.get(PAHO_DURABLE), PAHO_DURABLE)
+    blocks = Blocks(segments(spool / "bench"))
+    yield row(BULK_BYTES, blocks.size, blocks.wire, WIRE)
+
+
+def _preload(port: int, sent: list[bytes]) -> None:
+    publisher = Publisher(port)
+    publisher.blast(sent)
+    publisher.close()
+
+
+def _paho(lab: Lab, port: int, count: int) -> Process:
+    file = lab.new_folder("paho") / "messages"
+    return lab.peer("paho_durable", port, "paho-durable", "peer/+/telemetry", file, count)
+
+
+def _collect(lab: Lab, port: int, spool: Path, count: int) -> float:
+    """Messages a second for the `count` that wait in the broker."""
+    folder = spool / "bench"
+    before = segments(folder)
+    process = lab.collector(port, spool, "--topic", "fleet/+/telemetry")
+    wait_for(lambda: _rests(folder) and Blocks(segments(folder) - before).messages >= count, "all is in the spool")
+    end = (folder / "pos").stat().st_mtime_ns / 1e9
+    process.stop()
+    # From when the first group had been received until the last was durable; without the first, then.
+    began, messages = Blocks(segments(folder) - before).first
+    return (count - messages) / (end - began)
+
+
+def _rests(folder: Path) -> bool:
+    """Whether the spool has not grown for a while: reading it meanwhile would cost the collector its processor."""
+    return time.time() - (folder / "pos").stat().st_mtime_ns / 1e9 > _REST_S
+
+
+def live_rows(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
+    """Publisher, broker, collector and Spark at once on this machine; then readings at a rate, and their delay."""
+    port, peer_port = lab.broker(), lab.broker()
+    spool, tables = lab.new_folder("spool"), lab.new_folder("tables")
+    ours = [
+        lab.collector(port, spool, "--topic", "fleet/+/telemetry"),
+        lab.pipeline(spool, tables, lab.new_folder("checkpoint")),
+    ]
+    commits = Commits(tables / "silver")
+    rates: dict[str, list[float]] = {"ours": [], PAHO_PARQUET: []}
+    made = 0
+    for number in range(scale.repetitions + 1):
+        measured = {"ours": _live(port, commits, packets(readings(scale.live, _DEVICES, first=made)))}
+        made += scale.live
+        if with_peers:
+            halt(ours, on=True)
+            measured[PAHO_PARQUET] = _live_peer(lab, peer_port, packets(readings(scale.live, _DEVICES)))
+            halt(ours, on=False)
+        for name, rate in measured.items() if number else ():
+            rates[name].append(rate)
+    medians = {name: statistics.median(each) for name, each in rates.items() if each}
+    yield row(LIVE, medians["ours"], medians.get(PAHO_PARQUET), PAHO_PARQUET)
+    yield from _latency(port, spool, tables, commits, scale, made)
+
+
+def _live(port: int, commits: Commits, sent: list[bytes]) -> float:
+    """Readings a second, from the first PUBLISH until the last row is visible in silver."""
+    wanted = commits.look() + len(sent)
+    publisher = Publisher(port)
+    begun = time.time()
+    publisher.blast(sent)
+    publisher.close()
+    wait_for(lambda: commits.look() >= wanted, "all readings are in silver")
+    return len(sent) / (commits.commits[-1][0] - begun)
+
+
+def _live_peer(lab: Lab, port: int, sent: list[bytes]) -> float:
+    peer = lab.peer("paho_parquet", port, "fleet/+/telemetry", lab.new_folder("parquet"), len(sent))
+    publisher = Publisher(port)
+    begun = time.time()
+    publisher.blast(sent)
+    publisher.close()
+    seconds = json.loads(peer.line("{"))["at"] - begun
+    peer.stop()
+    return len(sent) / seconds
+
+
+def _latency(port: int, spool: Path, tables: Path, commits: Commits, scale: Scale, first: int) -> Iterator[Row]:
+    before = segments(spool / "bench")
+    earlier, seen = len(commits.commits), commits.look()
+    size = Blocks(before)
+    publisher = Publisher(port)
+    made = publisher.steady(_RATE, scale.latency_s, _DEVICES, first)
+    publisher.close()
+    wait_for(lambda: commits.look() >= seen + len(made), "all readings are in silver")
+    delays = sorted(
+        visible - made[device, seq]
+        for visible, paths in commits.commits[earlier:]
+        for path in paths
+        for device, seq in _identities(tables / "silver" / path)
+        if (device, seq) in made
+    )
+    yield row(P50, delays[len(delays) // 2])
+    yield row(P95, delays[len(delays) * 95 // 100])
+    after = Blocks(segments(spool / "bench"))
+    yield row(TRICKLE_BYTES, after.size - size.size, after.wire - size.wire, WIRE)
+
+
+def _identities(path: Path) -> Iterator[tuple[str, int]]:
+    table = pq.ParquetFile(path).read(columns=["device_id", "seq"])
+    return zip(table["device_id"].to_pylist(), table["seq"].to_pylist(), strict=True)

@@ -1,0 +1,80 @@
+"""What the ingestion's bench compares: cases, peers and goals. Rows are those of the broker's bench."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from broker_plan import LEAST_RATIO, MOST_OF_OURS, MOST_RATIO, Goal, Row
+
+# The peers, all written for the bench (ingest_peers/, ingest_spark.py).
+PAHO_DURABLE = "paho, manual acknowledgement, durable"
+PAHO_PARQUET = "paho to Parquet, not durable"
+TEXT_SOURCE = "mosquitto_sub to a file, Spark text source"
+CEILING = "Arrow source that decodes nothing"
+WITHOUT = "without deduplication"
+FEW_DEVICES = "1,000 devices"
+WIRE = "PUBLISH bytes of the wire"
+
+COLLECTOR = "collector, durable: msg/s"
+LIVE = "live, broker to silver: msg/s"
+READ = "warm read of the spool: msg/s"
+P50, P95 = "reading made to row visible at 1,000/s: p50 s", "reading made to row visible at 1,000/s: p95 s"
+BULK_BYTES, TRICKLE_BYTES = "spool bytes, backlog", "spool bytes, 1,000 msg/s"
+DEDUP = "silver, {devices:,} devices, {path}: rows/s"
+COST = "cost a reading, {devices:,} devices: us"
+STATE_DISK = "deduplication state, 10,000 devices x 1 year: bytes on disk"
+STATE_MEMORY = "deduplication state, 10,000 devices x 1 year: bytes in memory"
+STATE_LOAD = "deduplication state, 10,000 devices x 1 year: s to load"
+
+LOCAL, CLUSTER = "local write path", "cluster write path"
+
+
+def goal_of(case: str, peer: str) -> Goal | None:
+    """The goal of a row, None for a figure that is only told."""
+    return _GOALS.get((case, peer))
+
+
+_GOALS = {
+    (COLLECTOR, PAHO_DURABLE): Goal(10, LEAST_RATIO),
+    (LIVE, PAHO_PARQUET): Goal(1.2, LEAST_RATIO),
+    (READ, CEILING): Goal(0.5, LEAST_RATIO),
+    (P50, ""): Goal(1.0, MOST_OF_OURS),
+    (P95, ""): Goal(2.0, MOST_OF_OURS),
+    (BULK_BYTES, WIRE): Goal(1.05, MOST_RATIO),
+    (TRICKLE_BYTES, WIRE): Goal(1.05, MOST_RATIO),
+    **{
+        (DEDUP.format(devices=devices, path=path), WITHOUT): Goal(bound, LEAST_RATIO)
+        for devices in (10_000, 100_000)
+        for path, bound in ((LOCAL, 0.85), (CLUSTER, 0.7))
+    },
+    **{(COST.format(devices=devices), FEW_DEVICES): Goal(1.2, MOST_RATIO) for devices in (10_000, 100_000)},
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured. Numbers of messages, but for repetitions and seconds."""
+
+    repetitions: int
+    collected: int
+    collected_by_peer: int
+    live: int
+    read: int
+    latency_s: float
+    batch: int
+    batches: int
+    devices: Sequence[int]
+    with_cluster: bool
+    with_text: bool
+
+
+FULL = Scale(5, 400_000, 60_000, 300_000, 1_000_000, 20.0, 200_000, 4, (1_000, 10_000, 100_000), True, True)
+QUICK = Scale(1, 150_000, 20_000, 60_000, 200_000, 4.0, 30_000, 2, (1_000, 10_000), False, False)
+# Enough to see that everything runs and what it prints.
+MINIMAL = Scale(1, 20_000, 1_000, 2_000, 4_000, 1.0, 1_000, 2, (100, 1_000), False, False)
+
+
+def row(case: str, ours: float, peer: float | None = None, peer_name: str = "") -> Row:
+    """A row with its goal."""
+    return Row(case, ours, peer, peer_name, goal_of(case, peer_name))

@@ -1,0 +1,262 @@
+"""The cases of the ingestion's bench that need Spark but no broker: reading the spool, deduplication."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from broker_plan import Row
+from ingest_lab import Lab, mosquitto_sub
+from ingest_load import Publisher, packets, readings
+from ingest_plan import (
+    CEILING,
+    CLUSTER,
+    COST,
+    DEDUP,
+    FEW_DEVICES,
+    LOCAL,
+    READ,
+    TEXT_SOURCE,
+    WITHOUT,
+    Scale,
+    row,
+)
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from spark_ingest.pipeline import cluster_tasks
+from spark_ingest.pipeline.batch import BatchWriter
+from spark_ingest.pipeline.cluster import ClusterWriter
+from spark_ingest.pipeline.cluster_tasks import REPORT_COLUMNS, SHUFFLE_COLUMNS, Job
+from spark_ingest.pipeline.dedup import Filtered, Seen
+from spark_ingest.pipeline.messages import MESSAGE_COLUMNS
+from spark_ingest.source.rows import ARROW_SCHEMA, SPARK_SCHEMA
+from spark_ingest.spool.writer import Spool
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_DEVICES = 1000
+_PARTITIONS = 4
+_GROUP = 2000
+_BATCH_ROWS = 20_000
+_BUCKETS = 2
+
+Measure = Callable[[], float]
+
+
+def in_turn(contenders: Mapping[str, Measure], repetitions: int) -> dict[str, float]:
+    """The median of each contender's runs, A B A B …, after one round that does not count."""
+    runs: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(repetitions + 1):
+        for name, measure in contenders.items():
+            figure = measure()
+            if number:
+                runs[name].append(figure)
+    return {name: statistics.median(each) for name, each in runs.items()}
+
+
+def fill(folder: Path, messages: list[tuple[bytes, bytes]]) -> None:
+    """A collector's spool with these messages, in groups as under load."""
+    sent = packets(messages)
+    with Spool(folder / "bench", sync=lambda _descriptor: None) as spool:
+        for at in range(0, len(sent), _GROUP):
+            group = sent[at : at + _GROUP]
+            spool.append(b"".join(group), len(group), time.time_ns() // 1_000_000)
+
+
+# Reading
+
+
+class _EmptyPartition(InputPartition):
+    def __init__(self, rows: int) -> None:
+        super().__init__(None)
+        self.rows = rows
+
+
+class _Ceiling(DataSourceReader):
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+
+    def partitions(self) -> list[InputPartition]:
+        return [_EmptyPartition(self._rows // _PARTITIONS) for _ in range(_PARTITIONS)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _EmptyPartition)
+        batch = _one_batch(_BATCH_ROWS)
+        for at in range(0, partition.rows, _BATCH_ROWS):
+            yield batch.slice(0, min(_BATCH_ROWS, partition.rows - at))
+
+
+class CeilingSource(DataSource):
+    """What any Python Arrow source can reach at most: rows like ours that are made once and given out again."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bench_ceiling"
+
+    def schema(self) -> str:
+        return SPARK_SCHEMA
+
+    def reader(self, schema: object) -> DataSourceReader:
+        return _Ceiling(int(self.options["rows"]))
+
+
+def _one_batch(rows: int) -> pa.RecordBatch:
+    topic, payload = readings(1, 1)[0]
+    values: dict[str, Any] = {"topic": topic.decode(), "payload": payload, "collector": "bench", "spool": "0" * 32}
+    arrays = []
+    for field in ARROW_SCHEMA:
+        if field.name in values:
+            arrays.append(pa.repeat(pa.scalar(values[field.name], field.type), rows))
+        else:
+            arrays.append(pa.array(np.ones(rows, dtype=np.int64)).cast(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+
+
+def read_rows(lab: Lab, spark: SparkSession, scale: Scale, with_peers: bool) -> Iterator[Row]:
+    """Spark reads the spool and drops the rows; the ceiling, and what one would do without a source, likewise."""
+    messages = readings(scale.read, _DEVICES)
+    spool = lab.new_folder("spool")
+    fill(spool, messages)
+    spark.dataSource.register(CeilingSource)
+
+    def rate(frame: DataFrame) -> float:
+        begun = time.perf_counter()
+        frame.write.format("noop").mode("overwrite").save()
+        return scale.read / (time.perf_counter() - begun)
+
+    def ours() -> float:
+        options = {"path": str(spool), "minPartitions": str(_PARTITIONS)}
+        return rate(spark.read.format("mqtt").options(**options).load())
+
+    contenders: dict[str, Measure] = {
+        "ours": ours,
+        CEILING: lambda: rate(spark.read.format("bench_ceiling").option("rows", scale.read).load()),
+    }
+    if with_peers and scale.with_text and mosquitto_sub():
+        text = _written_by_mosquitto_sub(lab, messages)
+        contenders[TEXT_SOURCE] = lambda: rate(spark.read.text(str(text)))
+    medians = in_turn(contenders, scale.repetitions)
+    for peer in contenders:
+        if peer != "ours":
+            yield row(READ, medians["ours"], medians[peer], peer)
+
+
+def _written_by_mosquitto_sub(lab: Lab, messages: list[tuple[bytes, bytes]]) -> Path:
+    port, path = lab.broker(), lab.new_folder("text") / "messages"
+    program = mosquitto_sub()
+    assert program is not None
+    command = [program, "-p", str(port), "-q", "1", "-t", "fleet/+/telemetry", "-F", "%t %p", "-C", str(len(messages))]
+    with path.open("wb") as output, subprocess.Popen(command, stdout=output) as process:
+        publisher = Publisher(port)
+        time.sleep(0.5)  # it tells nobody when it is subscribed
+        publisher.blast(packets(messages))
+        publisher.close()
+        process.wait(120)
+    return path
+
+
+# Deduplication
+
+
+class _NothingSeen(Seen):
+    """Takes every reading for new, and keeps nothing."""
+
+    def take(self, readings: pa.Table) -> Filtered:
+        boots, rows = Seen()._boots_of(readings), np.arange(readings.num_rows)
+        return Filtered(rows, boots, firsts=rows)
+
+
+class _WithoutProgress:
+    def save(self, batch_id: int, seen: Seen) -> None:
+        """Nothing to keep."""
+
+    def remove_before(self, batch_id: int) -> None:
+        """Nothing was kept."""
+
+
+class _Plain(BatchWriter):
+    """The local write path without deduplication."""
+
+    def __init__(self, tables: Path, state: Path) -> None:
+        super().__init__(tables, state)
+        self._progress = _WithoutProgress()  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _seen_before(self, batch_id: int, own: pa.Table) -> Seen:
+        return _NothingSeen()
+
+
+def _run_plain(messages: DataFrame, job: Job) -> list[dict[str, Any]]:
+    """The cluster's tasks without deduplication."""
+    import json
+
+    def receive(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        yield from cluster_tasks.receive(job, TaskContext.get().partitionId(), batches)  # pyright: ignore
+
+    def keep_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        cluster_tasks._seen_before = lambda *_: (_WithoutProgress(), _NothingSeen())  # pyright: ignore
+        yield from cluster_tasks.deduplicate(job, TaskContext.get().partitionId(), batches)  # pyright: ignore
+
+    received = messages.select(*MESSAGE_COLUMNS).mapInArrow(receive, SHUFFLE_COLUMNS)
+    done = received.repartitionById(job.buckets, "bucket").mapInArrow(keep_all, REPORT_COLUMNS)
+    return [json.loads(row.report) for row in done.collect()]
+
+
+def dedup_rows(lab: Lab, spark: SparkSession, scale: Scale) -> Iterator[Row]:
+    """Silver with and without deduplication, by both write paths; and what a reading costs with more devices."""
+    rates: dict[int, float] = {}
+    for devices in scale.devices:
+        spool = lab.new_folder("spool")
+        fill(spool, readings(scale.batch * scale.batches, devices))
+        writers: dict[str, Callable[[Path, Path], Any]] = {LOCAL: BatchWriter, f"{LOCAL} plain": _Plain}
+        if scale.with_cluster and devices != scale.devices[0]:
+            writers[CLUSTER] = lambda tables, state: ClusterWriter(tables, state, buckets=_BUCKETS)
+            writers[f"{CLUSTER} plain"] = lambda tables, state: ClusterWriter(
+                tables, state, buckets=_BUCKETS, run=_run_plain
+            )
+        contenders = {
+            name: lambda make=make, spool=spool: _silver(lab, spark, spool, scale, make)
+            for name, make in writers.items()
+        }
+        medians = in_turn(contenders, scale.repetitions)
+        rates[devices] = medians[LOCAL]
+        for path in (LOCAL, CLUSTER):
+            if path in medians:
+                case = DEDUP.format(devices=devices, path=path)
+                yield row(case, medians[path], medians[f"{path} plain"], WITHOUT)
+    fewest = scale.devices[0]
+    for devices in scale.devices[1:]:
+        peer = FEW_DEVICES if fewest == 1000 else f"{fewest:,} devices"
+        yield row(COST.format(devices=devices), 1e6 / rates[devices], 1e6 / rates[fewest], peer)
+
+
+def _silver(lab: Lab, spark: SparkSession, spool: Path, scale: Scale, make: Callable[[Path, Path], Any]) -> float:
+    """Readings a second into new tables: of all micro-batches but the first, which meets cold code and no state."""
+    folder = lab.new_folder("silver")
+    writer = make(folder / "tables", folder / "state")
+    frame = spark.readStream.format("mqtt").options(path=str(spool), maxOffsetsPerTrigger=str(scale.batch)).load()
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        chosen = batch.select(*MESSAGE_COLUMNS)
+        writer.write(chosen.toArrow() if isinstance(writer, BatchWriter) else chosen, batch_id, "bench")
+
+    query = (
+        frame.writeStream.foreachBatch(write)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    batches = [one for one in query.recentProgress if one["numInputRows"]]
+    warm = batches[1:] or batches
+    return sum(one["numInputRows"] for one in warm) * 1000 / sum(one["durationMs"]["triggerExecution"] for one in warm)
