@@ -4,7 +4,7 @@ PY := $(VENV)/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types bench-client bench-broker prove-client prove-flash prove-broker fuzz clean
+.PHONY: help setup demo test lint types bench-client bench-broker bench-ingest prove-client prove-flash prove-firmware prove-broker prove-ingest fuzz clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,7 +19,7 @@ demo: setup ## Boards, devices, broker, collector and Spark on this machine, and
 	@$(VENV)/bin/umqtt demo $(ARGS)
 
 test: setup lint types ## Lint, types and every test
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: setup ## ruff
 	@$(VENV)/bin/ruff check --quiet .
@@ -33,14 +33,24 @@ bench-client: setup ## The client against its figures and its peers (ARGS="--qui
 bench-broker: setup ## The broker against its figures and its peers (ARGS="--quick --json --peers DIR")
 	@$(PY) host_tests/bench/broker.py $(ARGS)
 
+bench-ingest: setup ## The ingestion against its figures and its peers (ARGS="--quick --json --peers DIR")
+	@$(PY) host_tests/bench/ingest.py $(ARGS)
+
 prove-client: setup ## Every law of the client in full: every cut, split and order
 	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest -q host_tests/laws host_tests/fuzz host_tests/bundle $(ARGS)
 
 prove-flash: setup ## The flash store: a million power cuts, 200 kills, wear (ARGS="--quick --json --seed N")
 	@$(PY) host_tests/flash/prove.py $(ARGS)
 
+prove-firmware: setup ## The firmware: every power cut of updates and commands, 24 hours of virtual time
+	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest -q host_tests/unit/test_app_update.py host_tests/unit/test_app_commands_power.py \
+	    host_tests/laws/test_app_day.py host_tests/end_to_end/test_firmware_updates.py host_tests/bundle/test_app_bundle.py $(ARGS)
+
 prove-broker: setup ## The broker killed 50 times under load, counted; a traced run (ARGS="--quick --json --seed N")
 	@$(PY) host_tests/broker/prove.py $(ARGS)
+
+prove-ingest: setup ## The way into the tables killed 50 times under load, counted; a traced run (ARGS="--quick --json --seed N")
+	@$(PY) host_tests/spark/prove.py $(ARGS)
 
 fuzz: setup ## The packet path with atheris, which is installed for it (ARGS="--minutes M --corpus DIR")
 	@$(PY) -m pip install --disable-pip-version-check --quiet "atheris>=2.3"
