@@ -20,6 +20,11 @@ def fill(port: int, count: int) -> None:
         keeper.connect(b"keeper", clean_session=False)
         keeper.subscribe(b"kept/#", 1)
         keeper.disconnect()
+    publish(port, count)
+
+
+def publish(port: int, count: int) -> None:
+    """Add `count` messages to the session of `fill()`, which is away, and replace the retained one."""
     with Peer(port) as publisher:
         publisher.connect(b"publisher")
         for number in range(count):
@@ -116,7 +121,7 @@ def test_a_link_to_the_store_is_the_store(tmp_path: Path, store: str) -> None:
     link.symlink_to("../broker.db")
     backups.backup(str(link), copy)
     with BrokerThread(BrokerConfig(port=0, store=store)) as broker:
-        fill(broker.port, 1)
+        publish(broker.port, 1)
         assert backups.info(str(link)) == backups.info(store)
         with pytest.raises(StoreError, match="another broker"):
             backups.restore(copy, str(link))
