@@ -11,7 +11,7 @@ CONNECT = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x0a\x00\x01c"
 
 @pytest.fixture
 def client(peer: ScriptedPeer):
-    with socket.create_connection((peer.host, peer.port), timeout=10) as sock:
+    with socket.create_connection((peer.host, peer.port), timeout=30) as sock:
         yield sock
 
 
@@ -101,3 +101,6 @@ def test_refused_after_refuse(peer: ScriptedPeer):
     peer.refuse()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((peer.host, peer.port))
+    # Nobody else on this machine gets the port as long as the peer is there.
+    with pytest.raises(OSError, match="in use"), socket.socket() as stranger:
+        stranger.bind((peer.host, peer.port))

@@ -5,6 +5,7 @@ For tests:
     flash        a power-cut NOR flash under a real littlefs, for sweeps over every flash operation
     peer, wire   a scripted MQTT peer that says byte for byte what a broker does, and its strict decoder
     proxy        a TCP proxy with faults: cut, blackhole, stall, refuse, delay, dribble, split
+    ports        a port that is refused, and taken by nobody else meanwhile
     board        virtual boards: real MicroPython with its own littlefs flash, driven by plain mpremote
     plugin       the pytest plugin: runs folders of tests on both interpreters, offers the fixtures
     interpreter  finds the real MicroPython of this machine

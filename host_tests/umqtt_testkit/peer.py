@@ -35,6 +35,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
+from .ports import bound
 from .wire import PINGRESP, Packet, Type, WireError, acknowledgement, connack, decode, suback
 
 _DRIVE_EVERY_S = 0.001
@@ -77,6 +78,7 @@ class ScriptedPeer:
     def refuse(self) -> None:
         """From now on connections are refused, as by a machine without a broker. Open links stay."""
         self._listener.close()
+        self._listener = bound(self.host, self.port)
 
     def run(self, script: Callable[[ScriptedPeer], None]) -> None:
         """Play `script` in a thread; `join` (or leaving the `with` block) waits for its end."""

@@ -21,11 +21,13 @@ import asyncio
 import dataclasses
 import json
 import random
+import socket
 import sys
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Self, TypeVar
 
+from .ports import bound
 from .relay import Counters, Direction, Faults, Relay
 
 _Result = TypeVar("_Result")
@@ -90,12 +92,13 @@ class FaultProxy:
         self._changed = threading.Condition()
         self._next_cuts: list[tuple[int, Direction, bool]] = []
         self._server: asyncio.Server | None = None
+        self._held: socket.socket | None = None  # has the port while nobody listens there
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault proxy", daemon=True)
         self._thread.start()
         self.host, self.port = host, port
         try:
-            self._run(self._listen())
+            self._run(self._listen(bound(host, port)))
         except OSError as error:
             self._stop_loop()
             raise ProxyError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
@@ -177,6 +180,8 @@ class FaultProxy:
         async def shut() -> None:
             if self._server is not None:
                 self._server.close()
+            if self._held is not None:
+                self._held.close()
             for relay in self._open():
                 relay.close(reset=False)
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
@@ -214,17 +219,22 @@ class FaultProxy:
     def _open(self) -> list[Relay]:
         return list(self._relays)
 
-    async def _listen(self) -> None:
-        server = await self._loop.create_server(self._accept, self.host, self.port, backlog=1024)
-        self._server = server
-        self.host, self.port = server.sockets[0].getsockname()[:2]
+    async def _listen(self, held: socket.socket) -> None:
+        try:
+            self._server = await self._loop.create_server(self._accept, sock=held, backlog=1024)
+        except OSError:
+            held.close()
+            raise
+        self.host, self.port = held.getsockname()[:2]
 
     async def _refuse(self, on: bool) -> None:
         if on and self._server is not None:
             self._server.close()
             self._server = None
-        elif not on and self._server is None:
-            await self._listen()
+            self._held = bound(self.host, self.port)
+        elif not on and self._held is not None:
+            held, self._held = self._held, None
+            await self._listen(held)
 
     def _accept(self) -> asyncio.Protocol:
         relay = Relay(self._faults, self._counters, self._upstream, self._relays.discard)
