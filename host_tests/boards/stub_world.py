@@ -19,6 +19,8 @@ _START = f"""
 import json, sys
 sys.path[:] = [{str(DEVICE_FILES)!r}]
 import board_boot
+sys.path.append({str(DEVICE_FILES.parents[1])!r})
+from umqtt_testkit.portable import FakeClock
 _virtual = board_boot.load_stubs({str(DEVICE_FILES)!r}, None)
 def world(**hooks):
     with _virtual._host.open("/hooks.json", "w") as file:
@@ -37,7 +39,7 @@ def answers(program: str, board: str = "UNIX", **hooks: object) -> list[Any]:
     """What the program shows, by `show(value)` of a Python literal.
 
     `fails(f, …)` gives what f raises as (name, *arguments), or what it returns; `world(…)` sets other hooks from there
-    on, so that one interpreter answers many questions.
+    on, so that one interpreter answers many questions. A stub module whose `time` is made a FakeClock() lives by that.
     """
     try:
         command = micropython_command("1M")
@@ -50,7 +52,7 @@ def answers(program: str, board: str = "UNIX", **hooks: object) -> list[Any]:
             [*command, "-c", _START + program],
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=60,
             env=environment,
             check=False,
         )

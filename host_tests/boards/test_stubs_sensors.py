@@ -63,12 +63,13 @@ def test_a_thermometer_says_85_until_its_conversion_is_done():
     early, converting, done, late = answers(
         DS18B20
         + """
+onewire.time = clock = FakeClock()
 rom = bus.scan()[0]
 show(bus.read_temp(rom))
 bus.convert_temp()
+clock.advance(749)
 show((bus.ow.readbit(), bus.read_temp(rom)))
-while not bus.ow.readbit():
-    time.sleep_ms(5)
+clock.advance(1)
 show(bus.ow.readbit())
 show(bus.read_temp(rom))
 """,
@@ -81,7 +82,13 @@ def test_every_sixteenth_of_a_degree_comes_through_the_scratchpad():
     print("seed", SEED)
     wanted = [-55.0, -0.0625, 0.0, 0.0625, 125.0] + [random.Random(SEED).randrange(-880, 2000) / 16 for _ in range(40)]
     found = answers(
-        DS18B20 + "bus.convert_temp()\ntime.sleep_ms(760)\nshow([bus.read_temp(rom) for rom in bus.scan()])",
+        DS18B20
+        + """
+onewire.time = clock = FakeClock()
+bus.convert_temp()
+clock.advance(750)
+show([bus.read_temp(rom) for rom in bus.scan()])
+""",
         ds18b20={"4": wanted},
     )
     assert found == [wanted]

@@ -16,13 +16,18 @@ _host = os.VfsPosix(os.getenv("UMQTT_BOARD_FOLDER") or "/nonexistent")
 _control = None
 
 
-def hook(name, default=None):
-    """The hook's value, or default when it is not set."""
+def hooks():
+    """All hooks, of one moment."""
     try:
         with _host.open("/hooks.json", "r") as file:
-            return json.load(file).get(name, default)
+            return json.load(file)
     except OSError:
-        return default  # no hooks were set
+        return {}  # none were set
+
+
+def hook(name, default=None):
+    """The hook's value, or default when it is not set."""
+    return hooks().get(name, default)
 
 
 def hook_at(name, number, default=None):

@@ -11,7 +11,7 @@ Constants, return values and errors are those of the port that is played (esp32'
 import errno
 import time
 
-from _virtual import IS_RP2, PLATFORM, hook
+from _virtual import IS_RP2, PLATFORM, hook, hooks
 
 STA_IF = 0
 AP_IF = 1
@@ -153,8 +153,10 @@ class WLAN:
             return STAT_IDLE
         if time.ticks_diff(self._joined_at, time.ticks_ms()) > 0:
             return STAT_CONNECTING
-        networks = hook("networks")
-        if hook("wifi") is False or (networks is not None and self._ssid not in networks):
+        # Looked at once: a test that changes it meanwhile has made no world that is half of each.
+        world = hooks()
+        networks = world.get("networks")
+        if world.get("wifi") is False or (networks is not None and self._ssid not in networks):
             return STAT_NO_AP_FOUND
         if networks is not None and networks[self._ssid] != (self._key or ""):
             return STAT_WRONG_PASSWORD
