@@ -76,7 +76,7 @@ class VirtualBoard:
         self.image = Path(image).resolve()
         self.geometry = GEOMETRIES[geometry] if geometry else model.geometry
         played = board_environment(model)
-        size = heap_bytes(heap) + _heap_of_stubs(model)
+        size = heap_bytes(heap) + _heap_of_stubs(model, tuple(micropython_command(_TOOL_HEAP)))
         command = micropython_command(str(size), guard="terminal")
         self._locked = _locked(self.image, _BLOCK_SIZE * self.geometry.block_count)
         self._folder = Path(tempfile.mkdtemp(prefix="umqtt-board-"))
@@ -196,7 +196,7 @@ class VirtualBoard:
 
     # Console
 
-    def wait_for(self, text: str, timeout: float = 10.0) -> str:
+    def wait_for(self, text: str, timeout: float = 30.0) -> str:
         """Wait until `text` appears on the console after what the last wait_for() found; returns the output
         up to its end. Raises BoardError with the last output when it does not come in `timeout` seconds."""
         return self._process.wait_for(text, timeout)
@@ -226,6 +226,8 @@ class VirtualBoard:
         if self._link is not None and self._link.is_symlink():
             self._link.unlink()
         shutil.rmtree(self._folder, ignore_errors=True)
+        # By name: a process that another thread starts at this moment has the file open too, until it runs its program.
+        fcntl.flock(self._locked, fcntl.LOCK_UN)
         self._locked.close()
 
     def __enter__(self) -> Self:
@@ -260,10 +262,10 @@ def _locked(image: Path, size: int) -> IO[bytes]:
 
 
 @functools.cache
-def _heap_of_stubs(model: Model) -> int:
+def _heap_of_stubs(model: Model, command: tuple[str, ...]) -> int:
     """Bytes of heap that making a process a board takes, stub modules above all: on a board all that is in ROM."""
     done = subprocess.run(
-        [*micropython_command(_TOOL_HEAP), str(DEVICE_FILES / "stubs_heap.py"), str(DEVICE_FILES)],
+        [*command, str(DEVICE_FILES / "stubs_heap.py"), str(DEVICE_FILES)],
         capture_output=True,
         text=True,
         timeout=_TOOL_TIMEOUT_S,

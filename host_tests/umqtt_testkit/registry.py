@@ -7,7 +7,8 @@ for temporary files), which only its owner may enter:
 
 The process that is the board holds a lock (flock) on its file as long as it lives, so the entry of a board that was
 killed is known to be stale: its pseudo terminal may be somebody else's by now. `python -m umqtt_testkit.board` and
-registered() write entries, `umqtt devices` and every command's --device read them.
+registered() write entries, `umqtt devices` and every command's --device read them. Who does either holds the lock of
+the file .lock meanwhile: an entry that is being made is neither taken for stale nor found occupied by a reader.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _NAME_CHARACTERS = "-_.:"
+_LOCK = ".lock"
 
 
 class RegistryError(Exception):
@@ -53,12 +55,9 @@ def entries() -> list[Entry]:
     if not where.exists():
         return []
     _check_ours(where)
-    found = []
-    for file in sorted(where.iterdir()):
-        entry = _read(file)
-        if entry is not None:
-            found.append(entry)
-    return found
+    with _locked(where):
+        found = [_read(file) for file in sorted(where.iterdir()) if file.name != _LOCK]
+    return [entry for entry in found if entry is not None]
 
 
 @contextlib.contextmanager
@@ -70,18 +69,39 @@ def registered(name: str, port: str, *, board: str = "UNIX", image: str = "") ->
     where.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check_ours(where)
     path = where / name
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
+    with _locked(where):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            os.close(descriptor)
             raise RegistryError(f"a virtual board named '{name}' runs already - give this one another name") from None
         os.ftruncate(descriptor, 0)
         os.write(descriptor, json.dumps({"port": port, "board": board, "image": image}).encode())
+    try:
         yield
-        path.unlink(missing_ok=True)
     finally:
-        os.close(descriptor)
+        # The folder is the system's, which may have removed it.
+        with contextlib.suppress(FileNotFoundError), _locked(where):
+            path.unlink(missing_ok=True)
+        _let_go(descriptor)
+
+
+@contextlib.contextmanager
+def _locked(where: Path) -> Iterator[None]:
+    # Waits for whoever has it, which is for no longer than it takes to read or write a few lines.
+    descriptor = os.open(where / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        _let_go(descriptor)
+
+
+def _let_go(descriptor: int) -> None:
+    # By name: a process that another thread starts at this moment has the file open too, until it runs its program.
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 def _check_ours(where: Path) -> None:
@@ -95,14 +115,13 @@ def _read(file: Path) -> Entry | None:
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
-        return None  # removed meanwhile
+        return None  # removed by hand
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return _parse(file.name, os.read(descriptor, 4096))
     else:
-        # Nobody holds it: its board is dead. A new one of this name that has opened the file but not locked it yet
-        # would lose its entry here, for this instant lasts a microsecond, and it can be started again.
+        # Nobody holds it: its board is dead.
         file.unlink(missing_ok=True)
         return None
     finally:
@@ -114,4 +133,4 @@ def _parse(name: str, text: bytes) -> Entry | None:
         values = json.loads(text)
         return Entry(name, values["port"], values["board"], values["image"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return None  # being written at this moment, or by another program
+        return None  # by another program
