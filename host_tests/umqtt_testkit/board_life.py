@@ -27,6 +27,9 @@ _LOCKED_FOR_S = 0.2
 _POWER_ON, _HARD_RESET, _WATCHDOG_RESET, _DEEP_SLEEP_RESET, _SOFT_RESET = 1, 2, 3, 4, 5
 # The stub tells of a feeding only after an eighth of the timeout.
 _WATCHDOG_GRACE = 9 / 8
+# How often it is looked whether the watchdog bites, in its time. However late a look is, it counts for two
+# at most: a machine that stood still has held up the board too, which is no fault of its program.
+_WATCHDOG_LOOKS = 16
 # An interpreter that fails at once, again and again, is broken; it must not be started for ever.
 _MOST_FAILURES = 5
 _FAILURE_WITHIN_S = 2.0
@@ -73,7 +76,7 @@ class BoardProcess:
         self._sleep_s: float | None = 0.0
         self._rtc_hex = self._clock_ns = ""
         self._hard_cause = _POWER_ON  # what ended the last life that a soft reset did not end
-        self._watchdog_s = self._fed_at = 0.0
+        self._watchdog_s = self._hungry_s = self._looked_at = 0.0
         self._timers: dict[str, Timer] = {}
         self._raw_repl = self._raw_repl_wanted = self._interrupted = False
         self._tail = self._typed = b""
@@ -288,10 +291,10 @@ class BoardProcess:
             self._up = True
             self._type_on()
         elif name == "feed":
-            self._fed_at = time.monotonic()
+            self._hungry_s = 0.0
         elif name == "wdt":
-            self._watchdog_s, self._fed_at = int(value) / 1000 * _WATCHDOG_GRACE, time.monotonic()
-            self._watch_feeding()
+            self._watchdog_s, self._hungry_s = int(value) / 1000 * _WATCHDOG_GRACE, 0.0
+            self._look_later()
         elif name == "rtc":
             self._rtc_hex = value
         elif name == "clock":
@@ -304,15 +307,22 @@ class BoardProcess:
             self._end_ordered, self._next_cause = True, _DEEP_SLEEP_RESET
             self._sleep_s = None if int(value) < 0 else int(value) / 1000
 
-    def _watch_feeding(self) -> None:
+    def _look_later(self) -> None:
         if "watchdog" in self._timers:
             self._timers.pop("watchdog").cancel()
-        hungry_s = time.monotonic() - self._fed_at
-        if hungry_s >= self._watchdog_s:
+        self._looked_at = time.monotonic()
+        self._timers["watchdog"] = self._switchboard.later(self._watchdog_s / _WATCHDOG_LOOKS, self._watch_feeding)
+
+    def _watch_feeding(self) -> None:
+        passed_s = min(time.monotonic() - self._looked_at, 2 * self._watchdog_s / _WATCHDOG_LOOKS)
+        self._hungry_s += passed_s
+        self._look_later()
+        look = self._timers["watchdog"]
+        # A feeding may lie there unheard.
+        self._hear_reports()
+        if self._timers.get("watchdog") is look and self._hungry_s >= self._watchdog_s:
             self._end_ordered, self._next_cause = True, _WATCHDOG_RESET
             self._life_ended()
-            return
-        self._timers["watchdog"] = self._switchboard.later(self._watchdog_s - hungry_s, self._watch_feeding)
 
     # The console
 

@@ -268,6 +268,9 @@ class Timer:
             if run != self._run:
                 return
             if callback is not None:
-                micropython.schedule(callback, self)
+                try:
+                    micropython.schedule(callback, self)
+                except RuntimeError:
+                    pass  # too many wait already: a port's interrupt loses this tick too
             if mode == self.ONE_SHOT:
                 return
