@@ -98,7 +98,7 @@ def test_every_witnessed_reading_arrives_also_over_power_cuts_before_any_acknowl
     for life in (1, 2):
         board.start()
         link, _ = connect(peer)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 30
         while len(witnessed()) < 3 * life and time.monotonic() < deadline:
             assert link.receive() is not None  # and no PUBACK
         board.kill()

@@ -18,7 +18,7 @@ from umqtt_testkit.peer import Link, ScriptedPeer
 from umqtt_testkit.wire import Type
 
 MakeBoard = Callable[..., VirtualBoard]
-_PATIENCE_S = 20
+_PATIENCE_S = 60
 _BEFORE_UNIX = 2_208_988_800
 
 
@@ -213,7 +213,7 @@ def test_what_a_full_outbox_drops_is_announced_also_after_a_power_cut(
     board.hooks(wifi=False)
     prepare(board, peer, wifi=["cellar"], outbox=8, interval_ms=20)
     board.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + _PATIENCE_S
     while not witness.exists() or witness.read_bytes().count(b"\n") < 40:
         assert time.monotonic() < deadline, board.output
         time.sleep(0.02)

@@ -34,7 +34,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VirtualBoard]:
 
 def mpremote(port: str, *arguments: str, expect: int = 0) -> str:
     command = [sys.executable, "-m", "mpremote", "connect", port, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == expect, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -133,10 +133,11 @@ def test_mip_installs_from_a_package_json(board: VirtualBoard, tmp_path: Path):
 def test_the_command_line_board_is_reached_by_its_link(tmp_path: Path):
     link = tmp_path / "ttyBoard"
     command = [sys.executable, "-m", "umqtt_testkit.board", str(tmp_path / "new.img"), str(link)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout
         assert process.stdout.readline() == f"board at {link}\n"
         assert mpremote(str(link), "exec", "print(6 * 7)") == "42\n"
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(30) == 0
     assert not link.is_symlink()

@@ -31,7 +31,7 @@ from .portable import Skip
 
 _RECORD = b"\x1e"
 _MOST_OUTPUT = 256 * 1024
-_DEFAULT_TIMEOUT_S = 60.0
+_DEFAULT_TIMEOUT_S = 100.0
 _RUNNER = DEVICE_FILES / "both_runner.py"
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+).*\n', re.MULTILINE)
 

@@ -52,7 +52,7 @@ class ScriptedPeer:
     test). timeout_s: longest wait of every step.
     """
 
-    def __init__(self, *, timeout_s: float = 10.0) -> None:
+    def __init__(self, *, timeout_s: float = 30.0) -> None:
         self.drive: Callable[[], object] | None = None
         self.timeout_s = timeout_s
         self._listener = socket.create_server(("127.0.0.1", 0))

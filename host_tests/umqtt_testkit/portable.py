@@ -2,7 +2,7 @@
 
 A portable test file holds plain functions `test_*()` without arguments and imports neither pytest nor
 anything that only one interpreter has. Two module variables are understood: `HEAP = "512K"` (heap of the
-MicroPython that runs the file) and `TIMEOUT_S = 60` (seconds before a silent MicroPython is taken for hung).
+MicroPython that runs the file) and `TIMEOUT_S = 100` (seconds before a silent MicroPython is taken for hung).
 """
 
 TICKS_PERIOD = 1 << 30  # ticks_ms() of a 32-bit board wraps here

@@ -164,7 +164,7 @@ class FaultProxy:
     def counters(self) -> Counters:
         return self.call(lambda: dataclasses.replace(self._counters))
 
-    def wait_accepted(self, total: int, timeout_s: float = 10.0) -> None:
+    def wait_accepted(self, total: int, timeout_s: float = 30.0) -> None:
         """Wait until `total` connections were accepted since the start. Raises ProxyError when they do not
         come.
         """
