@@ -226,9 +226,11 @@ class VirtualBoard:
         if self._link is not None and self._link.is_symlink():
             self._link.unlink()
         shutil.rmtree(self._folder, ignore_errors=True)
-        # By name: a process that another thread starts at this moment has the file open too, until it runs its program.
-        fcntl.flock(self._locked, fcntl.LOCK_UN)
-        self._locked.close()
+        if not self._locked.closed:
+            # Unlocked by name: a process that another thread starts at this moment has the file open too, until it runs
+            # its program.
+            fcntl.flock(self._locked, fcntl.LOCK_UN)
+            self._locked.close()
 
     def __enter__(self) -> Self:
         return self
