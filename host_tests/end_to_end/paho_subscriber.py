@@ -14,12 +14,14 @@ WITHIN_S = 30.0
 
 
 class Subscriber:
-    """records: telemetry; others: (leaf of the topic, payload) of what else came; all parsed, in order of arrival."""
+    """What came so far, parsed, in order of arrival; each property is a copy of one moment, for more comes all the time.
+
+    records: telemetry; received: how often each reading came; others: (leaf of the topic, payload) of what else came.
+    """
 
     def __init__(self, port: int) -> None:
-        self.received: Counter[ReadingId] = Counter()
-        self.records: list[dict] = []
-        self.others: list[tuple[str, dict]] = []
+        self._records: list[dict] = []
+        self._others: list[tuple[str, dict]] = []
         self.changed = threading.Condition()
         self._subscribed = threading.Event()
         self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, "witness-of-the-test")
@@ -29,6 +31,20 @@ class Subscriber:
         self._client.loop_start()
         self._client.subscribe([(f"fleet/+/{leaf}", 1) for leaf in ("telemetry", "status", "reply", "log")])
         assert self._subscribed.wait(WITHIN_S)
+
+    @property
+    def records(self) -> list[dict]:
+        with self.changed:
+            return list(self._records)
+
+    @property
+    def received(self) -> Counter[ReadingId]:
+        return Counter(ReadingId(record["id"], record["boot"], record["seq"]) for record in self.records)
+
+    @property
+    def others(self) -> list[tuple[str, dict]]:
+        with self.changed:
+            return list(self._others)
 
     def payloads(self, leaf: str) -> list[dict]:
         """What came on the topics fleet/{device_id}/{leaf}."""
@@ -50,8 +66,7 @@ class Subscriber:
         leaf = message.topic.rpartition("/")[2]
         with self.changed:
             if leaf != "telemetry":
-                self.others.append((leaf, record))
+                self._others.append((leaf, record))
             else:
-                self.records.append(record)
-                self.received[ReadingId(record["id"], record["boot"], record["seq"])] += 1
+                self._records.append(record)
             self.changed.notify_all()

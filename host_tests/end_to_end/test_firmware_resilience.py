@@ -100,7 +100,10 @@ def test_reboot_happens_once_though_it_is_sent_again_and_again(board: VirtualBoa
     assert board.lives == 2
     board.kill()
     board.start()
-    assert _command(subscriber, "2", "ping")["result"]["boot"] == subscriber.records[-1]["boot"]
+    boot = _command(subscriber, "2", "ping")["result"]["boot"]
+    assert boot not in (before, reply["result"]["boot"])
+    # The command was there before its first reading.
+    assert subscriber.wait_for(lambda: subscriber.records[-1]["boot"] == boot)
     subscriber.publish(f"fleet/{_ID}/cmd", '{"id": "1", "cmd": "reboot"}')
     assert _command(subscriber, "3", "ping")["ok"]
     assert board.lives == 1
