@@ -20,7 +20,7 @@ from umqtt_kit.strict_json import loads
 
 #: What a device takes of a command, its id and name included: _MAX_COMMAND_BYTES of firmware/app/commands.py.
 MOST_BYTES = 900
-_SENT_WITHIN_S = 10.0
+_SENT_WITHIN_S = 30.0
 _STATUS_WITHIN_S = 1.0
 
 
@@ -37,13 +37,18 @@ class Remote:
     """Connected, and subscribed to the replies and the status of one device, within the context.
 
     status: the last that it said, {} for none. also: further topics of the device, by the words after its id, to what
-    takes their payloads. Raises KitError (exit code 4).
+    takes their payloads. on_asleep(): it has said for the first time that it sleeps. Raises KitError (exit code 4).
     """
 
     def __init__(
-        self, access: Access, device_id: str, also: Mapping[str, Callable[[bytes], object]] | None = None
+        self,
+        access: Access,
+        device_id: str,
+        also: Mapping[str, Callable[[bytes], object]] | None = None,
+        on_asleep: Callable[[], object] | None = None,
     ) -> None:
         self.device_id = device_id
+        self._on_asleep = on_asleep
         self.status: dict[str, Any] = {}
         self._replies: dict[str, dict[str, Any]] = {}
         self._where = access.where
@@ -54,7 +59,8 @@ class Remote:
         self.link.__enter__()
         try:
             self.link.subscribe(self.topic("status"), self.topic("reply"), *self._also)
-            # It is retained, so it comes at once where there is one; a broker may send it after its SUBACKs.
+            # It is retained, so it comes at once where there is one; a broker may send it after its SUBACKs, and a busy
+            # one later than anybody would wait for.
             self.link.wait_for(lambda: bool(self.status), _STATUS_WITHIN_S)
         except BaseException:
             self.link.close(0)
@@ -125,6 +131,9 @@ class Remote:
             return
         if topic.endswith("/status"):
             self.status = found
+            if self.asleep and self._on_asleep:
+                on_asleep, self._on_asleep = self._on_asleep, None
+                on_asleep()
         else:
             self._replies[str(found.get("id"))] = found
 

@@ -71,9 +71,12 @@ def cmd(
     args = _args(command, arguments)
     command_id = command_id or new_id()
     encoded(command, args, command_id)  # refused before anything is connected
-    with Remote(access, device) as remote:
-        if wait and remote.asleep:
+
+    def asleep() -> None:
+        if wait:
             say(f"{device} sleeps; it answers at its next wake")
+
+    with Remote(access, device, on_asleep=asleep) as remote:
         try:
             reply = remote.ask(command, args, None if wait else timeout, command_id)
         except NoReply as silence:
