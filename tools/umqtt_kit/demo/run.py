@@ -22,8 +22,10 @@ _SUBSCRIBED_WITHIN_S = 30.0
 _SPARK_WITHIN_S = 120.0
 _ONLINE_WITHIN_S = 60.0
 _DRAINED_WITHIN_S = 75.0
-# How long storing may stand still, with readings missing, until they are given up as lost.
-_STANDS_STILL_S = 10.0
+# How long nothing may move, with readings missing, until they are given up as lost: where all that the collector has
+# is in the tables, and where Spark is in the middle of what may be a long micro-batch.
+_NOTHING_COMES_S = 30.0
+_NOTHING_IS_STORED_S = 120.0
 _STOPS_WITHIN_S = 30.0
 # The longest the control link waits for something to arrive: the pulse of the progress display.
 _PULSE_MS = 100
@@ -148,10 +150,12 @@ class Demo:
         while not done():
             now = time.monotonic()
             progress = (self._status("collector").get("messages"), self._status("spark").get("messages"))
+            lag = self._status("spark").get("lag_bytes")
+            patience_s = _NOTHING_COMES_S if lag == 0 else _NOTHING_IS_STORED_S
             if progress != before:
                 before, moved = progress, now
-            elif now - moved > _STANDS_STILL_S:
-                say(f"nothing was stored for {_STANDS_STILL_S:g} s, and readings are missing — counting now")
+            elif now - moved > patience_s:
+                say(f"nothing was stored for {patience_s:g} s, and readings are missing — counting now")
                 return
             self._pulse()
 
