@@ -14,7 +14,7 @@ WITHIN_S = 30.0
 
 
 class Subscriber:
-    """What came so far, parsed, in order of arrival; each property is a copy of one moment, for more comes all the time.
+    """What came so far, parsed, in order of arrival; each property is a copy of one moment, for more comes on.
 
     records: telemetry; received: how often each reading came; others: (leaf of the topic, payload) of what else came.
     """
