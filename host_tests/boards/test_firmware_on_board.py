@@ -19,7 +19,14 @@ STORE = "state/mqtt"
 
 
 def prepare(board: VirtualBoard, peer: ScriptedPeer) -> None:
-    settings = {"device_id": "b1", "brokers": [peer.url], "interval_ms": INTERVAL_MS, "keep_alive": 60, "wifi": []}
+    settings = {
+        "device_id": "b1",
+        "brokers": [peer.url],
+        "interval_ms": INTERVAL_MS,
+        "outbox": 600,  # a test that a busy machine holds up must not cost a reading
+        "keep_alive": 60,
+        "wifi": [],
+    }
     board.install(
         {
             "": FIRMWARE,
