@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from umqtt_kit.__main__ import run
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
@@ -74,4 +75,4 @@ def broker(folder: Path, *lines: str) -> Iterator[int]:
             yield int(line.rpartition(":")[2])
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(PATIENCE)

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+
+# How long these tests wait, too.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "broker"))
+
 from cable import Cable
 from kit_command import Ended, Family, umqtt_command
+from patience import PATIENCE
 
 
 @pytest.fixture
 def umqtt(tmp_path: Path) -> Callable[..., Ended]:
     """umqtt("demo", "--help", env={…}) runs the command to its end in an empty folder."""
 
-    def run(*arguments: str, env: Mapping[str, str] | None = None, timeout_s: float = 60) -> Ended:
+    def run(*arguments: str, env: Mapping[str, str] | None = None, timeout_s: float = 2 * PATIENCE) -> Ended:
         ended = subprocess.run(
             umqtt_command(*arguments),
             capture_output=True,

@@ -12,8 +12,7 @@ import time
 from collections.abc import Iterator
 
 from kit_command import umqtt_command
-
-_WITHIN_S = 30
+from patience import PATIENCE
 
 
 class Following:
@@ -36,7 +35,7 @@ class Following:
 
     def until(self, wanted: str, *, times: int = 1) -> None:
         """Until this text (a regular expression) was printed so often, on either stream."""
-        deadline = time.monotonic() + _WITHIN_S
+        deadline = time.monotonic() + PATIENCE
         while len(re.findall(wanted, self.out + self.err)) < times:
             left = deadline - time.monotonic()
             ready = select.select(list(self._streams), [], [], max(left, 0))[0]
@@ -49,7 +48,7 @@ class Following:
     def interrupt(self) -> int:
         """Ctrl-C; returns the exit code."""
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(_WITHIN_S)
+        return self.process.wait(PATIENCE)
 
 
 @contextlib.contextmanager

@@ -16,14 +16,13 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from kit_command import umqtt_command
+from patience import PATIENCE
 from umqtt_broker.config import Tls
 from umqtt_broker.tls import make_context
 from umqtt_kit.__main__ import run
 from umqtt_kit.certs import Authority
 from umqtt_kit.errors import KitError
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
-
-PATIENCE = 20.0
 
 
 @pytest.fixture

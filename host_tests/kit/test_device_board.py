@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from umqtt_kit.device import Board, DeviceError, open_serial
 from umqtt_kit.device import board as board_module
 from umqtt_kit.device.board import TEMPORARY
@@ -215,7 +216,7 @@ def test_a_port_that_is_not_there_or_not_free_says_so(virtual: VirtualBoard):
             assert caught.value.exit_code == 3
             if sys.platform == "linux":
                 assert f"(pid {holder.pid})" in str(caught.value)
-        holder.communicate("\n", timeout=10)
+        holder.communicate("\n", timeout=PATIENCE)
 
 
 def test_a_port_of_others_names_the_group_to_join(tmp_path: Path):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from cable import Cable
+from patience import PATIENCE
 from umqtt_kit.device import Board, Configuration
 from umqtt_kit.device.configuration import check, read_configuration
 from umqtt_kit.provision.values import Change, target
@@ -253,7 +254,7 @@ def _typed(answers: list[tuple[str, str | None]]) -> tuple[str, int]:
                 shown += os.read(master, 4096).decode()
             except OSError:  # the terminal's last user has ended
                 break
-        code = process.wait(20)
+        code = process.wait(PATIENCE)
     os.close(master)
     return shown, code
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 from kit_command import umqtt_command
+from patience import PATIENCE
 
-_APPEARS_WITHIN_S = 60.0
-_GONE_WITHIN_S = 15.0
 # What shows that the demo has come to a step: a word in the command line of the process started there. The last one is
 # Spark's Java, which the demo did not start itself.
 _STEPS = ["umqtt_broker", "umqtt_kit fleet", "SparkSubmit"]
@@ -22,7 +21,7 @@ def _start(family, out: Path):
 
 
 def _wait_for_step(family, step: str) -> None:
-    alive = family.wait_until(lambda alive: any(step in process for process in alive), _APPEARS_WITHIN_S)
+    alive = family.wait_until(lambda alive: any(step in process for process in alive), 2 * PATIENCE)
     assert any(step in process for process in alive), alive
 
 
@@ -31,7 +30,7 @@ def test_ctrl_c_leaves_nothing_and_exits_with_130(family, tmp_path, step):
     demo = _start(family, tmp_path / "out")
     _wait_for_step(family, step)
     demo.send_signal(signal.SIGINT)
-    out, error = demo.communicate(timeout=_GONE_WITHIN_S)
+    out, error = demo.communicate(timeout=PATIENCE)
     assert demo.returncode == 130
     assert (out, error.strip()) == ("", "umqtt: interrupted")
     assert family.alive() == []
@@ -41,7 +40,7 @@ def test_sigterm_is_as_good_as_ctrl_c(family, tmp_path):
     demo = _start(family, tmp_path / "out")
     _wait_for_step(family, "umqtt_kit fleet")
     demo.terminate()
-    _, error = demo.communicate(timeout=_GONE_WITHIN_S)
+    _, error = demo.communicate(timeout=PATIENCE)
     assert demo.returncode == 128 + signal.SIGTERM
     assert error == "umqtt: terminated\n"
     assert family.alive() == []
@@ -52,8 +51,8 @@ def test_kill_9_of_the_demo_takes_everything_with_it(family, tmp_path):
     demo = _start(family, tmp_path / "out")
     _wait_for_step(family, "SparkSubmit")
     demo.kill()
-    demo.communicate(timeout=_GONE_WITHIN_S)
-    assert family.wait_until(lambda alive: not alive, _GONE_WITHIN_S) == []
+    demo.communicate(timeout=PATIENCE)
+    assert family.wait_until(lambda alive: not alive, PATIENCE) == []
 
 
 def test_a_part_that_dies_ends_the_demo_and_is_named(family, tmp_path):
@@ -61,7 +60,7 @@ def test_a_part_that_dies_ends_the_demo_and_is_named(family, tmp_path):
     _wait_for_step(family, "umqtt_kit fleet")
     broker = next(process for process in family.alive() if "umqtt_broker" in process)
     os.kill(int(broker.split()[0]), signal.SIGKILL)
-    _, error = demo.communicate(timeout=_APPEARS_WITHIN_S)
+    _, error = demo.communicate(timeout=2 * PATIENCE)
     assert demo.returncode == 1
     assert "broker was killed by SIGKILL" in error and str(tmp_path / "out" / "logs" / "broker.log") in error
     assert family.alive() == []

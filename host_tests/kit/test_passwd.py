@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pytest
 from kit_command import umqtt_command
+from patience import PATIENCE
 from umqtt_broker.passwords import PasswordFile
 from umqtt_kit.__main__ import run
-
-PATIENCE = 20.0
 
 
 def _passwd(folder: Path, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
