@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 import pytest
 from kit_command import umqtt_command
+from patience import PATIENCE
 from umqtt_kit import commands
 from umqtt_kit.__main__ import run
 from umqtt_kit.__main__ import umqtt as cli
@@ -229,12 +230,13 @@ def test_boards_alone_without_micropython_are_exit_code_6(umqtt):
 
 
 def test_a_fleet_that_reaches_no_broker_is_exit_code_4(umqtt):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # not listening, and nobody else's meanwhile
         port = closed.getsockname()[1]
-    ended = umqtt(
-        "fleet", "--devices", "2", "--interval-ms", "50", "--seconds", "0.3", "--drain-seconds", "0.3",
-        "--broker", f"mqtt://127.0.0.1:{port}",
-    )  # fmt: skip
+        ended = umqtt(
+            "fleet", "--devices", "2", "--interval-ms", "50", "--seconds", "0.3", "--drain-seconds", "0.3",
+            "--broker", f"mqtt://127.0.0.1:{port}",
+        )  # fmt: skip
     assert ended.code == 4
     assert f"127.0.0.1:{port}" in ended.only_error()
 
@@ -275,7 +277,8 @@ def _into(stdout: int, arguments: list[str], folder: Path, unbuffered: str) -> s
     """The command to its end, its results written to this descriptor."""
     command, pipe = umqtt_command(*arguments), subprocess.PIPE
     env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-    return subprocess.run(command, stdout=stdout, stderr=pipe, cwd=folder, env=env, text=True, timeout=60, check=False)
+    options = {"cwd": folder, "env": env, "text": True, "timeout": 2 * PATIENCE}
+    return subprocess.run(command, stdout=stdout, stderr=pipe, check=False, **options)
 
 
 def test_what_umqtt_does_not_know_is_its_own_defect_in_one_line(monkeypatch, capsys):
@@ -305,7 +308,7 @@ def test_the_commands_ready_line_is_the_brokers_own(family):
     # The command has become the broker: one process, which ends in order when told.
     assert len(family.alive()) == 1
     process.terminate()
-    process.communicate(timeout=20)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
 
 
