@@ -8,15 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 import paho.mqtt.client as paho
-
-_WITHIN_S = 10
+from patience import PATIENCE
 
 
 class PlayedDevice:
-    """answer(command) -> replies to publish. commands: what came, in order, by its persistent QoS 2 subscription."""
+    """answer(command) -> replies to publish. until(n): what came, in order, by its persistent QoS 2
+    subscription, once there were n."""
 
     def __init__(self, port: int, device_id: str, answer: Callable[[dict[str, Any]], list[dict[str, Any]]]) -> None:
-        self.commands: list[dict[str, Any]] = []
+        self._commands: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
         self._port, self._id, self._answer = port, device_id, answer
         self._subscribed = threading.Event()
         self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id=device_id, clean_session=False)
@@ -29,17 +30,24 @@ class PlayedDevice:
         self._subscribed.clear()
         self._client.connect("127.0.0.1", self._port)
         self._client.loop_start()
-        assert self._subscribed.wait(_WITHIN_S)
+        assert self._subscribed.wait(PATIENCE)
 
     def sleep(self) -> None:
         self._client.disconnect()
         self._client.loop_stop()
 
+    def until(self, count: int) -> list[dict[str, Any]]:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self._commands) >= count, PATIENCE), self._commands
+            return list(self._commands)
+
     def say(self, leaf: str, record: dict[str, Any], retain: bool = False) -> None:
-        self._client.publish(f"fleet/{self._id}/{leaf}", json.dumps(record), 1, retain).wait_for_publish(_WITHIN_S)
+        self._client.publish(f"fleet/{self._id}/{leaf}", json.dumps(record), 1, retain).wait_for_publish(PATIENCE)
 
     def _take(self, client: paho.Client, user_data: object, message: paho.MQTTMessage) -> None:
         command = json.loads(message.payload)
-        self.commands.append(command)
+        with self._changed:
+            self._commands.append(command)
+            self._changed.notify_all()
         for reply in self._answer(command):
             client.publish(f"fleet/{self._id}/reply", json.dumps(reply), 1)

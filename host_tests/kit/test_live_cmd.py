@@ -17,10 +17,10 @@ import pytest
 from cable import broker
 from kit_command import umqtt_command
 from live_device import PlayedDevice
+from patience import PATIENCE
 from umqtt_kit.__main__ import run
 from umqtt_kit.remote import MOST_BYTES
 
-_WITHIN_S = 20
 _ID = "pump-7"
 
 
@@ -97,8 +97,8 @@ def test_a_command_is_sent_once_and_its_result_shown(played, capsys, arguments, 
     assert capsys.readouterr() == ("\n".join(shown) + "\n", "")
     assert run(["cmd", _ID, *arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [(one["cmd"], one["args"]) for one in device.commands] == [(arguments[0], sent)] * 2
-    ids = [one["id"] for one in device.commands]
+    assert [(one["cmd"], one["args"]) for one in device.until(2)] == [(arguments[0], sent)] * 2
+    ids = [one["id"] for one in device.until(2)]
     assert ids[0] != ids[1]
     assert found == {"device": _ID, "cmd": arguments[0], "id": ids[1], "ok": True, "result": result}
 
@@ -133,14 +133,14 @@ def test_no_reply_in_time_is_exit_code_4_and_says_what_became_of_the_device(play
     assert run(["cmd", _ID, "ping", "--timeout", "0.3"]) == 4
     out, error = capsys.readouterr()
     assert out == "" and error.count("\n") == 1
-    assert said in error and f"--id {device.commands[0]['id']}" in error
+    assert said in error and f"--id {device.until(1)[0]['id']}" in error
 
 
 def test_the_reply_to_an_earlier_command_is_asked_for_by_its_id(played, capsys):
     device = played("done before")
     assert run(["cmd", _ID, "reboot", "--id", "tuesday"]) == 0
     assert capsys.readouterr().out == "done before\n"
-    assert device.commands[0]["id"] == "tuesday"
+    assert device.until(1)[0]["id"] == "tuesday"
 
 
 def test_a_name_nobody_has_is_exit_code_4_and_points_at_the_names(played, capsys):
@@ -161,8 +161,22 @@ def test_a_sleeping_device_is_waited_for_and_answers_at_its_wake(played):
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.3)  # longer than --timeout
         device.wake()
-        assert process.communicate(timeout=_WITHIN_S) == ("boot = 3-ab\n", "")
+        assert process.communicate(timeout=PATIENCE) == ("boot = 3-ab\n", "")
         assert process.returncode == 0
+
+
+def test_a_device_that_goes_to_sleep_while_it_is_waited_for_is_told_as_well(played):
+    device = played(answer=lambda command: [])
+    device.say("status", {"online": True, "reason": "boot"}, retain=True)
+    pipe = subprocess.PIPE
+    command = umqtt_command("cmd", _ID, "ping", "--wait")
+    with killed_at_the_end(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)) as process:
+        (sent,) = device.until(1)
+        # The second time it is no news.
+        for _ in range(2):
+            device.say("status", {"online": False, "reason": "sleeping"}, retain=True)
+        device.say("reply", {"id": sent["id"], "ok": True, "result": "awake"})
+        assert process.communicate(timeout=PATIENCE) == ("awake\n", f"{_ID} sleeps; it answers at its next wake\n")
 
 
 def test_ctrl_c_ends_the_wait(played):
@@ -174,7 +188,7 @@ def test_ctrl_c_ends_the_wait(played):
         assert process.stderr is not None
         assert "sleeps" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        out, error = process.communicate(timeout=_WITHIN_S)
+        out, error = process.communicate(timeout=PATIENCE)
         assert (out, error.strip()) == ("", "umqtt: interrupted")
         assert process.returncode == 130
 

@@ -20,7 +20,7 @@ from umqtt_kit.strict_json import loads
 
 #: What a device takes of a command, its id and name included: _MAX_COMMAND_BYTES of firmware/app/commands.py.
 MOST_BYTES = 900
-_SENT_WITHIN_S = 30.0
+_SENT_WITHIN_S = 10.0
 _STATUS_WITHIN_S = 1.0
 
 
@@ -37,7 +37,7 @@ class Remote:
     """Connected, and subscribed to the replies and the status of one device, within the context.
 
     status: the last that it said, {} for none. also: further topics of the device, by the words after its id, to what
-    takes their payloads. on_asleep(): it has said for the first time that it sleeps. Raises KitError (exit code 4).
+    takes their payloads. on_status: called when it has said another status. Raises KitError (exit code 4).
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class Remote:
         access: Access,
         device_id: str,
         also: Mapping[str, Callable[[bytes], object]] | None = None,
-        on_asleep: Callable[[], object] | None = None,
+        on_status: Callable[[], object] = lambda: None,
     ) -> None:
         self.device_id = device_id
-        self._on_asleep = on_asleep
+        self._on_status = on_status
         self.status: dict[str, Any] = {}
         self._replies: dict[str, dict[str, Any]] = {}
         self._where = access.where
@@ -59,9 +59,6 @@ class Remote:
         self.link.__enter__()
         try:
             self.link.subscribe(self.topic("status"), self.topic("reply"), *self._also)
-            # It is retained, so it comes at once where there is one; a broker may send it after its SUBACKs, and a busy
-            # one later than anybody would wait for.
-            self.link.wait_for(lambda: bool(self.status), _STATUS_WITHIN_S)
         except BaseException:
             self.link.close(0)
             raise
@@ -89,6 +86,8 @@ class Remote:
         self.link.wait_for(lambda: command_id in self._replies, timeout_s)
         reply = self._replies.get(command_id)
         if reply is None:
+            # It is retained, so where there is one it has come long ago, unless the broker is slow.
+            self.link.wait_for(lambda: bool(self.status), _STATUS_WITHIN_S)
             reason, remedy = self._why()
             message = f"{self.device_id} did not answer within {timeout_s:g} s: {reason} — {remedy}"
             raise NoReply(message, command_id, reason)
@@ -131,9 +130,7 @@ class Remote:
             return
         if topic.endswith("/status"):
             self.status = found
-            if self.asleep and self._on_asleep:
-                on_asleep, self._on_asleep = self._on_asleep, None
-                on_asleep()
+            self._on_status()
         else:
             self._replies[str(found.get("id"))] = found
 

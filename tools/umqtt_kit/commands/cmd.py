@@ -71,12 +71,16 @@ def cmd(
     args = _args(command, arguments)
     command_id = command_id or new_id()
     encoded(command, args, command_id)  # refused before anything is connected
+    told = False
 
-    def asleep() -> None:
-        if wait:
+    def tell() -> None:
+        nonlocal told
+        if wait and remote.asleep and not told:
+            told = True
             say(f"{device} sleeps; it answers at its next wake")
 
-    with Remote(access, device, on_asleep=asleep) as remote:
+    remote = Remote(access, device, on_status=tell)
+    with remote:
         try:
             reply = remote.ask(command, args, None if wait else timeout, command_id)
         except NoReply as silence:
