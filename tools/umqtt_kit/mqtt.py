@@ -228,6 +228,8 @@ class Link:
                 raise self._failed
             left_ms = _POLL_MS if deadline is None else int((deadline - time.monotonic()) * 1000)
             if left_ms <= 0:
+                # A process that was stopped has the answer before it, and has not read it yet.
+                self.client.tick()
                 return condition()
             self.client.poll(min(_POLL_MS, left_ms))
         return True
