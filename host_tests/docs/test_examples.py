@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import ast
-import shutil
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,41 +20,18 @@ _ALL = [(name, example) for name in _FILES for example in examples(_ROOT / name)
 _CLIENT_GUIDE = _ROOT / "docs" / "client.md"
 
 
-@pytest.fixture(scope="module")
-def broker_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    command = shutil.which("mosquitto") or shutil.which(
-        "mosquitto", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin"
-    )
-    if command is None:
-        pytest.skip("needs the broker mosquitto - try: apt install mosquitto")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    config = tmp_path_factory.mktemp("mosquitto") / "mosquitto.conf"
-    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\n")
-    with subprocess.Popen([command, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as broker:
-        deadline = time.monotonic() + 10
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                assert broker.poll() is None and time.monotonic() < deadline
-                time.sleep(0.01)  # mosquitto tells nobody when it listens
-        yield port
-        broker.terminate()
-
-
 @pytest.mark.parametrize("interpreter", ["cpython", "micropython"])
 @pytest.mark.parametrize(
     ("name", "example"), [pytest.param(name, each, id=f"{name}: {each.heading}") for name, each in _ALL if each.run]
 )
-def test_an_example_runs_and_prints_what_it_says(name, example, interpreter, broker_port, tmp_path):
+def test_an_example_runs_and_prints_what_it_says(name, example, interpreter, mosquitto, tmp_path):
     if interpreter == "micropython":
         try:
             micropython_command()
         except MicroPythonMissing as missing:
             pytest.skip(str(missing))
-    wrong = run(example, micropython=interpreter == "micropython", broker_port=broker_port, folder=tmp_path)
+    port = mosquitto("set_tcp_nodelay true")
+    wrong = run(example, micropython=interpreter == "micropython", broker_port=port, folder=tmp_path)
     assert wrong is None, f"{name}:{example.line}: {wrong}"
 
 

@@ -59,7 +59,7 @@ def test_the_page_shows_what_the_commands_print(tmp_path: Path):
         pytest.skip(str(missing))
     finally:
         broker.terminate()
-        broker.wait(10)
+        broker.wait(30)
         if before is None:
             del os.environ["XDG_RUNTIME_DIR"]
         else:
