@@ -6,8 +6,6 @@ import io
 import json
 import os
 import pty
-import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -15,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from kit_command import umqtt_command
+from mosquitto_peer import Mosquitto, require_mosquitto
 from patience import PATIENCE
 from umqtt_broker.passwords import PasswordFile
 from umqtt_kit.__main__ import run
@@ -157,24 +156,11 @@ def test_commands_at_the_same_time_lose_no_user(tmp_path: Path) -> None:
 
 
 def test_the_real_mosquitto_accepts_the_file(tmp_path: Path) -> None:
-    broker = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
-    publish = shutil.which("mosquitto_pub")
-    if broker is None or publish is None:
-        pytest.skip("mosquitto and its clients are not installed")
+    publish = require_mosquitto("mosquitto_pub")
     _passwd(tmp_path, "users", "ada", "--stdin", given="sécret\n")
     password = _passwd(tmp_path, "users", "pump-7", "--generate").stdout.strip()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    config = tmp_path / "mosquitto.conf"
-    config.write_text(f"listener {port} 127.0.0.1\nuser root\nlog_dest stderr\npassword_file {tmp_path / 'users'}\n")
-    running = subprocess.Popen([broker, "-c", config], stderr=subprocess.PIPE, text=True)
-    try:
-        assert running.stderr is not None
-        assert any(" running" in line for line in running.stderr)
+    with Mosquitto(tmp_path, f"password_file {tmp_path / 'users'}") as broker:
         for name, given, code in (("ada", "sécret", 0), ("pump-7", password, 0), ("ada", password, 5)):
-            command = [publish, "-h", "127.0.0.1", "-p", str(port), "-u", name, "-P", given, "-t", "a", "-m", "x"]
-            ended = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)
+            at = ["-h", "127.0.0.1", "-p", str(broker.port), "-u", name, "-P", given]
+            ended = subprocess.run([publish, *at, "-t", "a", "-m", "x"], capture_output=True, timeout=PATIENCE)
             assert ended.returncode == code, ended.stderr
-    finally:
-        running.terminate()
-        running.communicate(timeout=PATIENCE)
