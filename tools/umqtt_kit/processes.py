@@ -27,6 +27,7 @@ _PR_SET_PDEATHSIG = 1
 _STOP_WITHIN_S = 10.0
 # The same after Ctrl-C or a failure: nobody waits for results then, only for the end.
 _GIVE_UP_WITHIN_S = 2.0
+_ANSWERS_WITHIN_S = 30.0
 _POLL_S = 0.02
 # What ends a command by an exception: see interruptible().
 _INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -88,7 +89,7 @@ class Child:
         with self._changed:
             return self._line(prefix) is not None
 
-    def ask(self, line: str, timeout_s: float = 5.0) -> str:
+    def ask(self, line: str, timeout_s: float = _ANSWERS_WITHIN_S) -> str:
         """Write a command to its stdin and return the line that answers. Raises KitError without one in time."""
         assert self._process.stdin is not None, "started without asked=True"
         with self._changed:
