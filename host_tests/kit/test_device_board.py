@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import grp
 import hashlib
+import os
+import pty
 import random
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +20,7 @@ from patience import PATIENCE
 from umqtt_kit.device import Board, DeviceError, open_serial
 from umqtt_kit.device import board as board_module
 from umqtt_kit.device.board import TEMPORARY
-from umqtt_kit.device.line import why_not_open
+from umqtt_kit.device.line import Late, Line, why_not_open
 from umqtt_kit.errors import KitError
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
@@ -53,7 +57,11 @@ def virtual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VirtualBoard]:
         pytest.skip(str(missing))
 
 
-def test_a_program_on_the_board_is_interrupted_and_runs_again_afterwards(virtual: VirtualBoard):
+def test_a_program_on_the_board_is_interrupted_and_runs_again_afterwards(
+    virtual: VirtualBoard, monkeypatch: pytest.MonkeyPatch
+):
+    # Of a board that answers late the prompt would be asked for again, and each time is a soft reset.
+    monkeypatch.setattr(board_module, "_ATTEMPTS_WITHIN_S", (PATIENCE,))
     lives = virtual.lives
     with Board(virtual.port) as board:
         assert board.exec("print(6 * 7)") == "42\n"
@@ -165,7 +173,7 @@ def test_a_program_that_never_ends_is_given_up_in_time(tmp_path: Path, body: str
         virtual.start()
         board = Board(virtual.port, restart=False)
         with pytest.raises(KitError, match=said) as caught:
-            board.exec(f"while True: {body}", 0.5)
+            board.exec(f"while True: {body}", 3.0)
         assert caught.value.exit_code == 5
         board.close()
 
@@ -178,7 +186,7 @@ def test_a_program_that_never_ends_is_given_up_in_time(tmp_path: Path, body: str
 def test_a_main_that_ignores_ctrl_c_is_told_from_one_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str
 ):
-    monkeypatch.setattr(board_module, "_ATTEMPTS_WITHIN_S", (0.5,))
+    monkeypatch.setattr(board_module, "_ATTEMPTS_WITHIN_S", (3.0,))
     with VirtualBoard(tmp_path / "flash.img") as virtual:
         virtual.install({"main.py": DEAF % body.encode()})
         virtual.start()
@@ -188,6 +196,24 @@ def test_a_main_that_ignores_ctrl_c_is_told_from_one_that_does_not_answer(
         assert caught.value.exit_code == 5
         assert "\n" not in str(caught.value)
         assert "reset button" in str(caught.value)
+
+
+def test_a_board_that_printed_while_the_tool_was_stopped_is_one_that_talks():
+    board, inner = pty.openpty()
+    with contextlib.closing(open_serial(os.ttyname(inner))) as port:
+        line = Line(port, "bench")
+        os.write(board, b"x")
+        assert select.select([port.fileno()], [], [], PATIENCE)[0]
+        line.allow(0)  # over before the first look
+        with pytest.raises(Late) as caught:
+            line.read(2)
+        assert caught.value.talking
+        line.allow(0.01)
+        with pytest.raises(Late) as caught:
+            line.read(2)
+        assert not caught.value.talking
+    os.close(inner)
+    os.close(board)
 
 
 def test_a_cable_pulled_in_the_middle_is_one_line(tmp_path: Path):
@@ -231,16 +257,17 @@ def test_a_port_of_others_names_the_group_to_join(tmp_path: Path):
 def test_a_watchdog_of_the_interrupted_program_does_not_bite_a_tool_at_work(tmp_path: Path):
     with VirtualBoard(tmp_path / "flash.img") as virtual:
         virtual.install({"main.py": b"import machine, time\nprint('main runs')\nwhile True: time.sleep(1)\n"})
-        virtual.install({"settings.json": b'{"watchdog_ms": 2000}'})
+        virtual.install({"settings.json": b'{"watchdog_ms": 5000}'})
         virtual.start()
         virtual.wait_for("main runs")
         with Board(virtual.port, restart=False) as board:
             lives = virtual.lives
             for _ in range(4):
-                board.exec("import time\ntime.sleep_ms(700)")
+                board.exec("import time\ntime.sleep_ms(1700)")
                 board.put("/file", b"x")
             assert virtual.lives == lives
             # The watchdog is there: it bites whoever does not feed it.
             with pytest.raises(KitError):
-                board.exec("import time\ntime.sleep_ms(20000)", 6)
+                board.exec("import time\ntime.sleep_ms(60000)", 1)
+            virtual.wait_for("main runs", PATIENCE)
         assert virtual.lives > lives

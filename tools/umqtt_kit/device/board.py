@@ -127,7 +127,7 @@ class Board:
         self._interrupted = True
         late = Late(talking=False)
         for within_s in _ATTEMPTS_WITHIN_S:
-            self._line.deadline = time.monotonic() + within_s
+            self._line.allow(within_s)
             try:
                 self._transport.enter_raw_repl(soft_reset=soft_reset)
                 break
@@ -146,7 +146,7 @@ class Board:
     def reset(self) -> None:
         """Reset the hardware; boot.py and main.py run. The board must be reopened to be talked to again."""
         with contextlib.suppress(Late, TransportError):
-            self._line.deadline = time.monotonic() + _RESTARTS_WITHIN_S
+            self._line.allow(_RESTARTS_WITHIN_S)
             if not self._transport.in_raw_repl:
                 self._transport.enter_raw_repl(soft_reset=False)
             self._transport.exec_raw_no_follow("import machine\nmachine.reset()")
@@ -156,7 +156,7 @@ class Board:
 
     def read_output(self) -> bytes:
         """After reset(): what the board has printed meanwhile. Raises KitError when the port went away with it."""
-        self._line.deadline = time.monotonic() + _ANSWERS_WITHIN_S
+        self._line.allow(_ANSWERS_WITHIN_S)
         return self._line.read(self._line.inWaiting())
 
     def reopen(self, timeout_s: float = _REOPENS_WITHIN_S) -> None:
@@ -322,7 +322,7 @@ class Board:
 
     @contextlib.contextmanager
     def _within(self, timeout_s: float) -> Iterator[None]:
-        self._line.deadline = time.monotonic() + timeout_s
+        self._line.allow(timeout_s)
         try:
             yield
         except Late as late:

@@ -23,12 +23,12 @@ _READ_SIZE = 4096
 _WRITE_WITHIN_S = 5.0
 # What a process has open that is a virtual board.
 _MASTERS = {"/dev/ptmx", "/dev/pts/ptmx"}
-# A board that has said nothing for so long is not printing without end.
-_SILENT_AFTER_S = 0.2
 
 
 class Late(Exception):
-    """The deadline has passed; talking: bytes came until then, so the board is alive but does something else."""
+    """The deadline has passed; talking: bytes came in the second half of that time, so the board is alive but does
+    something else.
+    """
 
     def __init__(self, talking: bool) -> None:
         super().__init__("late")
@@ -42,7 +42,7 @@ class PortBusy(KitError):
 class Line:
     """What mpremote takes for its pyserial port. Raises Late, and KitError when the port is gone.
 
-    deadline: time.monotonic() at which every wait ends. name: for the error texts.
+    name: for the error texts.
     """
 
     def __init__(self, port: serial.Serial, name: str) -> None:
@@ -50,8 +50,13 @@ class Line:
         self._name = name
         self._arrived = bytearray()
         self._last_arrival = 0.0
-        self.deadline = time.monotonic() + _WRITE_WITHIN_S
+        self.allow(_WRITE_WITHIN_S)
         port.write_timeout = _WRITE_WITHIN_S
+
+    def allow(self, seconds: float) -> None:
+        """From now on every wait ends after so long."""
+        self._began = time.monotonic()
+        self._deadline = self._began + seconds
 
     def read(self, size: int = 1) -> bytes:
         """Exactly `size` bytes."""
@@ -124,9 +129,11 @@ class Line:
     def _check_deadline(self) -> float:
         # Seconds left.
         now = time.monotonic()
-        if now >= self.deadline:
-            raise Late(talking=now - self._last_arrival < _SILENT_AFTER_S)
-        return self.deadline - now
+        if now >= self._deadline:
+            # This process may have been stopped: what came meanwhile is there.
+            self._take()
+            raise Late(talking=self._last_arrival >= (self._began + self._deadline) / 2)
+        return self._deadline - now
 
 
 def gone(name: str) -> KitError:
