@@ -19,6 +19,7 @@ from pathlib import Path
 import paho.mqtt.publish as paho
 import pytest
 from cable import Cable, broker
+from patience import PATIENCE
 from umqtt_kit.deploy.apply import apply
 from umqtt_kit.deploy.build import Build, check_compatible
 from umqtt_kit.deploy.filesets import library_modules, optional_modules
@@ -262,7 +263,7 @@ def test_the_whole_firmware_is_deployed_and_its_first_reading_awaited(cable: Cab
             assert first.json["send"] == plan["send"], "a dry run changes nothing, and tells the truth"
             assert first.json["reading"]["id"] == "pump-7"
             # The outbox of the old boot empties first; the reading that counts is of the new one.
-            second = cable.umqtt("deploy", "--json", "--timeout", "20")
+            second = cable.umqtt("deploy", "--json", "--timeout", "60")
             assert (second.code, second.json["changed"]) == (0, False)
             boots = [int(answer.json["reading"]["boot"].partition("-")[0]) for answer in (first, second)]
             assert boots[1] > boots[0]
@@ -275,18 +276,17 @@ def test_a_firmware_that_stops_at_once_is_told_at_once(cable: Cable, tmp_path: P
     with broker(tmp_path) as port:
         settings = {"device_id": "pump-7", "brokers": [f"mqtt://127.0.0.1:{port}"]}
         with cable.board("bench", files={"settings.json": json.dumps(settings).encode()}):
-            began = time.monotonic()
-            answer = cable.umqtt("deploy", "--timeout", "60")
+            # Longer than this test may take.
+            answer = cable.umqtt("deploy", "--timeout", "1000")
             assert answer.code == 5, answer.stderr
             assert "the firmware stopped: ImportError: no module named 'nothing_there'" in answer.stderr
-            assert time.monotonic() - began < 30
 
 
 def test_readings_of_earlier_boots_are_passed_over(tmp_path: Path):
     with broker(tmp_path) as port, Watch(Access((f"mqtt://127.0.0.1:{port}",)), "pump-7") as watch:
         messages = [("fleet/pump-7/telemetry", json.dumps({"boot": boot}), 1, False) for boot in ("5-aa", "6-bb")]
         paho.multiple([*messages[:1], ("fleet/pump-7/telemetry", "no JSON", 1, False), *messages[1:]], port=port)
-        assert watch.first(5, 10.0) == {"boot": "6-bb"}
+        assert watch.first(5, PATIENCE) == {"boot": "6-bb"}
         with pytest.raises(KitError, match=r"within 0\.3 s, only 2 of earlier boots") as caught:
             watch.first(6, 0.3)
         assert caught.value.exit_code == 4

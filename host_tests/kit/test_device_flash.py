@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from cable import Cable
+from patience import PATIENCE
 from umqtt_kit.errors import KitError
 from umqtt_kit.flash.images import read_image
 
@@ -172,7 +173,7 @@ class Drive:
     def reset_after(self, size: int) -> threading.Thread:
         def watch() -> None:
             file = self.folder / "NEW.UF2"
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + PATIENCE
             while time.monotonic() < deadline:
                 if file.exists() and file.stat().st_size == size:
                     self._info.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import pty
@@ -239,19 +240,20 @@ def _typed(answers: list[tuple[str, str | None]]) -> tuple[str, int]:
     with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True) as process:
         os.close(slave)
         shown, searched = "", 0
+        text = codecs.getincrementaldecoder("utf-8")()
         for question, answer in answers:
             while question not in shown[searched:]:
-                shown += os.read(master, 4096).decode()
+                shown += text.decode(os.read(master, 4096))
             searched = shown.index(question, searched) + len(question)
             if answer is not None:
                 # The question ends with its colon; only then is the echo off.
                 while ": " not in shown[searched:]:
-                    shown += os.read(master, 4096).decode()
+                    shown += text.decode(os.read(master, 4096))
                 searched = shown.index(": ", searched) + 2
                 os.write(master, answer.encode() + b"\n")
         while True:
             try:
-                shown += os.read(master, 4096).decode()
+                shown += text.decode(os.read(master, 4096))
             except OSError:  # the terminal's last user has ended
                 break
         code = process.wait(PATIENCE)

@@ -11,6 +11,7 @@ import pytest
 from kit_command import umqtt_command
 from patience import PATIENCE
 
+# None of those that are killed is waited for: each needs a moment to be gone.
 # What shows that the demo has come to a step: a word in the command line of the process started there. The last one is
 # Spark's Java, which the demo did not start itself.
 _STEPS = ["umqtt_broker", "umqtt_kit fleet", "SparkSubmit"]
@@ -33,7 +34,7 @@ def test_ctrl_c_leaves_nothing_and_exits_with_130(family, tmp_path, step):
     out, error = demo.communicate(timeout=PATIENCE)
     assert demo.returncode == 130
     assert (out, error.strip()) == ("", "umqtt: interrupted")
-    assert family.alive() == []
+    assert family.wait_until(lambda alive: not alive, PATIENCE) == []
 
 
 def test_sigterm_is_as_good_as_ctrl_c(family, tmp_path):
@@ -43,7 +44,7 @@ def test_sigterm_is_as_good_as_ctrl_c(family, tmp_path):
     _, error = demo.communicate(timeout=PATIENCE)
     assert demo.returncode == 128 + signal.SIGTERM
     assert error == "umqtt: terminated\n"
-    assert family.alive() == []
+    assert family.wait_until(lambda alive: not alive, PATIENCE) == []
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux kills children at their parent's death")
@@ -63,4 +64,4 @@ def test_a_part_that_dies_ends_the_demo_and_is_named(family, tmp_path):
     _, error = demo.communicate(timeout=2 * PATIENCE)
     assert demo.returncode == 1
     assert "broker was killed by SIGKILL" in error and str(tmp_path / "out" / "logs" / "broker.log") in error
-    assert family.alive() == []
+    assert family.wait_until(lambda alive: not alive, PATIENCE) == []
