@@ -12,6 +12,7 @@ import random
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -243,6 +244,18 @@ def test_a_port_that_is_not_there_or_not_free_says_so(virtual: VirtualBoard):
             if sys.platform == "linux":
                 assert f"(pid {holder.pid})" in str(caught.value)
         holder.communicate("\n", timeout=PATIENCE)
+
+
+def test_a_port_that_a_child_still_has_on_its_way_to_its_own_program_is_waited_for(virtual: VirtualBoard):
+    port = open_serial(virtual.port)
+    child = os.fork()
+    if not child:
+        time.sleep(2)
+        os._exit(0)
+    port.close()
+    with Board(virtual.port, restart=False) as board:
+        assert board.exec("print(1)") == "1\n"
+    os.waitpid(child, 0)
 
 
 def test_a_port_of_others_names_the_group_to_join(tmp_path: Path):

@@ -37,6 +37,7 @@ _RESTARTS_WITHIN_S = 3.0
 _REOPENS_WITHIN_S = 15.0
 _RETRY_S = 0.1
 _BUSY_FOR_S = 1.0
+_HELD_FOR_S = 5.0
 # An rp2's watchdog takes no more.
 _RP2_WATCHDOG_MS = 8388
 # Base64 of this is 1 KB of source, which a board compiles in a few KB of heap.
@@ -296,8 +297,9 @@ class Board:
     # Inside
 
     def _connect(self) -> tuple[SerialTransport, Line]:
-        # Busy for a moment: by a command that has just ended, or by one of its children about to.
-        deadline = time.monotonic() + _BUSY_FOR_S
+        # Busy for a moment: by a command that has just ended, or by one of its children about to. A child that has not
+        # come to its own program yet, which takes long on a busy machine, has no name.
+        began = time.monotonic()
         while True:
             try:
                 transport = SerialTransport(self.path, baudrate=self._baudrate)
@@ -306,11 +308,11 @@ class Board:
                 # mpremote says only that it failed; opening it again tells why, or that it was for a moment.
                 try:
                     open_serial(self.path, baudrate=self._baudrate).close()
-                except PortBusy:
-                    if time.monotonic() > deadline:
+                except PortBusy as busy:
+                    if time.monotonic() - began > (_BUSY_FOR_S if busy.known else _HELD_FOR_S):
                         raise
                 else:
-                    if time.monotonic() > deadline:
+                    if time.monotonic() - began > _BUSY_FOR_S:
                         raise gone(self.name) from None
             time.sleep(_RETRY_S)
         line = Line(cast(Any, transport.serial), self.name)

@@ -36,7 +36,12 @@ class Late(Exception):
 
 
 class PortBusy(KitError):
-    """Another program has the port open."""
+    """Another program has the port open. known: which one."""
+
+    def __init__(self, path: str, user: str | None) -> None:
+        who = user or "another program"
+        super().__init__(f"{path}: {who} has this port open — close it and repeat", EXIT_NO_DEVICE)
+        self.known = user is not None
 
 
 class Line:
@@ -162,8 +167,7 @@ def why_not_open(path: str, error: OSError) -> KitError:
     if number in (errno.EACCES, errno.EPERM):
         return KitError(f"{path}: you may not open this port — {_permission_remedy(path)}", EXIT_NO_DEVICE)
     if number in (errno.EAGAIN, errno.EBUSY):
-        user = _used_by(path)
-        return PortBusy(f"{path}: {user or 'another program'} has this port open — close it and repeat", EXIT_NO_DEVICE)
+        return PortBusy(path, _used_by(path))
     if number == errno.EIO:
         return gone(path)
     return KitError(f"{path}: {error.strerror or error} — try: umqtt devices", EXIT_NO_DEVICE)
