@@ -32,6 +32,8 @@ from umqtt_kit.mqtt import Access
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
 
+# Minutes on a busy machine.
+pytestmark = pytest.mark.timeout(300)
 SEED = 21
 _PROMPT = ">>> "
 
@@ -181,8 +183,8 @@ def test_a_killed_command_is_simply_run_again(cable: Cable):
         command = [sys.executable, "-m", "umqtt_kit", "deploy", "--no-wait"]
         with subprocess.Popen(command, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             # Sending has begun when the board says that it is in its raw REPL and executes the first write.
-            virtual.wait_for("raw REPL")
-            virtual.wait_for("False", 20)  # the answer to the question whether there is anything: none
+            virtual.wait_for("raw REPL", PATIENCE)
+            virtual.wait_for("False", PATIENCE)  # the answer to the question whether there is anything: none
             process.send_signal(signal.SIGKILL)
         answer = cable.umqtt("deploy", "--no-wait", "--json")
         assert answer.code == 0, answer.stderr

@@ -16,6 +16,8 @@ import pytest
 from cable import Cable, broker
 from umqtt_kit.device import Board
 
+# Minutes on a busy machine.
+pytestmark = pytest.mark.timeout(300)
 _ROOT = Path(__file__).resolve().parents[2]
 _PUBLISH = """
 from umqtt_robust import Client
@@ -55,7 +57,7 @@ def test_mip_installs_every_file_as_it_is_and_it_publishes(cable: Cable, tmp_pat
     source = f"{web}/{package}" if place == "web" else str(_ROOT / package)
     with broker(tmp_path) as port, cable.board(heap="2M") as virtual:
         command = [sys.executable, "-m", "mpremote", "connect", virtual.port, "mip", "install", "--no-mpy", source]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, done.stdout + done.stderr
         listed = json.loads((_ROOT / package).read_text())["urls"]
         files = {f"/lib/{target}": _ROOT / url for target, url in listed}

@@ -27,6 +27,8 @@ from umqtt_kit.deploy.build import build
 from umqtt_kit.mpy_cross import compile_file
 from umqtt_testkit.board import VirtualBoard
 
+# Minutes on a busy machine.
+pytestmark = pytest.mark.timeout(300)
 _ID = "pump-7"
 _WITHIN_S = 40.0
 # A sensor that no `except Exception` of the firmware holds.
@@ -251,7 +253,6 @@ def bench(cable: Cable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         yield Bench(cable, board, port, tmp_path, listener)
 
 
-@pytest.mark.timeout(300)
 def test_the_story_of_a_board(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     bench.provision()
     bench.deploy()

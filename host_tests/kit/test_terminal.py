@@ -22,6 +22,8 @@ from kit_command import umqtt_command
 from umqtt_kit.__main__ import run
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 
+# Minutes on a busy machine.
+pytestmark = pytest.mark.timeout(300)
 _WITHIN_S = 100
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
