@@ -193,6 +193,21 @@ def test_a_killed_command_is_simply_run_again(cable: Cable):
         assert (again["changed"], again["send"], again["remove"]) == (False, {}, [])
 
 
+def test_the_watchdog_of_the_board_does_not_bite_while_the_firmware_is_compiled(
+    cable: Cable, monkeypatch: pytest.MonkeyPatch
+):
+    def slowly(*_: object) -> Build:
+        time.sleep(8)
+        return OLD
+
+    monkeypatch.setattr("umqtt_kit.deploy.build.build", slowly)
+    settings = {"brokers": ["mqtt://127.0.0.1:1"], "watchdog_ms": 5000}
+    with cable.board("bench", files={"settings.json": json.dumps(settings).encode()}) as virtual:
+        answer = cable.umqtt("deploy", "--no-wait")
+        assert answer.code == 0, answer.stderr
+        virtual.wait_for(RUNS_OLD, PATIENCE)
+
+
 def test_programs_and_modules_of_others_are_refused_and_replaced_only_when_told(virtual: VirtualBoard):
     with Board(virtual.port, restart=False) as board:
         board.put("/boot.py", b"# a fresh board's boot.py\n#import esp\n\n")

