@@ -20,7 +20,7 @@ from umqtt_kit.strict_json import loads
 
 #: What a device takes of a command, its id and name included: _MAX_COMMAND_BYTES of firmware/app/commands.py.
 MOST_BYTES = 900
-_SENT_WITHIN_S = 10.0
+_SENT_WITHIN_S = 30.0
 _STATUS_WITHIN_S = 1.0
 
 
