@@ -13,9 +13,6 @@ from itertools import count
 
 from broker_peer import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Closed, Packet, Peer
 
-# Seconds for a packet that is owed; short, so that a failure is found and shrunk soon.
-_OWED_WITHIN = 3.0
-
 Will = tuple[bytes, bytes, int, bool]
 
 
@@ -177,7 +174,7 @@ class Reference:
         assert session.peer is not None
         while self._is_owed(session):
             try:
-                packet = session.peer.receive(_OWED_WITHIN)
+                packet = session.peer.receive()
             except (TimeoutError, Closed) as error:
                 raise AssertionError(f"{client_id!r} did not get what it is owed: {session}") from error
             self._take(client_id, session, packet)

@@ -286,4 +286,4 @@ def test_a_copy_of_a_message_at_qos_2_is_checked_like_any_other(peer: MakePeer) 
     publisher.send(publish_packet(b"a", b"x", 2, 9))
     publisher.expect(PUBREC, 9)
     publisher.send(publish_packet(b"\xff", b"x", 2, 9, dup=True))
-    assert publisher.wait_closed(1.0) == []
+    assert publisher.wait_closed() == []

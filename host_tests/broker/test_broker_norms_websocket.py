@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from broker_peer import BrokerThread, connect_packet, publish_packet, subscribe_packet
+from patience import PATIENCE
 from umqtt_broker import BrokerConfig
 from umqtt_broker.config import Listener
 from websockets.exceptions import ConnectionClosed
@@ -22,7 +23,8 @@ def port() -> Iterator[int]:
 
 
 def open_socket(port: int) -> ClientConnection:
-    return connect(f"ws://127.0.0.1:{port}/mqtt", subprotocols=[Subprotocol("other"), Subprotocol("mqtt")])
+    subprotocols = [Subprotocol("other"), Subprotocol("mqtt")]
+    return connect(f"ws://127.0.0.1:{port}/mqtt", subprotocols=subprotocols, open_timeout=PATIENCE)
 
 
 def test_the_sub_protocol_selected_is_mqtt(port: int) -> None:
@@ -40,7 +42,7 @@ def test_packets_and_frames_need_not_begin_and_end_together(port: int) -> None:
                 client.send(stream[at : at + size])
             received = b""
             while len(received) < len(_CONNACK + _SUBACK) + 2 * 6:
-                frame = client.recv(10)
+                frame = client.recv(PATIENCE)
                 assert isinstance(frame, bytes)
                 received += frame
             assert received == _CONNACK + _SUBACK + publish_packet(b"a", b"x") + publish_packet(b"a", b"y"), size
@@ -49,7 +51,7 @@ def test_packets_and_frames_need_not_begin_and_end_together(port: int) -> None:
 def test_a_text_frame_closes_the_connection(port: int) -> None:
     with open_socket(port) as client:
         client.send(connect_packet(b"c"))
-        assert client.recv(10) == _CONNACK
+        assert client.recv(PATIENCE) == _CONNACK
         client.send("text")
         with pytest.raises(ConnectionClosed):
-            client.recv(10)
+            client.recv(PATIENCE)

@@ -89,7 +89,8 @@ def test_a_client_its_rate_and_the_totals_are_shown_and_follow(open_page: OpenPa
             page.wait_for_timeout(50)
         for rate in rates:
             expect(rate).to_have_text("0")  # when nothing comes any more
-        assert int(page.locator("#f-in-note").text_content().split("· ")[1].removesuffix(" in all")) >= 5
+        total = page.locator("#f-in-note").text_content().split("· ")[1].removesuffix(" in all")
+        assert int(total.replace(",", "")) >= 5
     expect(row(page, "pump-7")).to_have_count(0)
 
 

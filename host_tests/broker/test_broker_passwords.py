@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mosquitto_peer import Client5, Mosquitto, require_mosquitto
+from patience import PATIENCE
 from umqtt_broker import ConfigError
 from umqtt_broker.password_check import PasswordChecker
 from umqtt_broker.passwords import PasswordFile, PasswordHash, generate_password
@@ -57,8 +58,8 @@ def test_the_real_mosquitto_accepts_our_file(tmp_path: Path) -> None:
 def test_we_read_what_mosquitto_passwd_writes(tmp_path: Path, options: list[str]) -> None:
     path = tmp_path / "passwords"
     program = require_mosquitto("mosquitto_passwd")
-    subprocess.run([program, *options, "-c", "-b", path, "ada", "secret"], check=True, timeout=10)
-    subprocess.run([program, *options, "-b", path, "bob", "pässwörd"], check=True, timeout=10)
+    subprocess.run([program, *options, "-c", "-b", path, "ada", "secret"], check=True, timeout=PATIENCE)
+    subprocess.run([program, *options, "-b", path, "bob", "pässwörd"], check=True, timeout=PATIENCE)
     file = PasswordFile.read(path)
     assert file.users[b"ada"].verify(b"secret") and not file.users[b"ada"].verify(b"Secret")
     assert file.users[b"bob"].verify("pässwörd".encode())
@@ -69,8 +70,8 @@ def test_mosquitto_passwd_changes_and_deletes_users_of_our_file(tmp_path: Path) 
     file = _file(tmp_path / "passwords", ada="secret", bob="other")
     file.write()
     program = require_mosquitto("mosquitto_passwd")
-    subprocess.run([program, "-b", file.path, "ada", "changed"], check=True, timeout=10)
-    subprocess.run([program, "-D", file.path, "bob"], check=True, timeout=10)
+    subprocess.run([program, "-b", file.path, "ada", "changed"], check=True, timeout=PATIENCE)
+    subprocess.run([program, "-D", file.path, "bob"], check=True, timeout=PATIENCE)
     users = PasswordFile.read(file.path).users
     assert list(users) == [b"ada"] and users[b"ada"].verify(b"changed")
 
@@ -183,7 +184,7 @@ def test_generated_passwords_are_long_and_never_the_same() -> None:
 
 
 async def _answer(answer: "int | asyncio.Future[int]") -> int:
-    return answer if isinstance(answer, int) else await asyncio.wait_for(answer, 10)
+    return answer if isinstance(answer, int) else await asyncio.wait_for(answer, PATIENCE)
 
 
 def test_the_right_password_is_accepted_and_every_other_refused() -> None:
@@ -219,7 +220,7 @@ class Slow:
         def slow(stored: PasswordHash, password: bytes) -> bool:
             self.calls.append(stored)
             self.begun.release()
-            assert self.go.wait(10)
+            assert self.go.wait(PATIENCE)
             return verify(stored, password)
 
         monkeypatch.setattr(PasswordHash, "verify", slow)
@@ -383,7 +384,7 @@ def test_closing_while_passwords_wait_cancels_them_and_ends_the_threads(monkeypa
         assert all(isinstance(answer, asyncio.Future) and answer.cancelled() for answer in answers)
 
     asyncio.run(run())
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     for thread in threading.enumerate():
         if thread.name.startswith("umqtt-passwords"):
             thread.join(deadline - time.monotonic())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from broker_peer import CONNACK, PUBACK, PUBREC, Closed, Peer, encode, publish_packet, text
+from patience import PATIENCE
 from umqtt_broker import ConfigError, FilePermission, Listener, PermissionHook, Tls
 from umqtt_broker import Peer as BrokerPeer
 from umqtt_broker.blacklist import Blacklist
@@ -53,7 +54,7 @@ def _ask(
     async def run() -> int:
         packet = Connect(4, True, 60, client_id, None, username, password)
         answer = permission.connect(packet, BrokerPeer(address, identity, listener or Listener()))
-        return answer if isinstance(answer, int) else await asyncio.wait_for(answer, 10)
+        return answer if isinstance(answer, int) else await asyncio.wait_for(answer, PATIENCE)
 
     try:
         return asyncio.run(run())

@@ -12,11 +12,16 @@ import paho.mqtt.client as paho
 import pytest
 from broker_peer import BrokerProcess, Peer
 from paho.mqtt.enums import CallbackAPIVersion
+from patience import PATIENCE
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "umqtt_broker", *arguments], capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-m", "umqtt_broker", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
 
 
@@ -79,7 +84,7 @@ def test_a_signal_ends_it_with_everything_committed_and_exit_code_0(tmp_path: Pa
         peer.subscribe(b"a", 1)
         peer.send(b"\x30\x03\0\x01a")  # open when the signal comes
         broker.process.send_signal(number)
-        assert broker.process.wait(10) == 0
+        assert broker.process.wait(PATIENCE) == 0
     with BrokerProcess(store) as broker, Peer(broker.port) as peer:
         assert peer.connect(b"peer", clean_session=False)
 
@@ -90,19 +95,19 @@ def test_mosquitto_pub_and_sub_talk_through_it(tmp_path: Path, qos: str) -> None
     with BrokerProcess(tmp_path / "broker.db") as broker:
         port = str(broker.port)
         subscriber = ["mosquitto_sub", "-p", port, "-i", "keeper", "-c", "-q", qos, "-t", "house/#"]
-        subprocess.run([*subscriber, "-E"], check=True, timeout=10)
+        subprocess.run([*subscriber, "-E"], check=True, timeout=PATIENCE)
         publisher = ["mosquitto_pub", "-p", port, "-q", qos, "-t", "house/1", "-l"]
         lines = "".join(f"line {number}\n" for number in range(100))
         if qos == "0":
             subprocess.run(
-                ["mosquitto_pub", "-p", port, "-t", "house/1", "-r", "-m", "retained"], check=True, timeout=10
+                ["mosquitto_pub", "-p", port, "-t", "house/1", "-r", "-m", "retained"], check=True, timeout=PATIENCE
             )
             expected, count = "retained\n", "1"
         else:
-            subprocess.run(publisher, input=lines, text=True, check=True, timeout=10)
+            subprocess.run(publisher, input=lines, text=True, check=True, timeout=PATIENCE)
             expected, count = lines, "100"
         result = subprocess.run(
-            [*subscriber, "-C", count, "-W", "10"], capture_output=True, text=True, check=True, timeout=15
+            [*subscriber, "-C", count], capture_output=True, text=True, check=True, timeout=PATIENCE
         )
         assert result.stdout == expected
 
@@ -127,10 +132,10 @@ def test_paho_publishes_and_receives_at_every_qos_in_order(tmp_path: Path) -> No
             client.loop_start()
         try:
             subscriber.subscribe("a/+", 2)
-            assert subscribed.wait(10)
+            assert subscribed.wait(PATIENCE)
             for number in range(900):
                 publisher.publish(f"a/{number % 7}", str(number), qos=number % 3)
-            assert complete.wait(15), len(received)
+            assert complete.wait(PATIENCE), len(received)
         finally:
             for client in (subscriber, publisher):
                 client.disconnect()

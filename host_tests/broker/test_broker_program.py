@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from broker_peer import Peer, connect_packet
 from configured_broker import ConfiguredBroker
+from patience import PATIENCE
 from umqtt_kit.commands.broker import broker as broker_command
 
 OPEN = "listener 0 127.0.0.1\nallow_anonymous true\n"
@@ -17,7 +18,11 @@ OPEN = "listener 0 127.0.0.1\nallow_anonymous true\n"
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "umqtt_broker", *arguments], capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-m", "umqtt_broker", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
 
 

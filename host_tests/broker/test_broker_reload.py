@@ -26,6 +26,7 @@ from broker_peer import (
     text,
 )
 from configured_broker import ConfiguredBroker
+from patience import PATIENCE
 from umqtt_broker import Broker, BrokerConfig, ConfigError, Listener, Tls
 from umqtt_broker.file_permission import FilePermission
 from umqtt_broker.permission import Permission
@@ -310,7 +311,7 @@ def test_sighup_reads_passwords_and_rules_again(tmp_path: Path) -> None:
     passwords.touch(0o600)
 
     def set_password(name: str, password: str) -> None:
-        subprocess.run(["mosquitto_passwd", "-b", str(passwords), name, password], check=True, timeout=10)
+        subprocess.run(["mosquitto_passwd", "-b", str(passwords), name, password], check=True, timeout=PATIENCE)
 
     set_password("ada", "first")
     rules.write_text("user ada\ntopic readwrite a/#\n")

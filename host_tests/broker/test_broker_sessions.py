@@ -17,6 +17,7 @@ from broker_peer import (
     connect_packet,
     publish_packet,
 )
+from patience import PATIENCE
 
 MakePeer = Callable[..., Peer]
 
@@ -290,7 +291,7 @@ def test_a_client_that_never_reads_its_acknowledgements_is_not_read_from_for_eve
             while True:
                 sent += peer.socket.send(batch)
                 assert sent < 200_000_000, "the broker reads without bound"
-        peer.socket.settimeout(10)
+        peer.socket.settimeout(PATIENCE)
         # It is alive all the same, and goes on when the peer reads.
         read = 0
         while read < 4 * (sent // len(publish_packet(b"nobody", b"", 1, 1))):

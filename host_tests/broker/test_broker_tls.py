@@ -15,6 +15,7 @@ import pytest
 from broker_certificates import Pki
 from broker_peer import StartBroker, connect_packet
 from cryptography import x509
+from patience import PATIENCE
 from umqtt_broker import Broker, BrokerConfig, ConfigError, Listener, Tls, listeners
 from umqtt_broker.tls import make_context, warnings_of
 
@@ -29,7 +30,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 
 def answer(port: int, context: ssl.SSLContext | None = None, packet: bytes = connect_packet(b"p")) -> bytes:
     """Connect, send a packet and return what comes back; b"" if the broker closed."""
-    with socket.create_connection(("127.0.0.1", port), 10) as plain:
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as plain:
         link = plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
         with link:
             link.sendall(packet)
@@ -40,7 +41,7 @@ def test_tls_carries_a_session_and_plain_bytes_are_refused_and_counted(start_bro
     broker = start_broker(listeners=(Listener(port=0, tls=pki.tls()),))
     assert broker.broker.addresses() == [f"127.0.0.1:{broker.port} (tls)"]
     assert answer(broker.port, pki.context()) == CONNACK
-    with pytest.raises(ConnectionError), socket.create_connection(("127.0.0.1", broker.port), 10) as plain:
+    with pytest.raises(ConnectionError), socket.create_connection(("127.0.0.1", broker.port), PATIENCE) as plain:
         plain.sendall(connect_packet(b"p"))
         while plain.recv(100):
             pass
@@ -86,7 +87,7 @@ def test_only_a_valid_certificate_that_is_not_revoked_lets_in(
 
 def test_a_client_that_never_shakes_hands_is_cut_in_time(start_broker: StartBroker, pki: Pki) -> None:
     broker = start_broker(listeners=(Listener(port=0, tls=pki.tls()),), connect_timeout=0.1)
-    with socket.create_connection(("127.0.0.1", broker.port), 10) as silent, suppress(ConnectionResetError):
+    with socket.create_connection(("127.0.0.1", broker.port), PATIENCE) as silent, suppress(ConnectionResetError):
         assert silent.recv(100) == b""
     broker.wait_until(lambda: broker.broker.stats.connect_timeouts == 1)
 
@@ -96,7 +97,7 @@ def test_a_handshake_that_hangs_holds_nobody_up(start_broker: StartBroker, pki: 
     with ExitStack() as stack:
         # More than there may be handshakes at once.
         for _ in range(300):
-            stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 10))
+            stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), PATIENCE))
         assert answer(broker.port, pki.context()) == CONNACK
 
 
@@ -108,7 +109,7 @@ def test_the_oldest_of_very_many_that_say_nothing_makes_room_for_the_newest(
     with ExitStack() as stack:
         silent = []
         for _ in range(4):
-            silent.append(stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 10)))
+            silent.append(stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), PATIENCE)))
         assert silent[0].recv(1) == b""
         assert answer(broker.port, pki.context()) == CONNACK
         assert silent[1].recv(1) == b""

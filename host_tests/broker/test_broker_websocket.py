@@ -4,6 +4,7 @@ import asyncio
 import random
 import struct
 import threading
+import time
 from collections.abc import Iterator
 
 import paho.mqtt.client as paho
@@ -12,6 +13,7 @@ import websockets
 from broker_peer import StartBroker, ack_packet, connect_packet, encode, publish_packet, subscribe_packet
 from node_mqtt import run_node
 from paho.mqtt.enums import CallbackAPIVersion
+from patience import PATIENCE
 from umqtt_broker import Listener
 from umqtt_broker.ws_frames import BadFrame, FrameDecoder
 from umqtt_broker.ws_upgrade import UpgradeRefused, answer_upgrade
@@ -342,11 +344,11 @@ def test_paho_talks_over_websocket(port: int, qos: int) -> None:
     client.loop_start()
     try:
         client.subscribe("a/#", qos)
-        assert subscribed.wait(10)
+        assert subscribed.wait(PATIENCE)
         sent = [bytes(number * 100) for number in range(50)]
         for payload in sent:
             client.publish("a/b", payload, qos)
-        assert done.wait(10) and received == sent
+        assert done.wait(PATIENCE) and received == sent
     finally:
         client.disconnect()
         client.loop_stop()
@@ -354,7 +356,8 @@ def test_paho_talks_over_websocket(port: int, qos: int) -> None:
 
 def test_the_websockets_package_agrees_on_every_frame(port: int) -> None:
     async def talk() -> None:
-        async with websockets.connect(f"ws://127.0.0.1:{port}/mqtt", subprotocols=["mqtt"]) as link:  # type: ignore
+        options = {"subprotocols": ["mqtt"], "open_timeout": PATIENCE, "close_timeout": PATIENCE}
+        async with websockets.connect(f"ws://127.0.0.1:{port}/mqtt", **options) as link:  # type: ignore
             assert link.subprotocol == "mqtt"
             await link.send([connect_packet(b"w")[:5], connect_packet(b"w")[5:]])  # in fragments
             assert await link.recv() == CONNACK
@@ -373,15 +376,12 @@ def test_our_own_client_talks_over_websocket(port: int) -> None:
     client.on(b"a/#", lambda topic, payload: received.append((topic, payload)))
     client.subscribe(b"a/#", qos=1)
     client.publish(b"a/b", b"x" * 900, qos=1)
-    for _ in range(2000):
-        if received and not client.pending:
-            break
+    until = time.monotonic() + PATIENCE
+    while (not received or client.pending) and time.monotonic() < until:
         client.poll(10)
     assert received == [(b"a/b", b"x" * 900)]
     client.disconnect()
-    for _ in range(1000):
-        if client.closed:
-            break
+    while not client.closed and time.monotonic() < until:
         client.poll(10)
 
 
@@ -395,4 +395,4 @@ client.on('error', (error) => { console.log(error.message); process.exit(1); });
 
 
 def test_mqtt_of_npm_talks_over_websocket(port: int) -> None:
-    assert run_node(NODE, f"ws://127.0.0.1:{port}/mqtt", timeout=20) == "a/b hello\n"
+    assert run_node(NODE, f"ws://127.0.0.1:{port}/mqtt", timeout=2 * PATIENCE) == "a/b hello\n"
