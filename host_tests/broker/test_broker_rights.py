@@ -282,10 +282,14 @@ def test_a_late_refusal_is_answered_and_what_came_behind_the_connect_is_forgotte
 
 def test_the_decision_for_a_client_that_went_away_is_cancelled(start_broker) -> None:
     permission = Slow()
-    broker = start_broker(permission=permission, connect_timeout=0.2)
+    broker = start_broker(permission=permission)
     with Peer(broker.port) as client:
         client.send(connect_packet(b"client"))
         broker.wait_until(lambda: b"client" in permission.decisions)
+        # Its time is over.
+        (connection,) = broker.broker._connections
+        assert connection._deadline is not None
+        broker.call(connection.on_deadline)
         assert client.wait_closed() == []
     broker.wait_until(lambda: permission.decisions[b"client"].cancelled())
     assert broker.call(lambda: len(list(broker.broker.sessions))) == 0

@@ -2,15 +2,16 @@
 
 import asyncio
 import errno
+import gc
 import random
 import resource
 import socket
 import struct
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 
 import pytest
+from patience import PATIENCE
 from umqtt_broker.event_loop import new_event_loop
 from umqtt_broker.stream import StreamServer, StreamTransport
 
@@ -74,7 +75,7 @@ def run(scenario: Callable[[Told, socket.socket], Awaitable[None]]) -> None:
             await loop.sock_connect(peer, listening.getsockname())
             while not accepted:
                 await asyncio.sleep(0)
-            await asyncio.wait_for(scenario(accepted[0], peer), 20)
+            await asyncio.wait_for(scenario(accepted[0], peer), PATIENCE)
         finally:
             server.close()
             if accepted:
@@ -208,7 +209,7 @@ def test_a_mistake_of_the_broker_ends_that_connection_alone_and_is_logged(
                 peer.send(b"x")
             if where == "resume_writing":
                 reading = loop.create_task(_read(peers[0], 5_000_000))
-            assert isinstance(await asyncio.wait_for(accepted[0].lost, 10), KeyError)
+            assert isinstance(await asyncio.wait_for(accepted[0].lost, PATIENCE), KeyError)
             assert "a mistake of the broker ends the connection" in caplog.text and "KeyError" in caplog.text
             while not accepted[1].data:
                 await asyncio.sleep(0)
@@ -262,10 +263,11 @@ def test_an_accept_that_fails_is_tried_again_later_and_said_once(
         server = StreamServer(loop, listening, new_protocol, lambda: True)
         client = socket.create_connection(listening.getsockname())
         try:
-            end = loop.time() + 0.3
-            while loop.time() < end:
+            begin = loop.time()
+            while listening.accepts < 10:
                 await asyncio.sleep(0)
-            assert 2 <= listening.accepts <= 16
+            # Not at once: each after a pause.
+            assert loop.time() - begin > 9 * 0.02 - 0.001
             listening.errors = ()
             while not made:
                 await asyncio.sleep(0.001)
@@ -279,7 +281,7 @@ def test_an_accept_that_fails_is_tried_again_later_and_said_once(
             client.close()
             listening.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
 def test_out_of_file_descriptors_accepting_waits_and_goes_on(monkeypatch: pytest.MonkeyPatch):
@@ -296,22 +298,18 @@ def test_out_of_file_descriptors_accepting_waits_and_goes_on(monkeypatch: pytest
             return made[-1]
 
         server = StreamServer(loop, listening, new_protocol, lambda: True)
+        # What other tests have left open would be closed at any moment, and make room for one more.
+        gc.collect()
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         client = socket.create_connection(listening.getsockname())
         try:
             # As many as are open: not one more.
             resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, limits[1]))
-            turns = 0
-            end = loop.time() + 0.05
-            while loop.time() < end:
+            while server._again is None:
                 await asyncio.sleep(0)
-                turns += 1
-                if server._again is not None:
-                    break
-            assert server._again is not None and not made
+            assert not made
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            end = loop.time() + 5
-            while not made and loop.time() < end:
+            while not made:
                 await asyncio.sleep(0.01)
             assert len(made) == 1
             made[0].transport.abort()
@@ -322,18 +320,25 @@ def test_out_of_file_descriptors_accepting_waits_and_goes_on(monkeypatch: pytest
             client.close()
             listening.close()
 
-    asyncio.run(scenario())
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
-def test_a_connection_that_is_not_read_and_has_failed_costs_nothing() -> None:
+def test_a_connection_that_is_not_read_and_has_failed_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(told: Told, peer: socket.socket) -> None:
         told.transport.pause_reading()
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         peer.close()
-        await asyncio.sleep(0.05)
-        before = time.process_time()
+        selector = asyncio.get_running_loop()._selector  # type: ignore
+        select, turns = selector.select, 0
+
+        def count(timeout: float | None) -> object:
+            nonlocal turns
+            turns += 1
+            return select(timeout)
+
+        monkeypatch.setattr(selector, "select", count)
         await asyncio.sleep(0.3)
-        assert time.process_time() - before < 0.1, "the socket is reported again and again"
+        assert turns < 10, "the socket is reported again and again"
         told.transport.resume_reading()
         assert isinstance(await told.lost, ConnectionResetError)
 
