@@ -3,6 +3,7 @@
 UMQTT_FULL_SWEEPS=1 takes a million topics instead of a sample.
 """
 
+import gc
 import os
 import random
 import time
@@ -121,6 +122,7 @@ class StallWatch:
     """Measures from inside how long the event loop does one thing.
 
     In CPU time of its thread: what the client in this process and whatever else the machine runs take is not its own.
+    Neither is what other tests have left in this process: meanwhile the garbage collector does not look at it.
     """
 
     def __init__(self, broker: BrokerThread) -> None:
@@ -128,6 +130,7 @@ class StallWatch:
         self._last = 0.0
         self._stopped = False
         self.longest = 0.0
+        gc.freeze()
         broker.call(self._tick)
 
     def _tick(self) -> None:
@@ -140,7 +143,13 @@ class StallWatch:
 
     def stop(self) -> float:
         self._stopped = True
+        gc.unfreeze()
         return self.longest
+
+
+def least(stall: Callable[[], float]) -> float:
+    """Return the least of three: what a virtual machine takes for itself counts as its thread's, but not each time."""
+    return min(stall() for _ in range(3))
 
 
 def fill(broker: BrokerThread, count: int, qos: int = 0, payload: bytes = b"x") -> None:
@@ -158,36 +167,44 @@ def fill(broker: BrokerThread, count: int, qos: int = 0, payload: bytes = b"x") 
 def test_a_wildcard_over_very_many_retained_messages_stalls_nobody(start_broker, topic_filter, share) -> None:
     broker = start_broker(sys_interval=0)
     fill(broker, TOPICS)
-    with Peer(broker.port) as greedy, Peer(broker.port) as other:
-        greedy.connect(b"greedy")
-        other.connect(b"other")
-        watch = StallWatch(broker)
-        greedy.send(subscribe_packet(1, (topic_filter, 0)))
-        assert greedy.expect(SUBACK).body[2:] == b"\0"
-        pings = seen = 0
-        while seen < TOPICS * share:
-            message = greedy.expect(PUBLISH)
-            assert message.retain
-            seen += 1
-            if seen % (TOPICS // 10) == 1:
-                other.publish(b"$ping", b"", 1)
-                pings += 1
-        longest = broker.call(watch.stop)
-        print(f"{seen} messages, {pings} round trips of another client, longest stall {longest * 1000:.1f} ms")
-        assert greedy.flush() == []
-        assert longest < MOST_STALL
+
+    def stall() -> float:
+        with Peer(broker.port) as greedy, Peer(broker.port) as other:
+            greedy.connect(b"greedy")
+            other.connect(b"other")
+            watch = StallWatch(broker)
+            greedy.send(subscribe_packet(1, (topic_filter, 0)))
+            assert greedy.expect(SUBACK).body[2:] == b"\0"
+            pings = seen = 0
+            while seen < TOPICS * share:
+                message = greedy.expect(PUBLISH)
+                assert message.retain
+                seen += 1
+                if seen % (TOPICS // 10) == 1:
+                    other.publish(b"$ping", b"", 1)
+                    pings += 1
+            longest = broker.call(watch.stop)
+            print(f"{seen} messages, {pings} round trips of another client, longest stall {longest * 1000:.1f} ms")
+            assert greedy.flush() == []
+            return longest
+
+    assert least(stall) < MOST_STALL
 
 
 def test_many_subscriptions_at_once_get_one_slice_together(start_broker) -> None:
     broker = start_broker()
     fill(broker, TOPICS)
-    with Peer(broker.port) as greedy:
-        greedy.connect(b"greedy")
-        watch = StallWatch(broker)
-        greedy.send(b"".join(subscribe_packet(number, (b"+/x/%d" % number, 0)) for number in range(1, 301)))
-        for number in range(1, 301):
-            greedy.expect(SUBACK, number)
-        assert broker.call(watch.stop) < MOST_STALL
+
+    def stall() -> float:
+        with Peer(broker.port) as greedy:
+            greedy.connect(b"greedy")
+            watch = StallWatch(broker)
+            greedy.send(b"".join(subscribe_packet(number, (b"+/x/%d" % number, 0)) for number in range(1, 301)))
+            for number in range(1, 301):
+                greedy.expect(SUBACK, number)
+            return broker.call(watch.stop)
+
+    assert least(stall) < MOST_STALL
 
 
 def test_very_many_filters_cost_hardly_more_for_what_they_are_greeted_with(start_broker) -> None:
@@ -204,11 +221,9 @@ def test_very_many_filters_cost_hardly_more_for_what_they_are_greeted_with(start
             client.expect(UNSUBACK, 2)
             return broker.call(watch.stop)
 
-    # The least of three: a collection of what other tests have left is not the broker's.
-    without = min(stall() for _ in range(3))
+    without = least(stall)
     fill(broker, 100)
-    greeted = min(stall() for _ in range(3))
-    assert greeted < 3 * without + MOST_STALL
+    assert least(stall) < 3 * without + MOST_STALL
 
 
 @pytest.mark.parametrize("qos", [1, 2])
