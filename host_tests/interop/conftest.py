@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from umqtt_testkit.interpreter import MicroPythonMissing, device_search_path, mi
 HERE = Path(__file__).resolve().parent
 LAWS = HERE.parent / "laws"
 sys.path[:0] = [str(HERE), str(LAWS)]
+
+# Seconds for a broker to end.
+PATIENCE = 30
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +34,7 @@ def paired_broker() -> Iterator[int]:
             yield int(line.rpartition(":")[2])
         finally:
             process.terminate()
-            assert process.wait(10) == 0
+            assert process.wait(PATIENCE) == 0
 
 
 @pytest.fixture(scope="session")
@@ -53,10 +57,12 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
                 if "running" in line:
                     break
                 assert "Error" not in line, line
+            # It says when clients come and go: unread, it would wait for ever after some hundred of them.
+            threading.Thread(target=process.stderr.read, daemon=True).start()
             yield port
         finally:
             process.terminate()
-            process.wait(10)
+            process.wait(PATIENCE)
 
 
 @pytest.fixture(scope="session", params=["cpython", "micropython"])

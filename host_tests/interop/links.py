@@ -5,7 +5,7 @@ from umqtt_robust import Client
 from umqtt_robust._platform import ticks_diff, ticks_ms
 from umqtt_robust.transport import TCP
 
-LIMIT_MS = 20000
+LIMIT_MS = 30000
 
 
 class Link(TCP):
