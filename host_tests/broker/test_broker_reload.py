@@ -1,6 +1,7 @@
 """New settings while the broker runs: what changes at once, what waits for a restart, what never happens."""
 
 import asyncio
+import os
 import shutil
 import signal
 import ssl
@@ -301,6 +302,26 @@ def test_many_signals_at_once_are_one_reload_after_another(tmp_path: Path) -> No
         broker.reload(f"{OPEN}log_type all\n")
         peer.connect(b"peer")
         assert broker.stop() == 0
+
+
+def test_what_is_being_read_when_the_broker_is_told_to_stop_is_not_taken_over(tmp_path: Path) -> None:
+    with (
+        ConfiguredBroker(tmp_path / "broker.conf", OPEN) as broker,
+        Peer(broker.port(), receive_buffer=4096) as deaf,
+    ):
+        deaf.connect(b"deaf")
+        deaf.subscribe(b"a", 0)
+        # A while goes by until the broker gives up on a client that takes nothing.
+        deaf.send(publish_packet(b"a", bytes(10_000_000)))
+        broker.path.unlink()
+        os.mkfifo(broker.path)
+        broker.process.send_signal(signal.SIGHUP)
+        with broker.path.open("w") as settings:  # opened when the broker has opened it
+            broker.process.terminate()
+            broker.wait_for("stopping")
+            settings.write(f"{OPEN}listener 0 127.0.0.2\n")
+        assert broker.process.wait(PATIENCE) == 0
+        assert not [line for line in broker.end() if "reloaded" in line or "takes effect" in line]
 
 
 @pytest.mark.skipif(

@@ -98,16 +98,15 @@ class Process:
         while True:
             await told.wait()
             told.clear()
-            reload = asyncio.create_task(self._reload(broker))
-            await asyncio.wait({reload})
-            error = reload.exception()
-            if isinstance(error, ConfigError):
+            try:
+                # Not a task of its own: what is still being read when the broker stops is not taken over.
+                await self._reload(broker)
+            except ConfigError as error:
                 for problem in error.problems if isinstance(error, ConfigFileError) else [error]:
                     _log.error("%s", problem)
                 _log.error("reload refused: all settings stay as they were")
-            elif error is not None:
-                # A mistake of ours: a broker that cannot reload goes on serving.
-                _log.error("reload failed: restart the broker to be sure of its settings", exc_info=error)
+            except Exception:  # noqa: BLE001 - a mistake of ours: one that cannot reload goes on serving
+                _log.exception("reload failed: restart the broker to be sure of its settings")
 
     async def _reload(self, broker: Broker) -> None:
         if not self._path:
