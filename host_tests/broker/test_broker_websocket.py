@@ -317,7 +317,7 @@ def test_a_client_that_pings_and_reads_nothing_fills_no_memory(start_broker: Sta
         seen = broker.broker.stats.messages_in
         peer.send(frame(BINARY, publish_packet(b"end", b"")))
         broker.wait_until(lambda: broker.broker.stats.messages_in > seen)
-        assert broker.call(lambda: connection.transport.get_write_buffer_size()) == before
+        assert broker.call(lambda: connection.transport.get_write_buffer_size()) <= before
         # Once it reads, the newest ping is answered.
         while (found := peer.receive()) != (PONG, b"%0100d" % 2999):
             assert found is not None and found[0] == BINARY
