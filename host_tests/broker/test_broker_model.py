@@ -287,7 +287,7 @@ class DurableSessions(Sessions):
 
 
 @pytest.mark.parametrize("machine", [Sessions, DurableSessions])
-@pytest.mark.timeout(3600 if _FULL else 120)
+@pytest.mark.timeout(3600 if _FULL else 600)  # each step waits for the disk
 def test_sessions_behave_as_the_reference_does_in_every_story(machine: type[Sessions]) -> None:
     # A failure in a full run is made as short as it gets; that takes minutes.
     phases = set(Phase) - (set() if _FULL else {Phase.shrink, Phase.explain})

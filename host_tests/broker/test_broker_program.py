@@ -89,7 +89,7 @@ def test_a_check_says_what_it_found_and_opens_nothing(conf: Path, tmp_path: Path
         (("-c", "x.conf", "--store", "a", "--max-inflight", "3"), "--store and --max-inflight cannot stand beside -c"),
         (("--lenient",), "name it with -c FILE"),
         (("--test-config", "-p", "0"), "name it with -c FILE"),
-        (("-c", "/nowhere/x.conf"), "/nowhere/x.conf cannot be read (No such file or directory)"),
+        (("-c", f"{__file__}.d/x.conf"), f"{__file__}.d/x.conf cannot be read (No such file or directory)"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(arguments: tuple[str, ...], reason: str) -> None:
@@ -106,12 +106,11 @@ def test_the_pid_file_is_there_while_the_broker_is(conf: Path, tmp_path: Path) -
 
 
 def test_a_pid_file_that_cannot_be_written_is_one_line_and_no_broker(conf: Path) -> None:
-    conf.write_text(f"{OPEN}pid_file /nowhere/broker.pid\n")
+    path = conf.parent / "nowhere" / "broker.pid"
+    conf.write_text(f"{OPEN}pid_file {path}\n")
     result = run("-c", str(conf))
     assert (result.returncode, result.stdout) == (2, "")
-    assert (
-        result.stderr == "pid_file /nowhere/broker.pid cannot be written (No such file or directory) — choose another\n"
-    )
+    assert result.stderr == f"pid_file {path} cannot be written (No such file or directory) — choose another\n"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

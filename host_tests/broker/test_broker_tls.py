@@ -138,7 +138,9 @@ def test_a_broker_that_stops_leaves_no_handshake_behind(pki: Pki) -> None:
         async with Broker(BrokerConfig(listeners=(Listener(port=0, tls=pki.tls()),))) as broker:
             silent = [await asyncio.open_connection("127.0.0.1", broker.port) for _ in range(3)]
             context = pki.context()
-            reader, writer = await asyncio.open_connection("localhost", broker.port, ssl=context)
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", broker.port, ssl=context, server_hostname="localhost"
+            )
             writer.write(connect_packet(b"p"))
             assert await reader.readexactly(4) == CONNACK
             writer.close()
