@@ -37,11 +37,11 @@ def open_page(browser: "playwright.Browser", broker: ObservedBroker) -> Iterator
     wrong: list[str] = []
     contexts = []
     home = f"http://127.0.0.1:{broker.http_port}/"
+    playwright.expect.set_options(timeout=PATIENCE * 1000)
 
     def opened(fragment: str | None = None, **options: object) -> "playwright.Page":
         context = browser.new_context(**options)
         context.set_default_timeout(PATIENCE * 1000)
-        playwright.expect.set_options(timeout=PATIENCE * 1000)
         contexts.append(context)
         page = context.new_page()
         page.add_init_script(f"const late = setTimeout; window.setTimeout = (call, ms) => late(call, ms / {FASTER});")
