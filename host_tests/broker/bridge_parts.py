@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Self
 import pytest
 from broker_peer import BrokerThread
 from patience import PATIENCE
+from ports import free_port
 from umqtt_broker import BrokerConfig
 from umqtt_broker.bridge import BridgeStatus
 from umqtt_broker.bridge_config import BridgeConfig, parse_topic
@@ -19,13 +19,6 @@ from umqtt_broker.bridge_config import BridgeConfig, parse_topic
 HERE = Path(__file__).parent
 
 needs_mosquitto = pytest.mark.skipif(shutil.which("mosquitto") is None, reason="mosquitto is not installed")
-
-
-def free_port() -> int:
-    """Return a port that was free a moment ago: mosquitto cannot pick one and say which."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Mosquitto:

@@ -15,6 +15,7 @@ from types import TracebackType
 
 import pytest
 from patience import PATIENCE
+from ports import free_port
 
 NOT_AUTHORIZED = 0x87
 
@@ -32,8 +33,7 @@ class Mosquitto:
 
     def __init__(self, folder: Path, settings: str) -> None:
         self._program = require_mosquitto()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self._config = folder / "mosquitto.conf"
         # As root it would become the user mosquitto, who may not read files of 0600.
         self._config.write_text(

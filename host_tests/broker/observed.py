@@ -1,23 +1,17 @@
 """What the tests of the broker's observation share: a broker with its HTTP listener on, and a plain HTTP client."""
 
 import json
-import socket
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from broker_peer import BrokerThread
 from patience import PATIENCE
+from ports import free_port
 from umqtt_broker import BrokerConfig
 from umqtt_broker.observation.server import Server
 
 JSON = {"Content-Type": "application/json"}
-
-
-def free_port() -> int:
-    """Return a port that was free a moment ago: http_port 0 means off, so it cannot ask for any."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 class Reply(NamedTuple):
@@ -45,7 +39,7 @@ class ObservedBroker(BrokerThread):
     """A broker with the HTTP listener on. token: what opens it."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
-        self.http_port = free_port()
+        self.http_port = free_port()  # 0 means off
         self.token_file = folder / "token"
         settings.setdefault("http_token_file", str(self.token_file))
         super().__init__(BrokerConfig(port=0, http_port=self.http_port, **settings))

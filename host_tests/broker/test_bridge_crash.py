@@ -8,8 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from bridge_parts import BridgeProcess, free_port
+from bridge_parts import BridgeProcess
 from broker_peer import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Closed, Peer, ack_packet, publish_packet
+from ports import free_port
 
 KILLS = 5
 GONE = (Closed, ConnectionError, TimeoutError)

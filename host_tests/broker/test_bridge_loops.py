@@ -4,8 +4,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from bridge_parts import BridgedBroker, Mosquitto, bridge_config, free_port, needs_mosquitto
+from bridge_parts import BridgedBroker, Mosquitto, bridge_config, needs_mosquitto
 from broker_peer import BrokerThread, Peer
+from ports import free_port
 from umqtt_broker import BrokerConfig
 
 

@@ -17,7 +17,8 @@ from urllib.parse import quote
 
 import pytest
 from broker_peer import BrokerThread, Peer, publish_packet
-from observed import ObservedBroker, free_port
+from observed import ObservedBroker
+from ports import free_port
 from umqtt_broker import Broker, BrokerConfig, BrokerError, Listener
 from umqtt_broker.observation.openapi import SCHEMAS
 from umqtt_broker.observation.routes import MAX_BODY, ROUTES

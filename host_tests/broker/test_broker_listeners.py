@@ -15,6 +15,7 @@ import pytest
 from broker_certificates import Pki
 from broker_peer import BrokerThread, Peer, StartBroker, connect_packet
 from paho.mqtt.enums import CallbackAPIVersion
+from ports import free_port
 from umqtt_broker import Broker, BrokerConfig, BrokerError, Listener, PortInUse
 
 from umqtt_robust import Client
@@ -76,17 +77,14 @@ def test_socket_domain_leaves_the_other_kind_of_address_out(
 
 
 def test_a_port_in_use_names_the_line_that_asks_for_it_and_nothing_stays_open() -> None:
-    with socket.socket() as holder, socket.socket() as probe:
-        for one in (holder, probe):
-            one.bind(("127.0.0.1", 0))
-        holder.listen()
-        port, other = holder.getsockname()[1], probe.getsockname()[1]
-        probe.close()
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port, other = holder.getsockname()[1], free_port()
         listeners = (Listener(port=other), Listener(port=port, where="broker.conf:7"))
         reason = f"^broker.conf:7: port {port} on 127.0.0.1 is in use"
         refuse_to_start(BrokerConfig(listeners=listeners), PortInUse, reason)
-        with socket.socket() as again:
-            again.bind(("127.0.0.1", other))
+        # What still listened there would not let it.
+        with socket.create_server(("127.0.0.1", other)):
+            pass
 
 
 def test_an_address_of_another_machine_is_one_line() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from broker_peer import BrokerThread, Peer
-from observed import free_port
+from ports import free_port
 from umqtt_broker import BrokerConfig
 from umqtt_broker.observation import observation
 from umqtt_broker.observation.json_log import JsonFormatter
