@@ -10,9 +10,14 @@ from pathlib import Path
 import pytest
 from bridge_parts import BridgeProcess
 from broker_peer import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Closed, Peer, ack_packet, publish_packet
+from patience import PATIENCE
 from ports import free_port
 
 KILLS = 5
+# Messages from one kill to the next, about.
+BETWEEN = 570
+# Messages that the publisher may be ahead of the subscriber.
+MOST_UNDER_WAY = 1000
 GONE = (Closed, ConnectionError, TimeoutError)
 
 SECTION = """connection bridge
@@ -27,22 +32,32 @@ keepalive_interval 5
 class Publisher(threading.Thread):
     """Publishes rising numbers as a client with a store would: after a crash, what was not acknowledged goes again."""
 
-    def __init__(self, port: Callable[[], int], last: int, qos: int) -> None:
-        super().__init__()
+    def __init__(self, port: Callable[[], int], arrived: Callable[[], int], qos: int) -> None:
+        super().__init__(daemon=True)
         self._port = port
-        self._last = last
+        self._arrived = arrived
         self._qos = qos
         # packet id: number; what awaits PUBCOMP stands in `released`.
         self._sent: dict[int, int] = {}
         self._released: dict[int, int] = {}
-        self.acknowledged = 0
-        self._next = 1
+        self._is_enough = False
+        self.published = 0
+
+    def finish(self) -> int:
+        """Publish nothing new, wait until everything is acknowledged, and return the last number."""
+        self._is_enough = True
+        self.join(PATIENCE)
+        assert not self.is_alive(), "not everything was acknowledged"
+        return self.published
 
     def run(self) -> None:
-        while self.acknowledged < self._last:
+        while not self._is_enough or self._sent or self._released:
             with suppress(*GONE):
                 self._publish()
             time.sleep(0.01)  # the broker is being started again
+
+    def _may_publish(self) -> bool:
+        return not self._is_enough and self.published < self._arrived() + MOST_UNDER_WAY
 
     def _publish(self) -> None:
         with Peer(self._port()) as peer:
@@ -51,36 +66,39 @@ class Publisher(threading.Thread):
                 peer.send(ack_packet(PUBREL, packet_id))
             for packet_id, number in self._sent.items():
                 peer.send(publish_packet(b"a", b"%d" % number, self._qos, packet_id, dup=True))
-            while self.acknowledged < self._last:
-                while self._next <= self._last and len(self._sent) + len(self._released) < 30:
-                    packet_id = self._next % 65535 + 1
-                    self._sent[packet_id] = self._next
-                    self._next += 1
-                    peer.send(publish_packet(b"a", b"%d" % self._sent[packet_id], self._qos, packet_id))
+            while True:
+                while len(self._sent) + len(self._released) < 30 and self._may_publish():
+                    self.published += 1
+                    packet_id = self.published % 65535 + 1
+                    self._sent[packet_id] = self.published
+                    peer.send(publish_packet(b"a", b"%d" % self.published, self._qos, packet_id))
+                if not self._sent and not self._released:
+                    if self._is_enough:
+                        return
+                    time.sleep(0.001)
+                    continue
                 packet = peer.receive()
                 if packet.kind == PUBACK:
                     del self._sent[packet.packet_id]
-                    self.acknowledged += 1
                 elif packet.kind == PUBREC:
                     if packet.packet_id in self._sent:
                         self._released[packet.packet_id] = self._sent.pop(packet.packet_id)
                     peer.send(ack_packet(PUBREL, packet.packet_id))
-                elif packet.kind == PUBCOMP and self._released.pop(packet.packet_id, None) is not None:
-                    self.acknowledged += 1
+                elif packet.kind == PUBCOMP:
+                    self._released.pop(packet.packet_id, None)
 
 
 class Subscriber(threading.Thread):
     """Receives what comes, at QoS 2 exactly once; after a crash it goes on with its session."""
 
-    def __init__(self, port: Callable[[], int], last: int, qos: int) -> None:
-        super().__init__()
+    def __init__(self, port: Callable[[], int], qos: int) -> None:
+        super().__init__(daemon=True)
         self._port = port
-        self._last = last
         self._qos = qos
         self._unreleased: set[int] = set()
-        self.numbers: list[int] = []
+        self._is_enough = False
         self._seen: set[int] = set()
-        self.stopped = False
+        self.numbers: list[int] = []
 
     def subscribe(self) -> None:
         """Make the session."""
@@ -88,8 +106,24 @@ class Subscriber(threading.Thread):
             peer.connect(b"subscriber", clean_session=False)
             peer.subscribe(b"a", self._qos)
 
+    def wait_for(self, count: int) -> None:
+        """Wait until so many numbers have come, however long that takes as long as some come."""
+        seen, until = -1, 0.0
+        while len(self._seen) < count and self.is_alive():
+            if len(self._seen) > seen:
+                seen, until = len(self._seen), time.monotonic() + PATIENCE
+            if time.monotonic() > until:
+                return
+            time.sleep(0.001)
+
+    def finish(self, count: int) -> None:
+        """Wait until so many numbers have come, or nothing comes any more, and stop."""
+        self.wait_for(count)
+        self._is_enough = True
+        self.join(PATIENCE)
+
     def run(self) -> None:
-        while len(self._seen) < self._last and not self.stopped:
+        while not self._is_enough:
             with suppress(*GONE):
                 self._receive()
             time.sleep(0.01)  # the broker is being started again
@@ -97,8 +131,11 @@ class Subscriber(threading.Thread):
     def _receive(self) -> None:
         with Peer(self._port()) as peer:
             assert peer.connect(b"subscriber", clean_session=False)
-            while len(self._seen) < self._last:
-                packet = peer.receive(2)
+            while not self._is_enough:
+                try:
+                    packet = peer.receive(0.2)
+                except TimeoutError:
+                    continue  # to see whether that was all
                 if packet.kind == PUBREL:
                     self._unreleased.discard(packet.packet_id)
                     peer.send(ack_packet(PUBCOMP, packet.packet_id))
@@ -119,7 +156,6 @@ def test_kill_9_of_either_broker_loses_nothing_and_at_qos_2_repeats_nothing(
 ) -> None:
     seed = 7
     rng = random.Random(seed)
-    last = 4000
     ports = {"local": free_port(), "remote": free_port()}
     sections = {"local": SECTION.format(port=ports["remote"], direction=direction, qos=qos), "remote": ""}
     for name, section in sections.items():
@@ -133,24 +169,21 @@ def test_kill_9_of_either_broker_loses_nothing_and_at_qos_2_repeats_nothing(
         start("remote")
         start("local")
         source, sink = ("local", "remote") if direction == "out" else ("remote", "local")
-        publisher = Publisher(lambda: ports[source], last, qos)
-        subscriber = Subscriber(lambda: ports[sink], last, qos)
+        subscriber = Subscriber(lambda: ports[sink], qos)
+        publisher = Publisher(lambda: ports[source], lambda: len(subscriber.numbers), qos)
         subscriber.subscribe()
         wait_for_bridge(ports[source], ports[sink])
         subscriber.start()
         publisher.start()
         for kill in range(KILLS):
-            target = (kill + 1) * last // (KILLS + 2) + rng.randint(0, 200)
-            while len(subscriber.numbers) < target and subscriber.is_alive():
-                time.sleep(0.001)
-            assert subscriber.is_alive(), "the load ended before the last kill"
+            subscriber.wait_for((kill + 1) * BETWEEN + rng.randint(0, 200))
+            assert subscriber.is_alive() and publisher.is_alive()
             victim = ("local", "remote")[kill % 2]
             processes[victim].kill()
             start(victim)
-        publisher.join(20)
-        subscriber.join(20)
-        subscriber.stopped = True
-        assert publisher.acknowledged == last
+        subscriber.wait_for((KILLS + 1) * BETWEEN)
+        last = publisher.finish()
+        subscriber.finish(last)
         missing = set(range(1, last + 1)) - set(subscriber.numbers)
         assert not missing, (seed, len(missing), sorted(missing)[:10])
         if qos == 2:

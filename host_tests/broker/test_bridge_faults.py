@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from bridge_parts import BridgedBroker, Mosquitto, bridge_config, needs_mosquitto
 from broker_peer import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, BrokerThread, Peer, ack_packet, publish_packet
+from patience import PATIENCE
 from umqtt_broker import BrokerConfig
 from umqtt_testkit.proxy import FaultProxy
 
@@ -110,7 +111,8 @@ def test_cut_anywhere_nothing_is_lost_in_either_direction_and_at_qos_2_nothing_c
                 thread.start()
             outward, inward = collect(far, count), collect(near, count)
             for thread in threads:
-                thread.join(10)
+                thread.join(PATIENCE)
+                assert not thread.is_alive()
             check(outward, count, qos, seed)
             # mosquitto 2.0 sends PUBLISH again where it was about to send PUBREL again when the link was cut once more.
             check(inward, count, qos if ours else 1, seed)

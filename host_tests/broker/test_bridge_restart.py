@@ -12,7 +12,7 @@ CONNECT, PINGREQ = 1, 12
 
 
 class Remote(Peer):
-    """The remote broker's end of one link."""
+    """The remote broker's end of one link. To be closed behind the bridge's: it would begin another one at once."""
 
     def __init__(self, server: socket.socket, session_present: bool) -> None:
         server.settimeout(PATIENCE)
@@ -36,7 +36,8 @@ def test_after_a_restart_each_message_goes_on_where_it_was_under_its_packet_iden
         port = server.getsockname()[1]
         config = bridge_config(port, "a out 2", notifications=False, attempt_unsubscribe=False)
         store = str(tmp_path / "broker.db")
-        with BridgedBroker(config, store=store) as broker, Remote(server, False) as remote, Peer(broker.port) as near:
+        with BridgedBroker(config, store=store) as broker, Peer(broker.port) as near:
+            remote = Remote(server, False)
             near.connect(b"near")
             for number in range(3):
                 near.publish(b"a", b"%d" % number, 2)
@@ -44,6 +45,7 @@ def test_after_a_restart_each_message_goes_on_where_it_was_under_its_packet_iden
             assert [(packet.payload, packet.dup) for packet in sent] == [(b"0", False), (b"1", False), (b"2", False)]
             remote.send(ack_packet(PUBREC, sent[0].packet_id))
             remote.expect(PUBREL, sent[0].packet_id)
+        remote.close()
         with BridgedBroker(config, store=store) as broker, Remote(server, True) as remote:
             remote.expect(PUBREL, sent[0].packet_id)
             for packet in sent[1:]:
@@ -66,11 +68,13 @@ def test_an_identifier_at_qos_2_that_came_before_a_restart_is_known_after_it_and
         port = server.getsockname()[1]
         config = bridge_config(port, "a out 1", "b in 2", notifications=False, attempt_unsubscribe=False)
         store = str(tmp_path / "broker.db")
-        with BridgedBroker(config, store=store) as broker, Remote(server, False) as remote:
+        with BridgedBroker(config, store=store):
+            remote = Remote(server, False)
             subscribe = remote.receive()
             remote.send(b"\x90\x03" + subscribe.body[:2] + b"\2")
             remote.send(publish_packet(b"b", b"first", 2, 7))
             remote.expect(PUBREC, 7)
+        remote.close()
         with BridgedBroker(config, store=store) as broker, Remote(server, True) as remote, Peer(broker.port) as near:
             near.connect(b"near")
             near.subscribe(b"b", 2)
