@@ -1,6 +1,6 @@
 """Who gets what, once, at which QoS: subscriptions, retained messages, wills, keep-alive. On both stores."""
 
-import time
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +13,6 @@ from broker_peer import (
     PUBREL,
     UNSUBACK,
     BrokerThread,
-    Closed,
     Peer,
     ack_packet,
     connect_packet,
@@ -22,8 +21,12 @@ from broker_peer import (
     subscribe_packet,
     text,
 )
-from umqtt_broker import Permission
+from broker_wire import Transport
+from umqtt_broker import Broker, BrokerConfig, Permission
+from umqtt_broker.connection import Connection
+from umqtt_broker.deadlines import RESOLUTION
 from umqtt_broker.permission import Rights
+from virtual_time import run
 
 MakePeer = Callable[..., Peer]
 
@@ -135,21 +138,35 @@ def test_a_will_is_published_when_the_connection_drops_and_not_after_disconnect(
     assert len(late.flush()) == retain
 
 
-def test_a_silent_client_is_closed_after_one_and_a_half_keep_alives_and_one_that_pings_is_not(
-    broker: BrokerThread, peer: MakePeer
-) -> None:
-    pinging, silent = peer(b"pinging", keep_alive=1), peer(b"silent", keep_alive=1, will=(b"will", b"silent", 0, False))
-    pinging.subscribe(b"will", 0)
-    began = time.monotonic()
-    packets = []
-    while not packets:
-        packets = pinging.flush()
-        assert time.monotonic() - began < 5
-    assert 1.4 < time.monotonic() - began < 2.0
-    assert packets[0].payload == b"silent"
-    with pytest.raises(Closed):
-        silent.receive()
-    assert broker.call(lambda: broker.broker.stats.keep_alive_timeouts) == 1
+def test_a_silent_client_is_closed_after_one_and_a_half_keep_alives_and_one_that_pings_is_not() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with Broker(BrokerConfig(port=0, sys_interval=0)) as broker:
+            pinging, silent = [Connection(broker, broker.config.all_listeners()[0]) for _ in range(2)]
+            heard, closed = Transport(), Transport()
+            pinging.connection_made(heard)
+            silent.connection_made(closed)
+            pinging.data_received(connect_packet(b"pinging", keep_alive=10) + subscribe_packet(1, (b"will", 0)))
+            silent.data_received(connect_packet(b"silent", keep_alive=10, will=(b"will", b"silent", 0, False)))
+            began = loop.time()
+            heard.written.clear()
+            while not closed.closed:
+                await asyncio.sleep(0.5)
+                pinging.data_received(b"\xc0\0")
+            assert 15 <= loop.time() - began <= 15 + RESOLUTION + 0.5
+            assert heard.written.replace(b"\xd0\0", b"") == publish_packet(b"will", b"silent")
+            assert broker.stats.keep_alive_timeouts == 1
+            # As rarely as may be.
+            for _ in range(10):
+                await asyncio.sleep(14.9)
+                pinging.data_received(b"\xc0\0")
+            assert not heard.closed
+            await asyncio.sleep(15 + RESOLUTION)
+            assert heard.closed and broker.stats.keep_alive_timeouts == 2
+            for connection in (pinging, silent):
+                connection.connection_lost(None)
+
+    run(scenario())
 
 
 def test_a_client_without_an_identifier_gets_one_only_with_a_clean_session(broker: BrokerThread) -> None:
