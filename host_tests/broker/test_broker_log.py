@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import time
+import timeit
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,11 +114,13 @@ def test_no_client_can_forge_a_line_or_steer_a_terminal(tmp_path: Path, format: 
 
 def test_a_message_that_nobody_wants_costs_less_than_a_microsecond() -> None:
     log.start(LogConfig((("none", ""),), ("error",)))
-    rounds = 20_000
-    started = time.perf_counter()
-    for _ in range(rounds):
-        log.log_subscribe(b"pump-7", b"a/#", 1)
-    assert (time.perf_counter() - started) / rounds < 3e-6
+
+    def log_many() -> None:
+        for _ in range(1000):
+            log.log_subscribe(b"pump-7", b"a/#", 1)
+
+    # The best of many, in the thread's own time: others are at work on this machine.
+    assert min(timeit.repeat(log_many, time.thread_time, number=1, repeat=50)) / 1000 < 3e-6
 
 
 def test_a_log_that_cannot_be_opened_is_an_error_and_the_old_one_stays(tmp_path: Path) -> None:
