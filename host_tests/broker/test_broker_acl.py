@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mosquitto_peer import Client5, Mosquitto, require_mosquitto
+from patience import PATIENCE
 from umqtt_broker import ConfigError
 from umqtt_broker import acl as acl_module
 from umqtt_broker.acl import Acl, parse_acl, read_acl
@@ -149,7 +150,8 @@ def test_a_malformed_line_is_refused_by_file_and_line_as_mosquitto_refuses_it(
     assert "—" in str(caught.value)
     config = tmp_path / "mosquitto.conf"
     config.write_text(f"listener 0 {tmp_path}/socket\nuser root\nacl_file {path}\n")
-    assert subprocess.run([require_mosquitto(), "-c", config], capture_output=True, timeout=10, check=False).returncode
+    command = [require_mosquitto(), "-c", config]
+    assert subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False).returncode
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

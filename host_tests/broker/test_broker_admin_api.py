@@ -18,6 +18,7 @@ from urllib.parse import quote
 import pytest
 from broker_peer import BrokerThread, Peer, publish_packet
 from observed import ObservedBroker
+from patience import PATIENCE
 from ports import free_port
 from umqtt_broker import Broker, BrokerConfig, BrokerError, Listener
 from umqtt_broker.observation.openapi import SCHEMAS
@@ -192,7 +193,9 @@ def test_a_broker_without_http_port_imports_no_http_library(tmp_path: Path) -> N
         "assert 'umqtt_broker.observation' in sys.modules\n"
         "print(sorted({'aiohttp', 'prometheus_client'} & set(sys.modules)))\n"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert result.stdout == "[]\n", result
 
 
@@ -402,7 +405,7 @@ def test_clients_of_one_name_behind_different_mount_points_are_told_apart(tmp_pa
 
 
 def test_a_client_that_is_read_more_slowly_is_marked(tmp_path: Path) -> None:
-    with ObservedBroker(tmp_path, max_receive_rate=5) as broker, Peer(broker.port) as eager, Peer(broker.port) as calm:
+    with ObservedBroker(tmp_path, max_receive_rate=1) as broker, Peer(broker.port) as eager, Peer(broker.port) as calm:
         eager.connect(b"eager")
         calm.connect(b"calm")
         eager.send(publish_packet(b"a", b"x") * 50)
@@ -645,7 +648,7 @@ def test_listing_very_many_sessions_never_stalls_the_loop(tmp_path: Path) -> Non
             return stop
 
         loop = broker.broker.loop
-        stop = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
+        stop = asyncio.run_coroutine_threadsafe(start(), loop).result(PATIENCE)
         for path in (
             "/api/sessions?limit=1000",
             "/api/sessions?limit=1000&sort=queued",

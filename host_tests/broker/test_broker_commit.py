@@ -25,6 +25,7 @@ from broker_peer import (
     publish_packet,
     subscribe_packet,
 )
+from patience import PATIENCE
 from umqtt_broker.store import SqliteStore, writer
 
 # Long enough for a packet that leaves too early to arrive, even on a busy machine.
@@ -54,7 +55,7 @@ class Disk:
 
     def write(self, database: sqlite3.Connection, batch):
         """In place of writer.write."""
-        assert self._open.wait(10)
+        assert self._open.wait(PATIENCE)
         if self._failures:
             self._failures -= 1
             database.execute("BEGIN IMMEDIATE")

@@ -61,7 +61,8 @@ def take_all(port: int, store: Path) -> set[bytes]:
         quiet = 0
         while quiet < 2:
             assert time.monotonic() < until, owed(store)
-            packets = client.flush()
+            if packets := client.flush():
+                until = time.monotonic() + PATIENCE
             for packet in packets:
                 assert packet.kind == PUBLISH and packet.retain
                 names.add(packet.topic_name)

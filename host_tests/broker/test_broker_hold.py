@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from umqtt_broker.retained import RetainedMessage
 from umqtt_broker.stats import Stats
 from umqtt_broker.store import sqlite as sqlite_store
@@ -33,7 +34,7 @@ class Disk:
 
     def write(self, database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]:
         self.waiting.set()
-        assert self._allowed.acquire(timeout=10)
+        assert self._allowed.acquire(timeout=PATIENCE)
         self.waiting.clear()
         if self._fail:
             raise sqlite3.OperationalError("disk I/O error")
@@ -133,7 +134,7 @@ async def play(store: SqliteStore, disk: Disk, rng: random.Random) -> None:
         if rng.random() < 0.02:
             await asyncio.sleep(0.003)
         assert not errors, errors[0]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while store._committing or store._open_batch.is_worth_a_transaction() or any(h.held for h in model.holders):
             if disk.waiting.is_set():
                 disk.let()

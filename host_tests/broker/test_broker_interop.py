@@ -53,7 +53,7 @@ class Mosquitto(Party):
         subprocess.run(self._subscriber(port, client_id, topic_filter, qos, "-E"), check=True, timeout=PATIENCE)
 
     def receive(self, port: int, client_id: str, topic_filter: str, qos: int, count: int) -> list[str]:
-        command = self._subscriber(port, client_id, topic_filter, qos, "-C", str(count), "-W", "10")
+        command = self._subscriber(port, client_id, topic_filter, qos, "-C", str(count), "-W", f"{PATIENCE:.0f}")
         ended = subprocess.run(command, check=True, timeout=2 * PATIENCE, capture_output=True, text=True)
         return ended.stdout.splitlines()
 
