@@ -131,9 +131,11 @@ def test_timers_are_in_time_and_nothing_spins_until_they_are_due() -> None:
         begin = time.monotonic()
         await asyncio.sleep(0.3)
         assert time.monotonic() - begin >= 0.299
-        cpu, begin = time.process_time(), time.monotonic()
+        selector = asyncio.get_running_loop()._selector  # type: ignore
+        select, turns = selector.select, []
+        selector.select = lambda timeout: turns.append(timeout) or select(timeout)
         for _ in range(300):
             await asyncio.sleep(0.0005)
-        assert time.process_time() - cpu < (time.monotonic() - begin) / 2
+        assert len(turns) <= 2 * 300
 
     run(scenario())
