@@ -21,8 +21,10 @@ from observed import ObservedBroker
 from patience import PATIENCE
 from ports import free_port
 from umqtt_broker import Broker, BrokerConfig, BrokerError, Listener
+from umqtt_broker.observation import readings
 from umqtt_broker.observation.openapi import SCHEMAS
 from umqtt_broker.observation.routes import MAX_BODY, ROUTES
+from umqtt_broker.session import Session
 
 
 @pytest.fixture
@@ -432,6 +434,26 @@ def test_sessions_sort_by_what_they_hold_largest_first(broker: ObservedBroker) -
             assert all(first >= second for first, second in pairwise(values)) and values[0] > values[-1]
         for sort in ("in_flight", "messages_received", "messages_sent", "connected_seconds"):
             assert broker.get(f"/api/sessions?sort={sort}")["sessions"][0]["client_id"] in ("sender", "keeper-0")
+
+
+def test_who_is_connected_longest_comes_first_however_long_it_takes_to_look(
+    broker: ObservedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sort_value = readings.sort_value
+
+    def look_slowly(session: Session, name: str, now: float) -> float:
+        time.sleep(0.05)
+        return sort_value(session, name, now)
+
+    with ExitStack() as stack:
+        for number, name in enumerate((b"a", b"b", b"c")):
+            stack.enter_context(Peer(broker.port)).connect(name)
+            session = broker.broker.sessions.get(name)
+            assert session is not None and session.connection is not None
+            session.connection.connected_at = 1 + number / 100
+        monkeypatch.setattr(readings, "sort_value", look_slowly)
+        rows = broker.get("/api/sessions?sort=connected_seconds")["sessions"]
+        assert [row["client_id"] for row in rows] == ["a", "b", "c"]
 
 
 def test_who_gets_a_topic_is_told_with_the_filters_that_match(broker: ObservedBroker) -> None:

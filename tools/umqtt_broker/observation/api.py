@@ -176,9 +176,11 @@ class Api:
 
     def _sort_key(self, name: str) -> Callable[[Session], Any]:
         """Largest first, then by client identifier; what has no value comes last."""
+        # One moment for all: they are looked at one after the other, with other work of the loop in between.
+        now = self._broker.loop.time()
 
         def key(session: Session) -> tuple[float, bytes]:
-            return -readings.sort_value(session, name, self._broker.loop.time()), session.key
+            return -readings.sort_value(session, name, now), session.key
 
         return key
 

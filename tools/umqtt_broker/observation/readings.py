@@ -138,7 +138,7 @@ def sort_value(session: Session, name: str, now: float) -> float:
         return connection.messages_in
     if name == "messages_sent":
         return connection.messages_out
-    return now - connection.connected_at
+    return max(now - connection.connected_at, 0.0)
 
 
 def session_row(session: Session, window: int, now: float) -> dict[str, object]:
