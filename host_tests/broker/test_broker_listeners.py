@@ -52,6 +52,15 @@ def receive(link: socket.socket) -> bytes:
     return data
 
 
+def has_ipv6_loopback() -> bool:
+    """Tell whether this machine reaches itself over IPv6: the kernel may know it and no interface have it."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
 def refuse_to_start(config: BrokerConfig, error: type[Exception], reason: str) -> None:
     """Expect that a broker does not start."""
 
@@ -71,7 +80,7 @@ def test_port_0_picks_one_free_port_for_all_addresses_of_a_host(start_broker: St
     assert addresses[0] == f"0.0.0.0:{broker.port}" and {text.rpartition(":")[2] for text in addresses} == {
         str(broker.port)
     }
-    if socket.has_ipv6:
+    if has_ipv6_loopback():
         assert addresses[1] == f"[::]:{broker.port}"
         with socket.create_connection(("::1", broker.port), PATIENCE) as peer:
             peer.sendall(connect_packet(b"p"))
