@@ -1,5 +1,5 @@
 """See transport_fixtures.py."""
 
-from transport_fixtures import certificates, interpreter, mosquitto, program
+from transport_fixtures import certificates, closed_port, interpreter, mosquitto, program
 
-__all__ = ("certificates", "interpreter", "mosquitto", "program")
+__all__ = ("certificates", "closed_port", "interpreter", "mosquitto", "program")

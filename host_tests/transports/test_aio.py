@@ -6,26 +6,20 @@ import socket
 from pathlib import Path
 
 import pytest
+from programs import PATIENCE_S
 from umqtt_testkit.peer import ScriptedPeer
 from umqtt_testkit.wire import Type, acknowledgement, connack, suback
 from web_relay import WebRelay
 
 
-@pytest.fixture
-def closed_url():
-    with socket.socket() as reserved:  # bound, but nobody listens
-        reserved.bind(("127.0.0.1", 0))
-        yield f"mqtt://127.0.0.1:{reserved.getsockname()[1]}"
-
-
 @pytest.mark.parametrize("scheme", ["mqtt", "mqtts", "ws"])
-def test_what_the_client_promises(program, mosquitto, certificates: Path, closed_url: str, scheme: str) -> None:
+def test_what_the_client_promises(program, mosquitto, certificates: Path, closed_port: int, scheme: str) -> None:
     lines = ["max_inflight_messages 10"]
+    closed_url = f"{'mqtts' if scheme == 'mqtts' else 'mqtt'}://127.0.0.1:{closed_port}"
     tls = None
     if scheme == "mqtts":
         lines += [f"certfile {certificates / 'broker.pem'}", f"keyfile {certificates / 'broker.key'}"]
         tls = {"ca": str(certificates / "ca.pem")}
-        closed_url = closed_url.replace("mqtt:", "mqtts:")
     port = mosquitto(*lines)
     if scheme == "ws":
         with WebRelay(port) as relay:
@@ -50,7 +44,7 @@ def test_a_refused_subscription_is_raised_where_it_was_asked_for(program) -> Non
         link.send(acknowledgement(Type.UNSUBACK, packet.packet_id))
         link.expect(Type.DISCONNECT)
 
-    with ScriptedPeer() as peer:
+    with ScriptedPeer(timeout_s=PATIENCE_S) as peer:
         peer.run(script)
         events = program("aio_cases.py", url=peer.url, refuses=True).finish()
     assert [event["event"] for event in events] == ["refused", "done"]

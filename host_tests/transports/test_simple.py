@@ -16,6 +16,7 @@ from pathlib import Path
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
+from programs import PATIENCE_S
 from umqtt_testkit.interpreter import device_search_path
 from umqtt_testkit.peer import ScriptedPeer
 from umqtt_testkit.wire import Type, acknowledgement, connack, publish, suback
@@ -29,7 +30,7 @@ def test_every_call_against_a_broker(program, mosquitto) -> None:
 
 
 def scripted(program, case: str, script) -> None:
-    with ScriptedPeer() as peer:
+    with ScriptedPeer(timeout_s=PATIENCE_S) as peer:
         peer.run(script)
         program("simple_cases.py", server=peer.host, port=peer.port, case=case).finish()
 
@@ -65,10 +66,8 @@ def test_fin_instead_of_puback_is_an_error_and_no_hang(program) -> None:
     scripted(program, "fin_instead_of_puback", script)
 
 
-def test_nobody_there_is_an_error(program) -> None:
-    with ScriptedPeer() as peer:
-        port = peer.port
-    program("simple_cases.py", server=HOST, port=port, case="nobody_listens").finish()
+def test_nobody_there_is_an_error(program, closed_port: int) -> None:
+    program("simple_cases.py", server=HOST, port=closed_port, case="nobody_listens").finish()
 
 
 def test_robust_makes_a_new_link_in_every_call(program) -> None:
@@ -128,7 +127,7 @@ def listener(mosquitto):
     client.connect(HOST, port)
     client.loop_start()
     client.subscribe([("#", 1), ("$SYS/broker/subscriptions/count", 0)])
-    assert ready.wait(10)
+    assert ready.wait(PATIENCE_S)
     yield port, client, heard
     client.disconnect()
     client.loop_stop()
@@ -136,7 +135,7 @@ def listener(mosquitto):
 
 def hear(heard, topic: str) -> bytes:
     while True:
-        got = heard.get(timeout=20)
+        got = heard.get(timeout=PATIENCE_S)
         if got[0] == topic:
             return got[1]
 
@@ -148,7 +147,7 @@ needs_peers = pytest.mark.skipif(not PEERS.is_dir(), reason="the published examp
 def test_the_published_publisher_runs(interpreter, tmp_path: Path, listener) -> None:
     port, _, heard = listener
     process = run_example(interpreter, tmp_path, "example_pub.py", port)
-    assert process.communicate(timeout=20) == ("", None) and process.returncode == 0
+    assert process.communicate(timeout=PATIENCE_S) == ("", None) and process.returncode == 0
     assert hear(heard, "foo_topic") == b"hello"
 
 
@@ -184,7 +183,7 @@ def test_the_published_will_is_published(interpreter, tmp_path: Path, listener) 
 def test_the_published_resubscriber_runs(interpreter, tmp_path: Path, listener) -> None:
     port, _, heard = listener
     process = run_example(interpreter, tmp_path, "example_resubscribe_robust.py", port)
-    output, _ = process.communicate(timeout=40)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
     # umqtt.robust loses message 2; here it arrives, and is the second that the program sees.
     assert "message 1" in output and "message 2" in output

@@ -34,16 +34,14 @@ def test_over_tls(program, mosquitto, certificates: Path) -> None:
 def test_one_byte_at_a_time(program, mosquitto) -> None:
     with WebRelay(mosquitto(), pings=False) as relay, FaultProxy(("127.0.0.1", relay.port)) as proxy:
         proxy.dribble(True, interval_ms=0.1)
-        events = program("talk.py", url=f"ws://127.0.0.1:{proxy.port}/", count=3).finish()
+        events = program("talk.py", url=f"ws://127.0.0.1:{proxy.port}/", count=3, connect_timeout=60000).finish()
         assert [event["event"] for event in events] == ["connected", "done"]
 
 
-def test_what_is_no_websocket_server_is_named(program, mosquitto) -> None:
-    with WebRelay(mosquitto()) as relay:
-        relay_port = relay.port
-    events = program("talk.py", url=f"ws://127.0.0.1:{relay_port}/mqtt").finish()
+def test_what_is_no_websocket_server_is_named(program, mosquitto, closed_port: int) -> None:
+    events = program("talk.py", url=f"ws://127.0.0.1:{closed_port}/mqtt").finish()
     assert events[0]["type"] == "OSError" or events[0]["type"] == "ConnectionRefusedError"
-    events = program("talk.py", url=f"ws://127.0.0.1:{mosquitto()}/mqtt", connect_timeout=1500).finish()
+    events = program("talk.py", url=f"ws://127.0.0.1:{mosquitto()}/mqtt").finish()
     assert events[0]["type"] in ("UpgradeRefused", "OSError", "ConnectionResetError"), events
 
 

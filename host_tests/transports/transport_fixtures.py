@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from programs import Program, command_of
+from programs import PATIENCE_S, Program, command_of
 from umqtt_testkit.interpreter import MicroPythonMissing
 
 _SUBJECTS = {"broker": "localhost", "expired": "localhost", "stranger": "localhost", "client": "pump-7"}
@@ -39,6 +40,14 @@ def program(interpreter: list[str]) -> Iterator[Callable[..., Program]]:
         one.kill()
 
 
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port of 127.0.0.1 that refuses: bound, so that no other process gets it, but nobody listens."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        yield reserved.getsockname()[1]
+
+
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with ca.pem, and a .pem and .key for each: broker, expired, stranger (of another CA), client."""
@@ -47,7 +56,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certificates")
 
     def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=30)
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=PATIENCE_S)
 
     def new_key(option: str, name: str, subject: str, *more: str) -> None:
         curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
@@ -88,8 +97,9 @@ def mosquitto(tmp_path: Path) -> Iterator[Callable[..., int]]:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         config = tmp_path / f"mosquitto-{port}.conf"
-        user = f"user {getpass.getuser()}"  # started as root it would become one who may not read our files
-        config.write_text("\n".join((user, f"listener {port} 127.0.0.1", "allow_anonymous true", *lines, "")))
+        # Started as root it would become one who may not read our files.
+        user = [f"user {pwd.getpwuid(0).pw_name}"] if os.geteuid() == 0 else []
+        config.write_text("\n".join((*user, f"listener {port} 127.0.0.1", "allow_anonymous true", *lines, "")))
         process = subprocess.Popen([found, "-c", str(config)], stderr=subprocess.PIPE)
         running.append(process)
         assert process.stderr is not None
@@ -105,6 +115,6 @@ def mosquitto(tmp_path: Path) -> Iterator[Callable[..., int]]:
     yield start
     for process in running:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE_S)
         assert process.stderr is not None
         process.stderr.close()

@@ -7,6 +7,7 @@ import ssl
 import threading
 from typing import Self
 
+from programs import PATIENCE_S
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
@@ -15,13 +16,15 @@ from websockets.typing import Subprotocol
 class WebRelay:
     """ws:// (wss:// with `tls`) on a port of its own, in a thread; relays to TCP `upstream` on loopback.
 
+    Leaving the `with` block waits until the clients have left.
+
     fragment: bytes of each piece of a message towards the client. pings: it asks before each message.
     """
 
     def __init__(self, upstream: int, tls: ssl.SSLContext | None = None, fragment: int = 7, pings: bool = True) -> None:
         self._upstream, self._tls, self._fragment, self._pings = upstream, tls, fragment, pings
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._server: Server | None = None
         self.pongs = 0
         self.port = 0
@@ -29,13 +32,13 @@ class WebRelay:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(PATIENCE_S)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(10)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._stop(kind is not None), self._loop).result(PATIENCE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
         self._loop.close()
 
     async def _start(self) -> None:
@@ -44,9 +47,9 @@ class WebRelay:
         )
         self.port = next(iter(self._server.sockets)).getsockname()[1]
 
-    async def _stop(self) -> None:
+    async def _stop(self, close_connections: bool) -> None:
         assert self._server is not None
-        self._server.close()
+        self._server.close(close_connections)
         await self._server.wait_closed()
 
     async def _relay(self, client: ServerConnection) -> None:
