@@ -6,11 +6,12 @@ import os
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from programs import PATIENCE_S
 from umqtt_testkit.proxy import FaultProxy
 from umqtt_testkit.relay import Direction
 
@@ -45,14 +46,14 @@ class Server:
             with self.context.wrap_socket(link, server_side=True) as secure:
                 script(secure)
 
-        self.threads.append(threading.Thread(target=serve))
+        self.threads.append(threading.Thread(target=serve, daemon=True))
         self.threads[-1].start()
 
     def close(self) -> None:
         self.release.set()
         self.listener.close()
         for thread in self.threads:
-            thread.join(10)
+            thread.join(PATIENCE_S)
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_messages_of_every_size_pass_unchanged(program, broker, certificates: Pa
 def test_a_client_certificate_is_shown(program, broker, certificates: Path) -> None:
     port = broker("broker", f"cafile {certificates / 'ca.pem'}", "require_certificate true")
     tls = {"ca": str(certificates / "ca.pem")}
-    assert program("talk.py", url=url(port), tls=tls, seconds=5).finish()[-1]["event"] == "stopped"
+    assert program("talk.py", url=url(port), tls=tls).finish()[-1]["event"] == "stopped"
     tls |= {"cert": str(certificates / "client.pem"), "key": str(certificates / "client.key")}
     assert program("talk.py", url=url(port), tls=tls).finish()[-1]["event"] == "done"
 
@@ -112,12 +113,15 @@ def test_before_the_clock_is_set_nothing_is_connected(program, broker, certifica
 def test_a_handshake_that_is_never_answered_ends_at_connect_timeout(program, certificates: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        running = program("talk.py", url=url(port), tls={"ca": str(certificates / "ca.pem")}, connect_timeout=1500)
-        events = running.finish()
-    assert events[0]["type"] == "LinkLost" and "connect_timeout" in events[0]["text"]
-    assert 1.4 <= events[1]["seconds"] < 3
-    assert events[1]["polls"] < 50, "it must wait for the broker, not spin"
-    assert events[1]["longest_tick_ms"] < 500
+        tls = {"ca": str(certificates / "ca.pem")}
+        *errors, end = program("talk.py", url=url(port), tls=tls, connect_timeout=1500, errors=3).finish()
+    assert len(errors) == 3 and end["polls"] < 100, "it must wait for the broker, not spin"
+    for error in errors:
+        assert error["type"] == "LinkLost" and "connect_timeout" in error["text"]
+        assert error["seconds"] >= 1.4
+    # Each attempt is the same, and the machine may stand still in some: the shortest is the client's own.
+    assert min(error["seconds"] for error in errors) < 3
+    assert min(error["longest_tick_ms"] for error in errors) < 500
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
@@ -125,7 +129,7 @@ def test_cut_during_the_handshake(program, broker, certificates: Path, direction
     """Each cut is one error and another attempt. UMQTT_SWEEP=1 cuts at every byte, otherwise at some."""
     tls = {"ca": str(certificates / "ca.pem")}
     with FaultProxy(("127.0.0.1", broker())) as proxy:
-        whole = program("talk.py", url=url(proxy.port), tls=tls, count=10000)
+        whole = program("talk.py", url=url(proxy.port), tls=tls, only_connect=True)
         whole.until("connected")
         handshake = proxy.connections[0].passed(direction) - 40  # without the records that carry MQTT
         whole.kill()
@@ -144,32 +148,31 @@ def test_one_byte_at_a_time(program, broker, certificates: Path) -> None:
     with FaultProxy(("127.0.0.1", broker())) as proxy:
         proxy.dribble(True, interval_ms=0.1)
         tls = {"ca": str(certificates / "ca.pem")}
-        events = program("talk.py", url=url(proxy.port), tls=tls, count=2).finish()
+        events = program("talk.py", url=url(proxy.port), tls=tls, count=2, connect_timeout=60000).finish()
     assert [event["event"] for event in events] == ["connected", "done"]
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_close_notify_is_the_end_while_tcp_stays_open(program, certificates: Path, version: ssl.TLSVersion) -> None:
     server = Server(certificates, version)
+    open_until_then: list[bool] = []
 
     def script(link: ssl.SSLSocket) -> None:
         link.recv(1000)
         link.sendall(CONNACK)
         link.recv(1000)  # SUBSCRIBE
         link.setblocking(False)
-        with pytest.raises(ssl.SSLWantReadError):
+        with suppress(ssl.SSLWantReadError):
             link.unwrap()  # close_notify; TCP is still there
-        server.release.wait(20)
+        open_until_then.append(server.release.wait(PATIENCE_S))
 
     server.run(script)
     try:
-        running = program("talk.py", url=url(server.port), tls={"ca": str(certificates / "ca.pem")})
-        began = time.monotonic()
-        event = running.until("lost")
-        assert time.monotonic() - began < 5
+        event = program("talk.py", url=url(server.port), tls={"ca": str(certificates / "ca.pem")}).until("lost")
         assert "closed by the broker" in event["text"]
     finally:
         server.close()
+    assert open_until_then == [True]
 
 
 def test_what_a_full_link_did_not_take_goes_once_and_whole(program, server: Server, certificates: Path) -> None:
@@ -181,7 +184,7 @@ def test_what_a_full_link_did_not_take_goes_once_and_whole(program, server: Serv
         link.sendall(CONNACK)
         packets = 0
         server.release.wait(1.5)
-        link.settimeout(5)
+        link.settimeout(PATIENCE_S)
         while packets < 400 and (data := link.recv(65536)):
             got.extend(data)
             while len(got) > 3:
@@ -202,14 +205,14 @@ def test_what_a_full_link_did_not_take_goes_once_and_whole(program, server: Serv
                     packets += 1
         link.sendall(b"\xd0\x00")
         done.set()
-        server.release.wait(10)
+        server.release.wait(PATIENCE_S)
 
     done = threading.Event()
     server.listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     server.run(script)
     running = program("flood.py", url=url(server.port), tls={"ca": str(certificates / "ca.pem")}, count=400)
     assert running.finish()[-1]["event"] == "done"
-    assert done.wait(10)
+    assert done.wait(PATIENCE_S)
 
 
 def test_what_tls_has_decrypted_already_is_not_waited_for(program, server: Server, certificates: Path) -> None:
@@ -219,8 +222,8 @@ def test_what_tls_has_decrypted_already_is_not_waited_for(program, server: Serve
         link.recv(1000)
         link.sendall(CONNACK)
         link.sendall((b"\x30\x62\x00\x01t" + b"z" * 95) * 150)
-        server.release.wait(20)
+        server.release.wait(PATIENCE_S)
 
     server.run(script)
     running = program("listen.py", url=url(server.port), tls={"ca": str(certificates / "ca.pem")}, count=150)
-    assert running.finish()[-1]["ms"] < 2000
+    assert running.finish()[-1]["ms"] < 20000

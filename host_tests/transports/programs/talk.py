@@ -2,10 +2,13 @@
 #
 # Reads one line of JSON: {"url", "tls": keyword arguments of TLS or null, "count", "size", "errors", "seconds", ...}.
 #
-# Prints one JSON object a line: {"event": "connected" | "message" | "error" | "lost" | "done" | "timeout", ...}.
-# It ends when every message came back and is acknowledged, after `errors` errors, or after `seconds`.
+# Prints one JSON object a line: {"event": "connected" | "error" | "lost" | "done" | "stopped", ...}. With an error:
+# the seconds since the one before, and the longest tick since then.
+# It ends when every message came back and is acknowledged, after `errors` errors, or after `seconds`. With
+# `only_connect` it does nothing more once it is connected.
 import json
 import sys
+from time import sleep
 
 from umqtt_robust import Client
 from umqtt_robust._platform import ticks_diff, ticks_ms
@@ -36,6 +39,7 @@ def main(config):
         import umqtt_robust.tls
 
         umqtt_robust.tls.gmtime = lambda: (config["year"], 1, 1, 0, 0, 0, 0, 1)
+    began = ticks_ms()
     errors = []
     came = []
     size = config.get("size", 16)
@@ -47,18 +51,26 @@ def main(config):
         connect_timeout=config.get("connect_timeout", 15000),
     )
 
+    since = [began, 0]  # the last error: when it was, and the longest tick after it
+
     def failed(error):
         errors.append(error)
-        say("error", type=type(error).__name__, text=str(error))
+        now = ticks_ms()
+        say("error", type=type(error).__name__, text=str(error), seconds=ticks_diff(now, since[0]) / 1000,
+            longest_tick_ms=since[1])  # fmt: skip
+        since[:] = now, 0
+
+    def connected(present):
+        say("connected")
+        while config.get("only_connect"):
+            sleep(1)
 
     client.on_error = failed
     client.on_disconnect = lambda error: say("lost", type=type(error).__name__, text=str(error))
-    client.on_connect = lambda present: say("connected")
+    client.on_connect = connected
     client.on_message = lambda topic, payload: came.append(payload)
     client.subscribe("talk", 1)
     expected = []
-    began = ticks_ms()
-    longest = 0
     polls = 0
     while len(set(came)) < config.get("count", 1) or client.pending:
         if client.subscribed and client.connected and len(expected) < config.get("count", 1) and client.pending < 20:
@@ -68,9 +80,9 @@ def main(config):
             client.publish("talk", body, 1)
         started = ticks_ms()
         wait = client.tick()
-        longest = max(longest, ticks_diff(ticks_ms(), started))
+        since[1] = max(since[1], ticks_diff(ticks_ms(), started))
         polls += 1
-        if len(errors) >= config.get("errors", 1) or ticks_diff(ticks_ms(), began) > 1000 * config.get("seconds", 20):
+        if len(errors) >= config.get("errors", 1) or ticks_diff(ticks_ms(), began) > 1000 * config.get("seconds", 60):
             break
         if wait:
             client.poll(min(wait, 500))
@@ -78,9 +90,9 @@ def main(config):
         client.disconnect()
         client.tick()
         assert sorted(set(came)) == sorted(expected), "changed on the way"
-        say("done", polls=polls, longest_tick_ms=longest)
+        say("done", polls=polls)
         return
-    say("stopped", came=len(came), longest_tick_ms=longest, polls=polls, seconds=ticks_diff(ticks_ms(), began) / 1000)
+    say("stopped", came=len(came), polls=polls)
 
 
 main(json.loads(sys.stdin.readline()))
