@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from programs import PATIENCE_S
 from umqtt_testkit.peer import ScriptedPeer
+from umqtt_testkit.portable import FakeClock
 
 from umqtt_robust import Client
-
-_PATIENCE_S = 60
 
 
 @pytest.fixture
@@ -30,19 +30,22 @@ def silent_address() -> Iterator[tuple[str, int]]:
 
 
 def drive(client: Client, done) -> None:
-    until = time.monotonic() + _PATIENCE_S
+    until = time.monotonic() + PATIENCE_S
     while not done():
         assert time.monotonic() < until
         client.poll(100)
 
 
 def test_after_an_address_that_does_not_answer_the_next_one_is_tried(monkeypatch, silent_address) -> None:
-    with ScriptedPeer(timeout_s=_PATIENCE_S) as peer:
+    with ScriptedPeer(timeout_s=PATIENCE_S) as peer:
         addresses = [silent_address, (peer.host, peer.port)]
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments: list(found))
         peer.run(lambda peer: peer.accept().accept_session() and None)
-        client = Client(b"c", "mqtt://two.example", connect_timeout=1000)
+        clock = FakeClock()
+        client = Client(b"c", "mqtt://two.example", ticks=clock.ticks_ms, random=lambda n: 0)
+        client.tick()
+        clock.advance(client.connect_timeout)
         drive(client, lambda: client.connected)
         client.disconnect()
         drive(client, lambda: client.closed)
