@@ -26,7 +26,7 @@ def run_program(request: pytest.FixtureRequest, peer: ScriptedPeer) -> Callable[
 
     def play(program: str, script: Callable[[ScriptedPeer], None]) -> list[str]:
         peer.run(script)
-        done = subprocess.run([*command, "-c", head + program], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run([*command, "-c", head + program], capture_output=True, text=True, timeout=60, check=False)
         peer.join()
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.splitlines()
