@@ -11,7 +11,7 @@ from typing import Any
 from umqtt_testkit.interpreter import device_search_path, micropython_command
 
 _HERE = Path(__file__).resolve().parent
-_TIMEOUT_S = 100
+_TIMEOUT_S = 500
 
 # Erases per 1000 messages: (geometry, bytes of payload, slots occupied all the time): limit.
 BUDGETS = {

@@ -19,6 +19,7 @@ SLOTS = 64
 MESSAGES = 1000
 BLOCKS = 64
 CHUNKS = {"esp32": 120, "rp2": 504}
+STARTS = 5
 PARTITIONS = {"esp32": 512, "rp2": 212}  # blocks of the boards' file systems
 TOPIC = b"fleet/pump-007/telemetry"
 
@@ -78,25 +79,30 @@ def report(flash, case, geometry, size, occupied, run):
 
 
 def restore(geometry):
-    """How long a start takes with all slots full, and how much heap the store takes beside a MemoryStore's."""
+    """How long a start takes with all slots full, and how much heap the store takes beside a MemoryStore's.
+
+    The shortest of several that are the same: the machine that runs this may stand still in one of them.
+    """
     with PowerCutFlash(geometry, BLOCKS) as flash:
         store = FlashStore(ROOT + "/mqtt", SLOTS, CHUNKS[geometry])
         outbox = Outbox(store, 8)
         for packet_id in range(1, SLOTS + 1):
             outbox.put(packet_id, 2, TOPIC, b"p" * 64)
-        flash.unmount()
-        flash.mount()
-        del store, outbox
-        gc.collect()
-        before = gc.mem_alloc()
-        start = time.ticks_ms()
-        store = FlashStore(ROOT + "/mqtt", SLOTS, CHUNKS[geometry])
-        found = store.restore()
-        ms = time.ticks_diff(time.ticks_ms(), start)
-        count = len(found)
-        del found
-        gc.collect()
-        heap = gc.mem_alloc() - before
+        ms = 1 << 29
+        for _ in range(STARTS):
+            flash.unmount()
+            flash.mount()
+            store = outbox = None
+            gc.collect()
+            before = gc.mem_alloc()
+            start = time.ticks_ms()
+            store = FlashStore(ROOT + "/mqtt", SLOTS, CHUNKS[geometry])
+            found = store.restore()
+            ms = min(ms, time.ticks_diff(time.ticks_ms(), start))
+            count = len(found)
+            found = None
+            gc.collect()
+            heap = gc.mem_alloc() - before
         print(json.dumps({"case": "restore", "geometry": geometry, "messages": count, "ms": ms, "heap": heap}))
 
 

@@ -13,6 +13,8 @@ import umqtt_robust
 
 LIBRARY = Path(umqtt_robust.__file__).parent
 MPY_LIMIT = 3072
+# It counts what some 75,000 messages cost: about half a minute on a quiet core.
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
