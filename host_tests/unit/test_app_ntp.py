@@ -1,6 +1,7 @@
 """The time server is asked without waiting, disbelieved when it deserves it, and asked again, not too often."""
 
 import os
+import select
 import socket
 import time
 
@@ -13,15 +14,25 @@ _ERA_SECONDS = 1 << 32
 _NTP_OFFSET = 2208988800
 
 
+def _arrives(sock):
+    """Waits until something has come: on a busy machine a datagram takes its time on loopback too."""
+    poller = select.poll()
+    poller.register(sock, select.POLLIN)
+    assert poller.poll(30000), "nothing came"
+
+
 class _Server:
-    """An SNTP server on this machine, in the same process: serve() answers what has come, in the way it was told."""
+    """An SNTP server on this machine, in the same process: serve() answers what was asked, in the way it was told.
+
+    coming: datagrams that are on their way to whoever asked.
+    """
 
     def __init__(self):
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self.port = self._bind()
         self.unix_ms = _NOW
-        self.asked = 0
+        self.asked = self.coming = 0
         self.silent = False
         # What a test changes of the answer: first byte, stratum, identifier of the reference, its time of sending.
         self.head = 0x24
@@ -43,19 +54,20 @@ class _Server:
                 continue
             return port
 
-    def serve(self):
-        while True:
-            try:
-                request, sender = self._socket.recvfrom(128)
-            except OSError:
-                return
+    def serve(self, requests):
+        """requests: how many were made so far."""
+        while self.asked < requests:
+            _arrives(self._socket)
+            request, sender = self._socket.recvfrom(128)
             self.asked += 1
             equal((len(request), request[0]), (48, 0x23))
             if self.silent:
                 continue
             if self.before:
                 self._socket.sendto(self.before, sender)
+                self.coming += 1
             self._socket.sendto(self._answer(request), sender)
+            self.coming += 1
 
     def _answer(self, request):
         transmit = self.transmit
@@ -98,13 +110,22 @@ class _World:
         """That much time passes on both clocks; the part is called when it asked to be."""
         end = self.clock.uptime_ms() + ms
         while True:
-            self.server.serve()
-            wait = min(self.ntp.step(), end - self.clock.uptime_ms())
+            self.server.serve(self.ntp.requests)
+            wait = min(self.step(), end - self.clock.uptime_ms())
             self.waited.append(wait)
             if wait <= 0:
                 return
             self.ticks.advance(wait)
             self.server.unix_ms += wait
+
+    def step(self):
+        """A step of the part, when what comes next has come."""
+        if not self.ntp._socket:
+            self.server.coming = 0
+        if self.server.coming:
+            _arrives(self.ntp._socket)
+            self.server.coming -= 1
+        return self.ntp.step()
 
     def texts(self):
         return [text[text.index(": ") + 2 :] for _, text, _ in self.log.records]
@@ -123,10 +144,10 @@ def test_half_of_the_time_that_the_answer_took_is_added():
         world.ntp.step()
         world.ticks.advance(400)
         world.server.unix_ms += 400
-        world.server.serve()
+        world.server.serve(world.ntp.requests)
         world.ticks.advance(400)
         world.server.unix_ms += 400
-        world.ntp.step()
+        world.step()
         equal(world.clock.unix_ms(), world.server.unix_ms)
 
 
