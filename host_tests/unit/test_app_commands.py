@@ -308,7 +308,7 @@ def test_a_reply_that_the_outbox_dropped_goes_again():
 
 def test_a_command_that_cannot_be_kept_is_not_carried_out():
     world = World()
-    world.board.commands._ledger._path = "/tmp/umqtt-no-such-folder/"
+    world.board.commands._ledger._path = "/dev/null/"
     reply = world.send("1", "reboot")
     equal((reply["ok"], world.restarts), (False, 0))
     assert "cannot be kept in flash" in reply["result"]

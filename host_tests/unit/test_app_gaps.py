@@ -155,7 +155,7 @@ def test_gaps_of_many_boots_stay_bounded_and_the_oldest_is_told_first():
 
 def test_a_flash_that_refuses_is_remembered_in_ram_and_said():
     log = fakes.Log()
-    gaps = Gaps("/tmp/umqtt-no-such-folder/gaps", _BOOT, log.report)
+    gaps = Gaps("/dev/null/gaps", _BOOT, log.report)
     gaps.add(_BOOT, 3)
     assert "not noted in flash" in gaps.error
     gaps.step(fakes.Client(), 100)
