@@ -179,6 +179,13 @@ def test_a_test_that_is_not_portable_is_refused(tmp_path: Path, source: str):
     assert "is not portable: tests in this folder run on MicroPython too" in run_pytest(tmp_path)
 
 
+def test_a_file_may_ask_for_more_time_than_every_other_test_has(tmp_path: Path):
+    pytest.importorskip("pytest_timeout")
+    (tmp_path / "pytest.ini").write_text("[pytest]\numqtt_both = .\ntimeout = 1\n")
+    (tmp_path / "test_long.py").write_text("import time\n\nTIMEOUT_S = 60\n\n\ndef test_x():\n    time.sleep(2)\n")
+    assert "2 passed" in run_pytest(tmp_path)
+
+
 def test_a_module_that_micropython_cannot_import_fails_only_there(tmp_path: Path):
     (tmp_path / "pytest.ini").write_text("[pytest]\numqtt_both = .\n")
     (tmp_path / "test_bad.py").write_text("import dataclasses\n\n\ndef test_x():\n    pass\n")

@@ -32,6 +32,7 @@ from .portable import Skip
 _RECORD = b"\x1e"
 _MOST_OUTPUT = 256 * 1024
 _DEFAULT_TIMEOUT_S = 100.0
+_REPORTING_S = 20.0
 _RUNNER = DEVICE_FILES / "both_runner.py"
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+).*\n', re.MULTILINE)
 
@@ -191,8 +192,14 @@ class BothModule(pytest.Module):
                     "and are plain functions without arguments (see umqtt_testkit.portable)"
                 )
             lineno = node.obj.__code__.co_firstlineno - 1
-            yield CPythonTest.from_parent(self, name=f"{function}[cpython]", callobj=node.obj)
-            yield MicroPythonTest.from_parent(self, name=f"{function}[micropython]", function=function, lineno=lineno)
+            for item in (
+                CPythonTest.from_parent(self, name=f"{function}[cpython]", callobj=node.obj),
+                MicroPythonTest.from_parent(self, name=f"{function}[micropython]", function=function, lineno=lineno),
+            ):
+                if hasattr(self.obj, "TIMEOUT_S") and self.config.pluginmanager.hasplugin("timeout"):
+                    # pytest-timeout's own limit would come first, and a longer one of the file mean nothing.
+                    item.add_marker(pytest.mark.timeout(self.obj.TIMEOUT_S + _REPORTING_S))
+                yield item
 
     def run_on_device(self, function: str) -> tuple[dict[str, str], str]:
         timeout_s = float(getattr(self.obj, "TIMEOUT_S", _DEFAULT_TIMEOUT_S))
