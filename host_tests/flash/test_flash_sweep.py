@@ -9,6 +9,8 @@ from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 
 CUTS = 20_000
 SEED = 1
+# The cuts take about 70 s on a quiet core, which a busy machine has not. What hangs is found before: see flash_workers.
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture(autouse=True)
@@ -19,8 +21,6 @@ def micropython() -> None:
         pytest.skip(str(missing))
 
 
-# About 70 s on a quiet core.
-@pytest.mark.timeout(400)
 def test_no_power_cut_at_a_flash_operation_breaks_a_law():
     tally = flash_plan.sweep(CUTS, SEED)
     print(f"{tally.cuts} cuts, seed {SEED}")
