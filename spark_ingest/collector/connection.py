@@ -58,7 +58,7 @@ class Connection:
     def await_packet(self, first: int) -> bytes | None:
         """The next packet of a kind; messages before it are collected. None: asked to stop.
 
-        :raises TimeoutError: it did not come in time.
+        :raises TimeoutError: it did not come in time, and nothing else does.
         """
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while not self._stopping():
@@ -68,9 +68,9 @@ class Connection:
                     if len(packet) < 4:
                         raise MalformedStream(f"the broker sent a short packet: {packet.hex()}")
                     return packet
-            if time.monotonic() > deadline:
+            # As long as something comes, the answer may be in it, or wait behind it for this process and its disk.
+            if not self._step() and time.monotonic() > deadline:
                 raise TimeoutError(f"the broker did not answer within {ANSWER_TIMEOUT_S:g} s")
-            self._step()
         return None
 
     def collect(self) -> None:
@@ -96,15 +96,15 @@ class Connection:
         self._link.queue(DISCONNECT_PACKET)
         self._link.finish(ANSWER_TIMEOUT_S)
 
-    def _step(self) -> None:
-        """Wait for input and turn what is there into one durable, acknowledged group."""
+    def _step(self) -> bool:
+        """Wait for input and turn what is there into one durable, acknowledged group; False when nothing came."""
         if not self._link.wait(1.0, self._wake_fd):
-            return
+            return False
         if self._last_group <= _TRICKLE and self._linger_s:
             # Under a trickle, a moment's wait saves most of the syncs. Not under load: a broker with a
             # small in-flight window would then wait for acknowledgements all the time.
             time.sleep(self._linger_s)
-        self._receive_group()
+        return self._receive_group()
 
     def _receive_group(self) -> bool:
         """Read until nothing is there or the group is full; False when nothing was there at all."""

@@ -68,7 +68,7 @@ class Link:
 
         Also keeps the link alive: queues pings, and returns in time for the next.
 
-        :raises TimeoutError: the broker did not answer a ping.
+        :raises TimeoutError: the broker did not answer a ping, and nothing of it is there to be read.
         """
         timeout_s = min(timeout_s, self._keep_alive_step())
         # Bytes that TLS has decrypted already are no longer in the socket, where select would see them.
@@ -80,7 +80,12 @@ class Link:
         readable, writable, _ = select.select(readers, writers, [], max(0.0, timeout_s))
         if writable:
             self._send()
-        return self._socket in readable
+        if self._socket in readable:
+            return True
+        # Only now: an answer may have lain there while this process waited for its disk, or was stopped.
+        if self._pinged_at is not None and self._clock() - self._pinged_at >= self._ping_timeout:
+            raise TimeoutError(f"the broker did not answer a ping within {self._ping_timeout:g} s")
+        return False
 
     def receive(self, buffer: bytearray, limit: int = _RECEIVE_BYTES) -> bool:
         """Append what has arrived to `buffer`, `limit` bytes of it at most; False when nothing was there.
@@ -153,7 +158,4 @@ class Link:
             # The ping's clock starts when it is queued, so a link that takes no bytes is found the same way.
             self._pinged_at = now
             self.queue(PINGREQ_PACKET)
-        left = self._pinged_at + self._ping_timeout - now
-        if left <= 0:
-            raise TimeoutError(f"the broker did not answer a ping within {self._ping_timeout:g} s")
-        return left
+        return self._pinged_at + self._ping_timeout - now
