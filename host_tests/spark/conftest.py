@@ -1,16 +1,14 @@
 """Fixtures of the ingester's tests: one Spark session for all of them, a mosquitto for each that asks."""
 
 import shutil
-import socket
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
+from mosquitto_process import Mosquitto
 from paho.mqtt.enums import CallbackAPIVersion
 from spark_helpers import Process
 
@@ -38,27 +36,9 @@ def spark():
 @pytest.fixture
 def mosquitto(tmp_path: Path) -> Iterator[int]:
     """The port of a mosquitto of this test's own, on loopback."""
-    program = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
-    if program is None:
-        pytest.skip("mosquitto is not installed: apt install mosquitto")
-    for _ in range(5):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        config = tmp_path / "mosquitto.conf"
-        config.write_text(
-            f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_inflight_messages 1000\n"
-            "max_queued_messages 0\npersistence false\n"
-        )
-        null = subprocess.DEVNULL
-        process = subprocess.Popen([program, "-c", str(config)], stdout=null, stderr=null)
-        if _listens(process, port):
-            break
-    else:
-        pytest.fail("mosquitto did not start")
-    yield port
-    process.terminate()
-    process.wait(10)
+    one = Mosquitto(tmp_path, "allow_anonymous true", "max_inflight_messages 1000", "max_queued_messages 0")
+    yield one.port
+    one.stop()
 
 
 @pytest.fixture
@@ -76,17 +56,6 @@ def broker(request: pytest.FixtureRequest) -> int:
     return request.getfixturevalue(request.param)
 
 
-def _listens(process: subprocess.Popen, port: int) -> bool:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return True
-        except ConnectionRefusedError:
-            time.sleep(0.01)
-    return False
-
-
 @pytest.fixture
 def publish(request: pytest.FixtureRequest) -> Iterator[Callable[..., None]]:
     """``publish([(topic, payload), …])`` at QoS 1: returns when the broker has acknowledged everything."""
@@ -98,7 +67,8 @@ def publish(request: pytest.FixtureRequest) -> Iterator[Callable[..., None]]:
 
     def send(messages: list[tuple[str, bytes]]) -> None:
         for sent in [client.publish(topic, payload, qos=1) for topic, payload in messages]:
-            sent.wait_for_publish(30)
+            sent.wait_for_publish(60)
+            assert sent.is_published(), "the broker has not acknowledged everything"
 
     yield send
     client.disconnect()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import spark_helpers
-from spark_helpers import alive, children, status
+from spark_helpers import alive, children, free_port, status
 
 from . import mistakes
 
@@ -94,7 +93,7 @@ class Chain:
         self._mistake = mistake
         self._master = master
         self._in_vain = 0
-        self.port = _free_port()
+        self.port = free_port()
         self.broker: Life | None = None
         self.collector: Life | None = None
         self.pipeline: Life | None = None
@@ -244,14 +243,3 @@ def _read(process: int, file: str) -> str:
         return Path(f"/proc/{process}/{file}").read_text(errors="replace")
     except OSError:
         return ""  # ended meanwhile
-
-
-def _free_port() -> int:
-    # Below those that the system hands out: nobody may have it by the time that a killed broker comes back.
-    for port in random.sample(range(20_000, 32_000), 100):
-        try:
-            with socket.create_server(("127.0.0.1", port)):
-                return port
-        except OSError:
-            continue
-    raise OSError("no free port from 20000 to 31999")
