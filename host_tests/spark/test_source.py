@@ -118,6 +118,9 @@ def test_an_idle_stream_still_removes_what_its_last_micro_batch_committed(tmp_pa
         fill(tmp_path / "north", numbered(10 * run, 2, 2))
     tree = SpoolTree(tmp_path)
     reader = MqttStreamReader(Options({"path": str(tmp_path), "retentionHours": "0"}))
+    assert 1 < data_source._REMOVE_EVERY_S < 60
+    # However long this process is stopped here.
+    monkeypatch.setattr(data_source, "_REMOVE_EVERY_S", 3600)
     assert reader.latestOffset(tree.latest(), ReadAllAvailable()) == tree.latest()
     assert SpoolView(tmp_path / "north").segments() == [0, 1], "not at every question"
     monkeypatch.setattr(data_source, "_REMOVE_EVERY_S", 0)

@@ -141,6 +141,7 @@ def test_everything_is_collected_only_when_it_is_said(tmp_path):
 )
 def test_wrong_use_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, arguments, line):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("UMQTT_PASSWORD", raising=False)
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and line in err and "secret" not in err
