@@ -58,6 +58,7 @@ class SpoolServer:
         self._clients: set[socket.socket] = set()
         # In the order of their arrival.
         self._strangers: dict[socket.socket, None] = {}
+        self._closed = False
         try:
             self._server = _Listener((host, port), self)
         except OSError as error:
@@ -89,6 +90,7 @@ class SpoolServer:
         self._server.shutdown()
         self._server.server_close()
         with self._lock:
+            self._closed = True
             for link in (*self._clients, *self._strangers):
                 # Wakes the thread that waits in it.
                 _shut(link)
@@ -96,6 +98,9 @@ class SpoolServer:
     def handle(self, link: socket.socket, peer: str) -> None:
         """Serve one connection to its end."""
         with self._lock:
+            if self._closed:
+                # Accepted just before, and its thread comes only now.
+                return
             self._strangers[link] = None
             if len(self._strangers) > _MOST_STRANGERS:
                 oldest = next(iter(self._strangers))

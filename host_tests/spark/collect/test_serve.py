@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from spark_helpers import RECEIVED_MS, TOPIC, fill, publish_packet, until
+from spark_helpers import RECEIVED_MS, TOPIC, fill, free_port, publish_packet, until
 
 from spark_ingest.collector import serve
 from spark_ingest.collector.serve import SpoolServer
@@ -31,11 +31,11 @@ PATIENCE_S = 60.0
 class Served:
     """A spool tree, served."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, port: int = 0) -> None:
         self.root = root
         self.said: list[str] = []
         self.local = LocalSpools(root)
-        self.server = SpoolServer("127.0.0.1", 0, self.local, TOKEN, report=self.said.append)
+        self.server = SpoolServer("127.0.0.1", port, self.local, TOKEN, report=self.said.append)
         self.address = "{}:{}".format(*self.server.address)
 
     def client(self, token: bytes = TOKEN) -> RemoteSpools:
@@ -346,11 +346,12 @@ def test_removal_by_retention_leaves_one_run_of_segments_and_spares_another_spoo
     assert view.segments() == [durable.segment], "the one that is written stays"
 
 
-def test_a_restarted_server_and_a_fork_are_met_with_a_connection_of_their_own(served, tmp_path):
-    spools = served.client()
+def test_a_restarted_server_and_a_fork_are_met_with_a_connection_of_their_own(served):
+    before = Served(served.root, free_port())
+    spools = before.client()
     assert spools.names()
-    host, port = served.server.address
-    served.server.close()
+    host, port = before.server.address
+    before.server.close()
     again = SpoolServer(host, port, served.local, TOKEN)
     try:
         assert spools.names() == ["north", "south"]
@@ -371,6 +372,15 @@ def test_a_restarted_server_and_a_fork_are_met_with_a_connection_of_their_own(se
         again.close()
     with pytest.raises(SpoolUnreachable, match="is the collector running"):
         spools.names()
+
+
+def test_a_connection_whose_thread_comes_after_the_close_is_not_served(served):
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
+        accepted, _ = listener.accept()
+        served.server.close()
+        with accepted:
+            served.server.handle(accepted, "late")
+        assert client.recv(1) == b"", "not even greeted"
 
 
 def test_readers_pickle_without_their_connection(served):
