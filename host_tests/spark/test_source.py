@@ -25,6 +25,10 @@ from spark_ingest.spool.blocks import segment_path
 from spark_ingest.spool.view import SpoolView
 from spark_ingest.spool.writer import Spool
 
+# Spark and its Python workers start several times; a machine with three runs of tests may take its time.
+PATIENCE_S = 240
+pytestmark = pytest.mark.timeout(300)
+
 
 class Query:
     """A query over `path` that gathers its payloads, micro-batch by micro-batch."""
@@ -44,7 +48,7 @@ class Query:
         stream = self._spark.readStream.format("mqtt").options(**self._options).load()
         writer = stream.writeStream.foreachBatch(gather).option("checkpointLocation", self._checkpoint)
         query = writer.trigger(availableNow=True).start()
-        query.awaitTermination(60)
+        assert query.awaitTermination(PATIENCE_S)
         return [batch for batch in batches if batch]
 
 
@@ -234,7 +238,7 @@ def test_the_progress_of_a_query_says_what_is_durable_and_from_it_follows_the_la
     stream = spark.readStream.format("mqtt").option("path", str(root)).option("maxOffsetsPerTrigger", 3).load()
     writer = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = writer.trigger(availableNow=True).start()
-    query.awaitTermination(60)
+    assert query.awaitTermination(PATIENCE_S)
     latest = SpoolTree(root).latest()
     sources = [progress["sources"][0] for progress in query.recentProgress if progress["numInputRows"]]
     assert [json.loads(source["latestOffset"]) for source in sources] == [latest] * 4
@@ -247,7 +251,7 @@ def test_the_progress_of_a_query_says_what_is_durable_and_from_it_follows_the_la
 def test_a_reader_that_spark_leaves_behind_says_nothing(tmp_path):
     ended = subprocess.run(
         [sys.executable, Path(__file__).with_name("reader_left_behind.py"), tmp_path],
-        capture_output=True, text=True, check=True, timeout=120,
+        capture_output=True, text=True, check=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert ended.stdout == "what the reader said: ''\n", ended.stderr
 

@@ -1,5 +1,6 @@
 """The law of a bounded spool with a real reader: Spark's commits make room, and everything passes through."""
 
+import pytest
 from spark_helpers import TOPIC, collector_process, record, status, until
 
 from spark_ingest.spool.access import LocalSpools
@@ -7,6 +8,7 @@ from spark_ingest.spool.access import LocalSpools
 MESSAGES = [(TOPIC, record("pump", "1-a", seq, filler="x" * 300)) for seq in range(500)]
 
 
+@pytest.mark.timeout(300)
 def test_a_spool_a_fraction_of_the_load_is_emptied_by_sparks_commits_until_all_has_passed(
     spark, mosquitto, publish, tmp_path
 ):
@@ -26,7 +28,7 @@ def test_a_spool_a_fraction_of_the_load_is_emptied_by_sparks_commits_until_all_h
         writer = stream.writeStream.foreachBatch(gather).option("checkpointLocation", str(tmp_path / "checkpoint"))
         query = writer.trigger(processingTime="200 milliseconds").start()
         try:
-            until(lambda: len(set(passed)) == len(MESSAGES) or query.exception(), "everything in Spark", timeout=90)
+            until(lambda: len(set(passed)) == len(MESSAGES) or query.exception(), "everything in Spark", timeout=200)
             assert query.exception() is None
         finally:
             query.stop()
