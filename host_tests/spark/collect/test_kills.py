@@ -11,15 +11,18 @@ from pathlib import Path
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
-from spark_helpers import Process, until
+from spark_helpers import Process
 
 from spark_ingest.spool.access import LocalSpools, View
+from spark_ingest.spool.blocks import Position
 from spark_ingest.spool.messages import messages, verify
 
 TOPIC = "fleet/pump/telemetry"
 PLANTED = Path(__file__).with_name("planted.py")
 COLLECTOR = ("-m", "spark_ingest.collector")
 KILLS = 4
+# Seconds in which nothing at all comes.
+PATIENCE_S = 60.0
 
 
 class Load:
@@ -44,14 +47,17 @@ class Load:
         """Stop, and return when the broker has delivered everything: what came last is in the spool."""
         self._ended.set()
         self._thread.join()
-        # More than one, for a collector that loses some; a broker delivers them in order.
-        last = len(self._sent)
-
-        def arrived() -> bool:
+        last, place, came = len(self._sent), None, time.monotonic()
+        while True:
+            # More than one, for a collector that loses some; a broker delivers them in order.
             self._publish(0)
-            return any(number >= last for number in numbers(view))
-
-        until(arrived, "the last messages in the spool")
+            durable = view.durable()
+            if durable != place:
+                if any(number >= last for number in numbers(view, place, durable)):
+                    return
+                place, came = durable, time.monotonic()
+            assert time.monotonic() - came < PATIENCE_S, "the last messages never came"
+            time.sleep(0.05)
 
     def stop(self) -> None:
         self._ended.set()
@@ -73,9 +79,9 @@ class Load:
         self._sent.append(self._client.publish(TOPIC, payload, qos=1))
 
 
-def numbers(view: View) -> set[int]:
-    """What is in a spool."""
-    return {struct.unpack_from(">I", message.payload)[0] for message in messages(view)}
+def numbers(view: View, start: Position | None = None, end: Position | None = None) -> set[int]:
+    """What is in a spool, or between two places of it."""
+    return {struct.unpack_from(">I", message.payload)[0] for message in messages(view, start, end)}
 
 
 def kill_again_and_again(port: int, root: Path, seed: int, program: tuple[object, ...]) -> tuple[set[int], set[int]]:
