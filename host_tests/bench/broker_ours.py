@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import secrets
-import socket
 from pathlib import Path
 
 from umqtt_broker.passwords import PasswordFile, PasswordHash
+from umqtt_testkit.ports import reserved_port
 
 USER = "bench"
 
@@ -29,8 +29,6 @@ def configuration(folder: Path, port: int, *, durable: bool) -> list[str]:
     rules = folder / "acl"
     rules.write_text(f"user {USER}\ntopic readwrite bench/#\ntopic deny bench/secret/#\npattern write fleet/%c/#\n")
     rules.chmod(0o600)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        http_port = probe.getsockname()[1]
     settings = {
         "listener": f"{port} 127.0.0.1",
         "allow_anonymous": "false",
@@ -48,7 +46,7 @@ def configuration(folder: Path, port: int, *, durable: bool) -> list[str]:
         "message_expiry": "1d",
         "persistent_client_expiration": "1d",
         "sys_interval": 10,
-        "http_listener": f"{http_port} 127.0.0.1",
+        "http_listener": f"{reserved_port()} 127.0.0.1",
         "http_token_file": folder / "token",
         "persistence": "true" if durable else "false",
         "log_dest": "none",

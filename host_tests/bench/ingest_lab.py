@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -109,15 +108,13 @@ class Lab:
 
     def broker(self) -> int:
         """The port of a paired broker that keeps its queues in memory, without limit, and opens the widest window."""
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
         conf = self.new_folder("conf") / "broker.conf"
         conf.write_text(
-            f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\nmax_inflight_messages 0\n"
+            "listener 0 127.0.0.1\nallow_anonymous true\npersistence false\nmax_inflight_messages 0\n"
             "max_queued_messages 0\nlog_dest none\n"
         )
-        self.start("broker", [sys.executable, "-m", "umqtt_broker", "-c", conf]).line("listening on ")
-        return port
+        broker = self.start("broker", [sys.executable, "-m", "umqtt_broker", "-c", conf])
+        return int(broker.line("listening on ").rpartition(":")[2])
 
     def collector(self, port: int, spool: Path, *more: object) -> Process:
         """A collector whose session is subscribed."""
