@@ -18,9 +18,10 @@ from typing import Self
 
 from broker_ours import USER, configuration, password
 from broker_plan import AEDES, AMQTT, MOSQUITTO, MOSQUITTO_DELAY, OURS, OURS_DURABLE
+from umqtt_testkit.ports import reserved_port
 
 _HERE = Path(__file__).resolve().parent
-_START_WITHIN_S = 15.0
+_START_WITHIN_S = 60.0
 _RUN_WITHIN_S = 120.0
 _SYNC_BYTES = 4096
 
@@ -160,7 +161,7 @@ class Lab:
                 {},
             ),
         }
-        port = _free_port()
+        port = reserved_port()
         command, environment = starters[name](port)
         log = self._folder / f"{name}-{port}.log"
         with log.open("wb") as output:
@@ -211,7 +212,3 @@ _sync = getattr(os, "fdatasync", os.fsync)
 def _mosquitto() -> str | None:
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]

@@ -45,7 +45,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 _KEYS = {"case", "ours", "peer", "peer_name", "ratio", "goal", "met"}
-_TINY = {"seconds": 0.02, "warm": 0.01}
+# The patience is for a broker that a busy machine holds up, not for one that is slow.
+_TINY = {"seconds": 0.02, "warm": 0.01, "patience": 60}
 # What makes a load small enough for a test, and leaves its kind as it is.
 _SMALLER = {"connections": 200, "messages": 200}
 
@@ -62,6 +63,13 @@ def test_a_tiny_run_of_each_case_delivers_everything_in_order(lab: Lab, case: Ca
     result = lab.run(lab.broker(case.ours), case.mode, options)
     assert not faults(result)
     assert result["counted"] > 0 and result["seconds"] > 0 and result["cpu_us"] > 0
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.mode == "flow"], ids=lambda case: case.name)
+def test_a_run_that_is_over_before_the_generator_comes_to_it_still_counts(lab: Lab, case: Case):
+    result = lab.run(lab.broker(case.ours), case.mode, {**case.options, **_TINY, "seconds": 1e-9})
+    assert not faults(result)
+    assert result["counted"] > 0
 
 
 class _LyingBroker:
@@ -147,7 +155,7 @@ _LIES = {
 def test_the_generator_counts_what_a_broker_does_wrong(lab: Lab, lie: str):
     make, found = _LIES[lie]
     with _LyingBroker(make()) as liar, subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as it:
-        options = {"rate": 500, "seconds": 0.02, "warm": 0.02, "patience": 1, "window": 1}
+        options = {"rate": 500, "seconds": 0.02, "warm": 0.02, "patience": 60}
         assert faults(lab.run(Running("liar", it, liar.port), "flow", options)) == found  # type: ignore[arg-type]
 
 
@@ -209,10 +217,11 @@ def test_a_peer_that_is_missing_still_has_its_row_with_the_goal():
 
 def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(_BENCH / "broker.py"), *arguments], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, str(_BENCH / "broker.py"), *arguments], capture_output=True, text=True, timeout=280, check=False
     )
 
 
+@pytest.mark.timeout(300)
 def test_each_row_is_a_line_of_json_with_the_promised_keys_and_what_is_missing_is_said():
     ended = _bench("--quick", "--json", "--case", "2,000 connections")
     assert ended.returncode == 0, ended.stderr
@@ -222,6 +231,7 @@ def test_each_row_is_a_line_of_json_with_the_promised_keys_and_what_is_missing_i
     assert f"{AEDES} is not measured" in ended.stderr
 
 
+@pytest.mark.timeout(300)
 def test_a_profile_names_the_brokers_functions():
     ended = _bench("--quick", "--profile", "--case", "QoS 1 window 100")
     assert ended.returncode == 0, ended.stderr
