@@ -143,9 +143,11 @@ def children(pid: int) -> list[int]:
 
 
 def alive(pid: int) -> bool:
+    """Whether a process runs; it may end while it is looked at."""
     try:
         os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except ProcessLookupError:
         return False
-    stat = Path(f"/proc/{pid}/stat")
-    return not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return not Path("/proc/self/stat").exists()  # macOS has none
