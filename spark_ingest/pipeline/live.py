@@ -26,6 +26,7 @@ Status = Mapping[str, object]
 """What :meth:`Pipeline.status` returns; keys that it does not have are shown as none."""
 
 PANEL_S = 0.25
+LOOK_S = 1.0
 LINE_S = 10.0
 IDLE_LINE_S = 60.0
 """A line that says nothing new is written this seldom: a service's log is read by people."""
@@ -51,6 +52,7 @@ class Live:
     ) -> None:
         self._console = console
         self._status = status
+        self._clock = clock
         self._rate = Rate(clock)
         self._panel: RichLive | None = None
         self._remarks: Remarks | None = None
@@ -106,13 +108,13 @@ class Live:
                     if self._panel is not None:
                         self._panel.update(self._picture(), refresh=True)
             return
-        said, before = time.monotonic(), None
-        while not self._ended.wait(min(LINE_S, 1.0)):
+        said, before = self._clock(), None
+        while not self._ended.wait(LOOK_S):
             status = self._status()
             self._rate.take(status)
             if status.get("state") not in ("running", "stopping"):
                 continue  # What comes last is for stop() to say.
-            now = time.monotonic()
+            now = self._clock()
             moved = {name: status.get(name) for name in _MOVES}
             if now - said >= (LINE_S if moved != before else IDLE_LINE_S):
                 self._line(status)

@@ -1,31 +1,53 @@
-"""Runs Live on this process's terminal or pipe, with a made-up pipeline; for test_live_progress.
+"""Runs Live on this process's terminal or pipe, with a made-up pipeline and its clock; for test_live_progress.
 
-argv: how many steps of 0.1 s, and the words that standard output gets.
+argv: how many steps of a second, and the words that standard output gets.
 """
 
 import subprocess
 import sys
-import time
+import threading
 
 from rich.console import Console
 
 from spark_ingest.pipeline import live as live_module
 
+live_module.PANEL_S = live_module.LOOK_S = 0.02
+live_module.LINE_S = 4.0
 status: dict[str, object] = {"state": "starting"}
-live_module.LINE_S = 0.4
-live = live_module.Live(Console(stderr=True), lambda: dict(status))
+now = 0.0
+looks = 0
+looked = threading.Condition()
+
+
+def look() -> dict[str, object]:
+    global looks
+    with looked:
+        looks += 1
+        looked.notify_all()
+        return dict(status)
+
+
+def passed(seconds: float, **changes: object) -> None:
+    """The status changes, time passes, and Live has shown it: it has when it looks for the second time."""
+    global now
+    with looked:
+        status.update(changes)
+        now += seconds
+        seen = looks + 2
+        looked.wait_for(lambda: looks >= seen)
+
+
+live = live_module.Live(Console(stderr=True), look, clock=lambda: now)
 live.start()
-time.sleep(0.3)
-status.update(state="running", messages=0, rows_silver=0, rows_quarantined=0, duplicates=0, open_gaps=0)
+passed(3)
+passed(0, state="running", messages=0, rows_silver=0, rows_quarantined=0, duplicates=0, open_gaps=0)
 live.say("ready")
 for step in range(1, int(sys.argv[1]) + 1):
-    time.sleep(0.1)
-    status.update(messages=1000 * step, rows_silver=990 * step, last_batch_ms=187, lag_bytes=52_300)
+    passed(1, messages=1000 * step, rows_silver=990 * step, last_batch_ms=187, lag_bytes=52_300)
     if step == 3:
         print("a remark from the pipeline", file=sys.stderr, flush=True)
         subprocess.run(["sh", "-c", "echo a remark from a child >&2"], check=True)
-status.update(state="stopped", messages=12345, rows_silver=12321, rows_quarantined=7, duplicates=17)
-status.update(open_gaps=2, alerts=1, gold_ms=41)
-time.sleep(2 * live_module.LINE_S)  # Spark takes a while to end
+last = {"state": "stopped", "messages": 12345, "rows_silver": 12321, "rows_quarantined": 7, "duplicates": 17}
+passed(2 * live_module.LINE_S, **last, open_gaps=2, alerts=1, gold_ms=41)  # Spark takes a while to end
 live.stop()
 print('{"state": "stopped"}', flush=True)
