@@ -216,9 +216,8 @@ def test_a_peer_that_is_missing_still_has_its_row_with_the_goal():
 
 
 def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(_BENCH / "broker.py"), *arguments], capture_output=True, text=True, timeout=280, check=False
-    )
+    command = [sys.executable, str(_BENCH / "broker.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
 
 
 @pytest.mark.timeout(300)

@@ -102,9 +102,8 @@ def tools() -> None:
 
 
 def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(_BENCH / "client.py"), *arguments], capture_output=True, text=True, timeout=280, check=False
-    )
+    command = [sys.executable, str(_BENCH / "client.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
 
 
 @pytest.mark.timeout(300)
