@@ -89,7 +89,7 @@ def _is_data(url: str) -> bool:
     return url.startswith("data:")
 
 
-def expect(target: "playwright.Locator") -> "playwright.LocatorAssertions":
+def expect(target: "playwright.Locator | playwright.Page") -> "playwright.LocatorAssertions":
     return playwright.expect(target)
 
 
@@ -182,7 +182,7 @@ def test_a_device_is_selected_by_a_click_by_its_name_and_by_the_address(
     expect(page.locator("#reboots-map [aria-current]")).to_contain_text("silo-01")
     i = data["devices"]["id"].index("silo-01")
     expect(page.locator("#facts")).to_contain_text(f"Duplicates{data['devices']['duplicates'][i]}")
-    assert page.url.endswith("#device=silo-01")
+    expect(page).to_have_url(re.compile("#device=silo-01$"))
     # What is drawn is what the tables hold.
     metric = data["metrics"][0]
     last = max(step for step, value in enumerate(decoded(metric["lines"][str(i)])) if value is not None)
@@ -211,7 +211,7 @@ def test_a_device_is_selected_by_a_click_by_its_name_and_by_the_address(
     page.click("#clear")
     expect(page.locator("#metrics-title")).to_have_text("Metrics of the fleet")
     expect(page.locator("[aria-current]")).to_have_count(0)
-    assert not page.url.endswith("gate")
+    expect(page).to_have_url(re.compile("#$"))
 
 
 def test_charts_are_read_by_pointer_and_by_keyboard(open_page: OpenPage, tables: Path, page_file: Path) -> None:
@@ -365,16 +365,28 @@ def test_a_thousand_devices_fit_into_two_megabytes_and_open_within_two_seconds(
     assert data["metrics"][0]["count"] > 90
     print(f"{written.bytes:,} bytes")
     assert written.bytes < 2_000_000
-    took = []
-    for _ in range(3):
-        page = open_page(tmp_path / "report.html")
-        took.append(page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
-    print(f"{took} ms")
-    assert min(took) < 2000
+    page = open_page(tmp_path / "report.html")
+    took = [_processor_seconds_of_opening(page) for _ in range(3)]
+    print(f"{took} s")
+    assert min(took) < 2
     page.fill("#search", "pump-99")
     expect(page.locator("#rows tr")).to_have_count(1)
     page.get_by_role("button", name="pump-99", exact=True).first.click()
     expect(page.locator("figure[data-metric=mem_free] path.line.b")).to_have_count(1)
+
+
+def _processor_seconds_of_opening(page: "playwright.Page") -> float:
+    """Of the page's process. What other programs take of the processors meanwhile is not the page's."""
+    chromium = page.context.new_cdp_session(page)
+    chromium.send("Performance.enable")
+
+    def seconds() -> float:
+        metrics = chromium.send("Performance.getMetrics")["metrics"]
+        return next(one["value"] for one in metrics if one["name"] == "ProcessTime")
+
+    before = seconds()
+    page.reload()
+    return seconds() - before
 
 
 def test_devices_beyond_the_room_for_lines_say_so(
