@@ -24,6 +24,7 @@ from spark_ingest.tables import identities, summary
 DEVICES, READINGS, CORRUPT = 10, 30, 5
 TOKEN = b"0123456789abcdef0123456789abcdef"
 DYING = Path(__file__).parents[1] / "pipeline_dies.py"
+WAITING = Path(__file__).parents[1] / "pipeline_waits.py"
 SUBMIT = Path(spark_ingest.__file__).parent / "pipeline" / "submit.py"
 # Small Java processes that start fast. Each test starts six of them: a minute of two cores.
 SMALL = ["--conf", "spark.executor.memory=512m", "--conf", "spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1"]
@@ -124,7 +125,9 @@ def test_local_cluster_executors_killed_in_a_micro_batch_lose_and_double_nothing
     silver = tmp_path / "tables" / "silver"
     arguments = ["--spool", tmp_path / "spool", "--tables", tmp_path / "tables", "--buckets", 3, "--once"]
     arguments += ["--checkpoint", tmp_path / "checkpoint", "--master", "local-cluster[2,1,1024]", "--max-rows", 120]
-    with Process([sys.executable, "-m", "spark_ingest.pipeline", *arguments, "--json"], cwd=tmp_path) as driver:
+    # Without waiting, it could commit before this process comes to look.
+    killed = tmp_path / "killed"
+    with Process([sys.executable, WAITING, "written", killed, *arguments, "--json"], cwd=tmp_path) as driver:
         driver.wait_for_line("ready", 300)
 
         def mid_batch() -> bool:
@@ -137,6 +140,7 @@ def test_local_cluster_executors_killed_in_a_micro_batch_lose_and_double_nothing
         # All: one may hold nothing that the others still need.
         for victim in victims:
             os.kill(victim, signal.SIGKILL)
+        killed.touch()
         code, out, err = driver.finish(600)
     assert code == 0, err
     check(tmp_path / "tables", made)

@@ -1,0 +1,21 @@
+"""A pipeline whose driver waits, each time that it has reached a stage, until a file is there.
+
+``python pipeline_waits.py STAGE FILE`` and the pipeline's own arguments.
+"""
+
+import sys
+from pathlib import Path
+
+from spark_helpers import until
+
+from spark_ingest.pipeline.command import main
+
+_stage, _file = sys.argv[1], Path(sys.argv[2])
+
+
+def wait_at(stage: str) -> None:
+    if stage == _stage:
+        until(_file.exists, f"{_file} is there", 600)
+
+
+sys.exit(main(sys.argv[3:], on_stage=wait_at))
