@@ -12,7 +12,7 @@ from spark_helpers import publish_packet
 from .fleet import Fleet, Message
 
 _WINDOW = 50
-_PATIENCE_S = 60.0
+_PATIENCE_S = 300.0
 
 
 class Publisher:
@@ -59,7 +59,7 @@ class Publisher:
     def _run(self) -> None:
         while not self._is_closed:
             try:
-                with socket.create_connection(("127.0.0.1", self._port), 10) as link:
+                with socket.create_connection(("127.0.0.1", self._port), 60) as link:
                     self._one_connection(link)
             except OSError:
                 time.sleep(0.05)  # the broker was killed, and is not back yet

@@ -31,7 +31,7 @@ KINDS = (STAGE, "driver java", STAGE, "driver python", "worker")
 RUNS_PER_CHAIN = len(KINDS)
 # Spark's executors are processes of their own there.
 CLUSTER = "local-cluster[2,1,1024]"
-_STALLED_S = 20.0
+_STALLED_S = 120.0
 
 
 class Run:
