@@ -32,8 +32,9 @@ class Chain:
         self._arguments = ["--spool", folder / "spool", "--tables", self.tables]
         self._arguments += ["--checkpoint", folder / "checkpoint", "--status", self.status_path]
 
-    def start(self, *more: object) -> Process:
-        return Process([sys.executable, "-m", "spark_ingest.pipeline", *self._arguments, *more], cwd=self.folder)
+    def start(self, *more: object, **options: object) -> Process:
+        command = [sys.executable, "-m", "spark_ingest.pipeline", *self._arguments, *more]
+        return Process(command, cwd=self.folder, **options)
 
     def killed_at(self, stage: str, times: int, *more: object) -> None:
         """Run until the driver kills itself, and see that its Java process goes too."""
@@ -112,6 +113,29 @@ def test_plain_parquet_killed_after_the_silver_commit_and_read_on_has_every_read
     with chain.start("--once") as pipeline:
         code, _, err = pipeline.finish()
         assert code == 2 and "give --format parquet or other --tables" in err
+
+
+# Runs before anything else in each Python process; what it holds up is given 10 s by Spark.
+SLOW_START = """
+import os, sys, time
+if "pyspark.sql.streaming.python_streaming_source_runner" in sys.orig_argv and not os.path.exists({mark!r}):
+    open({mark!r}, "x").close()
+    time.sleep(15)
+"""
+
+
+@pytest.mark.timeout(900)
+def test_a_source_whose_python_process_starts_too_slowly_for_spark_is_started_again(tmp_path):
+    payloads = [record("pump", "1-a", seq) for seq in range(READINGS)]
+    fill(tmp_path / "spool" / "north", [payloads])
+    mark = tmp_path / "was slow"
+    (tmp_path / "sitecustomize.py").write_text(SLOW_START.format(mark=str(mark)))
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with Chain(tmp_path).start("--once", env=os.environ | {"PYTHONPATH": path}) as pipeline:
+        code, _, err = pipeline.finish(PATIENCE_S)
+    assert code == 0 and mark.exists(), err
+    assert "took Spark too long to start; trying again" in err
+    assert summary(tmp_path / "tables") == (READINGS, READINGS, 0)
 
 
 def run(*arguments: object, **environment: str) -> tuple[int, str, str]:

@@ -31,6 +31,7 @@ updated_ms         Unix milliseconds of this status
 import json
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -64,6 +65,9 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.25
 _STOP_PATIENCE_S = 60.0
+# Spark gives the Python process of a source 10 s to start, whatever one configures: on a busy machine too few.
+_TOO_SLOW = "Python worker failed to connect back"
+_STARTS = 5
 
 
 @dataclass(frozen=True)
@@ -211,13 +215,19 @@ class Pipeline:
         writer = messages.writeStream.foreachBatch(self._write_batch)
         writer = writer.option("checkpointLocation", str(config.checkpoint.absolute()))
         if config.once:
-            query = writer.trigger(availableNow=True).start()
+            writer = writer.trigger(availableNow=True)
         else:
-            query = writer.trigger(processingTime=f"{config.interval_ms} milliseconds").start()
+            writer = writer.trigger(processingTime=f"{config.interval_ms} milliseconds")
+        query, starts = writer.start(), 1
         self._state = "running"
         on_ready()
         try:
-            while query.isActive and not self._stop_requested.wait(_POLL_S):
+            while not self._stop_requested.wait(_POLL_S):
+                if not query.isActive:
+                    if starts == _STARTS or _TOO_SLOW not in str(query.exception()):
+                        break
+                    print("a Python process took Spark too long to start; trying again", file=sys.stderr, flush=True)
+                    query, starts = writer.start(), starts + 1
                 self._observe(query)
                 self._upkeep.step()
             if self._stop_requested.is_set():
