@@ -5,6 +5,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -184,6 +185,13 @@ def test_nothing_of_pyspark_is_imported_before_java_was_found():
     code = "import sys, spark_ingest.pipeline; sys.exit(any(m.split('.')[0] == 'pyspark' for m in sys.modules))"
     with Process([sys.executable, "-c", code]) as process:
         assert process.finish()[0] == 0
+
+
+def test_a_java_process_that_does_not_end_with_its_standard_input_is_killed():
+    for program, code in (("cat", 0), ("sleep 600", -signal.SIGKILL)):
+        with subprocess.Popen(program.split(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as java:
+            process.end_java(java, PATIENCE_S if code == 0 else 0.1)
+            assert java.returncode == code
 
 
 def test_a_failed_query_is_explained_by_the_package_s_own_error_line_where_there_is_one():

@@ -1,6 +1,7 @@
 """What surrounds the query: its folders, and what is said when it fails."""
 
 import json
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ CHECKPOINT_FORMAT = 2
 UNFINISHED = "umqtt.unfinished"
 """A file in the tables' folder while a command changes several of them: the command, to be run again."""
 
+_JAVA_ENDS_WITHIN_S = 30.0
 _NOTHING_LOST = "mend that and start again: nothing is lost, the spool has it"
 _REASONS = ("No space left on device", "Permission denied", "Read-only file system", "Disk quota exceeded")
 
@@ -54,9 +56,18 @@ def stop_session(session: "SparkSession") -> None:
     java = getattr(gateway, "proc", None)
     gateway.shutdown()
     if java is not None:
-        # Java ends when its standard input does.
-        java.stdin.close()
-        java.wait(timeout=30)
+        end_java(java)
+
+
+def end_java(java: "subprocess.Popen[bytes]", within_s: float = _JAVA_ENDS_WITHIN_S) -> None:
+    """Java ends when its standard input does. All its work is done by then: one that takes too long is killed."""
+    assert java.stdin is not None
+    java.stdin.close()
+    try:
+        java.wait(within_s)
+    except subprocess.TimeoutExpired:
+        java.kill()
+        java.wait()
 
 
 def require_checkpoint(checkpoint: Path, silver_id: str) -> None:
