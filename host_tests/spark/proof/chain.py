@@ -169,6 +169,11 @@ class Chain:
             return False
         return works
 
+    def pipeline_is_ready(self) -> bool:
+        """Whether its query has begun: before that it may have no handler of SIGTERM."""
+        assert self.pipeline is not None
+        return "ready" in self.pipeline.told().splitlines()
+
     def kill(self, kind: str) -> None:
         """SIGKILL the broker or the collector, and start it again."""
         if kind == "broker":

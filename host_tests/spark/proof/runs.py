@@ -92,6 +92,7 @@ class Run:
         chain = self._chain
         wanted = {payload for publisher in self._publishers for payload in publisher.fleet.published.order}
         await_spool(chain.spool, wanted)
+        chain.await_subscribed()  # one that was just started may have nothing to do, and no handler of SIGTERM yet
         assert chain.collector is not None
         chain.end("collector", chain.collector)
         await_tables(chain)
@@ -126,7 +127,7 @@ def await_tables(chain: Chain) -> None:
 
     def is_done() -> bool:
         chain.pipeline_works()
-        return is_read(chain.spool, chain.checkpoint)
+        return is_read(chain.spool, chain.checkpoint) and chain.pipeline_is_ready()
 
     until(is_done, "the pipeline has read the spool")
 
