@@ -60,16 +60,9 @@ def check(tables: Path, made: set[tuple[str, str, int]]) -> None:
 
 
 def finished(command: Sequence[object], **options: object) -> str:
-    """Run the pipeline to its end; what it printed, all of it (spark-submit joins the two outputs).
-
-    On a busy machine Spark may give up: it waits 10 s for a Python process, whatever one configures. That is one more
-    way to die, so it is started again.
-    """
-    for _ in range(3):
-        with Process(command, **options) as driver:
-            code, out, err = driver.finish(600)
-        if "connect back" not in out + err:
-            break
+    """Run the pipeline to its end; what it printed, all of it (spark-submit joins the two outputs)."""
+    with Process(command, **options) as driver:
+        code, out, err = driver.finish(600)
     assert code == 0, out + err
     return out
 
