@@ -54,7 +54,7 @@ def test_the_smallest_set_is_all_that_qos_0_and_1_both_ways_and_a_new_link_need(
         [*micropython_command(), str(_DEVICE / "smallest.py"), str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,
         check=False,
     )
     assert ended.stdout, ended.stderr

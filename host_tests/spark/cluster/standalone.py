@@ -73,7 +73,7 @@ class _Log:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def wait(self, pattern: str, timeout: float = 90.0) -> str:
+    def wait(self, pattern: str, timeout: float = 300.0) -> str:
         deadline = time.monotonic() + timeout
         while True:
             text = self._path.read_text() if self._path.exists() else ""
