@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from ingest_plan import (
     Scale,
     row,
 )
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from spark_ingest.pipeline import cluster_tasks
@@ -35,11 +37,13 @@ from spark_ingest.pipeline.cluster import ClusterWriter
 from spark_ingest.pipeline.cluster_tasks import REPORT_COLUMNS, SHUFFLE_COLUMNS, Job
 from spark_ingest.pipeline.dedup import Filtered, Seen
 from spark_ingest.pipeline.messages import MESSAGE_COLUMNS
+from spark_ingest.pipeline.session import began_too_slowly
 from spark_ingest.source.rows import ARROW_SCHEMA, SPARK_SCHEMA
 from spark_ingest.spool.writer import Spool
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _DEVICES = 1000
 _PARTITIONS = 4
@@ -240,6 +244,12 @@ def dedup_rows(lab: Lab, spark: SparkSession, scale: Scale) -> Iterator[Row]:
         yield row(COST.format(devices=devices), 1e6 / rates[devices], 1e6 / rates[fewest], peer)
 
 
+def _ended(query: StreamingQuery) -> StreamingQuery:
+    with suppress(StreamingQueryException):  # told by query.exception()
+        query.awaitTermination()
+    return query
+
+
 def _silver(lab: Lab, spark: SparkSession, spool: Path, scale: Scale, make: Callable[[Path, Path], Any]) -> float:
     """Readings a second into new tables: of all micro-batches but the first, which meets cold code and no state."""
     folder = lab.new_folder("silver")
@@ -250,13 +260,13 @@ def _silver(lab: Lab, spark: SparkSession, spool: Path, scale: Scale, make: Call
         chosen = batch.select(*MESSAGE_COLUMNS)
         writer.write(chosen.toArrow() if isinstance(writer, BatchWriter) else chosen, batch_id, "bench")
 
-    query = (
-        frame.writeStream.foreachBatch(write)
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    stream = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint"))
+    stream = stream.trigger(availableNow=True)
+    query = _ended(stream.start())
+    while began_too_slowly(query):
+        query = _ended(stream.start())
+    if failure := query.exception():
+        raise failure
     batches = [one for one in query.recentProgress if one["numInputRows"]]
     warm = batches[1:] or batches
     return sum(one["numInputRows"] for one in warm) * 1000 / sum(one["durationMs"]["triggerExecution"] for one in warm)

@@ -52,7 +52,7 @@ from .process import (
     stop_session,
     write_failure,
 )
-from .session import is_cluster, start_session
+from .session import began_too_slowly, is_cluster, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,8 +65,6 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.25
 _STOP_PATIENCE_S = 60.0
-# Spark gives the Python process of a source 10 s to start, whatever one configures: on a busy machine too few.
-_TOO_SLOW = "Python worker failed to connect back"
 _STARTS = 5
 
 
@@ -224,7 +222,7 @@ class Pipeline:
         try:
             while not self._stop_requested.wait(_POLL_S):
                 if not query.isActive:
-                    if starts == _STARTS or _TOO_SLOW not in str(query.exception()):
+                    if starts == _STARTS or not began_too_slowly(query):
                         break
                     print("a Python process took Spark too long to start; trying again", file=sys.stderr, flush=True)
                     query, starts = writer.start(), starts + 1

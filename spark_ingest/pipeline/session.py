@@ -11,6 +11,7 @@ from ..java import require_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 # Only what concerns a person reaches standard error. Spark's own default prints a dozen lines before the
 # level is set.
@@ -110,6 +111,14 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+
+
+def began_too_slowly(query: "StreamingQuery") -> bool:
+    """Whether a query has ended only because its source's Python process did not start in time: start it again.
+
+    Spark gives that process 10 s, whatever one configures: on a busy machine too few.
+    """
+    return "Python worker failed to connect back" in str(query.exception())
 
 
 def _java_settings(scratch: Path, memory: str) -> dict[str, str]:
