@@ -11,10 +11,10 @@ from typing import Any, Self
 import pytest
 from broker_peer import BrokerThread
 from patience import PATIENCE
-from ports import free_port
 from umqtt_broker import BrokerConfig
 from umqtt_broker.bridge import BridgeStatus
 from umqtt_broker.bridge_config import BridgeConfig, parse_topic
+from umqtt_testkit.ports import reserved_port
 
 HERE = Path(__file__).parent
 
@@ -25,7 +25,7 @@ class Mosquitto:
     """A mosquitto with `lines` in its configuration; start() and kill() may be called again, on the same port."""
 
     def __init__(self, folder: Path, *lines: str) -> None:
-        self.port = free_port()
+        self.port = reserved_port()
         self._config = folder / f"mosquitto-{self.port}.conf"
         self._config.write_text(
             "\n".join((f"listener {self.port} 127.0.0.1", "allow_anonymous true", "max_queued_messages 0", *lines, ""))

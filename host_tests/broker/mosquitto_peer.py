@@ -15,7 +15,7 @@ from types import TracebackType
 
 import pytest
 from patience import PATIENCE
-from ports import free_port
+from umqtt_testkit.ports import reserved_port
 
 NOT_AUTHORIZED = 0x87
 
@@ -33,7 +33,7 @@ class Mosquitto:
 
     def __init__(self, folder: Path, settings: str) -> None:
         self._program = require_mosquitto()
-        self.port = free_port()
+        self.port = reserved_port()
         self._config = folder / "mosquitto.conf"
         # As root it would become the user mosquitto, who may not read files of 0600.
         self._config.write_text(

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from broker_peer import BrokerThread
 from patience import PATIENCE
-from ports import free_port
 from umqtt_broker import BrokerConfig
 from umqtt_broker.observation.server import Server
+from umqtt_testkit.ports import reserved_port
 
 JSON = {"Content-Type": "application/json"}
 
@@ -39,7 +39,7 @@ class ObservedBroker(BrokerThread):
     """A broker with the HTTP listener on. token: what opens it."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
-        self.http_port = free_port()  # 0 means off
+        self.http_port = reserved_port()  # 0 means off
         self.token_file = folder / "token"
         settings.setdefault("http_token_file", str(self.token_file))
         super().__init__(BrokerConfig(port=0, http_port=self.http_port, **settings))

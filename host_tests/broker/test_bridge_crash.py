@@ -11,7 +11,7 @@ import pytest
 from bridge_parts import BridgeProcess
 from broker_peer import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Closed, Peer, ack_packet, publish_packet
 from patience import PATIENCE
-from ports import free_port
+from umqtt_testkit.ports import reserved_port
 
 KILLS = 5
 # Messages from one kill to the next, about.
@@ -156,7 +156,7 @@ def test_kill_9_of_either_broker_loses_nothing_and_at_qos_2_repeats_nothing(
 ) -> None:
     seed = 7
     rng = random.Random(seed)
-    ports = {"local": free_port(), "remote": free_port()}
+    ports = {"local": reserved_port(), "remote": reserved_port()}
     sections = {"local": SECTION.format(port=ports["remote"], direction=direction, qos=qos), "remote": ""}
     for name, section in sections.items():
         (tmp_path / f"{name}.conf").write_text(section)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from bridge_parts import BridgedBroker, Mosquitto, bridge_config, needs_mosquitto
 from broker_peer import BrokerThread, Peer
-from ports import free_port
 from umqtt_broker import BrokerConfig
+from umqtt_testkit.ports import reserved_port
 
 
 def origin(broker: BrokerThread, client_id: bytes) -> bytes | None:
@@ -70,7 +70,7 @@ def test_a_remote_broker_that_sends_back_what_it_got_starts_no_loop(qos: int, tr
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_two_brokers_that_bridge_each_other_start_no_loop_and_nothing_comes_twice(tmp_path: Path, qos: int) -> None:
-    ports = free_port(), free_port()
+    ports = reserved_port(), reserved_port()
     with ExitStack() as stack:
         brokers = [
             stack.enter_context(

@@ -19,12 +19,12 @@ import pytest
 from broker_peer import BrokerThread, Peer, publish_packet
 from observed import ObservedBroker
 from patience import PATIENCE
-from ports import free_port
 from umqtt_broker import Broker, BrokerConfig, BrokerError, Listener
 from umqtt_broker.observation import readings
 from umqtt_broker.observation.openapi import SCHEMAS
 from umqtt_broker.observation.routes import MAX_BODY, ROUTES
 from umqtt_broker.session import Session
+from umqtt_testkit.ports import reserved_port
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def refusal(tmp_path: Path, **settings: Any) -> str:
     """Start a broker that must refuse its settings; return its one line."""
 
     async def start() -> None:
-        async with Broker(BrokerConfig(port=0, **({"http_port": free_port()} | settings))):
+        async with Broker(BrokerConfig(port=0, **({"http_port": reserved_port()} | settings))):
             pass
 
     with pytest.raises(BrokerError) as caught:

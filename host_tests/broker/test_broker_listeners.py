@@ -19,8 +19,8 @@ from broker_certificates import Pki
 from broker_peer import BrokerThread, Peer, StartBroker, connect_packet
 from paho.mqtt.enums import CallbackAPIVersion
 from patience import PATIENCE
-from ports import free_port
 from umqtt_broker import Broker, BrokerConfig, BrokerError, Listener, PortInUse
+from umqtt_testkit.ports import reserved_port
 
 from umqtt_robust import Client
 from umqtt_robust.tls import TLS
@@ -99,7 +99,7 @@ def test_socket_domain_leaves_the_other_kind_of_address_out(
 
 def test_a_port_in_use_names_the_line_that_asks_for_it_and_nothing_stays_open() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
-        port, other = holder.getsockname()[1], free_port()
+        port, other = holder.getsockname()[1], reserved_port()
         listeners = (Listener(port=other), Listener(port=port, where="broker.conf:7"))
         reason = f"^broker.conf:7: port {port} on 127.0.0.1 is in use"
         refuse_to_start(BrokerConfig(listeners=listeners), PortInUse, reason)

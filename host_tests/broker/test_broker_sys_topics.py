@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from broker_peer import BrokerThread, Peer
-from ports import free_port
 from umqtt_broker import BrokerConfig
 from umqtt_broker.observation import observation
 from umqtt_broker.observation.json_log import JsonFormatter
@@ -21,6 +20,7 @@ from umqtt_broker.observation.rates import ClientRates, History, LoadAverage
 from umqtt_broker.observation.survey import Totals
 from umqtt_broker.observation.sys_topics import SysTopics, topic_names
 from umqtt_broker.stats import Stats
+from umqtt_testkit.ports import reserved_port
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "broker-observation.md"
 MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin")
@@ -146,7 +146,7 @@ def test_they_are_not_in_the_store_and_do_not_outlive_the_broker(tmp_path: Path)
 
 @pytest.mark.skipif(MOSQUITTO is None, reason="needs the broker mosquitto — apt install mosquitto")
 def test_names_are_mosquittos_but_for_those_the_document_lists() -> None:
-    port = free_port()
+    port = reserved_port()
     with subprocess.Popen(
         [str(MOSQUITTO), "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as other:

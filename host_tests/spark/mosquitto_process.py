@@ -5,7 +5,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from spark_helpers import free_port, until
+from spark_helpers import until
+from umqtt_testkit.ports import reserved_port
 
 
 class Mosquitto:
@@ -18,7 +19,7 @@ class Mosquitto:
         self._config, self._log = folder / "mosquitto.conf", folder / "mosquitto.log"
         self._command = [program, "-c", str(self._config)]
         for _ in range(5):
-            self.port = free_port()
+            self.port = reserved_port()
             # As root it would become the user mosquitto, who may not read the files of a test.
             fixed = ("user root", f"listener {self.port} 127.0.0.1", "persistence false")
             self._config.write_text("\n".join((*fixed, *lines, "")))

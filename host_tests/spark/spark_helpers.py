@@ -2,10 +2,8 @@
 
 import json
 import os
-import random
 import select
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -101,18 +99,6 @@ class Process:
         """SIGTERM to every process of its group, as a service manager or a terminal does."""
         os.killpg(self.pid, signal.SIGTERM)
         return self.finish(timeout)
-
-
-def free_port() -> int:
-    """A port of loopback for who cannot pick one and say which, or comes back to it after an end."""
-    # Below those that the system hands out: nobody is given it meanwhile, not even as the near end of a connection.
-    for port in random.sample(range(20_000, 32_000), 100):
-        try:
-            with socket.create_server(("127.0.0.1", port)):
-                return port
-        except OSError:
-            continue
-    raise OSError("no free port from 20000 to 31999")
 
 
 def collector_process(port: int, spool: Path, name: str = "north", *more: object) -> Process:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from programs import PATIENCE_S, Program, command_of
 from umqtt_testkit.interpreter import MicroPythonMissing
+from umqtt_testkit.ports import bound
 
 _SUBJECTS = {"broker": "localhost", "expired": "localhost", "stranger": "localhost", "client": "pump-7"}
 
@@ -43,8 +44,7 @@ def program(interpreter: list[str]) -> Iterator[Callable[..., Program]]:
 @pytest.fixture
 def closed_port() -> Iterator[int]:
     """A port of 127.0.0.1 that refuses: bound, so that no other process gets it, but nobody listens."""
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
+    with bound("127.0.0.1") as reserved:
         yield reserved.getsockname()[1]
 
 

@@ -1,4 +1,4 @@
-"""Ports that nobody listens on and that are yet nobody else's: a port that was merely closed may be anyone's at once."""
+"""Ports that nobody listens on and that are yet nobody else's: one merely closed may be anyone's at once."""
 
 from __future__ import annotations
 

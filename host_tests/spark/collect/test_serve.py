@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from spark_helpers import RECEIVED_MS, TOPIC, fill, free_port, publish_packet, until
+from spark_helpers import RECEIVED_MS, TOPIC, fill, publish_packet, until
+from umqtt_testkit.ports import reserved_port
 
 from spark_ingest.collector import serve
 from spark_ingest.collector.serve import SpoolServer
@@ -347,7 +348,7 @@ def test_removal_by_retention_leaves_one_run_of_segments_and_spares_another_spoo
 
 
 def test_a_restarted_server_and_a_fork_are_met_with_a_connection_of_their_own(served):
-    before = Served(served.root, free_port())
+    before = Served(served.root, reserved_port())
     spools = before.client()
     assert spools.names()
     host, port = before.server.address

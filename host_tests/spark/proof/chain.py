@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 
 import spark_helpers
-from spark_helpers import alive, children, free_port, status
+from spark_helpers import alive, children, status
+from umqtt_testkit.ports import reserved_port
 
 from . import mistakes
 
@@ -93,7 +94,7 @@ class Chain:
         self._mistake = mistake
         self._master = master
         self._in_vain = 0
-        self.port = free_port()
+        self.port = reserved_port()
         self.broker: Life | None = None
         self.collector: Life | None = None
         self.pipeline: Life | None = None
