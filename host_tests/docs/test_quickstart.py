@@ -51,13 +51,13 @@ def steps(page: str) -> tuple[list[Step], list[str]]:
 
 
 def printed(lines: list[str]) -> re.Pattern[str]:
-    """These lines in this order, others between them; any space for each space, anything for an ellipsis."""
+    """These whole lines in this order, others between them; any space for each space, anything for an ellipsis."""
 
     def line(text: str) -> str:
         return r"[^\n]*".join(r"[ \t]+".join(re.escape(word) for word in part.split()) + r"[ \t]*"
                               for part in text.split("…"))  # fmt: skip
 
-    return re.compile(r"(.|\n)*".join(line(text) for text in lines))
+    return re.compile(r"(.|\n)*".join(line(text) + r"\n" for text in lines))
 
 
 class Shell:
