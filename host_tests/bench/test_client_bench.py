@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from client_memory import least  # noqa: E402 - its folder is no package
 from client_plan import GOALS, OURS, OURS_CPYTHON, SCENARIOS, Row, has_goal, rate_rows  # noqa: E402
 from client_source import Source  # noqa: E402
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command  # noqa: E402
+from umqtt_testkit.mosquitto import require_mosquitto  # noqa: E402
 
 _KEYS = {"case", "ours", "peer", "peer_name", "ratio", "goal", "met"}
 
@@ -97,8 +97,7 @@ def tools() -> None:
         micropython_command()
     except MicroPythonMissing as missing:
         pytest.skip(str(missing))
-    if not shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/opt/homebrew/sbin"):
-        pytest.skip("needs the broker mosquitto")
+    require_mosquitto()
 
 
 def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:

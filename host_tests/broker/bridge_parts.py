@@ -1,61 +1,26 @@
 """What the tests of bridges share: mosquitto and our broker as processes, and a broker with bridges in a thread."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Self
 
-import pytest
 from broker_peer import BrokerThread
 from patience import PATIENCE
 from umqtt_broker import BrokerConfig
 from umqtt_broker.bridge import BridgeStatus
 from umqtt_broker.bridge_config import BridgeConfig, parse_topic
-from umqtt_testkit.ports import reserved_port
+from umqtt_testkit.mosquitto import Mosquitto
 
 HERE = Path(__file__).parent
 
-needs_mosquitto = pytest.mark.skipif(shutil.which("mosquitto") is None, reason="mosquitto is not installed")
 
 
-class Mosquitto:
-    """A mosquitto with `lines` in its configuration; start() and kill() may be called again, on the same port."""
-
-    def __init__(self, folder: Path, *lines: str) -> None:
-        self.port = reserved_port()
-        self._config = folder / f"mosquitto-{self.port}.conf"
-        self._config.write_text(
-            "\n".join((f"listener {self.port} 127.0.0.1", "allow_anonymous true", "max_queued_messages 0", *lines, ""))
-        )
-        self._process: subprocess.Popen[str] | None = None
-
-    def __enter__(self) -> "Mosquitto":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-    def start(self) -> None:
-        """Start it and wait until it listens."""
-        self._process = subprocess.Popen(
-            ["mosquitto", "-c", str(self._config)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            if " running" in line:
-                return
-        raise AssertionError("mosquitto does not run")
-
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        """End it."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.send_signal(number)
-            process.communicate(timeout=PATIENCE)
+def far_mosquitto(folder: Path) -> Mosquitto:
+    """Return a mosquitto for the other end of a bridge. Skips the test where there is none."""
+    return Mosquitto(folder, "allow_anonymous true", "max_queued_messages 0")
 
 
 def bridge_config(port: int, *topics: str, name: str = "bridge", **settings: Any) -> BridgeConfig:

@@ -1,90 +1,12 @@
-"""The real mosquitto as a judge: started with a configuration, asked what it allows.
+"""An MQTT 5 client for the real mosquitto as a judge: only there a PUBACK says whether the message was allowed."""
 
-MQTT 5 is spoken to it because only there a PUBACK says whether the message was allowed.
-"""
-
-import os
-import shutil
-import signal
 import socket
 import struct
-import subprocess
-import threading
-from pathlib import Path
 from types import TracebackType
 
-import pytest
 from patience import PATIENCE
-from umqtt_testkit.ports import reserved_port
 
 NOT_AUTHORIZED = 0x87
-
-
-def require_mosquitto(program: str = "mosquitto") -> str:
-    """Return the path of the program, or skip the test."""
-    path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/local/sbin")
-    if path is None:
-        pytest.skip(f"{program} is not installed")
-    return path
-
-
-class Mosquitto:
-    """A mosquitto on a free port of 127.0.0.1 with the settings given, one a line."""
-
-    def __init__(self, folder: Path, settings: str) -> None:
-        self._program = require_mosquitto()
-        self.port = reserved_port()
-        self._config = folder / "mosquitto.conf"
-        # As root it would become the user mosquitto, who may not read files of 0600.
-        self._config.write_text(
-            f"listener {self.port} 127.0.0.1\nuser root\nlog_dest stderr\nset_tcp_nodelay true\n{settings}\n"
-        )
-
-    def __enter__(self) -> "Mosquitto":
-        self._process = subprocess.Popen(
-            [self._program, "-c", str(self._config)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
-        )
-        self._lines: list[str] = []
-        self._changed = threading.Condition()
-        self._reader = threading.Thread(target=self._read_log, daemon=True)
-        self._reader.start()
-        self.wait_for_log(" running")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.terminate()
-        self._process.wait(PATIENCE)
-        self._reader.join(PATIENCE)
-
-    def _read_log(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            with self._changed:
-                self._lines.append(line.decode(errors="replace").rstrip())
-                self._changed.notify_all()
-        with self._changed:
-            self._lines.append("the end")
-            self._changed.notify_all()
-
-    def wait_for_log(self, text: str) -> None:
-        """Wait for a line that holds `text`, and forget everything up to it."""
-        with self._changed:
-            while True:
-                for index, line in enumerate(self._lines):
-                    if text in line:
-                        del self._lines[: index + 1]
-                        return
-                    assert line != "the end", f"mosquitto ended before {text!r}: {self._lines}"
-                assert self._changed.wait(PATIENCE), f"no {text!r} in {self._lines}"
-
-    def reload(self) -> None:
-        """Make it read its files again. What is sent to it afterwards is judged by the new ones."""
-        os.kill(self._process.pid, signal.SIGHUP)
-        # It looks at signals when something happens on the network, or after 100 ms.
-        with socket.create_connection(("127.0.0.1", self.port), PATIENCE):
-            self.wait_for_log("Reloading config")
 
 
 class Client5:

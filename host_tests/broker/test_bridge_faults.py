@@ -1,13 +1,14 @@
 """A bridge whose remote broker is away, slow or cut off: nothing is lost, and at QoS 2 nothing comes twice."""
 
 import random
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from bridge_parts import BridgedBroker, Mosquitto, bridge_config, needs_mosquitto
+from bridge_parts import BridgedBroker, bridge_config, far_mosquitto
 from broker_peer import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, BrokerThread, Peer, ack_packet, publish_packet
 from patience import PATIENCE
 from umqtt_broker import BrokerConfig
@@ -16,11 +17,11 @@ from umqtt_testkit.proxy import FaultProxy
 CUTS = 12
 
 
-@pytest.fixture(params=["ours", pytest.param("mosquitto", marks=needs_mosquitto)])
+@pytest.fixture(params=["ours", "mosquitto"])
 def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
     """The port of a remote broker."""
     if request.param == "mosquitto":
-        with Mosquitto(tmp_path) as mosquitto:
+        with far_mosquitto(tmp_path) as mosquitto:
             yield mosquitto.port
     else:
         with BrokerThread(BrokerConfig(port=0)) as broker:
@@ -140,12 +141,11 @@ def test_a_slow_remote_broker_makes_the_local_queue_grow_on_disk_and_not_in_memo
                     assert far.receive_message().payload == b"%d" % number + payload
 
 
-@needs_mosquitto
 def test_a_remote_broker_that_forgets_the_session_gets_every_message_and_every_subscription_again(
     tmp_path: Path,
 ) -> None:
     with ExitStack() as stack:
-        mosquitto = stack.enter_context(Mosquitto(tmp_path))
+        mosquitto = stack.enter_context(far_mosquitto(tmp_path))
         proxy = stack.enter_context(FaultProxy(("127.0.0.1", mosquitto.port)))
         broker = stack.enter_context(BridgedBroker(bridge_config(proxy.port, "out out 1", "in in 1")))
         with Peer(broker.port) as near:
@@ -154,7 +154,7 @@ def test_a_remote_broker_that_forgets_the_session_gets_every_message_and_every_s
             broker.wait_connected()
             for life in range(2, 5):
                 proxy.refuse(True)  # until someone is there to whom it can bring them
-                mosquitto.kill()
+                mosquitto.stop(signal.SIGKILL)
                 broker.wait_until(lambda: not broker.broker.bridges.status[0].connected)
                 publish_all(broker.port, b"out", 100, 1)
                 mosquitto.start()

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from bridge_parts import BridgedBroker, Mosquitto, bridge_config, needs_mosquitto
+from bridge_parts import BridgedBroker, bridge_config, far_mosquitto
 from broker_peer import BrokerThread, Peer
 from umqtt_broker import BrokerConfig
 from umqtt_testkit.ports import reserved_port
@@ -46,11 +46,10 @@ def cross(broker: BridgedBroker, remote: int, qos: int) -> tuple[list[bytes], li
         return here, there
 
 
-@needs_mosquitto
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_what_both_brokers_share_arrives_once_at_either_end(tmp_path: Path, qos: int) -> None:
-    with Mosquitto(tmp_path) as mosquitto, BridgedBroker(bridge_config(mosquitto.port, f"a/# both {qos}")) as broker:
-        for got in cross(broker, mosquitto.port, qos):
+    with far_mosquitto(tmp_path) as far, BridgedBroker(bridge_config(far.port, f"a/# both {qos}")) as broker:
+        for got in cross(broker, far.port, qos):
             assert len(got) == len(set(got)) + 1 == 42
 
 

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from bridge_parts import BridgedBroker, Mosquitto, bridge_config, needs_mosquitto
+from bridge_parts import BridgedBroker, bridge_config, far_mosquitto
 from broker_peer import BrokerThread, Peer
 from umqtt_broker import BrokerConfig
 from umqtt_broker.bridge_config import TopicRule, parse_topic
@@ -14,11 +14,11 @@ from umqtt_broker.bridge_topics import TopicMap
 Connect = Callable[[int, bytes], Peer]
 
 
-@pytest.fixture(params=["ours", pytest.param("mosquitto", marks=needs_mosquitto)])
+@pytest.fixture(params=["ours", "mosquitto"])
 def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
     """The port of a remote broker."""
     if request.param == "mosquitto":
-        with Mosquitto(tmp_path) as mosquitto:
+        with far_mosquitto(tmp_path) as mosquitto:
             yield mosquitto.port
     else:
         with BrokerThread(BrokerConfig(port=0)) as broker:

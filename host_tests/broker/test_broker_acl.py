@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from client5 import Client5
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from mosquitto_peer import Client5, Mosquitto, require_mosquitto
 from patience import PATIENCE
 from umqtt_broker import ConfigError
 from umqtt_broker import acl as acl_module
 from umqtt_broker.acl import Acl, parse_acl, read_acl
 from umqtt_broker.filters import matches, split
 from umqtt_broker.topics import is_topic_filter
+from umqtt_testkit.mosquitto import Mosquitto, require_mosquitto
 
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 
@@ -50,7 +51,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mosquitto,
     folder = tmp_path_factory.mktemp("acl")
     path = folder / "acl"
     path.write_bytes(b"topic #\n")
-    with Mosquitto(folder, f"allow_anonymous true\nacl_file {path}") as mosquitto:
+    with Mosquitto(folder, "allow_anonymous true", f"acl_file {path}") as mosquitto:
         yield mosquitto, path
 
 

@@ -1,6 +1,5 @@
 """Configuration files: every key with right and wrong values, and mosquitto's opinion of the same files."""
 
-import shutil
 import socket
 import subprocess
 import time
@@ -20,6 +19,7 @@ from umqtt_broker.conf_lines import ConfigFileError
 from umqtt_broker.config import BrokerConfig, Listener
 from umqtt_broker.errors import ConfigError
 from umqtt_broker.permission import Permission
+from umqtt_testkit.mosquitto import require_mosquitto
 
 Write = Callable[..., Path]
 
@@ -294,10 +294,8 @@ def test_whatever_a_file_holds_it_is_a_configuration_or_has_numbered_errors(tmp_
 
 def mosquitto_accepts(path: Path, address: Path) -> bool:
     """Start mosquitto on a file and say whether it came to listen."""
-    found = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
-    if found is None:
-        pytest.skip("mosquitto is not installed: apt install mosquitto")
-    process = subprocess.Popen([found, "-c", str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [require_mosquitto(), "-c", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         # It may be told to log nothing: only a connection shows that it listens.
         while process.poll() is None:

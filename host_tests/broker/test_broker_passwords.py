@@ -11,13 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from client5 import Client5
 from hypothesis import given
 from hypothesis import strategies as st
-from mosquitto_peer import Client5, Mosquitto, require_mosquitto
 from patience import PATIENCE
 from umqtt_broker import ConfigError
 from umqtt_broker.password_check import PasswordChecker
 from umqtt_broker.passwords import PasswordFile, PasswordHash, generate_password
+from umqtt_testkit.mosquitto import Mosquitto, require_mosquitto
 
 ACCEPTED, BUSY, REFUSED = 0, 3, 4
 # Quick to compute; what the number means is the same.
@@ -42,7 +43,7 @@ def test_the_real_mosquitto_accepts_our_file(tmp_path: Path) -> None:
     file = _file(tmp_path / "passwords", ada="secret", élan="pässwörd $:")
     file.set(b"chosen", PasswordHash.make(b"slow", 210_000))
     file.write()
-    with Mosquitto(tmp_path, f"allow_anonymous false\npassword_file {file.path}") as mosquitto:
+    with Mosquitto(tmp_path, "allow_anonymous false", f"password_file {file.path}") as mosquitto:
         for username, password, reason in (
             ("ada", "secret", 0),
             ("élan", "pässwörd $:", 0),

@@ -5,8 +5,6 @@ import json
 import logging
 import math
 import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +18,9 @@ from umqtt_broker.observation.rates import ClientRates, History, LoadAverage
 from umqtt_broker.observation.survey import Totals
 from umqtt_broker.observation.sys_topics import SysTopics, topic_names
 from umqtt_broker.stats import Stats
-from umqtt_testkit.ports import reserved_port
+from umqtt_testkit.mosquitto import Mosquitto
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "broker-observation.md"
-MOSQUITTO = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin")
 
 
 @pytest.fixture
@@ -144,21 +141,11 @@ def test_they_are_not_in_the_store_and_do_not_outlive_the_broker(tmp_path: Path)
         assert peer.flush() == [] and broker.call(lambda: broker.broker.stats.retained) == 0
 
 
-@pytest.mark.skipif(MOSQUITTO is None, reason="needs the broker mosquitto — apt install mosquitto")
-def test_names_are_mosquittos_but_for_those_the_document_lists() -> None:
-    port = reserved_port()
-    with subprocess.Popen(
-        [str(MOSQUITTO), "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stderr is not None
-        for line in other.stderr:
-            if line.endswith(" running\n"):
-                break
-        with Peer(port) as peer:
-            peer.connect(b"peer")
-            peer.subscribe(b"$SYS/#")
-            theirs = {packet.topic_name.decode() for packet in peer.flush()}
-        other.terminate()
+def test_names_are_mosquittos_but_for_those_the_document_lists(tmp_path: Path) -> None:
+    with Mosquitto(tmp_path, "allow_anonymous true") as other, Peer(other.port) as peer:
+        peer.connect(b"peer")
+        peer.subscribe(b"$SYS/#")
+        theirs = {packet.topic_name.decode() for packet in peer.flush()}
     ours = {name for name, _ in topic_names(Stats())}
     assert len(theirs) > 30
     missing = {re.sub(r"\d+min$", "…", name) for name in theirs - ours}

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import getpass
-import shutil
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from umqtt_testkit.interpreter import MicroPythonMissing, device_search_path, micropython_command
+from umqtt_testkit.mosquitto import Mosquitto
 
 HERE = Path(__file__).resolve().parent
 LAWS = HERE.parent / "laws"
@@ -40,29 +37,8 @@ def paired_broker() -> Iterator[int]:
 @pytest.fixture(scope="session")
 def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of mosquitto."""
-    found = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
-    if found is None:
-        pytest.skip("mosquitto is not installed: apt install mosquitto")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    config = tmp_path_factory.mktemp("mosquitto") / "mosquitto.conf"
-    user = f"user {getpass.getuser()}"  # started as root it would become one who may not read our files
-    lines = (user, f"listener {port} 127.0.0.1", "allow_anonymous true", "set_tcp_nodelay true", "")
-    config.write_text("\n".join(lines))
-    with subprocess.Popen([found, "-c", str(config)], stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            for line in process.stderr:
-                if "running" in line:
-                    break
-                assert "Error" not in line, line
-            # It says when clients come and go: unread, it would wait for ever after some hundred of them.
-            threading.Thread(target=process.stderr.read, daemon=True).start()
-            yield port
-        finally:
-            process.terminate()
-            process.wait(PATIENCE)
+    with Mosquitto(tmp_path_factory.mktemp("mosquitto"), "allow_anonymous true") as broker:
+        yield broker.port
 
 
 @pytest.fixture(scope="session", params=["cpython", "micropython"])

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from kit_command import umqtt_command
-from mosquitto_peer import Mosquitto, require_mosquitto
 from patience import PATIENCE
 from umqtt_broker.passwords import PasswordFile
 from umqtt_kit.__main__ import run
+from umqtt_testkit.mosquitto import Mosquitto, require_mosquitto
 
 
 def _passwd(folder: Path, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
-from mosquitto_process import Mosquitto
 from paho.mqtt.enums import CallbackAPIVersion
 from spark_helpers import Process
+from umqtt_testkit.mosquitto import Mosquitto
 
 from spark_ingest.errors import MissingDependency
 from spark_ingest.java import require_java
@@ -36,9 +36,9 @@ def spark():
 @pytest.fixture
 def mosquitto(tmp_path: Path) -> Iterator[int]:
     """The port of a mosquitto of this test's own, on loopback."""
-    one = Mosquitto(tmp_path, "allow_anonymous true", "max_inflight_messages 1000", "max_queued_messages 0")
-    yield one.port
-    one.stop()
+    settings = ("allow_anonymous true", "max_inflight_messages 1000", "max_queued_messages 0")
+    with Mosquitto(tmp_path, *settings) as broker:
+        yield broker.port
 
 
 @pytest.fixture

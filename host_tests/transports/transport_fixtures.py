@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from programs import PATIENCE_S, Program, command_of
 from umqtt_testkit.interpreter import MicroPythonMissing
+from umqtt_testkit.mosquitto import Mosquitto
 from umqtt_testkit.ports import bound
 
 _SUBJECTS = {"broker": "localhost", "expired": "localhost", "stranger": "localhost", "client": "pump-7"}
@@ -80,41 +79,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def mosquitto(tmp_path: Path) -> Iterator[Callable[..., int]]:
     """`mosquitto("cafile ...", ...)` starts a broker on loopback with those lines; returns its port."""
-    found = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
-    if found is None:
-        pytest.skip("mosquitto is not installed: apt install mosquitto")
-    running: list[subprocess.Popen[bytes]] = []
+    with ExitStack() as running:
 
-    def start(*lines: str) -> int:
-        for _ in range(5):
-            port = launch(*lines)
-            if port:
-                return port
-        pytest.fail("mosquitto found every port taken")
+        def start(*lines: str) -> int:
+            return running.enter_context(Mosquitto(tmp_path, "allow_anonymous true", *lines)).port
 
-    def launch(*lines: str) -> int | None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        config = tmp_path / f"mosquitto-{port}.conf"
-        # Started as root it would become one who may not read our files.
-        user = [f"user {pwd.getpwuid(0).pw_name}"] if os.geteuid() == 0 else []
-        config.write_text("\n".join((*user, f"listener {port} 127.0.0.1", "allow_anonymous true", *lines, "")))
-        process = subprocess.Popen([found, "-c", str(config)], stderr=subprocess.PIPE)
-        running.append(process)
-        assert process.stderr is not None
-        for line in process.stderr:
-            if b"running" in line:
-                return port
-            if b"Error: Address already in use" in line:
-                return None
-            if b"Error" in line:
-                pytest.fail(f"mosquitto: {line.decode()}")
-        pytest.fail("mosquitto ended")
-
-    yield start
-    for process in running:
-        process.terminate()
-        process.wait(PATIENCE_S)
-        assert process.stderr is not None
-        process.stderr.close()
+        yield start

@@ -14,14 +14,15 @@ import termios
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
-from mosquitto_process import Mosquitto
 from paho.mqtt.enums import CallbackAPIVersion
 from spark_helpers import Process, alive, collector_process, record, status, until
 from umqtt_kit.certs import Authority
+from umqtt_testkit.mosquitto import Mosquitto
 
 from spark_ingest.collector import collector as collector_module
 from spark_ingest.collector import process as process_module
@@ -44,17 +45,12 @@ def payloads(root: Path, name: str = "north") -> list[bytes]:
 
 @pytest.fixture
 def mosquitto_with(tmp_path: Path) -> Iterator[Callable[[str], Mosquitto]]:
-    started: list[Mosquitto] = []
+    with ExitStack() as running:
 
-    def start(lines: str) -> Mosquitto:
-        folder = tmp_path / "own"
-        folder.mkdir()
-        started.append(Mosquitto(folder, lines))
-        return started[-1]
+        def start(lines: str) -> Mosquitto:
+            return running.enter_context(Mosquitto(tmp_path, lines))
 
-    yield start
-    for one in started:
-        one.stop()
+        yield start
 
 
 def publisher(port: int, **tls: object) -> paho.Client:

@@ -1,0 +1,119 @@
+"""The real mosquitto as a process: the peer, and the judge, of clients, brokers and bridges."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+from .ports import reserved_port
+
+_SYSTEM_FOLDERS = "/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin"
+_PATIENCE_S = 60.0
+
+
+def find_mosquitto(program: str = "mosquitto") -> str | None:
+    """Return the path of one of mosquitto's programs, None where it is not installed."""
+    return shutil.which(program) or shutil.which(program, path=_SYSTEM_FOLDERS)
+
+
+def require_mosquitto(program: str = "mosquitto") -> str:
+    """Return the path of one of mosquitto's programs, or skip the test."""
+    path = find_mosquitto(program)
+    if path is None:
+        pytest.skip(f"{program} is not installed: apt install mosquitto mosquitto-clients")
+    return path
+
+
+class Mosquitto:
+    """A mosquitto on a port of 127.0.0.1 that stays its own, over ends and starts.
+
+    lines: of its configuration; without "allow_anonymous true" it refuses clients that have no password. A context
+    starts and stops it. Skips the test where mosquitto is not installed; raises AssertionError when it does not run.
+    """
+
+    def __init__(self, folder: Path, *lines: str) -> None:
+        self._program = require_mosquitto()
+        self.port = reserved_port()
+        self._config = folder / f"mosquitto-{self.port}.conf"
+        # As root it would become the user mosquitto, who may not read the files of a test.
+        fixed = ("user root", f"listener {self.port} 127.0.0.1", "log_dest stderr", "set_tcp_nodelay true")
+        self._config.write_text("\n".join((*fixed, *lines, "")))
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Mosquitto:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it, and wait until it says that it listens: behind the port there might be somebody else."""
+        self._lines: list[str] = []
+        self._changed = threading.Condition()
+        self._process = process = subprocess.Popen(
+            [self._program, "-c", str(self._config)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        # It writes a line for every client: unread, it would wait for ever after some hundred of them.
+        self._reader = threading.Thread(target=self._read_log, args=(process,), daemon=True)
+        self._reader.start()
+        try:
+            self.wait_for_log(" running")
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """End it, where it runs, with that signal."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        process.wait(_PATIENCE_S)
+        self._reader.join(_PATIENCE_S)
+        assert process.stderr is not None
+        process.stderr.close()
+
+    def reload(self) -> None:
+        """Make it read its files again. What is sent to it afterwards is judged by the new ones."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
+        # It looks at signals when something happens on the network, or after 100 ms.
+        with socket.create_connection(("127.0.0.1", self.port), _PATIENCE_S):
+            self.wait_for_log("Reloading config")
+
+    def wait_for_log(self, text: str) -> None:
+        """Wait for a line that holds `text`, and forget everything up to it."""
+        with self._changed:
+            while True:
+                for index, line in enumerate(self._lines):
+                    if text in line:
+                        del self._lines[: index + 1]
+                        return
+                    assert line != "the end", f"mosquitto ended before {text!r}: {self._lines}"
+                assert self._changed.wait(_PATIENCE_S), f"no {text!r} in {self._lines}"
+
+    def _read_log(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            self._note(line.rstrip())
+        self._note("the end")
+
+    def _note(self, line: str) -> None:
+        with self._changed:
+            self._lines.append(line)
+            self._changed.notify_all()
