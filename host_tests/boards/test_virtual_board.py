@@ -94,6 +94,37 @@ def test_ctrl_c_interrupts_main_and_ctrl_d_reboots(make_board: MakeBoard):
         board.wait_for("MPY: soft reboot")
 
 
+_WORKS_AND_RESTS = """
+import time
+print("started")
+while True:
+    try:
+        does = "working"
+        until = time.ticks_add(time.ticks_ms(), 5)
+        while time.ticks_diff(until, time.ticks_ms()) > 0:
+            pass
+        does = "resting"
+        time.sleep_ms(5)
+    except KeyboardInterrupt:
+        print("interrupted", does)
+"""
+
+
+def test_a_program_that_rests_is_interrupted_while_it_does(make_board: MakeBoard):
+    # Raised in the middle of anything, as the unix port would, KeyboardInterrupt damages the heap now and then.
+    board = make_board(_WORKS_AND_RESTS)
+    board.start()
+    board.wait_for("started\n")
+    draw, found = random.Random(7), []
+    for _ in range(40):
+        time.sleep(draw.uniform(0.02, 0.04))
+        board.type("\x03")
+        found.append(board.wait_for("\n").split()[-1])
+    assert set(found) <= {"working", "resting"}, found
+    # It may wake in the very moment.
+    assert found.count("working") <= 4, found
+
+
 def test_ctrl_c_while_booting_leads_to_the_prompt(make_board: MakeBoard):
     board = make_board("while True: pass")
     for delay_ms in range(0, 40, 4):

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from . import interrupt
 from .console import Port, open_inner
 from .interpreter import DEVICE_FILES
 from .switchboard import Switchboard, Timer
@@ -22,6 +23,9 @@ _PROMPT = b">>> "
 _CTRL_A, _CTRL_C, _CTRL_D = b"\x01", b"\x03", b"\x04"
 _TYPE_AGAIN_S = 0.002
 _LOCKED_FOR_S = 0.2
+# How often, and how long, a moment is looked for in which a running program can be interrupted without harm.
+_LOOK_AGAIN_S = 0.0005
+_RESTS_WITHIN_S = 0.5
 
 # machine.reset_cause()
 _POWER_ON, _HARD_RESET, _WATCHDOG_RESET, _DEEP_SLEEP_RESET, _SOFT_RESET = 1, 2, 3, 4, 5
@@ -80,6 +84,7 @@ class BoardProcess:
         self._timers: dict[str, Timer] = {}
         self._raw_repl = self._raw_repl_wanted = self._interrupted = False
         self._tail = self._typed = b""
+        self._restless_since: float | None = None
         self.lives = 0
         self.powered = False
         self.why_off = "it was switched on"
@@ -207,6 +212,7 @@ class BoardProcess:
         self._watchdog_s = 0.0
         self._raw_repl_wanted, self._interrupted = self._raw_repl, False
         self._tail = self._typed = self._partial_report = b""
+        self._restless_since = None
         self._console_paused = False
         self.lives += 1
         self._switchboard.watch(self._console, self._from_board)
@@ -384,6 +390,9 @@ class BoardProcess:
         if not self._typed or self._child is None:
             return
         if _CTRL_C in self._typed and self._can_be_interrupted(self._child.pid):
+            if not self._has_come_to_rest(self._child.pid):
+                self._timers["type"] = self._switchboard.later(_LOOK_AGAIN_S, self._type_on)
+                return
             # Taken out as it arrives, ahead of what waits to be read. Once for all of them: the unix port takes a
             # second one at once for a wish to die.
             self._typed = self._typed.replace(_CTRL_C, b"")
@@ -400,29 +409,24 @@ class BoardProcess:
             self._timers["type"] = self._switchboard.later(_TYPE_AGAIN_S, self._type_on)
 
     def _can_be_interrupted(self, pid: int) -> bool:
-        """Whether Ctrl-C interrupts, as it does while a program runs, or is a byte like any other, as it is at a prompt
-        and after micropython.kbd_intr(-1). MicroPython has a handler for SIGINT exactly in the first case.
-        """
-        try:
-            status = Path(f"/proc/{pid}/status").read_text()
-        except OSError:  # not Linux, or it has just ended
-            return not self._tail.endswith((_PROMPT, b">"))
-        caught = status.partition("\nSigCgt:")[2].partition("\n")[0]
-        return bool(int(caught, 16) >> signal.SIGINT - 1 & 1)
+        known = interrupt.interrupts(pid)
+        return not self._tail.endswith((_PROMPT, b">")) if known is None else known
+
+    def _has_come_to_rest(self, pid: int) -> bool:
+        """Whether it is the moment for an interrupt; a program that never rests is interrupted at last all the same."""
+        if self._restless_since is None:
+            self._restless_since = time.monotonic()
+        if not interrupt.is_at_rest(pid) and time.monotonic() - self._restless_since < _RESTS_WITHIN_S:
+            return False
+        self._restless_since = None
+        return True
 
     def _waits_for_itself(self) -> bool:
-        """Whether the interpreter waits for a lock while no program runs.
-
-        The unix port raises KeyboardInterrupt wherever it is. Once in thousands of times that is in code that holds a
-        lock, and then it waits for that one for ever when the life ends; no board has such locks.
+        """Whether the interpreter waits for a lock while no program runs, as it may do after an interrupt of a program
+        that never rested; no board has such locks.
         """
         child = self._child
-        if child is None or self._can_be_interrupted(child.pid):
-            return False
-        try:
-            return "futex" in Path(f"/proc/{child.pid}/wchan").read_text()
-        except OSError:  # not Linux
-            return False
+        return child is not None and not self._can_be_interrupted(child.pid) and interrupt.waits_for_lock(child.pid)
 
     def _look_for_lock(self, again: bool = True) -> None:
         del self._timers["locked"]
