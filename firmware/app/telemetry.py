@@ -82,7 +82,8 @@ class Telemetry:
             if left > 0:
                 return left
             self._sensors.start()
-            self._started_ms = now
+            # After it: what took its time there has not measured meanwhile.
+            self._started_ms = self._clock.uptime_ms()
         return max(self._next_ms, self._started_ms + lead_ms) - now
 
     def _take(self, now):

@@ -178,6 +178,29 @@ def test_sensors_that_need_time_are_started_so_long_before_every_reading():
           [("start", 0), ("read", 750), ("start", 4250), ("read", 5000), ("start", 9250), ("read", 10000)])
 
 
+def test_the_time_that_sensors_need_counts_from_when_all_have_been_started():
+    sensors = _Sensors({"temp_c": 1})
+    sensors.lead_ms = 750
+    ticks, _, part = _build(fakes.Client(), sensors, interval_ms=5000)
+    start = sensors.start
+
+    def start_slowly():
+        sensors.now += 40
+        ticks.advance(40)
+        start()
+
+    sensors.start = start_slowly
+    for _ in range(2000):
+        part.step()
+        sensors.now += 5
+        ticks.advance(5)
+    assert len(sensors.calls) >= 4, sensors.calls
+    for place in range(0, len(sensors.calls) // 2 * 2, 2):
+        (first, started), (second, read) = sensors.calls[place:place + 2]
+        equal((first, second), ("start", "read"))
+        assert read - started >= 750, sensors.calls
+
+
 def test_an_interval_shorter_than_the_measurement_is_stretched_and_reads_only_what_was_measured():
     sensors = _Sensors({"temp_c": 1})
     sensors.lead_ms = 750
