@@ -4,6 +4,7 @@ A device's value in a step is the mean of its readings there. A line is written 
 a third of what JSON numbers take: a thousand devices fit into a page that opens at once.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -61,11 +62,12 @@ def line(values: np.ndarray) -> list[Any]:
     """[lowest, highest, text] of a device's values, of which NaN are unknown and at least one is not."""
     known = np.isfinite(values)
     low, high = float(values[known].min()), float(values[known].max())
-    # Divided first: the span of two floats need not be one.
-    span = high / 2 - low / 2
+    # Halved first where the span of two floats is none.
+    scale = 1.0 if math.isfinite(high - low) else 0.5
+    span = high * scale - low * scale
     levels = np.zeros(len(values), np.int64)
     if span > 0:
-        levels[known] = np.rint((values[known] / 2 - low / 2) / span * LEVELS).astype(np.int64)
+        levels[known] = np.rint((values[known] * scale - low * scale) / span * LEVELS).astype(np.int64)
     text = np.full((len(values), 2), ord("."), np.uint8)
     text[known, 0], text[known, 1] = _DIGITS[levels[known] // 64], _DIGITS[levels[known] % 64]
     return [rounded(low), rounded(high), text.tobytes().decode()]

@@ -8,13 +8,14 @@ import statistics
 import subprocess
 import sys
 from collections import defaultdict
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from gold_tables import DAY, END_US, HOUR, US, decoded, empty, fleet, write_rows, write_table
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_ingest.errors import IngestError, UsageError
@@ -85,6 +86,8 @@ def test_lines_and_bands_are_the_means_and_percentiles_of_the_windows(tmp_path: 
 
 
 @given(st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False), min_size=1).filter(any))
+@example([0.0, 5e-324])
+@example([-1.7e308, 1.7e308, 0.0])
 @settings(max_examples=200, deadline=None)
 def test_any_line_reads_back_within_a_4095th_of_its_span(values: list[float | None]) -> None:
     array = np.array([math.nan if value is None else value for value in values])
@@ -97,8 +100,9 @@ def test_any_line_reads_back_within_a_4095th_of_its_span(values: list[float | No
         assert (pair == "..") == (value is None)
         if value is not None and max(known) > min(known):
             share = (ALPHABET.index(pair[0]) * 64 + ALPHABET.index(pair[1])) / LEVELS
-            # Halved: the span of two floats may be more than a float holds.
-            expected = (value / 2 - min(known) / 2) / (max(known) / 2 - min(known) / 2)
+            # Exactly: the span of two floats may be more than a float holds.
+            lowest, highest = Fraction(min(known)), Fraction(max(known))
+            expected = float((Fraction(value) - lowest) / (highest - lowest))
             assert abs(share - expected) <= 0.51 / LEVELS
 
 
