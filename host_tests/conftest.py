@@ -1,5 +1,6 @@
 """What holds for every test folder."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +9,15 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # The machines that run these tests are shared: how fast inputs are generated says nothing about the code. A failing
-# example is printed with what it takes to run it again.
-settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+# example is printed with what it takes to run it again. The examples are the same in every run, so that a failure comes
+# from a change; full sweeps look for new ones.
+settings.register_profile(
+    "shared",
+    deadline=None,
+    derandomize=not os.environ.get("UMQTT_FULL_SWEEPS"),
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
 settings.load_profile("shared")
 
 # A shell starts what it puts in the background with Ctrl-C ignored, and children inherit that: the tests that press it
