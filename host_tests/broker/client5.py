@@ -4,6 +4,7 @@ import socket
 import struct
 from types import TracebackType
 
+from broker_peer import encode, text
 from patience import PATIENCE
 
 NOT_AUTHORIZED = 0x87
@@ -20,8 +21,8 @@ class Client5:
         self._file = self._socket.makefile("rb")
         self.packet_id = 0
         flags = 2 | (username is not None) << 7 | (password is not None) << 6
-        body = _text(b"MQTT") + struct.pack(">BBHB", 5, flags, 60, 0) + _text(client_id)
-        self._send(0x10, body + b"".join(_text(field) for field in (username, password) if field is not None))
+        body = text(b"MQTT") + struct.pack(">BBHB", 5, flags, 60, 0) + text(client_id)
+        self._send(0x10, body + b"".join(text(field) for field in (username, password) if field is not None))
         kind, answer = self._receive()
         assert kind == 0x20
         self.reason = answer[1]
@@ -40,7 +41,7 @@ class Client5:
         first, packets = self.packet_id + 1, b""
         for topic_name in topic_names:
             self.packet_id += 1
-            packets += _packet(0x32, _text(topic_name) + struct.pack(">HB", self.packet_id, 0))
+            packets += encode(0x32, text(topic_name) + struct.pack(">HB", self.packet_id, 0))
         self._socket.sendall(packets)
         taken = set()
         for packet_id, topic_name in enumerate(topic_names, first):
@@ -55,7 +56,7 @@ class Client5:
     def subscribe(self, *topic_filters: bytes) -> bytes:
         """Subscribe at QoS 0 and return the reason codes. The SUBACK must be the next packet."""
         self.packet_id += 1
-        requests = b"".join(_text(topic_filter) + b"\0" for topic_filter in topic_filters)
+        requests = b"".join(text(topic_filter) + b"\0" for topic_filter in topic_filters)
         self._send(0x82, struct.pack(">HB", self.packet_id, 0) + requests)
         kind, answer = self._receive()
         assert kind == 0x90, (kind, answer)
@@ -73,7 +74,7 @@ class Client5:
             topic_names.add(body[2 : 2 + struct.unpack(">H", body[:2])[0]])
 
     def _send(self, first_byte: int, body: bytes) -> None:
-        self._socket.sendall(_packet(first_byte, body))
+        self._socket.sendall(encode(first_byte, body))
 
     def _receive(self) -> tuple[int, bytes]:
         kind = self._read(1)[0]
@@ -89,16 +90,3 @@ class Client5:
         data = self._file.read(count)
         assert len(data) == count, "the broker closed the connection"
         return data
-
-
-def _text(value: bytes) -> bytes:
-    return struct.pack(">H", len(value)) + value
-
-
-def _packet(first_byte: int, body: bytes) -> bytes:
-    length, head = len(body), bytearray([first_byte])
-    while True:
-        length, digit = length >> 7, length & 127
-        head.append(digit | (128 if length else 0))
-        if not length:
-            return bytes(head) + body
