@@ -5,13 +5,15 @@ For tests:
     flash        a power-cut NOR flash under a real littlefs, for sweeps over every flash operation
     peer, wire   a scripted MQTT peer that says byte for byte what a broker does, and its strict decoder
     proxy        a TCP proxy with faults: cut, blackhole, stall, refuse, delay, dribble, split
-    ports        a port that is refused, and taken by nobody else meanwhile
+    ports        ports that nobody listens on and nobody else gets
+    mosquitto    the real mosquitto as a process, and where its programs are
     board        virtual boards: real MicroPython with its own littlefs flash, driven by plain mpremote
     plugin       the pytest plugin: runs folders of tests on both interpreters, offers the fixtures
     interpreter  finds the real MicroPython of this machine
 
-Behind them: both (the two-interpreter collector), relay (of proxy), board_life, console and switchboard (of board),
-launch (starts MicroPython), and _device, whose files run inside MicroPython and are imported by nothing on the host.
+Behind them: both (the two-interpreter collector), relay (of proxy), board_life, interrupt, console and switchboard (of
+board), launch (starts MicroPython), and _device, whose files run inside MicroPython and are imported by nothing on the
+host.
 
 May be imported here: umqtt_robust, pytest, and nothing of the tests. MicroPython imports this file too (for `portable`
 and `flash`), so it imports nothing.
