@@ -2,6 +2,8 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 ARGS ?=
+# A file's tests share what is slow to start, so a worker takes whole files, the longest first.
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint types bench-client bench-broker bench-ingest prove-client prove-flash prove-firmware prove-broker prove-ingest fuzz clean
@@ -19,7 +21,7 @@ demo: setup ## Boards, devices, broker, collector and Spark on this machine, and
 	@$(VENV)/bin/umqtt demo $(ARGS)
 
 test: setup lint types ## Lint, types and every test
-	@$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 lint: setup ## ruff
 	@$(VENV)/bin/ruff check --quiet .

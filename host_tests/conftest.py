@@ -1,12 +1,22 @@
-"""What holds for every test folder."""
+"""What holds for every test folder: order, tiers, costs, what a run leaves behind, and how its failures are kept."""
+
+from __future__ import annotations
 
 import os
 import signal
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import costs
+import failures
+import tiers
 
 # The machines that run these tests are shared: how fast inputs are generated says nothing about the code. A failing
 # example is printed with what it takes to run it again. The examples are the same in every run, so that a failure comes
@@ -25,16 +35,6 @@ settings.load_profile("shared")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Files that take minutes go first, one to each worker: what begins last decides when a run ends.
-_LONGEST = (
-    "flash/test_flash_sweep.py",
-    "spark/test_prove.py",
-    "spark/cluster/test_cluster.py",
-    "spark/test_pipeline.py",
-    "spark/faults/test_pipeline_faults.py",
-    "end_to_end/test_demo.py",
-)
-
 _CHROMIUM = "/usr/bin/chromium"
 # Without these it looks up its maker's hosts at every start.
 _CHROMIUM_OPTIONS = [
@@ -48,11 +48,58 @@ _CHROMIUM_OPTIONS = [
 ]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first; the rest keeps its order."""
-    here = Path(__file__).parent
-    places = {here / name: place for place, name in enumerate(_LONGEST)}
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("umqtt-robust's own tests")
+    group.addoption("--costs", metavar="FILE", type=Path, help="record what every test costs (see costs.py)")
+    group.addoption("--failures", metavar="FOLDER", type=Path, help="keep the log of every failure (see failures.py)")
+    group.addoption("--tiers", metavar="N,N", help="run only the tests of these tiers (see tiers.py)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if recorded := config.getoption("--costs"):
+        config.pluginmanager.register(costs.Recorder(recorded))
+    if (kept := config.getoption("--failures")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(failures.Keeper(kept))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give each test its tier and limit, and begin with the files that take longest: what begins last ends a run."""
+    kept = costs.by_file()
+    paths = {item.path for item in items}
+    longest_first = sorted(paths, key=lambda path: (-costs.worker_seconds(path, kept), path))
+    place = {path: number for number, path in enumerate(longest_first)}
+    items.sort(key=lambda item: place[item.path])
+    for item in items:
+        tier = tiers.tier_of(item)
+        if item.get_closest_marker("tier") is None:
+            item.add_marker(pytest.mark.tier(tier))
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(tiers.TIERS[tier].hung_after_s))
+    if wanted := config.getoption("--tiers"):
+        numbers = {int(number) for number in wanted.split(",")}
+        left_out = [item for item in items if tiers.tier_of(item) not in numbers]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if tiers.tier_of(item) in numbers]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
+    if tiers.tier_of(pyfuncitem) > 0:
+        return (yield)
+    with tiers.tier_0_guard():
+        return (yield)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder that stands for /tmp in these tests and the processes they start. It must be empty at the end."""
+    folder = tmp_path_factory.mktemp("tmp", numbered=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr(tempfile, "tempdir", str(folder))
+        yield folder
+    left = sorted(path.name for path in folder.iterdir())
+    assert not left, f"tests left these in the temporary folder: {', '.join(left)}"
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ import json, sys
 sys.path[:] = [{str(DEVICE_FILES)!r}]
 import board_boot
 sys.path.append({str(DEVICE_FILES.parents[1])!r})
-from umqtt_testkit.portable import FakeClock
+from umqtt_testkit.portable import Clock
 _virtual = board_boot.load_stubs({str(DEVICE_FILES)!r}, None)
 def world(**hooks):
     with _virtual._host.open("/hooks.json", "w") as file:
@@ -39,7 +39,7 @@ def answers(program: str, board: str = "UNIX", **hooks: object) -> list[Any]:
     """What the program shows, by `show(value)` of a Python literal.
 
     `fails(f, …)` gives what f raises as (name, *arguments), or what it returns; `world(…)` sets other hooks from there
-    on, so that one interpreter answers many questions. A stub module whose `time` is made a FakeClock() lives by that.
+    on, so that one interpreter answers many questions. A stub module whose `time` is made a Clock() lives by that.
     """
     try:
         command = micropython_command("1M")

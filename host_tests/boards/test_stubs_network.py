@@ -45,7 +45,7 @@ show((wlan.status(), wlan.isconnected()))
 @pytest.mark.parametrize(("board", "connecting"), [(ESP, 1001), (PICO, 1)])
 def test_joining_takes_its_time(board: str, connecting: int):
     program = WLAN + """
-network.time = clock = FakeClock()
+network.time = clock = Clock()
 show(join())
 clock.advance(29)
 show(wlan.status())

@@ -63,7 +63,7 @@ def test_a_thermometer_says_85_until_its_conversion_is_done():
     early, converting, done, late = answers(
         DS18B20
         + """
-onewire.time = clock = FakeClock()
+onewire.time = clock = Clock()
 rom = bus.scan()[0]
 show(bus.read_temp(rom))
 bus.convert_temp()
@@ -84,7 +84,7 @@ def test_every_sixteenth_of_a_degree_comes_through_the_scratchpad():
     found = answers(
         DS18B20
         + """
-onewire.time = clock = FakeClock()
+onewire.time = clock = Clock()
 bus.convert_temp()
 clock.advance(750)
 show([bus.read_temp(rom) for rom in bus.scan()])

@@ -10,7 +10,7 @@ from broker_wire import Transport
 from umqtt_broker import Broker, BrokerConfig
 from umqtt_broker.connection import Connection
 from umqtt_broker.deadlines import RESOLUTION, Deadline, Deadlines
-from virtual_time import run
+from umqtt_testkit.virtual_time import run
 
 
 class Waiting:

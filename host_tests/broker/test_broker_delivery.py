@@ -26,7 +26,7 @@ from umqtt_broker import Broker, BrokerConfig, Permission
 from umqtt_broker.connection import Connection
 from umqtt_broker.deadlines import RESOLUTION
 from umqtt_broker.permission import Rights
-from virtual_time import run
+from umqtt_testkit.virtual_time import run
 
 MakePeer = Callable[..., Peer]
 

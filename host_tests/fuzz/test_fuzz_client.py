@@ -6,9 +6,19 @@ import os
 
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
-from mqtt_bytes import encode, publish, string, uint16
 from soup import BAD, CONNACK, ODD, OK, Eater, verdict
 from test_packet_soup import check
+from umqtt_testkit.encoder import (
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    UNSUBACK,
+    acknowledgement,
+    encode,
+    publish,
+    string,
+)
 
 from umqtt_robust.errors import MQTTError
 from umqtt_robust.topics import check_topic_filter, check_topic_name, matches
@@ -26,13 +36,15 @@ FUZZ = settings.get_profile("client")
 packet_ids = st.sampled_from([0, 1, 2, 255, 256, 65535])
 topics = st.sampled_from([b"t", b"a/b", b"", b"a/+", b"#", b"a\0b", b"\xff", "ä".encode(), b"x" * 60])
 publishes = st.builds(
-    publish, topics, st.binary(max_size=160), st.sampled_from([0, 1, 2]), packet_ids, st.booleans(), st.booleans()
-)
-acknowledgements = st.builds(
-    lambda kind, packet_id: encode(kind << 4 | (2 if kind == 6 else 0), uint16(packet_id)),
-    st.sampled_from([4, 5, 6, 7, 11]),
+    publish,
+    topics,
+    st.binary(max_size=160),
+    st.sampled_from([0, 1, 2]),
     packet_ids,
+    retain=st.booleans(),
+    dup=st.booleans(),
 )
+acknowledgements = st.builds(acknowledgement, st.sampled_from([PUBACK, PUBREC, PUBREL, PUBCOMP, UNSUBACK]), packet_ids)
 anything = st.builds(encode, st.integers(0, 255), st.binary(max_size=12))
 streams = st.lists(st.one_of(publishes, acknowledgements, anything, st.binary(max_size=9)), max_size=8).map(b"".join)
 

@@ -1,6 +1,6 @@
 """A recorded session, played to a client in pieces. The client only reacts: the events must be the same each time."""
 
-from mqtt_bytes import publish
+from umqtt_testkit.encoder import publish
 from world import Broker, World
 
 RX = 96

@@ -1,6 +1,6 @@
 """Packets that a broken or hostile broker might send, and a second opinion on what they mean."""
 
-from mqtt_bytes import encode, publish, string, uint16
+from umqtt_testkit.encoder import encode, publish, string, uint16
 
 from umqtt_robust import Client
 from umqtt_robust.errors import MQTTError
@@ -225,7 +225,7 @@ def valid_packet(rng):
         qos = rng.below(3)
         size = rng.choice((0, 1, 5, 30, 100, 127, 128, 300))
         dup = qos > 0 and rng.chance(20)
-        return publish(rng.choice(TOPICS), rng.bytes(size), qos, packet_id, rng.chance(20), dup)
+        return publish(rng.choice(TOPICS), rng.bytes(size), qos, packet_id, retain=rng.chance(20), dup=dup)
     if kind < 8:
         ack = rng.choice((4, 5, 6, 6, 7))
         return encode(ack << 4 | (2 if ack == 6 else 0), uint16(packet_id))

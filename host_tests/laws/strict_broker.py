@@ -1,6 +1,6 @@
 """A broker in memory that keeps score: every law that a broker can see being broken is written down in `faults`."""
 
-from mqtt_bytes import (
+from umqtt_testkit.encoder import (
     CONNECT,
     DISCONNECT,
     PINGREQ,
@@ -15,9 +15,15 @@ from mqtt_bytes import (
     encode,
     parse_publish,
     publish,
-    selects,
     split_packets,
 )
+
+
+def _selects(topic_filter, topic):
+    """Whether a filter without `+` selects a topic."""
+    if topic_filter[-1:] == b"#":
+        return topic.startswith(topic_filter[:-1]) or topic == topic_filter[:-2]
+    return topic_filter == topic
 
 
 class Outgoing:
@@ -269,7 +275,7 @@ class Broker:
     def send(self, client_id, topic, payload, qos):
         """A message for the client, now or when it comes back; False: it has no such subscription."""
         session = self.sessions.get(client_id)
-        if not session or not [1 for one in session.subscriptions if selects(one, topic)]:
+        if not session or not [1 for one in session.subscriptions if _selects(one, topic)]:
             return False
         message = Outgoing(0, topic, payload, qos)
         if qos:

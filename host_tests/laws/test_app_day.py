@@ -10,7 +10,7 @@ import sys
 import time
 
 from umqtt_testkit.flash import ROOT, PowerCutFlash
-from umqtt_testkit.portable import FakeClock, equal, skip
+from umqtt_testkit.portable import Clock, equal, skip
 from world import FULL, Broker, Wire
 
 HEAP = "8M"
@@ -49,7 +49,7 @@ class Day:
 
     def __init__(self):
         # Continuous with what is read from the real clock before everything is replaced.
-        self.clock = clock = FakeClock(time.ticks_ms() & 0x3FFFFFFF)
+        self.clock = clock = Clock(time.ticks_ms() & 0x3FFFFFFF)
         self.broker = Broker()
         self.wire = None
         self.readings = 0

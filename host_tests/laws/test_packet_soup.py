@@ -2,8 +2,8 @@
 
 import gc
 
-from mqtt_bytes import split_packets
 from soup import BAD, CONNACK, ODD, OK, Eater, make_stream, valid_packet, verdict
+from umqtt_testkit.encoder import split_packets
 from umqtt_testkit.portable import Rng, equal
 from world import FULL
 

@@ -7,9 +7,9 @@ import os
 
 from cut_wire import PowerCut, Wire
 from durable_store import DurableStore, Flash
-from mqtt_bytes import PINGREQ, PUBLISH, encode, publish
 from strict_broker import Broker
-from umqtt_testkit.portable import FakeClock
+from umqtt_testkit.encoder import PINGREQ, PUBLISH, encode, publish
+from umqtt_testkit.portable import Clock
 
 from umqtt_robust import Client
 
@@ -34,7 +34,7 @@ class World:
     kind = Client
 
     def __init__(self, brokers=None, start=0, flash=None, program=None, **options):
-        self.clock = FakeClock(start)
+        self.clock = Clock(start)
         self.brokers = brokers or [Broker()]
         self.flash = flash
         self.program = program

@@ -12,7 +12,7 @@ from umqtt_testkit.portable import Rng
 
 SAMPLE = """
 import sys
-from umqtt_testkit.portable import FakeClock, Rng, TICKS_PERIOD, equal, raises, skip
+from umqtt_testkit.portable import Clock, Rng, TICKS_PERIOD, equal, raises, skip
 
 HEAP = "256K"
 TIMEOUT_S = 60.0
@@ -28,7 +28,7 @@ def test_skipped():
     skip("not on this machine")
 
 def test_clock():
-    clock = FakeClock(TICKS_PERIOD - 2)
+    clock = Clock(TICKS_PERIOD - 2)
     start = clock.ticks_ms()
     equal(clock.advance(5), 3)
     equal(clock.ticks_diff(clock.ticks_ms(), start), 5)

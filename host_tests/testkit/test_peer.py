@@ -3,8 +3,9 @@
 import socket
 
 import pytest
+from umqtt_testkit.encoder import acknowledgement, connack, publish
 from umqtt_testkit.peer import PeerError, ScriptedPeer
-from umqtt_testkit.wire import Type, acknowledgement, connack, publish
+from umqtt_testkit.wire import Type
 
 CONNECT = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x0a\x00\x01c"
 

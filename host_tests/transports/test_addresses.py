@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 from programs import PATIENCE_S
 from umqtt_testkit.peer import ScriptedPeer
-from umqtt_testkit.portable import FakeClock
+from umqtt_testkit.portable import Clock
 
 from umqtt_robust import Client
 
@@ -42,7 +42,7 @@ def test_after_an_address_that_does_not_answer_the_next_one_is_tried(monkeypatch
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments: list(found))
         peer.run(lambda peer: peer.accept().accept_session() and None)
-        clock = FakeClock()
+        clock = Clock()
         client = Client(b"c", "mqtt://two.example", ticks=clock.ticks_ms, random=lambda n: 0)
         client.tick()
         clock.advance(client.connect_timeout)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from programs import PATIENCE_S
+from umqtt_testkit.encoder import acknowledgement, connack, suback
 from umqtt_testkit.peer import ScriptedPeer
-from umqtt_testkit.wire import Type, acknowledgement, connack, suback
+from umqtt_testkit.wire import Type
 from web_relay import WebRelay
 
 

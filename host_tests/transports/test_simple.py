@@ -17,9 +17,10 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from programs import PATIENCE_S
+from umqtt_testkit.encoder import acknowledgement, connack, publish, suback
 from umqtt_testkit.interpreter import device_search_path
 from umqtt_testkit.peer import ScriptedPeer
-from umqtt_testkit.wire import Type, acknowledgement, connack, publish, suback
+from umqtt_testkit.wire import Type
 
 PEERS = Path(os.environ.get("UMQTT_PEERS", "/nowhere")) / "examples"
 HOST = "127.0.0.1"

@@ -1,7 +1,7 @@
 """Test kit for MQTT devices: everything here runs on a host, against the real parts.
 
 For tests:
-    portable     helpers for tests that run on CPython and on MicroPython: raises, Rng, FakeClock, skip
+    portable     helpers for tests that run on CPython and on MicroPython: raises, Rng, Clock, skip
     flash        a power-cut NOR flash under a real littlefs, for sweeps over every flash operation
     peer, wire   a scripted MQTT peer that says byte for byte what a broker does, and its strict decoder
     proxy        a TCP proxy with faults: cut, blackhole, stall, refuse, delay, dribble, split

@@ -35,8 +35,9 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
+from .encoder import acknowledgement, connack, pingresp, suback
 from .ports import bound
-from .wire import PINGRESP, Packet, Type, WireError, acknowledgement, connack, decode, suback
+from .wire import Packet, Type, WireError, decode
 
 _DRIVE_EVERY_S = 0.001
 
@@ -232,7 +233,7 @@ class Link:
         elif packet.type is Type.SUBSCRIBE:
             self.send(suback(packet_id, *(qos for _, qos in packet.topic_filters)))
         elif packet.type is Type.PINGREQ:
-            self.send(PINGRESP)
+            self.send(pingresp())
 
     def send(self, *pieces: bytes, pause_s: float = 0.0) -> None:
         """Send each piece as a segment of its own, `pause_s` apart: `send(data[:3], data[3:])` splits a

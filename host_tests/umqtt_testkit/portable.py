@@ -106,11 +106,11 @@ class Rng:
         return result
 
 
-class FakeClock:
+class Clock:
     """A clock that moves only when told, with the 2**30 ms wrap of a 32-bit board.
 
     Has the `ticks_ms`, `ticks_add`, `ticks_diff` and `sleep_ms` of MicroPython's `time`, so that it can stand
-    in for the module. Start close to the wrap (`FakeClock(TICKS_PERIOD - 5)`) to see whether code survives
+    in for the module. Start close to the wrap (`Clock(TICKS_PERIOD - 5)`) to see whether code survives
     it.
     """
 

@@ -1,8 +1,7 @@
-"""A small MQTT 3.1.1 encoder and decoder for tests, written apart from umqtt_robust so that each checks the
-other.
+"""A strict MQTT 3.1.1 decoder for tests, written apart from umqtt_robust so that each checks the other.
 
-The decoder is strict: what a server must refuse raises WireError, so a malformed packet from the code under
-test cannot pass unseen. The encoders do what they are told, also where the result is wrong on purpose.
+What a server must refuse raises WireError, so a malformed packet from the code under test cannot pass unseen. Packets
+are made by `encoder`.
 """
 
 from __future__ import annotations
@@ -213,46 +212,3 @@ def _decode_topic_filters(packet: Packet, body: _Body) -> None:
         if qos > 2:
             raise WireError(f"SUBSCRIBE: requested QoS byte {qos:#x} [MQTT-3-8.3-4]")
         packet.topic_filters.append((topic_filter, qos))
-
-
-def encode(packet_type: Type, body: bytes = b"", flags: int | None = None) -> bytes:
-    """A packet of any type around a ready body; `flags` default to what the specification wants."""
-    if flags is None:
-        flags = 2 if packet_type in _FLAGS_0010 else 0
-    length, remaining = bytearray(), len(body)
-    while True:
-        remaining, byte = remaining >> 7, remaining & 0x7F
-        length.append(byte | 0x80 if remaining else byte)
-        if not remaining:
-            return bytes([packet_type << 4 | flags, *length]) + body
-
-
-def connack(session_present: bool = False, return_code: int = 0) -> bytes:
-    return encode(Type.CONNACK, bytes([session_present, return_code]))
-
-
-def publish(
-    topic_name: bytes,
-    payload: bytes,
-    qos: int = 0,
-    packet_id: int = 0,
-    *,
-    dup: bool = False,
-    retain: bool = False,
-) -> bytes:
-    body = len(topic_name).to_bytes(2, "big") + topic_name
-    if qos:
-        body += packet_id.to_bytes(2, "big")
-    return encode(Type.PUBLISH, body + payload, dup << 3 | qos << 1 | retain)
-
-
-def acknowledgement(packet_type: Type, packet_id: int) -> bytes:
-    """PUBACK, PUBREC, PUBREL, PUBCOMP or UNSUBACK."""
-    return encode(packet_type, packet_id.to_bytes(2, "big"))
-
-
-def suback(packet_id: int, *return_codes: int) -> bytes:
-    return encode(Type.SUBACK, packet_id.to_bytes(2, "big") + bytes(return_codes))
-
-
-PINGRESP = encode(Type.PINGRESP)

@@ -1,8 +1,8 @@
 """Stand-ins for what the parts of app are given: a client with a small outbox, an identity, a clock."""
 
-from app.clock import Clock
+from app.clock import Clock as AppClock
 from app.identity import Identity
-from umqtt_testkit.portable import FakeClock
+from umqtt_testkit.portable import Clock
 
 from umqtt_robust.errors import OutboxFull
 
@@ -39,9 +39,9 @@ def identity(device_id="pump-7"):
 
 
 def clock(system_ms=None):
-    """(FakeClock of ticks, app.clock.Clock on it)."""
-    ticks = FakeClock()
-    return ticks, Clock(ticks.ticks_ms, ticks.ticks_diff, system_ms)
+    """(Clock of ticks, app.clock.Clock on it)."""
+    ticks = Clock()
+    return ticks, AppClock(ticks.ticks_ms, ticks.ticks_diff, system_ms)
 
 
 class Log:

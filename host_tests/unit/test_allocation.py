@@ -1,6 +1,6 @@
 """What must not allocate on a board, proved with the heap locked."""
 
-from umqtt_testkit.portable import FakeClock, equal, skip
+from umqtt_testkit.portable import Clock, equal, skip
 
 from umqtt_robust import Client
 
@@ -44,7 +44,7 @@ class Silent:
 def connected(**options):
     if heap_lock is None:
         skip("only MicroPython can lock its heap")
-    clock = FakeClock()
+    clock = Clock()
     client = Client(b"c", "mqtt://h", transports={"mqtt": Silent}, ticks=clock.ticks_ms, random=lambda n: 0, **options)
     client.tick()
     assert client.connected

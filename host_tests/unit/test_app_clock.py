@@ -1,17 +1,18 @@
 """Uptime does not wrap, and the time of day is null until somebody who knows it has said it."""
 
-from app.clock import Clock, system_clock
-from umqtt_testkit.portable import TICKS_PERIOD, FakeClock, equal, raises
+from app.clock import Clock as AppClock
+from app.clock import system_clock
+from umqtt_testkit.portable import TICKS_PERIOD, Clock, equal, raises
 
 _NOW = 1795000000123
 
 
 def _clock(ticks, system_ms=None):
-    return Clock(ticks.ticks_ms, ticks.ticks_diff, system_ms)
+    return AppClock(ticks.ticks_ms, ticks.ticks_diff, system_ms)
 
 
 def test_uptime_goes_on_across_the_wrap_of_the_ticks():
-    ticks = FakeClock(TICKS_PERIOD - 5)
+    ticks = Clock(TICKS_PERIOD - 5)
     clock = _clock(ticks)
     for step in range(1, 8):
         ticks.advance(400000000)
@@ -19,7 +20,7 @@ def test_uptime_goes_on_across_the_wrap_of_the_ticks():
 
 
 def test_the_time_of_day_is_unknown_until_told():
-    ticks = FakeClock()
+    ticks = Clock()
     clock = _clock(ticks)
     equal(clock.unix_ms(), None)
     ticks.advance(5000)
@@ -29,15 +30,15 @@ def test_the_time_of_day_is_unknown_until_told():
 
 
 def test_a_source_that_lives_in_the_past_is_refused():
-    clock = _clock(FakeClock())
+    clock = _clock(Clock())
     for unix_ms in (0, 946684800000, 1704067199999):
         raises(ValueError, clock.synchronised, unix_ms)
     equal(clock.unix_ms(), None)
 
 
 def test_a_system_clock_that_was_never_set_is_not_believed():
-    equal(_clock(FakeClock(), lambda: 12345).unix_ms(), None)
-    equal(_clock(FakeClock(), lambda: _NOW).unix_ms(), _NOW)
+    equal(_clock(Clock(), lambda: 12345).unix_ms(), None)
+    equal(_clock(Clock(), lambda: _NOW).unix_ms(), _NOW)
 
 
 def test_a_board_without_an_operating_system_has_no_system_clock():
@@ -47,14 +48,14 @@ def test_a_board_without_an_operating_system_has_no_system_clock():
 
 
 def test_a_deep_sleep_goes_on_where_it_was():
-    ticks = FakeClock(TICKS_PERIOD - 5)
+    ticks = Clock(TICKS_PERIOD - 5)
     before = _clock(ticks)
     before.synchronised(_NOW)
     ticks.advance(2000)
     uptime_ms, unix_ms_at_boot = before.state()
-    after = _clock(FakeClock(77))
+    after = _clock(Clock(77))
     after.resume(uptime_ms + 60000, unix_ms_at_boot)
     equal((after.uptime_ms(), after.unix_ms()), (62000, _NOW + 62000))
-    unknown = _clock(FakeClock())
+    unknown = _clock(Clock())
     unknown.resume(*unknown.state())
     equal(unknown.unix_ms(), None)

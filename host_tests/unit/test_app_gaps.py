@@ -6,7 +6,7 @@ import os
 import _app_fakes as fakes
 from app.gaps import Gaps, add_to_gaps
 from app.telemetry import Telemetry
-from umqtt_testkit.portable import FakeClock, Rng, equal
+from umqtt_testkit.portable import Clock, Rng, equal
 
 from umqtt_robust import Client
 from umqtt_robust.policy import DROP_OLDEST, EXPIRED, FULL, UNREADABLE
@@ -174,7 +174,7 @@ def test_with_a_real_outbox_every_reading_is_stored_or_explained():
     for seed in range(10):
         rng = Rng(seed, quiet=True)
         with _File() as file:
-            time = FakeClock()
+            time = Clock()
             log = fakes.Log()
             options = {"store": MemoryStore(6), "policy": DROP_OLDEST, "ticks": time.ticks_ms}
             client = Client(b"pump-7", "mqtt://127.0.0.1:1", clean_session=False, **options)

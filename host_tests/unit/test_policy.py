@@ -1,6 +1,6 @@
 """A full outbox, and messages that expire."""
 
-from umqtt_testkit.portable import FakeClock, equal, raises
+from umqtt_testkit.portable import Clock, equal, raises
 
 from umqtt_robust import Client
 from umqtt_robust.errors import OutboxFull
@@ -9,7 +9,7 @@ from umqtt_robust.store import MemoryStore
 
 
 def offline(slots, **options):
-    clock = FakeClock()
+    clock = Clock()
     client = Client(b"c", "mqtt://127.0.0.1:1", store=MemoryStore(slots), ticks=clock.ticks_ms, **options)
     client.dropped = []
     client.on_dropped = lambda packet_id, topic, payload, reason: client.dropped.append((int(payload), reason))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from umqtt_testkit.encoder import acknowledgement, publish
 from umqtt_testkit.peer import Link, ScriptedPeer
-from umqtt_testkit.wire import Type, acknowledgement, publish
+from umqtt_testkit.wire import Type
 
 HEAD = """
 from umqtt_robust.%s import MQTTClient

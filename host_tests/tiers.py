@@ -1,0 +1,100 @@
+"""Which tests need what: every test has a tier, and every tier a limit.
+
+A test's tier is that of the longest place in PLACES that its file lies in, unless `pytestmark = pytest.mark.tier(N)` in
+the file, or the mark on one test, says otherwise. What runs inside MicroPython is at least of tier 1.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+HOST_TESTS = Path(__file__).resolve().parent
+
+
+class Tier(NamedTuple):
+    """What the tests of a tier may use, and the seconds after which one of them has hung."""
+
+    needs: str
+    hung_after_s: int
+
+
+TIERS = {
+    0: Tier("no process and no socket", 60),
+    1: Tier("loopback, MicroPython, processes of the project, mosquitto", 180),
+    2: Tier("Spark, browser, cluster, virtual boards, serial ports", 300),
+    3: Tier("benches, proofs, bounds in wall-clock or CPU time, judges of the test kit, type stubs", 900),
+}
+
+# Folder or file below host_tests -> tier. What a tier 0 test may not do is refused while it runs.
+PLACES = {
+    "": 1,
+    "architecture": 0,
+    "laws": 0,
+    "unit": 0,
+    "boards": 2,
+    "end_to_end": 2,
+    "kit": 2,
+    "spark": 2,
+    "bench": 3,
+    "typechecks": 3,
+}
+
+_PLACES = {tuple(Path(place).parts): tier for place, tier in PLACES.items()}
+
+
+def tier_of(item: pytest.Item) -> int:
+    """The tier of a collected test."""
+    marked = item.get_closest_marker("tier")
+    if marked is not None:
+        return marked.args[0]
+    return max(tier_of_file(item.path), 1 if item.get_closest_marker("micropython") else 0)
+
+
+def tier_of_file(path: Path) -> int:
+    """The tier of a file's tests by its place alone."""
+    parts = path.relative_to(HOST_TESTS).parts
+    return next(_PLACES[parts[:n]] for n in range(len(parts), -1, -1) if parts[:n] in _PLACES)
+
+
+class Forbidden(AssertionError):
+    """A test of tier 0 wanted a process or a socket."""
+
+
+_FORBIDDEN = frozenset(
+    [
+        "os.fork",
+        "os.posix_spawn",
+        "os.system",
+        "socket.bind",
+        "socket.connect",
+        "socket.getaddrinfo",
+        "subprocess.Popen",
+    ]
+)
+_guarded = False
+
+
+def _refuse(event: str, _arguments: object) -> None:
+    if _guarded and event in _FORBIDDEN:
+        raise Forbidden(f"a test of tier 0 may start no process and use no socket, and this one does: {event}")
+
+
+@contextmanager
+def tier_0_guard() -> Iterator[None]:
+    """Refuse processes and sockets inside."""
+    global _guarded
+    _guarded = True
+    try:
+        yield
+    finally:
+        _guarded = False
+
+
+# An audit hook cannot be removed: it is added once, for the process that runs tests.
+sys.addaudithook(_refuse)
