@@ -2,11 +2,12 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 ARGS ?=
+BASE ?=
 # A file's tests share what is slow to start, so a worker takes whole files, the longest first.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types bench-client bench-broker bench-ingest prove-client prove-flash prove-firmware prove-broker prove-ingest fuzz clean
+.PHONY: help setup demo check test test-costs lint types bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-firmware prove-broker prove-ingest fuzz clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,8 +21,21 @@ $(VENV)/.ready: pyproject.toml tools/setup.sh
 demo: setup ## Boards, devices, broker, collector and Spark on this machine, and the count at the end
 	@$(VENV)/bin/umqtt demo $(ARGS)
 
+check: setup lint types ## Lint, types and the tests that matter most for what changed (BASE=REVISION): under 90 s
+	@$(PY) -m pytest $(PARALLEL) $$($(PY) host_tests/running/affected.py $(BASE)) $(ARGS)
+
 test: setup lint types ## Lint, types and every test
-	@$(PY) -m pytest $(PARALLEL) $(ARGS)
+	@$(PY) -m pytest $(PARALLEL) --tiers 0,1,2,smoke $(ARGS)
+
+test-costs: setup ## Run every test and write what each costs into docs/testing.md and host_tests/running/costs.tsv
+	@$(PY) -m pytest $(PARALLEL) --tiers 0,1,2,smoke --costs .costs.json $(ARGS)
+	@$(PY) host_tests/running/costs.py .costs.json
+
+prove-tests: setup ## What needs a machine for itself: bounds in time, benches, the test kit's own judges, one at a time
+	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest --tiers 3 $(ARGS)
+
+prove-steady: setup ## The tests again and again on a machine that is busy and slow at random (ARGS="--json --seed N")
+	@$(PY) host_tests/running/steady.py $(ARGS)
 
 lint: setup ## ruff
 	@$(VENV)/bin/ruff check --quiet .

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "running"))
 
 import costs
 import failures
@@ -50,9 +50,13 @@ _CHROMIUM_OPTIONS = [
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("umqtt-robust's own tests")
-    group.addoption("--costs", metavar="FILE", type=Path, help="record what every test costs (see costs.py)")
-    group.addoption("--failures", metavar="FOLDER", type=Path, help="keep the log of every failure (see failures.py)")
-    group.addoption("--tiers", metavar="N,N", help="run only the tests of these tiers (see tiers.py)")
+    group.addoption("--costs", metavar="FILE", type=Path, help="record what every test costs (see running/costs.py)")
+    group.addoption(
+        "--failures", metavar="FOLDER", type=Path, help="keep the log of every failure (see running/failures.py)"
+    )
+    group.addoption(
+        "--tiers", metavar="N,N,smoke", help="run only these tiers, and all smoke tests (see running/tiers.py)"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -76,10 +80,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(tiers.TIERS[tier].hung_after_s))
     if wanted := config.getoption("--tiers"):
-        numbers = {int(number) for number in wanted.split(",")}
-        left_out = [item for item in items if tiers.tier_of(item) not in numbers]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if tiers.tier_of(item) in numbers]
+        chosen = tiers.Chosen(wanted)
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,7 +1,7 @@
 """What every test costs: recorded while tests run, kept by file, and written down as tables.
 
-    pytest --costs FILE              records seconds of worker and CPU time of every test in FILE
-    python host_tests/costs.py FILE  takes a recorded run of everything over into costs.tsv and docs/testing.md
+    pytest --costs FILE                      records seconds of worker and CPU time of every test in FILE
+    python host_tests/running/costs.py FILE  takes a recorded run of everything over into costs.tsv and docs/testing.md
 
 costs.tsv decides which files begin first, and what fits into `make check`.
 """
@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import pytest
 
-HOST_TESTS = Path(__file__).resolve().parent
-_KEPT = HOST_TESTS / "costs.tsv"
-_PAGE = HOST_TESTS.parent / "docs" / "testing.md"
+HOST_TESTS = Path(__file__).resolve().parents[1]
+KEPT = Path(__file__).with_name("costs.tsv")
+PAGE = HOST_TESTS.parent / "docs" / "testing.md"
 _BEGIN, _END = "<!-- costs: begin -->", "<!-- costs: end -->"
 # A file that nobody has measured yet.
 _UNKNOWN_S = 5.0
@@ -37,7 +37,7 @@ class Cost(NamedTuple):
 
 def by_file() -> dict[str, Cost]:
     """The kept costs: path below host_tests -> cost of the file's tests."""
-    rows = (line.split("\t") for line in _KEPT.read_text().splitlines()[1:])
+    rows = (line.split("\t") for line in KEPT.read_text().splitlines()[1:])
     return {name: Cost(int(tests), float(worker_s), float(cpu_s)) for name, tests, worker_s, cpu_s in rows}
 
 
@@ -79,7 +79,8 @@ def _cpu_s() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def _take_over(recorded: dict[str, list[float]]) -> None:
+def take_over(recorded: dict[str, list[float]]) -> None:
+    """Write a recorded run down: test id -> (worker seconds, CPU seconds)."""
     files: dict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
     folders: dict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
     for nodeid, (worker_s, cpu_s) in recorded.items():
@@ -89,10 +90,10 @@ def _take_over(recorded: dict[str, list[float]]) -> None:
             row[1] += worker_s
             row[2] += cpu_s
     lines = [f"{name}\t{row[0]:.0f}\t{row[1]:.1f}\t{row[2]:.1f}" for name, row in sorted(files.items())]
-    _KEPT.write_text("\n".join(["file\ttests\tworker_s\tcpu_s", *lines]) + "\n")
-    page = _PAGE.read_text()
+    KEPT.write_text("\n".join(["file\ttests\tworker_s\tcpu_s", *lines]) + "\n")
+    page = PAGE.read_text()
     before, rest = page.split(_BEGIN)
-    _PAGE.write_text(before + _BEGIN + "\n" + _tables(recorded, folders) + _END + rest.split(_END)[1])
+    PAGE.write_text(before + _BEGIN + "\n" + _tables(recorded, folders) + _END + rest.split(_END)[1])
 
 
 def _tables(recorded: dict[str, list[float]], folders: dict[str, list[float]]) -> str:
@@ -112,4 +113,4 @@ def _tables(recorded: dict[str, list[float]], folders: dict[str, list[float]]) -
 
 
 if __name__ == "__main__":
-    _take_over(json.loads(Path(sys.argv[1]).read_text()))
+    take_over(json.loads(Path(sys.argv[1]).read_text()))

@@ -1,7 +1,7 @@
 """Failures of a run are kept as files, and `.ci/run` gives each test one more chance, alone.
 
-    pytest --failures FOLDER              keeps each failure of the run: FOLDER/1.log, with the test's id in line 1
-    python host_tests/failures.py FOLDER  runs these tests again, one at a time and with nothing beside them
+    pytest --failures FOLDER                      keeps each failure of the run: FOLDER/1.log, the test's id in line 1
+    python host_tests/running/failures.py FOLDER  runs these tests again, one at a time and with nothing beside them
 
 The second command ends with 0 if every one of them passes now, and lists them as unsteady with both logs. A test that
 fails again is a failure, and so are more than MOST failures: those are not luck.
@@ -50,8 +50,7 @@ def _run_again(folder: Path) -> int:
         print(f"{len(logs)} tests failed: that is not luck, and nothing is run again", flush=True)
         return 1
     unsteady, red = [], []
-    for log in logs:
-        first = log.read_text()
+    for first in [log.read_text() for log in logs]:
         nodeid = first.partition("\n")[0]
         print(f"\nonce more, alone: {nodeid}", flush=True)
         command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "-rA", nodeid]

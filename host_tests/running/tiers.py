@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-HOST_TESTS = Path(__file__).resolve().parent
+HOST_TESTS = Path(__file__).resolve().parents[1]
 
 
 class Tier(NamedTuple):
@@ -60,6 +60,18 @@ def tier_of_file(path: Path) -> int:
     """The tier of a file's tests by its place alone."""
     parts = path.relative_to(HOST_TESTS).parts
     return next(_PLACES[parts[:n]] for n in range(len(parts), -1, -1) if parts[:n] in _PLACES)
+
+
+class Chosen:
+    """The tests that `--tiers` names: "0,1" by number, "smoke" those marked so, whatever their tier."""
+
+    def __init__(self, text: str) -> None:
+        words = text.split(",")
+        self._smoke = "smoke" in words
+        self._numbers = {int(word) for word in words if word != "smoke"}
+
+    def __contains__(self, item: pytest.Item) -> bool:
+        return tier_of(item) in self._numbers or (self._smoke and item.get_closest_marker("smoke") is not None)
 
 
 class Forbidden(AssertionError):
