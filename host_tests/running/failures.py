@@ -41,7 +41,8 @@ class Keeper:
             (self._folder / f"{len(self._kept)}.log").write_text(f"{report.nodeid}\n{report.longreprtext}\n")
 
 
-def _run_again(folder: Path) -> int:
+def run_again(folder: Path) -> int:
+    """Run the kept failures once more and print what became of them; the exit code."""
     logs = sorted(folder.glob("*.log"), key=lambda path: int(path.stem)) if folder.is_dir() else []
     if not logs:
         print("the run failed, but no test did: nothing to run again", flush=True)
@@ -67,4 +68,4 @@ def _run_again(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_run_again(Path(sys.argv[1])))
+    sys.exit(run_again(Path(sys.argv[1])))

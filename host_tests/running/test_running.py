@@ -66,43 +66,31 @@ _RED = """
 """
 
 
-@pytest.mark.parametrize("parallel", [[], ["-n", "2"]], ids=["one process", "workers"])
-def test_an_unlucky_test_is_listed_as_unsteady_with_seed_and_both_logs(tmp_path: Path, parallel: list[str]) -> None:
-    assert _pytest(tmp_path, _UNSTEADY, *parallel).returncode == 1
-    again = _run_again(tmp_path)
-    assert again.returncode == 0
-    assert again.stdout.splitlines()[-1] == "unsteady: test_it.py::test_passes_the_second_time"
-    assert again.stdout.count("\nseed 4711") == 2 and "assert not True" in again.stdout and "1 passed" in again.stdout
-
-
-def test_a_test_that_fails_twice_is_red_whatever_else_is_unsteady(tmp_path: Path) -> None:
-    assert _pytest(tmp_path, _UNSTEADY + _RED).returncode == 1
+def test_a_failed_test_runs_once_more_alone_and_luck_is_told_from_failure(tmp_path: Path) -> None:
+    assert _pytest(tmp_path, _UNSTEADY + _RED, "-n", "2").returncode == 1
     again = _run_again(tmp_path)
     assert again.returncode == 1
     assert again.stdout.splitlines()[-2:] == [
         "failed twice: test_it.py::test_always_fails",
         "unsteady: test_it.py::test_passes_the_second_time",
     ]
+    logs = again.stdout.partition("===== unsteady")[2]
+    assert logs.count("\nseed 4711") == 2 and "assert not True" in logs and "1 passed" in logs
+    (tmp_path / "tried").unlink()
+    assert _pytest(tmp_path, _UNSTEADY).returncode == 1
+    assert _run_again(tmp_path).returncode == 0
 
 
 @pytest.mark.parametrize(
-    ("tests", "says"),
-    [
-        ("import no_such_module\n", "failed twice: test_it.py"),
-        ("".join(f"def test_{n}(): assert 0\n" for n in range(failures.MOST + 1)), "that is not luck"),
-    ],
-    ids=["a file that cannot be collected", "more than luck allows"],
+    ("logs", "says"),
+    [(0, "no test did"), (failures.MOST + 1, "that is not luck")],
+    ids=["a run that failed without a failed test", "more than luck allows"],
 )
-def test_what_is_not_luck_is_red(tmp_path: Path, tests: str, says: str) -> None:
-    assert _pytest(tmp_path, tests).returncode != 0
-    again = _run_again(tmp_path)
-    assert again.returncode == 1 and says in again.stdout
-
-
-def test_a_run_that_failed_without_a_failed_test_is_red(tmp_path: Path) -> None:
-    assert _run_again(tmp_path).returncode == 1
-    assert _pytest(tmp_path, "def test_it(): pass\n").returncode == 0
-    assert _run_again(tmp_path).returncode == 1
+def test_what_is_not_luck_is_red(tmp_path: Path, capsys: pytest.CaptureFixture[str], logs: int, says: str) -> None:
+    for number in range(logs):
+        (tmp_path / f"{number}.log").write_text(f"test_it.py::test_{number}\n")
+    assert failures.run_again(tmp_path) == 1
+    assert says in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -154,7 +142,7 @@ def test_delays_show_a_test_that_depends_on_luck(tmp_path: Path) -> None:
     tests = """
         import threading, time, pytest
 
-        @pytest.mark.parametrize("number", range(60))
+        @pytest.mark.parametrize("number", range(40))
         def test_races(number):
             done = threading.Event()
             threading.Thread(target=done.set).start()
