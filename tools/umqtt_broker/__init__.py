@@ -5,6 +5,7 @@ What lives here, outermost first (each module imports only those below it and no
     __main__, process   the process: `python -m umqtt_broker -c FILE`; signals, user, pid file
     conf, conf_said, conf_build, conf_keys, conf_values, conf_lines   mosquitto.conf: from lines to settings
     broker      Broker: start, network connections, shutdown
+    view        BrokerView: what a broker holds, to be read
     reload      new settings for a broker that runs
     listeners, sockets, stream, tls, peers   where clients reach it, and who they are
     websocket, ws_upgrade, ws_frames   MQTT over WebSocket
@@ -37,11 +38,13 @@ from .errors import BrokerError, ConfigError, MalformedPacket, PortInUse, StoreE
 from .file_permission import FilePermission, PermissionHook
 from .permission import Peer, Permission, Rights
 from .stats import Stats
+from .view import BrokerView
 
 __all__ = [
     "Broker",
     "BrokerConfig",
     "BrokerError",
+    "BrokerView",
     "ConfigError",
     "FilePermission",
     "Listener",

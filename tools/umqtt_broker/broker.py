@@ -18,6 +18,7 @@ from .sessions import Sessions
 from .stats import Stats
 from .store import open_store
 from .surroundings import Surroundings
+from .view import BrokerView
 
 # Seconds the last packets have to leave when the broker stops.
 _STOP_TIMEOUT = 2.0
@@ -36,7 +37,8 @@ class Service(Protocol):
 class Broker:
     """A broker in the running asyncio event loop: an asynchronous context manager, or start() and stop().
 
-    stats: its counters. host, port: where its first listener listens once started.
+    stats: its counters. view: what it holds. host, port: where its first listener listens once started.
+    places, connections: for the broker's own modules; others read `view`.
     """
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
@@ -49,11 +51,12 @@ class Broker:
         self.stats.count_queued_with(lambda: self.sessions.queued)
         self.host = self.config.host
         self.port = self.config.port
-        self._connections: set[Connection] = set()
+        self.connections: set[Connection] = set()
         self._connections_of: Counter[int] = Counter()
         self._internal_connections = 0
         self._ticking: asyncio.TimerHandle | None = None
-        self._places: list[Place] = []
+        self.places: list[Place] = []
+        self.view = BrokerView(self)
         self.observation = Observation(self)
         self.bridges = Bridges(self)
         self._services: list[Service] = [self.observation, self.bridges]
@@ -77,8 +80,8 @@ class Broker:
         self.loop = asyncio.get_running_loop()
         self.deadlines = Deadlines(self.loop)
         # The ports first: a store is not touched by a broker that cannot serve it.
-        self._places = open_places(self, bound)
-        first = self._places[0]
+        self.places = open_places(self, bound)
+        first = self.places[0]
         self.host, self.port = (first.listener.path, 0) if first.listener.path else first.sockets[0].getsockname()[:2]
         started: list[Service] = []
         store_is_open = False
@@ -93,12 +96,12 @@ class Broker:
             for service in self._services:
                 await service.start()
                 started.append(service)
-            for place in self._places:
+            for place in self.places:
                 await place.serve()
         except BaseException:
-            for place in self._places:
+            for place in self.places:
                 place.close()
-            self._places = []
+            self.places = []
             self._stop_ticking()
             for service in reversed(started):
                 await service.stop()
@@ -108,7 +111,7 @@ class Broker:
 
     def addresses(self) -> list[str]:
         """Return where it listens, one text for each address: `127.0.0.1:1883`, `127.0.0.1:8883 (tls)`."""
-        return [address for place in self._places for address in place.addresses()]
+        return [address for place in self.places for address in place.addresses()]
 
     def reload(self, config: BrokerConfig | None = None) -> list[str]:
         """Read permissions and certificates again, and take over what differs in `config`; drop no connection.
@@ -116,17 +119,17 @@ class Broker:
         Returns the names of settings that differ and need a restart. Raises ConfigError, and changes nothing, if
         anything is wrong with the new settings.
         """
-        return apply(self, self._places, config)
+        return apply(self, self.places, config)
 
     async def stop(self) -> None:
         """Stop listening, publish the wills of those still connected, commit, close. Raises StoreError."""
-        if not self._places:
+        if not self.places:
             return
-        for place in self._places:
+        for place in self.places:
             place.close()
         for service in reversed(self._services):
             await service.stop()
-        connections = list(self._connections)
+        connections = list(self.connections)
         # All wills first, so that those who are still connected see them.
         for connection in connections:
             if connection.session is not None:
@@ -135,7 +138,7 @@ class Broker:
         for connection in connections:
             connection.ending = "the broker stops"
             connection.close()
-        self._places = []
+        self.places = []
         self._stop_ticking()
         try:
             await self.store.close()
@@ -146,13 +149,13 @@ class Broker:
 
     async def _wait_for_connections(self) -> None:
         """Let the last packets leave; cut the connections that do not take them."""
-        if not self._connections:
+        if not self.connections:
             return
         self._all_gone = asyncio.Event()
         try:
             await asyncio.wait_for(self._all_gone.wait(), _STOP_TIMEOUT)
         except TimeoutError:
-            for connection in list(self._connections):
+            for connection in list(self.connections):
                 connection.abort()
 
     # Time
@@ -179,29 +182,29 @@ class Broker:
         listener = connection.listener
         most = listener.max_connections
         here = self._connections_of[id(listener)]
-        clients = len(self._connections) - self._internal_connections
+        clients = len(self.connections) - self._internal_connections
         is_full = clients >= self.config.max_connections or (most is not None and here >= most)
         if is_full and not listener.internal:
             self.stats.connections_refused += 1
             return False
-        self._connections.add(connection)
+        self.connections.add(connection)
         self._connections_of[id(listener)] = here + 1
         self._internal_connections += listener.internal
         self.stats.connections_accepted += 1
-        self.stats.connections = len(self._connections)
+        self.stats.connections = len(self.connections)
         self.stats.connections_max = max(self.stats.connections_max, self.stats.connections)
         return True
 
     def forget(self, connection: Connection) -> None:
         """A network connection is gone."""
-        if connection in self._connections:
-            self._connections.remove(connection)
+        if connection in self.connections:
+            self.connections.remove(connection)
             self._internal_connections -= connection.listener.internal
             here = self._connections_of[id(connection.listener)] - 1
             self._connections_of[id(connection.listener)] = here
             if not here:
                 del self._connections_of[id(connection.listener)]
-        self.stats.connections = len(self._connections)
+        self.stats.connections = len(self.connections)
         self.sessions.detach(connection)
-        if not self._connections:
+        if not self.connections:
             self._all_gone.set()

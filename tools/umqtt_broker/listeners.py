@@ -80,6 +80,11 @@ class Place:
     def _is_delayed(self) -> bool:
         return not self._broker.config.set_tcp_nodelay
 
+    @property
+    def port(self) -> int:
+        """The TCP port once open() has bound it, 0 for a Unix socket."""
+        return 0 if self.listener.path else self.sockets[0].getsockname()[1]
+
     def addresses(self) -> list[str]:
         """Return where it listens, in words: `127.0.0.1:8883 (tls)`."""
         kinds = [

@@ -36,6 +36,27 @@ class RetainedMessages:
     def __len__(self) -> int:
         return self._count
 
+    def __iter__(self) -> Iterator[RetainedMessage]:
+        """Yield every message, also of topic names that begin with `$`. Nothing may change meanwhile."""
+        pending = [(b"", self._root)]
+        while pending:
+            prefix, node = pending.pop()
+            for level, child in node.children.items():
+                packed = child.message if isinstance(child, _Node) else child
+                if packed is not None:
+                    yield RetainedMessage(prefix + level, packed[1:], packed[0])
+                if isinstance(child, _Node):
+                    pending.append((prefix + level + b"/", child))
+
+    def node_count(self) -> int:
+        """Topic levels that are kept; 0 without a message."""
+        pending, count = [self._root], 0
+        while pending:
+            children = pending.pop().children.values()
+            count += len(children)
+            pending += [child for child in children if isinstance(child, _Node)]
+        return count
+
     def put(self, message: RetainedMessage) -> None:
         """Keep `message` in place of the one its topic name had, if any."""
         children = self._root.children

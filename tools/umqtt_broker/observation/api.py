@@ -44,6 +44,7 @@ class Api:
 
     def __init__(self, broker: "Broker", survey: Survey, history: History, guard: Guard, started_at: float) -> None:
         self._broker = broker
+        self._view = broker.view
         self._survey = survey
         self._history = history
         self._guard = guard
@@ -67,7 +68,7 @@ class Api:
     async def broker(self, request: web.Request, query: Answer) -> Answer:
         """Sums, counters and rates."""
         del request, query
-        broker, stats = self._broker, self._broker.stats
+        view, stats = self._view, self._view.stats
         totals = await self._survey.take()
         return {
             "version": readings.broker_version(),
@@ -80,10 +81,10 @@ class Api:
                     "tls": listener.tls is not None,
                     "clients": totals.by_listener[name],
                 }
-                for name, listener in readings.listeners(broker)
+                for name, listener in readings.listeners(view)
             ],
             "store": {
-                "durable": broker.store.durable,
+                "durable": view.is_durable,
                 "commits": stats.commits,
                 "commit_failures": stats.commit_failures,
             },
@@ -118,7 +119,7 @@ class Api:
                 "publishers_held": stats.publishers_held,
                 "rate_limited": stats.rate_limited,
             },
-            "bridges": [readings.bridge_row(bridge) for bridge in self._broker.bridges.status],
+            "bridges": [readings.bridge_row(bridge) for bridge in view.bridges],
             "malformed": dict(stats.malformed),
             "http_refused": dict(self._guard.refused),
         }
@@ -140,7 +141,7 @@ class Api:
         selected = self._selector(query["state"], query["search"].casefold())
         key = _by_key if by_name else self._sort_key(query["sort"])
         found, matched = await smallest(
-            readings.all_sessions(self._broker),
+            self._view.sessions,
             query["limit"],
             key,
             lambda session: session.key > after and selected(session) if after else selected(session),
@@ -220,7 +221,7 @@ class Api:
         if session.connection is not None:
             session.connection.abort()
         # A clean session has ended with its connection.
-        if self._broker.sessions.get(session.client_id, session.mount) is session:
+        if self._view.session(session.client_id, session.mount) is session:
             self._broker.sessions.discard(session)
         self._broker.router.flush()
         await committed(self._broker)
@@ -228,7 +229,7 @@ class Api:
 
     def _find(self, request: web.Request, query: Answer) -> Session:
         client_id = query["client_id"] or request.match_info["client_id"]
-        session = self._broker.sessions.get(_encode(client_id), _encode(query["mount_point"]))
+        session = self._view.session(_encode(client_id), _encode(query["mount_point"]))
         if session is None:
             raise web.HTTPNotFound(text=f"there is no session of client {client_id}")
         return session
@@ -241,7 +242,7 @@ class Api:
         topic_name, after = query["topic"].encode(), query["after"].encode()
         if not is_topic_name(topic_name):
             raise web.HTTPBadRequest(text=f"topic={query['topic']} is not a topic name")
-        everyone = self._broker.router.subscriptions.match(topic_name)
+        everyone = self._view.subscribers(topic_name)
         found, matched = await smallest(
             [entry for entry in everyone if not isinstance(entry[0], SharedQueue)],
             query["limit"],
@@ -277,9 +278,7 @@ class Api:
         """One page of shared subscriptions."""
         del request
         after = query["after"].encode()
-        found, matched = await smallest(
-            self._broker.router.shares, query["limit"], _by_key, lambda group: group.key > after
-        )
+        found, matched = await smallest(self._view.groups, query["limit"], _by_key, lambda group: group.key > after)
         return {
             "groups": [readings.group_row(group, _MAX_MEMBERS) for group in found],
             "matched": matched,
@@ -291,8 +290,7 @@ class Api:
         del request
         after = query["after"].encode()
         found, matched = await smallest(
-            # The steps that find nothing take time too: match() would not count them.
-            self._broker.router.retained.walk(_topic_filter(query)),
+            self._view.find_retained(_topic_filter(query)),
             query["limit"],
             _topic_name,
             lambda message: message is not None and message.topic_name > after,
@@ -326,7 +324,7 @@ class Api:
             raise web.HTTPForbidden(text="topics below $SYS are the broker's own")
         router = self._broker.router
         names: list[bytes] = []
-        async for part in slices(router.retained.walk(topic_filter)):
+        async for part in slices(self._view.find_retained(topic_filter)):
             names += [message.topic_name for message in part if message is not None]
         async for part in slices(names, 100):
             for topic_name in part:

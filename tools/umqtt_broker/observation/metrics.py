@@ -1,26 +1,24 @@
 """The broker's figures for Prometheus, read when it asks. Labels have few values: never a client identifier."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ..bridge import BridgeStatus
 from ..stats import Stats
+from ..view import BrokerView
 from .readings import broker_version, dropped_by_reason, listeners
 from .survey import Totals
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 _PREFIX = "umqtt_broker_"
 
 
-class View(NamedTuple):
+class Scrape(NamedTuple):
     """What the values of one scrape are taken from. refused: HTTP requests turned away, by reason."""
 
-    broker: "Broker"
+    view: BrokerView
     stats: Stats
     totals: Totals
     started_at: float
@@ -36,24 +34,24 @@ class Family(NamedTuple):
     name: str
     kind: str
     meaning: str
-    value: Callable[[View], Value]
+    value: Callable[[Scrape], Value]
     label: str = ""
 
 
-def _by_listener(view: View) -> Mapping[str, float]:
-    return {name: view.totals.by_listener[name] for name, _ in listeners(view.broker)}
+def _by_listener(scrape: Scrape) -> Mapping[str, float]:
+    return {name: scrape.totals.by_listener[name] for name, _ in listeners(scrape.view)}
 
 
-def _sessions(view: View) -> Mapping[str, float]:
-    return {"connected": view.totals.connected, "away": view.totals.away}
+def _sessions(scrape: Scrape) -> Mapping[str, float]:
+    return {"connected": scrape.totals.connected, "away": scrape.totals.away}
 
 
-def _timeouts(view: View) -> Mapping[str, float]:
-    return {"connect": view.stats.connect_timeouts, "keep_alive": view.stats.keep_alive_timeouts}
+def _timeouts(scrape: Scrape) -> Mapping[str, float]:
+    return {"connect": scrape.stats.connect_timeouts, "keep_alive": scrape.stats.keep_alive_timeouts}
 
 
-def _by_bridge(value: Callable[[BridgeStatus], float]) -> Callable[[View], Mapping[str, float]]:
-    return lambda view: {bridge.name: value(bridge) for bridge in view.broker.bridges.status}
+def _by_bridge(value: Callable[[BridgeStatus], float]) -> Callable[[Scrape], Mapping[str, float]]:
+    return lambda scrape: {bridge.name: value(bridge) for bridge in scrape.view.bridges}
 
 
 _GAUGE, _COUNTER = "gauge", "counter"
@@ -73,7 +71,7 @@ FAMILIES = (
         "shared_queued_messages",
         _GAUGE,
         "QoS 1 and 2 messages waiting in shared subscriptions.",
-        lambda v: v.broker.router.shares.queued,
+        lambda v: sum(group.queued for group in v.view.groups),
     ),
     Family("retained_messages", _GAUGE, "Retained messages, $SYS included.", lambda v: v.stats.retained),
     Family(
@@ -183,18 +181,18 @@ FAMILIES = (
 
 
 class BrokerCollector(Collector):
-    """Yields every family from what `view` returns at that moment."""
+    """Yields every family from what `scrape` returns at that moment."""
 
-    def __init__(self, view: Callable[[], View]) -> None:
-        self._view = view
+    def __init__(self, scrape: Callable[[], Scrape]) -> None:
+        self._scrape = scrape
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families with their values."""
-        view = self._view()
+        scrape = self._scrape()
         for family in FAMILIES:
             kind = CounterMetricFamily if family.kind == _COUNTER else GaugeMetricFamily
             metric = kind(_PREFIX + family.name, family.meaning, labels=[family.label] if family.label else [])
-            value = family.value(view)
+            value = family.value(scrape)
             if isinstance(value, Mapping):
                 for label, number in value.items():
                     metric.add_metric([label], number)

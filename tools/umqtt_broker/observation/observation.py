@@ -5,7 +5,6 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from .readings import all_sessions
 from .survey import Survey
 from .sys_topics import SysTopics
 
@@ -32,9 +31,9 @@ class Observation:
 
     async def start(self) -> None:
         """Start what the configuration asks for. Raises ConfigError or BrokerError."""
-        broker, config = self._broker, self._broker.config
+        broker, config, view = self._broker, self._broker.config, self._broker.view
         survey = Survey(
-            lambda: all_sessions(broker), lambda: broker.router.shares, lambda: config.max_inflight_messages
+            lambda: view.sessions, lambda: view.groups, lambda: config.max_inflight_messages, broker.loop.time
         )
         if config.http_port:
             # Imported here: a broker that serves no HTTP spends neither the time nor the memory on aiohttp.

@@ -1,4 +1,4 @@
-"""Reads the broker's state: every attribute of the broker that observation uses is used here or in `survey`."""
+"""What is said of a session, a listener, a group or a bridge of a BrokerView."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -13,8 +13,8 @@ from ..shared import SharedQueue
 from ..stats import Stats
 
 if TYPE_CHECKING:
-    from ..broker import Broker
     from ..connection import Connection
+    from ..view import BrokerView
 
 _DROPPED = "dropped_"
 
@@ -30,11 +30,6 @@ def broker_version() -> str:
 def text(name: bytes) -> str:
     """Return a client identifier or topic as text. Both were checked to be UTF-8 when they came in."""
     return name.decode("utf-8", "replace")
-
-
-def all_sessions(broker: "Broker") -> list[Session]:
-    """Return every session, connected and away."""
-    return list(broker.sessions)
 
 
 def dropped_by_reason(stats: Stats) -> dict[str, int]:
@@ -71,9 +66,9 @@ def listener_name(listener: Listener) -> str:
     return f"{host}:{listener.port}"
 
 
-def listeners(broker: "Broker") -> Iterator[tuple[str, Listener]]:
+def listeners(view: "BrokerView") -> Iterator[tuple[str, Listener]]:
     """Yield all listeners with their names; there are as many as the configuration says."""
-    for listener in broker.config.all_listeners():
+    for listener in view.listeners:
         yield listener_name(listener), listener
 
 

@@ -14,7 +14,7 @@ from prometheus_client.exposition import choose_encoder
 from ..errors import BrokerError, ConfigError
 from .api import Api
 from .guard import Guard, Handler, error_response
-from .metrics import BrokerCollector, View
+from .metrics import BrokerCollector, Scrape
 from .openapi import describe
 from .rates import History
 from .routes import MAX_BODY, ROUTES
@@ -50,8 +50,6 @@ class Server:
         self._started_at = started_at
         self._runner: web.AppRunner | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._store_seen = (0, 0)
-        self._store_failing = False
 
     async def start(self) -> None:
         """Listen. Raises ConfigError for an unsafe setting, BrokerError if the address cannot be had."""
@@ -93,7 +91,7 @@ class Server:
         for route in ROUTES:
             application.router.add_route(route.method, route.path, api.handler(route))
         self._registry = CollectorRegistry()
-        self._registry.register(BrokerCollector(self._view))
+        self._registry.register(BrokerCollector(self._scrape))
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         description = describe()
@@ -115,7 +113,6 @@ class Server:
 
     def _sample(self) -> None:
         self._history.sample(self._broker.loop.time())
-        self._store_fails()
         self._timer = self._broker.loop.call_later(_SAMPLE_SECONDS, self._sample)
 
     def _counters(self) -> dict[str, int]:
@@ -129,9 +126,9 @@ class Server:
             "commits": stats.commits,
         }
 
-    def _view(self) -> View:
-        broker = self._broker
-        return View(broker, broker.stats, self._survey.latest, self._started_at, self._guard.refused)
+    def _scrape(self) -> Scrape:
+        view = self._broker.view
+        return Scrape(view, view.stats, self._survey.latest, self._started_at, self._guard.refused)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         await self._survey.take()
@@ -146,20 +143,9 @@ class Server:
 
     async def _readyz(self, request: web.Request) -> web.Response:
         del request
-        if self._store_fails():
+        if self._broker.view.store_failure:
             return error_response(503, "the store cannot write — see the broker's log for the cause")
         return web.json_response({"status": "ready"})
-
-    def _store_fails(self) -> bool:
-        """Tell whether the last transaction failed, as far as once a second can tell."""
-        commits, failures = self._broker.stats.commits, self._broker.stats.commit_failures
-        last_commits, last_failures = self._store_seen
-        if failures != last_failures:
-            self._store_failing = commits == last_commits
-        elif commits != last_commits:
-            self._store_failing = False
-        self._store_seen = commits, failures
-        return self._store_failing
 
 
 def _static(content: bytes, content_type: str) -> Handler:

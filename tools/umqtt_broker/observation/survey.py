@@ -1,6 +1,7 @@
 """Sums over all sessions, taken a slice at a time and shared by everyone who asks."""
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -39,7 +40,8 @@ class Totals:
 class Survey:
     """Counts sessions when asked, and what waits in `groups`, the queues of shared subscriptions.
 
-    `window` returns the messages in flight at which a session's window is full.
+    `window` returns the messages in flight at which a session's window is full. `clock`: a rising time in seconds, by
+    which sums get old.
     """
 
     def __init__(
@@ -47,20 +49,22 @@ class Survey:
         sessions: Callable[[], Iterable[Session]],
         groups: Callable[[], Iterable[Session]],
         window: Callable[[], int],
+        clock: Callable[[], float],
     ) -> None:
         self._sessions = sessions
         self._groups = groups
         self._window = window
+        self._clock = clock
         self._lock = asyncio.Lock()
-        self._next = 0.0
+        self._next = -math.inf
         self.latest = Totals()
 
     async def take(self) -> Totals:
         """Return sums that are at most a second old (older only with sessions beyond count)."""
         async with self._lock:
-            if time.monotonic() >= self._next:
+            if self._clock() >= self._next:
                 self.latest, busy = await self._count()
-                self._next = time.monotonic() + max(_MAX_AGE, busy / _MAX_SHARE)
+                self._next = self._clock() + max(_MAX_AGE, busy / _MAX_SHARE)
             return self.latest
 
     async def _count(self) -> tuple[Totals, float]:

@@ -115,6 +115,7 @@ class Store:
     waited for.
     batch: number of the open batch. committed: number of the last batch that is safe.
     is_blocked: writing fails, and so much waits for it that new clients may not add to it.
+    backlog: bytes that wait to be written, about. failure: why the last transaction failed, "" if it did not.
     """
 
     durable: bool
@@ -122,6 +123,8 @@ class Store:
     batch: int
     committed: int
     is_blocked = False
+    backlog = 0
+    failure = ""
 
     def open(self, loop: asyncio.AbstractEventLoop, stats: Stats, after_commit: Callable[[], None]) -> Recovered:
         """Open, migrate if needed, and return what is there. Raises StoreError.

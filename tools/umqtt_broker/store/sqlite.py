@@ -68,8 +68,8 @@ class SqliteStore(Store):
         self._unwritten = 0
         self._writing = 0
         self._waiting: dict[Waiting, None] = {}
-        # Why the last transaction failed, "" if it did not; how many did since it last worked.
-        self._failing = ""
+        self.failure = ""
+        # Transactions that failed since one last worked.
         self._failed_in_a_row = 0
         # Set by close(), which waits for the transaction under way.
         self._transaction_ended = asyncio.Event()
@@ -140,12 +140,17 @@ class SqliteStore(Store):
     @property
     def is_blocked(self) -> bool:
         """Writing fails, and so much waits for it that new clients may not add to it."""
-        return bool(self._failing) and self._unwritten + self._writing > _MOST_UNWRITTEN
+        return bool(self.failure) and self.backlog > _MOST_UNWRITTEN
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that wait to be written: those of the transaction under way, and of what came since."""
+        return self._unwritten + self._writing
 
     def took(self, size: int, changes: int) -> bool:
         """Note that a read of `size` bytes recorded so many changes. Returns whether its client must wait for room."""
         self._unwritten += size + _CHANGE_SIZE * changes
-        if self._failing:
+        if self.failure:
             return True
         if self._unwritten <= _MOST_UNWRITTEN:
             return False
@@ -395,9 +400,9 @@ class SqliteStore(Store):
         self._writing = 0
         self.committed = batch.number
         self._stats.commits += 1
-        if self._failing:
+        if self.failure:
             _log.warning("store %s: works again, after %d transactions that failed", self._path, self._failed_in_a_row)
-            self._failing = ""
+            self.failure = ""
             self._failed_in_a_row = 0
         if sent := sum(row[5] for row in batch.deliveries):
             # Most of them, or those that wait for one slow subscriber would wait in vain.
@@ -426,8 +431,8 @@ class SqliteStore(Store):
         """Nothing of the batch is safe: acknowledge none of it, and try again with what came meanwhile."""
         self._stats.commit_failures += 1
         self._failed_in_a_row += 1
-        if str(error) != self._failing:
-            self._failing = str(error)
+        if str(error) != self.failure:
+            self.failure = str(error)
             _log.error(
                 "store %s: transaction failed, will be tried again: %s — until it works, those who need it are not"
                 " read from",
