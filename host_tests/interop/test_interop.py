@@ -3,25 +3,75 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
 
 import client_suite
 import pytest
+from umqtt_testkit.interpreter import MicroPythonMissing, device_search_path, micropython_command
+from umqtt_testkit.mosquitto import Mosquitto
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 HERE = Path(__file__).resolve().parent
+LAWS = HERE.parent / "laws"
+
+INTERPRETERS = "cpython", "micropython"
+BROKERS = "mosquitto", "paired_broker"
+
+
+@contextmanager
+def paired_broker() -> Iterator[int]:
+    """The port of `python -m umqtt_broker`."""
+    command = [sys.executable, "-m", "umqtt_broker", "-p", "0", "--store", ":memory:"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("listening on 127.0.0.1:"), line
+            yield int(line.rpartition(":")[2])
+        finally:
+            process.terminate()
+            assert process.wait(WAIT_LIMIT_S) == 0
+
+
+def suite_command(interpreter: str, port: int, other: int) -> list[str]:
+    """The command that runs client_suite.py against a broker, with another one to fail over to."""
+    if interpreter == "cpython":
+        path = [str(LAWS), *device_search_path()]
+        code = f"import sys, runpy; sys.path[:0] = {path!r}; sys.argv.pop(0); sys.path.insert(0, {str(HERE)!r}); "
+        code += "runpy.run_path(sys.argv[0], run_name='__main__')"
+        return [sys.executable, "-c", code, str(HERE / "client_suite.py"), str(port), str(other)]
+    path = [str(HERE), str(LAWS), *device_search_path()]
+    code = f"import sys; sys.path[:0] = {path!r}; import client_suite; client_suite.main({port}, {other})"
+    return [*micropython_command("4M"), "-c", code]
+
+
+@pytest.fixture(scope="session")
+def suites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], subprocess.Popen[str]]]:
+    """The suite on each interpreter against each broker, all at once: it mostly waits. Each has brokers of its own."""
+    started: dict[tuple[str, str], subprocess.Popen[str]] = {}
+    with ExitStack() as stack:
+        for interpreter, broker in product(INTERPRETERS, BROKERS):
+            mosquitto = stack.enter_context(Mosquitto(tmp_path_factory.mktemp("mosquitto"), "allow_anonymous true"))
+            ports = {"mosquitto": mosquitto.port, "paired_broker": stack.enter_context(paired_broker())}
+            try:
+                command = suite_command(interpreter, ports.pop(broker), *ports.values())
+            except MicroPythonMissing:
+                continue
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            started[interpreter, broker] = stack.enter_context(process)
+            stack.callback(process.kill)
+        yield started
 
 
 class Results:
     """What one interpreter printed about one broker."""
 
-    def __init__(self, command: list[str], port: int, other: int) -> None:
-        if "%s, %s" in command[-1]:
-            command = [*command[:-1], command[-1] % (port, other)]
-        else:
-            command = [*command, str(HERE / "client_suite.py"), str(port), str(other)]
-        self.text = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=110, check=False
-        ).stdout.replace("\r\n", "\n")
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.text = process.communicate(timeout=WAIT_LIMIT_S)[0].replace("\r\n", "\n")
 
     def of(self, check: str) -> str:
         """Empty when the check passed, else what was printed before its line."""
@@ -35,10 +85,18 @@ class Results:
         return "no result: " + self.text[-2000:]
 
 
-@pytest.fixture(scope="module", params=["mosquitto", "paired_broker"])
-def results(request: pytest.FixtureRequest, interpreter: list[str]) -> Results:
-    ports = {name: request.getfixturevalue(name) for name in ("mosquitto", "paired_broker")}
-    return Results(interpreter, ports.pop(request.param), next(iter(ports.values())))
+@pytest.fixture(scope="module", params=INTERPRETERS)
+def interpreter(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module", params=BROKERS)
+def results(
+    request: pytest.FixtureRequest, suites: dict[tuple[str, str], subprocess.Popen[str]], interpreter: str
+) -> Results:
+    if (interpreter, request.param) not in suites:
+        pytest.skip("MicroPython is not there")
+    return Results(suites[interpreter, request.param])
 
 
 @pytest.mark.parametrize("check", client_suite.CHECKS)
