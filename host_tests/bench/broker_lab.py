@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -19,9 +20,9 @@ from typing import Self
 from broker_ours import USER, configuration, password
 from broker_plan import AEDES, AMQTT, MOSQUITTO, MOSQUITTO_DELAY, OURS, OURS_DURABLE
 from umqtt_testkit.ports import reserved_port
+from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 _HERE = Path(__file__).resolve().parent
-_START_WITHIN_S = 60.0
 _RUN_WITHIN_S = 120.0
 _SYNC_BYTES = 4096
 
@@ -42,7 +43,7 @@ class Running:
         """End it in its own way, or by force when that takes too long."""
         self.process.terminate()
         try:
-            self.process.wait(_START_WITHIN_S)
+            self.process.wait(WAIT_LIMIT_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -167,13 +168,16 @@ class Lab:
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **environment})
         running = Running(name, process, port)
-        deadline = time.monotonic() + _START_WITHIN_S
-        while time.monotonic() < deadline and process.poll() is None:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                return running
-            except OSError:
-                time.sleep(0.01)  # not every peer tells when it listens
+
+        def listens() -> bool:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), WAIT_LIMIT_S):
+                return True
+            return False
+
+        # Not every peer tells when it listens.
+        eventually(lambda: process.poll() is not None or listens())
+        if process.poll() is None:
+            return running
         running.stop()
         told = log.read_text(errors="replace").strip().splitlines() or ["nothing"]
         raise LabError(f"{name} does not listen on 127.0.0.1:{port} and said: {told[-1]}")
@@ -211,4 +215,3 @@ _sync = getattr(os, "fdatasync", os.fsync)
 
 def _mosquitto() -> str | None:
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
-

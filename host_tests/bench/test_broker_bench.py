@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from umqtt_testkit import encoder
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 _BENCH = Path(__file__).resolve().parent
 sys.path.insert(0, str(_BENCH))
@@ -46,7 +48,7 @@ pytestmark = pytest.mark.skipif(
 
 _KEYS = {"case", "ours", "peer", "peer_name", "ratio", "goal", "met"}
 # The patience is for a broker that a busy machine holds up, not for one that is slow.
-_TINY = {"seconds": 0.02, "warm": 0.01, "patience": 60}
+_TINY = {"seconds": 0.02, "warm": 0.01, "patience": WAIT_LIMIT_S}
 # What makes a load small enough for a test, and leaves its kind as it is.
 _SMALLER = {"connections": 200, "messages": 200}
 
@@ -105,19 +107,20 @@ class _LyingBroker:
         try:
             while head := stream.read(2):
                 body = stream.read(head[1])  # no packet here is longer than 127 bytes
-                if head[0] == 0x10:
-                    connection.sendall(b"\x20\x02\0\0")
-                elif head[0] == 0x82:
+                kind = head[0] >> 4
+                if kind == encoder.CONNECT:
+                    connection.sendall(encoder.connack())
+                elif kind == encoder.SUBSCRIBE:
                     self._subscriber = connection
-                    connection.sendall(b"\x90\x03" + body[:2] + body[-1:])
-                elif head[0] == 0x30:
+                    connection.sendall(encoder.suback(body[0] << 8 | body[1], body[-1]))
+                elif kind == encoder.PUBLISH:
                     assert self._subscriber is not None
                     for packet in self._lie(self._sent, head + body):
                         self._subscriber.sendall(packet)
                     self._sent += 1
-                elif head[0] == 0xC0:
-                    connection.sendall(b"\xd0\0")
-                elif head[0] == 0xE0:
+                elif kind == encoder.PINGREQ:
+                    connection.sendall(encoder.pingresp())
+                elif kind == encoder.DISCONNECT:
                     break
         except OSError:
             return  # the generator has what it wants
@@ -155,7 +158,7 @@ _LIES = {
 def test_the_generator_counts_what_a_broker_does_wrong(lab: Lab, lie: str):
     make, found = _LIES[lie]
     with _LyingBroker(make()) as liar, subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as it:
-        options = {"rate": 500, "seconds": 0.02, "warm": 0.02, "patience": 60}
+        options = {"rate": 500, "seconds": 0.02, "warm": 0.02, "patience": WAIT_LIMIT_S}
         assert faults(lab.run(Running("liar", it, liar.port), "flow", options)) == found  # type: ignore[arg-type]
 
 
@@ -168,6 +171,7 @@ def test_a_broker_that_ends_is_an_error_and_no_figure(lab: Lab):
     lab.broker(OURS, fresh=True)
 
 
+@pytest.mark.tier(0)
 @pytest.mark.parametrize(
     ("ours", "peer", "goal", "met"),
     [
@@ -189,6 +193,7 @@ def test_a_goal_is_met_by_figures_and_never_by_their_absence(
     assert Row("a case", ours, peer, "a peer", goal).met is met
 
 
+@pytest.mark.tier(0)
 def test_ours_is_compared_with_the_better_mosquitto_measure_by_measure():
     medians = {
         OURS: {RATE: 300.0, CPU: 2.0},
@@ -202,6 +207,7 @@ def test_ours_is_compared_with_the_better_mosquitto_measure_by_measure():
     assert (cpu.peer, cpu.peer_name) == (8.0, MOSQUITTO)
 
 
+@pytest.mark.tier(0)
 def test_every_goal_names_a_peer_and_a_measure_of_its_case():
     for case in CASES:
         for peer, measure in case.goals:
@@ -209,6 +215,7 @@ def test_every_goal_names_a_peer_and_a_measure_of_its_case():
             assert peer in (*case.peers, FDATASYNC, "")
 
 
+@pytest.mark.tier(0)
 def test_a_peer_that_is_missing_still_has_its_row_with_the_goal():
     found = rows(CASES[0], {OURS: {RATE: 300.0, CPU: 2.0}}, (MOSQUITTO, MOSQUITTO_DELAY, AEDES, AMQTT))
     assert [row.peer_name for row in found if row.case.endswith(RATE)] == [MOSQUITTO, AEDES, AMQTT]
@@ -217,20 +224,19 @@ def test_a_peer_that_is_missing_still_has_its_row_with_the_goal():
 
 def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(_BENCH / "broker.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=4 * WAIT_LIMIT_S, check=False)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.smoke
 def test_each_row_is_a_line_of_json_with_the_promised_keys_and_what_is_missing_is_said():
-    ended = _bench("--quick", "--json", "--case", "2,000 connections")
+    ended = _bench("--quick", "--json", "--case", "QoS 1 window 100")
     assert ended.returncode == 0, ended.stderr
     found = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert {row["case"] for row in found} >= {"2,000 connections: CPU us each", "2,000 connections: connects/s"}
+    assert {row["case"] for row in found} >= {f"QoS 1 window 100: {RATE}", f"QoS 1 window 100: {CPU}"}
     assert all(row.keys() >= _KEYS and row["ours"] > 0 for row in found)
     assert f"{AEDES} is not measured" in ended.stderr
 
 
-@pytest.mark.timeout(300)
 def test_a_profile_names_the_brokers_functions():
     ended = _bench("--quick", "--profile", "--case", "QoS 1 window 100")
     assert ended.returncode == 0, ended.stderr
