@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from broker_peer import BrokerThread
-from patience import PATIENCE
 from umqtt_broker import BrokerConfig
 from umqtt_broker.bridge import BridgeStatus
 from umqtt_broker.bridge_config import BridgeConfig, parse_topic
 from umqtt_testkit.mosquitto import Mosquitto
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 HERE = Path(__file__).parent
-
 
 
 def far_mosquitto(folder: Path) -> Mosquitto:
@@ -75,6 +74,6 @@ class BridgeProcess:
         """SIGKILL."""
         if self.process.poll() is None:
             os.kill(self.process.pid, signal.SIGKILL)
-            self.process.wait(PATIENCE)
+            self.process.wait(WAIT_LIMIT_S)
         assert self.process.stdout is not None
         self.process.stdout.close()

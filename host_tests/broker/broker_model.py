@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass, field
 from itertools import count
 
-from broker_peer import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Closed, Packet, Peer
+from broker_peer import Closed, Packet, Peer
+from umqtt_testkit.encoder import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 
 Will = tuple[bytes, bytes, int, bool]
 

@@ -6,25 +6,26 @@ unacknowledged when. It knows nothing of the broker's code.
 
 import asyncio
 import os
+import select
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import threading
-import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
-from patience import PATIENCE
 from umqtt_broker import Broker, BrokerConfig
 from umqtt_broker.event_loop import new_event_loop
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import CONNACK, PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK
+from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 Result = TypeVar("Result")
-
-CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK, PINGRESP = 2, 3, 4, 5, 6, 7, 9, 11, 13
 
 
 class Packet(NamedTuple):
@@ -38,58 +39,6 @@ class Packet(NamedTuple):
     qos: int = 0
     retain: bool = False
     dup: bool = False
-
-
-def encode(first_byte: int, body: bytes) -> bytes:
-    """Return a packet: first byte, remaining length, body."""
-    length, encoded = len(body), bytearray([first_byte])
-    while True:
-        length, digit = length >> 7, length & 127
-        encoded.append(digit | (128 if length else 0))
-        if not length:
-            return bytes(encoded) + body
-
-
-def text(value: bytes) -> bytes:
-    """Return a length-prefixed field."""
-    return struct.pack(">H", len(value)) + value
-
-
-def connect_packet(
-    client_id: bytes,
-    *,
-    clean_session: bool = True,
-    keep_alive: int = 0,
-    will: tuple[bytes, bytes, int, bool] | None = None,
-    level: int = 4,
-) -> bytes:
-    """Return a CONNECT. `will`: topic name, payload, QoS, retain. `level`: with its top bit, of a bridge."""
-    flags = 2 if clean_session else 0
-    tail = text(client_id)
-    if will is not None:
-        topic_name, payload, qos, retain = will
-        flags |= 4 | qos << 3 | retain << 5
-        tail += text(topic_name) + text(payload)
-    name = b"MQTT" if level & 0x7F == 4 else b"MQIsdp"
-    return encode(0x10, text(name) + struct.pack(">BBH", level, flags, keep_alive) + tail)
-
-
-def publish_packet(
-    topic_name: bytes, payload: bytes, qos: int = 0, packet_id: int = 0, *, retain: bool = False, dup: bool = False
-) -> bytes:
-    """Return a PUBLISH."""
-    identifier = struct.pack(">H", packet_id) if qos else b""
-    return encode(0x30 | dup << 3 | qos << 1 | retain, text(topic_name) + identifier + payload)
-
-
-def subscribe_packet(packet_id: int, *requests: tuple[bytes, int]) -> bytes:
-    """Return a SUBSCRIBE for (topic_filter, qos) pairs."""
-    return encode(0x82, struct.pack(">H", packet_id) + b"".join(text(name) + bytes([qos]) for name, qos in requests))
-
-
-def ack_packet(kind: int, packet_id: int) -> bytes:
-    """Return a PUBACK, PUBREC, PUBREL or PUBCOMP."""
-    return struct.pack(">BBH", kind << 4 | (2 if kind == PUBREL else 0), 2, packet_id)
 
 
 def decode(first_byte: int, body: bytes) -> Packet:
@@ -119,15 +68,24 @@ class Closed(Exception):
 
 
 class Peer:
-    """A client with nothing automatic. Every wait ends with an exception after PATIENCE seconds."""
+    """A client with nothing automatic. Every wait ends with an exception after WAIT_LIMIT_S.
 
-    def __init__(self, port: int, *, receive_buffer: int | None = None) -> None:
-        self.socket = socket.socket()
+    sent_to: bytes that all peers together have sent to a port.
+    """
+
+    sent_to: ClassVar[Counter[int]] = Counter()
+
+    def __init__(
+        self, port: int = 0, *, receive_buffer: int | None = None, connected: socket.socket | None = None
+    ) -> None:
+        self.socket = connected or socket.socket()
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.settimeout(PATIENCE)
+        self.socket.settimeout(WAIT_LIMIT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.connect(("127.0.0.1", port))
+        if connected is None:
+            self.socket.connect(("127.0.0.1", port))
+        self.port = port
         self._buffer = bytearray()
         self._next_id = 0
         self.session_present = False
@@ -149,7 +107,7 @@ class Peer:
         will: tuple[bytes, bytes, int, bool] | None = None,
     ) -> bool:
         """Connect, expect to be let in, and return session_present."""
-        self.send(connect_packet(client_id, clean_session=clean_session, keep_alive=keep_alive, will=will))
+        self.send(encoder.connect(client_id, clean_session=clean_session, keep_alive=keep_alive, will=will))
         packet = self.receive()
         assert packet.kind == CONNACK and packet.body[1] == 0, packet
         self.session_present = bool(packet.body[0])
@@ -157,7 +115,16 @@ class Peer:
 
     def send(self, data: bytes) -> None:
         """Send bytes as they are."""
+        Peer.sent_to[self.port] += len(data)
         self.socket.sendall(data)
+
+    def has_received(self) -> bool:
+        """Whether bytes have come, or the end, and nobody has looked at them."""
+        return bool(self._buffer or select.select([self.socket], [], [], 0)[0])
+
+    def assert_silent(self) -> None:
+        """Nothing has come. Says something only when what might have sent something is done: see wait_read()."""
+        assert not self.has_received(), self.receive()
 
     def next_id(self) -> int:
         """Return a packet identifier not used before."""
@@ -167,7 +134,7 @@ class Peer:
     def subscribe(self, topic_filter: bytes, qos: int = 0) -> int:
         """Subscribe and return the return code. The SUBACK must be the next packet."""
         packet_id = self.next_id()
-        self.send(subscribe_packet(packet_id, (topic_filter, qos)))
+        self.send(encoder.subscribe(packet_id, (topic_filter, qos)))
         packet = self.receive()
         assert packet.kind == SUBACK and packet.packet_id == packet_id, packet
         return packet.body[2]
@@ -175,14 +142,14 @@ class Peer:
     def publish(self, topic_name: bytes, payload: bytes, qos: int = 0, *, retain: bool = False) -> None:
         """Publish, and return when the broker is done with it. No other packet may come between."""
         packet_id = self.next_id() if qos else 0
-        self.send(publish_packet(topic_name, payload, qos, packet_id, retain=retain))
+        self.send(encoder.publish(topic_name, payload, qos, packet_id, retain=retain))
         if qos == 0:
             assert self.flush() == []
         elif qos == 1:
             self.expect(PUBACK, packet_id)
         elif qos == 2:
             self.expect(PUBREC, packet_id)
-            self.send(ack_packet(PUBREL, packet_id))
+            self.send(encoder.acknowledgement(PUBREL, packet_id))
             self.expect(PUBCOMP, packet_id)
 
     def expect(self, kind: int, packet_id: int | None = None) -> Packet:
@@ -191,51 +158,54 @@ class Peer:
         assert packet.kind == kind and packet_id in (None, packet.packet_id), (kind, packet_id, packet)
         return packet
 
-    def receive(self, timeout: float = PATIENCE) -> Packet:
+    def receive(self) -> Packet:
         """Return the next packet. Raises Closed, or TimeoutError."""
-        deadline = time.monotonic() + timeout
         while (packet := self._take()) is None:
-            self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
             try:
                 data = self.socket.recv(65536)
             except ConnectionError as error:
                 raise Closed from error
-            finally:
-                self.socket.settimeout(PATIENCE)
             if not data:
                 raise Closed
             self._buffer += data
         return packet
 
+    def receive_all(self) -> list[Packet]:
+        """Return the next packet, and those that came with it."""
+        packets = [self.receive()]
+        while (packet := self._take()) is not None:
+            packets.append(packet)
+        return packets
+
     def receive_message(self, *, acknowledge: bool = True) -> Packet:
         """Return the next PUBLISH, completed at once unless told not to; PUBREL is answered on the way."""
         while (packet := self.receive()).kind != PUBLISH:
             assert packet.kind == PUBREL, packet
-            self.send(ack_packet(PUBCOMP, packet.packet_id))
+            self.send(encoder.acknowledgement(PUBCOMP, packet.packet_id))
         if acknowledge and packet.qos:
-            self.send(ack_packet(PUBACK if packet.qos == 1 else PUBREC, packet.packet_id))
+            self.send(encoder.acknowledgement(PUBACK if packet.qos == 1 else PUBREC, packet.packet_id))
         return packet
 
     def flush(self) -> list[Packet]:
         """Return every packet that comes before the answer to a PINGREQ: all the broker had to say until now."""
-        self.send(b"\xc0\x00")
+        self.send(encoder.pingreq())
         packets = []
         while (packet := self.receive()).kind != PINGRESP:
             packets.append(packet)
         return packets
 
-    def wait_closed(self, timeout: float = PATIENCE) -> list[Packet]:
+    def wait_closed(self) -> list[Packet]:
         """Wait for the broker to close the connection. Returns what came before."""
         packets = []
         try:
             while True:
-                packets.append(self.receive(timeout))
+                packets.append(self.receive())
         except Closed:
             return packets
 
     def disconnect(self) -> None:
         """Say DISCONNECT and wait for the end."""
-        self.send(b"\xe0\x00")
+        self.send(encoder.disconnect())
         self.wait_closed()
         self.socket.close()
 
@@ -268,17 +238,22 @@ class Peer:
 
 
 class BrokerThread:
-    """A broker in an event loop of its own thread."""
+    """A broker in an event loop of its own thread. view, stats: the broker's.
+
+    Its clock goes with the machine's, stands still from stop_clock() on, and goes ahead when a test says so: advance().
+    """
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self._ready = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="broker")
+        self._ahead_s = 0.0
+        self._stopped_at: float | None = None
 
     def __enter__(self) -> "BrokerThread":
         self._thread.start()
-        assert self._ready.wait(PATIENCE)
+        assert self._ready.wait(WAIT_LIMIT_S)
         if self._error is not None:
             self._thread.join()
             raise self._error
@@ -288,12 +263,21 @@ class BrokerThread:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(PATIENCE)
+        self._thread.join(WAIT_LIMIT_S)
         assert not self._thread.is_alive()
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=self._new_event_loop) as runner:
             runner.run(self._main())
+
+    def _new_event_loop(self) -> asyncio.AbstractEventLoop:
+        loop = new_event_loop()
+        self._machine_time = loop.time
+        loop.time = self._time
+        return loop
+
+    def _time(self) -> float:
+        return (self._machine_time() if self._stopped_at is None else self._stopped_at) + self._ahead_s
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -301,6 +285,8 @@ class BrokerThread:
         try:
             async with Broker(self._config) as self.broker:
                 self.port = self.broker.port
+                self.view, self.stats = self.broker.view, self.broker.stats
+                self._sent_before = Peer.sent_to[self.port]
                 self._ready.set()
                 await self._stop.wait()
         except BaseException as error:
@@ -315,14 +301,30 @@ class BrokerThread:
         async def run() -> Result:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(PATIENCE)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(WAIT_LIMIT_S)
 
-    def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait until `condition`, asked in the broker's loop, holds."""
-        deadline = time.monotonic() + PATIENCE
-        while not self.call(condition):
-            assert time.monotonic() < deadline, "the condition did not come to hold"
-            time.sleep(0.002)
+    def stop_clock(self) -> None:
+        """Let the broker's clock stand still."""
+        self._stopped_at = self.call(self._machine_time)
+
+    def set_ahead(self, seconds: float) -> None:
+        """Set the broker's clock ahead, from within its event loop."""
+        self._ahead_s += seconds
+
+    def advance(self, seconds: float) -> None:
+        """Set the broker's clock ahead, and return when what is due by then has been done."""
+        self.call(lambda: self.set_ahead(seconds))
+        # What is due runs in the turn that begins this call; the call itself ends in the next one.
+        self.call(lambda: None)
+
+    def wait_read(self) -> None:
+        """Wait until the broker has read every byte that peers sent it, and its event loop has had a turn since."""
+        self.wait_until(lambda: self.stats.bytes_in == Peer.sent_to[self.port] - self._sent_before)
+        self.call(lambda: None)
+
+    def wait_until(self, condition: Callable[[], Result]) -> Result:
+        """Wait until `condition`, asked in the broker's loop, holds, and return its result."""
+        return eventually(lambda: self.call(condition))
 
 
 # The fixture start_broker: starts one with the settings given.
@@ -358,12 +360,12 @@ class BrokerProcess:
     def kill(self) -> None:
         """SIGKILL: nothing of the process gets to run."""
         os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait(PATIENCE)
+        self.process.wait(WAIT_LIMIT_S)
 
     def stop(self) -> tuple[int, str]:
         """SIGTERM. Returns the exit code and standard error."""
         self.process.terminate()
-        _, errors = self.process.communicate(timeout=PATIENCE)
+        _, errors = self.process.communicate(timeout=WAIT_LIMIT_S)
         return self.process.returncode, errors
 
     def _close(self) -> None:

@@ -4,8 +4,8 @@ import socket
 import struct
 from types import TracebackType
 
-from broker_peer import encode, text
-from patience import PATIENCE
+from umqtt_testkit import encoder
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 NOT_AUTHORIZED = 0x87
 
@@ -16,13 +16,15 @@ class Client5:
     def __init__(
         self, port: int, client_id: bytes, username: bytes | None = None, password: bytes | None = None
     ) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
+        self._socket = socket.create_connection(("127.0.0.1", port), WAIT_LIMIT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._file = self._socket.makefile("rb")
         self.packet_id = 0
         flags = 2 | (username is not None) << 7 | (password is not None) << 6
-        body = text(b"MQTT") + struct.pack(">BBHB", 5, flags, 60, 0) + text(client_id)
-        self._send(0x10, body + b"".join(text(field) for field in (username, password) if field is not None))
+        # Without properties: a length of 0 behind the keep_alive, which no other version has.
+        head = encoder.string(b"MQTT") + bytes((5, flags)) + encoder.uint16(60) + b"\0"
+        fields = [client_id, *(field for field in (username, password) if field is not None)]
+        self._send(encoder.first_byte(encoder.CONNECT), head + b"".join(map(encoder.string, fields)))
         kind, answer = self._receive()
         assert kind == 0x20
         self.reason = answer[1]
@@ -41,12 +43,12 @@ class Client5:
         first, packets = self.packet_id + 1, b""
         for topic_name in topic_names:
             self.packet_id += 1
-            packets += encode(0x32, text(topic_name) + struct.pack(">HB", self.packet_id, 0))
+            packets += encoder.publish(topic_name, b"\0", 1, self.packet_id)
         self._socket.sendall(packets)
         taken = set()
         for packet_id, topic_name in enumerate(topic_names, first):
             kind, answer = self._receive()
-            assert kind == 0x40 and answer[:2] == struct.pack(">H", packet_id), (kind, answer)
+            assert kind == 0x40 and answer[:2] == encoder.uint16(packet_id), (kind, answer)
             if len(answer) == 2 or answer[2] < 0x80:
                 taken.add(topic_name)
             else:
@@ -56,15 +58,15 @@ class Client5:
     def subscribe(self, *topic_filters: bytes) -> bytes:
         """Subscribe at QoS 0 and return the reason codes. The SUBACK must be the next packet."""
         self.packet_id += 1
-        requests = b"".join(text(topic_filter) + b"\0" for topic_filter in topic_filters)
-        self._send(0x82, struct.pack(">HB", self.packet_id, 0) + requests)
+        requests = b"".join(encoder.string(topic_filter) + b"\0" for topic_filter in topic_filters)
+        self._send(encoder.first_byte(encoder.SUBSCRIBE), encoder.uint16(self.packet_id) + b"\0" + requests)
         kind, answer = self._receive()
         assert kind == 0x90, (kind, answer)
         return answer[3:]
 
     def received(self) -> set[bytes]:
         """Return the topic names of all messages that the broker has sent until now."""
-        self._send(0xC0, b"")
+        self._send(encoder.first_byte(encoder.PINGREQ), b"")
         topic_names = set()
         while True:
             kind, body = self._receive()
@@ -74,7 +76,7 @@ class Client5:
             topic_names.add(body[2 : 2 + struct.unpack(">H", body[:2])[0]])
 
     def _send(self, first_byte: int, body: bytes) -> None:
-        self._socket.sendall(encode(first_byte, body))
+        self._socket.sendall(encoder.encode(first_byte, body))
 
     def _receive(self) -> tuple[int, bytes]:
         kind = self._read(1)[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from patience import PATIENCE
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 class ConfiguredBroker:
@@ -51,8 +51,8 @@ class ConfiguredBroker:
     ) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(PATIENCE)
-        self._reader.join(PATIENCE)
+        self.process.wait(WAIT_LIMIT_S)
+        self._reader.join(WAIT_LIMIT_S)
         for stream in (self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
@@ -63,7 +63,7 @@ class ConfiguredBroker:
 
     def wait_for(self, text: str) -> str:
         """Return the next line of the log with this text in it."""
-        while (line := self._lines.get(timeout=PATIENCE)) is not None:
+        while (line := self._lines.get(timeout=WAIT_LIMIT_S)) is not None:
             self.log.append(line)
             if text in line:
                 return line
@@ -79,12 +79,12 @@ class ConfiguredBroker:
     def stop(self) -> int:
         """SIGTERM. Returns the exit code."""
         self.process.terminate()
-        return self.process.wait(PATIENCE)
+        return self.process.wait(WAIT_LIMIT_S)
 
     def end(self) -> list[str]:
         """Kill it and return the log."""
         self.process.kill()
-        while (line := self._lines.get(timeout=PATIENCE)) is not None:
+        while (line := self._lines.get(timeout=WAIT_LIMIT_S)) is not None:
             self.log.append(line)
         return self.log
 

@@ -71,12 +71,12 @@ class Target:
 
 def seed_corpus(folder: Path) -> None:
     """The sessions and packets of the tests, a file each."""
-    from broker_peer import connect_packet
     from broker_wire import SESSIONS
     from test_broker_malformed import BROKEN, BROKEN_CONNECT, VALID
+    from umqtt_testkit import encoder
 
     streams = [*SESSIONS, *BROKEN_CONNECT.values()]
-    streams += [connect_packet(b"c") + packet for packet in (*VALID.values(), *BROKEN.values())]
+    streams += [encoder.connect(b"c") + packet for packet in (*VALID.values(), *BROKEN.values())]
     for number, stream in enumerate(streams):
         for size in (0, 7):
             (folder / f"session-{number}-{size}").write_bytes(bytes((size,)) + stream)

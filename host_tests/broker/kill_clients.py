@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import random
-import threading
-import time
+import select
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from broker_peer import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Closed, Packet, Peer, ack_packet, publish_packet
+from broker_peer import Closed, Packet, Peer
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 GONE = (Closed, ConnectionError, TimeoutError)
 
 _WINDOW = 40
 
-# Seconds between two looks of a subscriber whether everything has come.
-_LOOK_AGAIN = 0.05
+# Payload of the message behind which nothing is missing.
+LAST = b"last"
 
 
 class Publisher:
@@ -52,7 +54,7 @@ class Publisher:
             self._has_session = True
             for packet_id, (number, is_released) in self._window.items():
                 if is_released:
-                    peer.send(ack_packet(PUBREL, packet_id))
+                    peer.send(encoder.acknowledgement(PUBREL, packet_id))
                 else:
                     self.repeated.add(number)
                     self._send(peer, packet_id, number, dup=True)
@@ -68,7 +70,7 @@ class Publisher:
 
     def _send(self, peer: Peer, packet_id: int, number: int, *, dup: bool) -> None:
         payload = f"{self.name}:{number}".encode()
-        peer.send(publish_packet(self._topic_name, payload, self.qos, packet_id, retain=self._retain, dup=dup))
+        peer.send(encoder.publish(self._topic_name, payload, self.qos, packet_id, retain=self._retain, dup=dup))
 
     def _on_packet(self, peer: Peer, packet: Packet) -> None:
         if packet.packet_id not in self._window:
@@ -77,7 +79,7 @@ class Publisher:
         number, _ = self._window[packet.packet_id]
         if packet.kind == PUBREC and self.qos == 2:
             self._window[packet.packet_id] = (number, True)
-            peer.send(ack_packet(PUBREL, packet.packet_id))
+            peer.send(encoder.acknowledgement(PUBREL, packet.packet_id))
             return
         assert packet.kind == (PUBACK if self.qos == 1 else PUBCOMP), packet
         del self._window[packet.packet_id]
@@ -89,12 +91,16 @@ class Publisher:
 
 @dataclass
 class Subscriber:
-    """A persistent session on every topic of the load, at QoS 2. received: (payload, dup) in the order delivered."""
+    """A persistent session on every topic of the load, at QoS 2.
+
+    received: (payload, dup) in the order delivered. has_last: LAST is among them.
+    """
 
     client_id: bytes
     topic_filters: tuple[bytes, ...] = (b"load/#", b"wills/#")
     received: list[tuple[bytes, bool]] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
+    has_last: bool = False
     # Identifiers of QoS 2 messages that are delivered and wait for PUBREL (4.3.3, method B).
     _unreleased: set[int] = field(default_factory=set)
     # Connections left open, so that the next one takes the session over.
@@ -115,51 +121,39 @@ class Subscriber:
         """
         with contextlib.ExitStack() as stack:
             peer = stack.enter_context(Peer(port))
-            self._connect(peer)
+            self.go_on(peer)
             while count is None or count > 0:
                 is_late = not acknowledge_last and count is not None and count <= 5
-                if self._take(peer, peer.receive(), acknowledge=not is_late) and count is not None:
+                if self.take(peer, peer.receive(), acknowledge=not is_late) and count is not None:
                     count -= 1
             if leave == "disconnect":
-                peer.send(b"\xe0\0")
+                peer.send(encoder.disconnect())
             elif leave == "stay":
                 self._open.append(peer)
                 stack.pop_all()
 
-    def drain(self, port: int, is_complete: Callable[[], bool], patience: float) -> None:
-        """Receive until `is_complete()`, or until nothing has come for `patience` seconds."""
-        with Peer(port) as peer:
-            self._connect(peer)
-            until = time.monotonic() + patience
-            while not is_complete() and time.monotonic() < until:
-                # In short waits: the last message may go to another one of its group.
-                with contextlib.suppress(TimeoutError):
-                    self._take(peer, peer.receive(_LOOK_AGAIN), acknowledge=True)
-                    until = time.monotonic() + patience
-            # What is still on its way, PUBRELs above all.
-            for packet in peer.flush():
-                self._take(peer, packet, acknowledge=True)
-
-    def _connect(self, peer: Peer) -> None:
+    def go_on(self, peer: Peer) -> None:
+        """Connect, in place of the connections left open."""
         if not peer.connect(self.client_id, clean_session=False):
             self.broken.append(f"{self.client_id.decode()}: the session was forgotten")
             self._unreleased.clear()
         while self._open:
             self._open.pop().close()
 
-    def _take(self, peer: Peer, packet: Packet, *, acknowledge: bool) -> bool:
+    def take(self, peer: Peer, packet: Packet, *, acknowledge: bool) -> bool:
         """Process a packet. Returns whether it was a message."""
         if packet.kind == PUBREL:
             self._unreleased.discard(packet.packet_id)
-            peer.send(ack_packet(PUBCOMP, packet.packet_id))
+            peer.send(encoder.acknowledgement(PUBCOMP, packet.packet_id))
             return False
         assert packet.kind == PUBLISH, packet
         if packet.qos < 2 or packet.packet_id not in self._unreleased:
             self.received.append((packet.payload, packet.dup))
+            self.has_last |= packet.payload == LAST
         if packet.qos == 2:
             self._unreleased.add(packet.packet_id)
         if acknowledge and packet.qos:
-            peer.send(ack_packet(PUBACK if packet.qos == 1 else PUBREC, packet.packet_id))
+            peer.send(encoder.acknowledgement(PUBACK if packet.qos == 1 else PUBREC, packet.packet_id))
         return True
 
 
@@ -170,36 +164,29 @@ def roam(subscriber: Subscriber, port: int, rng: random.Random) -> None:
         subscriber.run(port, rng.randint(1, 60), acknowledge_last=rng.random() < 0.5, leave=leave)
 
 
-def drain_group(members: list[Subscriber], port: int, numbers: set[bytes], patience: float) -> None:
-    """Let the members of a group receive together until they have the payloads `numbers`, as drain() does.
+def drain(members: list[Subscriber], port: int, topic_name: bytes, silence_s: float = WAIT_LIMIT_S) -> None:
+    """Let the members of a group receive together until they have everything; a group of one is a session.
 
-    Together, since each takes some of what is missing, and what one has at QoS 2 no other can take.
+    Together, since each takes some of what is missing, and what one has at QoS 2 no other can take. The last message of
+    all, to a topic name that they get, says when that is. Without it, what has not come counts as lost when nothing
+    comes for `silence_s`.
     """
-    missing = numbers - {payload for member in members for payload, _ in member.received}
-    threads = [
-        threading.Thread(target=_drain_member, args=(member, port, completion(member, missing), patience))
-        for member in members
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def _drain_member(member: Subscriber, port: int, is_complete: Callable[[], bool], patience: float) -> None:
-    with contextlib.suppress(*GONE):
-        member.drain(port, is_complete, patience)
-
-
-def completion(subscriber: Subscriber, missing: set[bytes]) -> Callable[[], bool]:
-    """Return a function that tells whether nothing is missing any more; it takes what has come out of `missing`."""
-    seen = len(subscriber.received)
-
-    def is_complete() -> bool:
-        nonlocal seen
-        for payload, _ in subscriber.received[seen:]:
-            missing.discard(payload)
-        seen = len(subscriber.received)
-        return not missing
-
-    return is_complete
+    with Peer(port) as publisher:
+        publisher.connect(b"last of all")
+        publisher.publish(topic_name, LAST, 2)
+    with contextlib.suppress(*GONE), contextlib.ExitStack() as stack:
+        peers = {stack.enter_context(Peer(port)): member for member in members}
+        for peer, member in peers.items():
+            member.go_on(peer)
+        while not any(member.has_last for member in members):
+            ready, _, _ = select.select([peer.socket for peer in peers], [], [], silence_s)
+            if not ready:
+                return
+            for peer, member in peers.items():
+                if peer.socket in ready:
+                    for packet in peer.receive_all():
+                        member.take(peer, packet, acknowledge=True)
+        # What is still on its way, PUBRELs above all.
+        for peer, member in peers.items():
+            for packet in peer.flush():
+                member.take(peer, packet, acknowledge=True)

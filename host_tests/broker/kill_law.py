@@ -19,13 +19,12 @@ from pathlib import Path
 
 import broker_mistakes
 from broker_peer import Peer
-from kill_clients import GONE, Publisher, Subscriber, completion, drain_group, roam
-from patience import PATIENCE
+from kill_clients import GONE, Publisher, Subscriber, drain, roam
+from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
-# Seconds without a message after which what is missing counts as lost. Of a good broker nothing is missing, so nobody
-# waits that long, and a busy machine has time; one with a mistake may be judged sooner.
-_SILENCE = PATIENCE
-_SILENCE_OF_MISTAKEN = 1.0
+# A broker with a mistake may stand still for good: what has not come by then counts as lost. Where that is too soon, so
+# much the worse for it.
+_SILENCE_OF_MISTAKEN_S = 1.0
 
 # Messages acknowledged between two kills.
 _LEAST, _MOST = 20, 1000
@@ -63,7 +62,7 @@ class Load:
         self.retained: list[tuple[int, int]] = []
         self._store = folder / "broker.db"
         self._mistake = mistake
-        self._silence = _SILENCE_OF_MISTAKEN if mistake else _SILENCE
+        self._silence_s = _SILENCE_OF_MISTAKEN_S if mistake else WAIT_LIMIT_S
 
     @property
     def subscribers(self) -> list[Subscriber]:
@@ -83,7 +82,7 @@ class Load:
         finally:
             if process.poll() is None:
                 os.kill(process.pid, signal.SIGKILL)
-            process.wait(PATIENCE)
+            process.wait(WAIT_LIMIT_S)
             process.stdout.close()
 
     def prepare(self) -> None:
@@ -114,11 +113,14 @@ class Load:
             threads = [threading.Thread(target=_until_gone, args=(run, *arguments)) for run, arguments in jobs]
             for thread in threads:
                 thread.start()
-            while sum(publisher.acknowledged for publisher in self.publishers) < wanted and threads[0].is_alive():
-                threads[0].join(0.001)
+            eventually(
+                lambda: (
+                    sum(publisher.acknowledged for publisher in self.publishers) >= wanted or not threads[0].is_alive()
+                )
+            )
             process.send_signal(signal.SIGKILL)
             for thread in threads:
-                thread.join(PATIENCE)
+                thread.join(WAIT_LIMIT_S)
 
     def finish(self) -> None:
         """Let the publishers finish and the subscribers take everything."""
@@ -126,17 +128,13 @@ class Load:
             self._look_at_retained(port)
             for publisher in (*self.publishers, self.state):
                 _until_gone(publisher.run, port, lambda: True)
-            published = {
-                f"{publisher.name}:{number}".encode()
-                for publisher in self.publishers
-                for number in range(1, publisher.published + 1)
-            }
-            for subscriber in self.subscribers:
-                missing = (published | set(self.wills)) - {payload for payload, _ in subscriber.received}
-                _until_gone(subscriber.drain, port, completion(subscriber, missing), self._silence)
-            drain_group(self.crew, port, published, self._silence)
+            for number, group in enumerate(([self.stays], [self.roams], self.crew)):
+                for subscriber in group:
+                    subscriber.has_last = False
+                if group:
+                    drain(group, port, b"load/last/%d" % number, self._silence_s)
             process.terminate()
-            process.wait(PATIENCE)
+            process.wait(WAIT_LIMIT_S)
 
     def _look_at_retained(self, port: int) -> None:
         with Peer(port) as peer:

@@ -6,9 +6,7 @@ import fcntl
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
@@ -42,34 +40,22 @@ def _modules() -> Path:
         pytest.skip("node's mqtt needs npm, or NODE_PATH with the package")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "umqtt-tests" / "node"
     cache.mkdir(parents=True, exist_ok=True)
-    until = time.monotonic() + _INSTALL_WITHIN_S
     with (cache / "lock").open("wb") as lock:
-        # Tests that run at the same time want it too: what they wait for one another counts.
-        while not _is_mine(lock):
-            if time.monotonic() > until:
-                pytest.skip(f"another test did not install {_PACKAGE} within {_INSTALL_WITHIN_S} s")
-            time.sleep(0.05)
+        # Tests that run at the same time want it too.
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if not (cache / "node_modules" / "mqtt" / "package.json").is_file():
-            _install(cache, until - time.monotonic())
+            _install(cache)
     return cache / "node_modules"
 
 
-def _is_mine(lock: BinaryIO) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _install(folder: Path, within_s: float) -> None:
+def _install(folder: Path) -> None:
     command = ["npm", "install", "--no-save", "--no-audit", "--no-fund", "--no-package-lock", "--silent"]
     try:
         ended = subprocess.run(
             [*command, "--prefix", str(folder), _PACKAGE],
             capture_output=True,
             text=True,
-            timeout=within_s,
+            timeout=_INSTALL_WITHIN_S,
             check=False,
         )
     except subprocess.TimeoutExpired:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from broker_peer import BrokerThread
-from patience import PATIENCE
 from umqtt_broker import BrokerConfig
 from umqtt_broker.observation.server import Server
 from umqtt_testkit.ports import reserved_port
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 JSON = {"Content-Type": "application/json"}
 
@@ -69,7 +69,7 @@ class ObservedBroker(BrokerThread):
             sent |= JSON
             content = body if isinstance(body, bytes) else json.dumps(body).encode()
         sent |= headers or {}
-        connection = HTTPConnection("127.0.0.1", self.http_port, timeout=PATIENCE)
+        connection = HTTPConnection("127.0.0.1", self.http_port, timeout=WAIT_LIMIT_S)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
             for name, value in sent.items():

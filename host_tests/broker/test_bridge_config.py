@@ -10,6 +10,8 @@ from umqtt_broker.bridge_config import BridgeConfig, TopicRule, bridge_from_line
 from umqtt_broker.bridge_topics import TopicMap
 from umqtt_broker.errors import ConfigError
 
+pytestmark = pytest.mark.tier(0)
+
 
 def read(text: str) -> BridgeConfig:
     section: list[tuple[str, str, str]] = []
@@ -128,6 +130,7 @@ def test_bridges_that_cannot_be_told_apart_are_refused() -> None:
         check_bridges([one, other])
 
 
+@pytest.mark.tier(1)
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_tls_verifies_the_name_unless_told_and_the_chain_always(tmp_path: Path) -> None:
     request = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=ca"

@@ -1,8 +1,10 @@
 """What limits clients does not limit the broker's own end of a bridge, and a bridge takes no client's place."""
 
 from bridge_parts import BridgedBroker, bridge_config
-from broker_peer import CONNACK, BrokerThread, Closed, Peer, connect_packet
+from broker_peer import BrokerThread, Closed, Peer
 from umqtt_broker import BrokerConfig
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import CONNACK
 
 
 def test_rules_for_clients_do_not_refuse_a_bridge(start_broker) -> None:
@@ -34,23 +36,23 @@ def test_a_bridge_that_connects_again_finds_room_at_the_limit(start_broker) -> N
     with BridgedBroker(bridge_config(remote.port, "a out 1"), max_connections=1) as broker, Peer(broker.port) as near:
         near.connect(b"near")
         broker.wait_connected()
-        session = broker.broker.sessions.get(b"local.bridge")
+        session = broker.view.session(b"local.bridge")
         assert session is not None and session.connection is not None
         broker.call(session.connection.abort)
         broker.wait_connected(2)
-        assert broker.call(lambda: broker.broker.stats.connections) == 2
+        assert broker.call(lambda: broker.stats.connections) == 2
 
 
 def test_no_client_gets_the_session_of_a_bridge(start_broker) -> None:
     remote: BrokerThread = start_broker()
     with BridgedBroker(bridge_config(remote.port, "a out 1")) as broker, Peer(broker.port) as near:
         broker.wait_connected()
-        session = broker.broker.sessions.get(b"local.bridge")
-        near.send(connect_packet(b"local.bridge", clean_session=False))
+        session = broker.view.session(b"local.bridge")
+        near.send(encoder.connect(b"local.bridge", clean_session=False))
         assert near.expect(CONNACK).body == bytes((0, 2))
         near.wait_closed()
-        assert broker.broker.sessions.get(b"local.bridge") is session
-        assert broker.broker.stats.takeovers == 0 and broker.status().connected
+        assert broker.view.session(b"local.bridge") is session
+        assert broker.stats.takeovers == 0 and broker.status().connected
 
 
 def test_the_limit_of_connections_is_as_large_as_before_when_bridges_have_gone() -> None:
@@ -59,10 +61,10 @@ def test_the_limit_of_connections_is_as_large_as_before_when_bridges_have_gone()
         with BridgedBroker(config, max_connections=2) as broker:
             broker.wait_connected()
             for _ in range(3):
-                session = broker.broker.sessions.get(b"local.bridge")
+                session = broker.view.session(b"local.bridge")
                 assert session is not None and session.connection is not None
                 broker.call(session.connection.abort)
-                broker.wait_until(lambda: broker.broker.sessions.get(b"local.bridge").connection is not None)
+                broker.wait_until(lambda: broker.view.session(b"local.bridge").connection is not None)
             with Peer(broker.port) as one, Peer(broker.port) as two:
                 one.connect(b"one")
                 two.connect(b"two")

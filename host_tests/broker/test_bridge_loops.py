@@ -12,7 +12,7 @@ from umqtt_testkit.ports import reserved_port
 
 def origin(broker: BrokerThread, client_id: bytes) -> bytes | None:
     """Where what a session publishes comes from, as soon as that and the session are known."""
-    session = broker.broker.sessions.get(client_id)
+    session = broker.view.session(client_id)
     return None if session is None else session.origin
 
 
@@ -39,7 +39,7 @@ def cross(broker: BridgedBroker, remote: int, qos: int) -> tuple[list[bytes], li
                 payload = peer.receive_message().payload
                 ends += payload == b"end"
                 got.append(payload)
-        broker.wait_until(lambda: broker.broker.bridges.status[0].queued == 0)
+        broker.wait_until(lambda: broker.view.bridges[0].queued == 0)
         for _ in range(3):
             here += [packet.payload for packet in near.flush()]
             there += [packet.payload for packet in far.flush()]

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 from bridge_parts import BridgedBroker, bridge_config
-from broker_peer import PUBCOMP, PUBLISH, PUBREC, PUBREL, Packet, Peer, ack_packet, publish_packet
-from patience import PATIENCE
+from broker_peer import Packet, Peer
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import PUBCOMP, PUBLISH, PUBREC, PUBREL
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 CONNECT, PINGREQ = 1, 12
 
@@ -15,19 +17,18 @@ class Remote(Peer):
     """The remote broker's end of one link. To be closed behind the bridge's: it would begin another one at once."""
 
     def __init__(self, server: socket.socket, session_present: bool) -> None:
-        server.settimeout(PATIENCE)
-        self.socket, _ = server.accept()
-        self._buffer = bytearray()
+        server.settimeout(WAIT_LIMIT_S)
+        super().__init__(connected=server.accept()[0])
         connect = self.receive()
         assert connect.kind == CONNECT and connect.body[:7] == b"\0\4MQTT\x84", "a bridge says that it is one"
         assert not connect.body[7] & 2, "clean_session"
-        self.send(bytes((0x20, 2, session_present, 0)))
+        self.send(encoder.connack(session_present))
 
-    def receive(self, timeout: float = PATIENCE) -> Packet:
+    def receive(self) -> Packet:
         """The next packet but for the one in which the bridge says who it is."""
-        packet = super().receive(timeout)
+        packet = super().receive()
         if packet.topic_name == b"$bridge/bridge/origin":
-            packet = super().receive(timeout)
+            packet = super().receive()
         return packet
 
 
@@ -43,7 +44,7 @@ def test_after_a_restart_each_message_goes_on_where_it_was_under_its_packet_iden
                 near.publish(b"a", b"%d" % number, 2)
             sent = [remote.expect(PUBLISH) for _ in range(3)]
             assert [(packet.payload, packet.dup) for packet in sent] == [(b"0", False), (b"1", False), (b"2", False)]
-            remote.send(ack_packet(PUBREC, sent[0].packet_id))
+            remote.send(encoder.acknowledgement(PUBREC, sent[0].packet_id))
             remote.expect(PUBREL, sent[0].packet_id)
         remote.close()
         with BridgedBroker(config, store=store) as broker, Remote(server, True) as remote:
@@ -51,12 +52,12 @@ def test_after_a_restart_each_message_goes_on_where_it_was_under_its_packet_iden
             for packet in sent[1:]:
                 again = remote.expect(PUBLISH, packet.packet_id)
                 assert (again.payload, again.dup) == (packet.payload, True)
-            remote.send(ack_packet(PUBCOMP, sent[0].packet_id))
+            remote.send(encoder.acknowledgement(PUBCOMP, sent[0].packet_id))
             for packet in sent[1:]:
-                remote.send(ack_packet(PUBREC, packet.packet_id))
+                remote.send(encoder.acknowledgement(PUBREC, packet.packet_id))
                 remote.expect(PUBREL, packet.packet_id)
-                remote.send(ack_packet(PUBCOMP, packet.packet_id))
-            session = broker.broker.sessions._by_client_id[config.local_client_id]
+                remote.send(encoder.acknowledgement(PUBCOMP, packet.packet_id))
+            session = broker.view.session(config.local_client_id)
             broker.wait_until(lambda: not session.in_flight and not session.queued)
 
 
@@ -71,20 +72,20 @@ def test_an_identifier_at_qos_2_that_came_before_a_restart_is_known_after_it_and
         with BridgedBroker(config, store=store):
             remote = Remote(server, False)
             subscribe = remote.receive()
-            remote.send(b"\x90\x03" + subscribe.body[:2] + b"\2")
-            remote.send(publish_packet(b"b", b"first", 2, 7))
+            remote.send(encoder.suback(subscribe.packet_id, 2))
+            remote.send(encoder.publish(b"b", b"first", 2, 7))
             remote.expect(PUBREC, 7)
         remote.close()
         with BridgedBroker(config, store=store) as broker, Remote(server, True) as remote, Peer(broker.port) as near:
             near.connect(b"near")
             near.subscribe(b"b", 2)
-            remote.send(b"\x90\x03" + remote.receive().body[:2] + b"\2")
+            remote.send(encoder.suback(remote.receive().packet_id, 2))
             if resent:
-                remote.send(publish_packet(b"b", b"first", 2, 7, dup=True))
+                remote.send(encoder.publish(b"b", b"first", 2, 7, dup=True))
                 remote.expect(PUBREC, 7)
-            remote.send(ack_packet(PUBREL, 7))
+            remote.send(encoder.acknowledgement(PUBREL, 7))
             remote.expect(PUBCOMP, 7)
-            assert not broker.broker.sessions._by_client_id[config.local_client_id].inbound
-            remote.send(publish_packet(b"b", b"second", 2, 7))
+            assert not broker.view.session(config.local_client_id).inbound
+            remote.send(encoder.publish(b"b", b"second", 2, 7))
             remote.expect(PUBREC, 7)
             assert near.receive_message().payload == b"second"

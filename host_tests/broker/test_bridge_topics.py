@@ -112,7 +112,7 @@ def test_retained_messages_cross_with_their_flag_when_the_bridge_begins(remote: 
         pass
     with BridgedBroker(bridge_config(remote, "far/# in 1")) as broker:
         broker.wait_connected()
-        broker.wait_until(lambda: broker.broker.bridges.status[0].messages_in == 1)
+        broker.wait_until(lambda: broker.view.bridges[0].messages_in == 1)
         near = connect(broker.port, b"near")
         near.subscribe(b"far/#", 1)
         message = near.receive_message()
@@ -129,6 +129,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.tier(0)
 @pytest.mark.parametrize(("words", "local_name", "remote_name"), NAMES)
 def test_prefixes_rename_as_the_manual_of_mosquitto_says(words: str, local_name: bytes, remote_name: bytes) -> None:
     pattern, prefixes = words.split(" ", 1)
@@ -138,6 +139,7 @@ def test_prefixes_rename_as_the_manual_of_mosquitto_says(words: str, local_name:
     assert TopicMap([rule], outward=False).find(remote_name) == local_name
 
 
+@pytest.mark.tier(0)
 def test_the_first_rule_with_a_prefix_names_a_message_and_one_without_changes_nothing() -> None:
     rules = [parse_topic(text) for text in ("a/# out", 'a/# out 0 "" R/', 'a/b out 0 "" S/', "c out", "d in")]
     outward = TopicMap(rules, outward=True)
@@ -151,11 +153,13 @@ def test_the_first_rule_with_a_prefix_names_a_message_and_one_without_changes_no
     ]
 
 
+@pytest.mark.tier(0)
 def test_a_name_that_becomes_too_long_is_left_out() -> None:
     topic_map = TopicMap([TopicRule(b"#", "out", 0, b"", b"R/")], outward=True)
     assert topic_map.find(b"a" * 65534) == b"" and len(topic_map.find(b"a" * 65533)) == 65535
 
 
+@pytest.mark.tier(0)
 def test_a_long_name_is_mapped_and_not_remembered() -> None:
     names = TopicMap([parse_topic("# out 0 a/ b/")], outward=True)
     for name, is_remembered in ((b"a/short", True), (b"a/" + b"n" * 60_000, False)):

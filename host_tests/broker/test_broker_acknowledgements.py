@@ -3,10 +3,10 @@
 import asyncio
 import random
 
-from broker_peer import ack_packet, connect_packet, publish_packet, subscribe_packet
 from broker_wire import Transport
 from umqtt_broker import Broker, BrokerConfig
 from umqtt_broker.connection import Connection
+from umqtt_testkit import encoder
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
 # Messages of the client to itself, half of them at QoS 1 and half at QoS 2: packet identifiers 1 to 12 both ways.
@@ -30,7 +30,7 @@ class Reference:
         state = self.in_flight.get(packet_id)
         if kind == PUBREL:
             self.inbound.discard(packet_id)
-            self.answer += ack_packet(7, packet_id)
+            self.answer += encoder.acknowledgement(7, packet_id)
             return
         fitting = {PUBACK: (AT_QOS_1,), PUBREC: (AT_QOS_2, RELEASED), PUBCOMP: (RELEASED,)}[kind]
         if state is not None and state not in fitting:
@@ -43,7 +43,7 @@ class Reference:
             if kind == PUBREC:
                 self.in_flight[packet_id] = RELEASED  # behind those released before it
         if kind == PUBREC:
-            self.answer += ack_packet(6, packet_id)
+            self.answer += encoder.acknowledgement(6, packet_id)
 
 
 def acknowledgements(rng: random.Random) -> list[tuple[int, int]]:
@@ -80,9 +80,9 @@ async def tell(broker: Broker, seed: int) -> None:
     transport = Transport()
     connection = Connection(broker, broker.config.all_listeners()[0])
     connection.connection_made(transport)
-    connection.data_received(connect_packet(b"client") + subscribe_packet(1, (b"a", 2)))
+    connection.data_received(encoder.connect(b"client") + encoder.subscribe(1, (b"a", 2)))
     for packet_id in range(1, MESSAGES + 1):
-        connection.data_received(publish_packet(b"a", b"x", 1 + packet_id % 2, packet_id))
+        connection.data_received(encoder.publish(b"a", b"x", 1 + packet_id % 2, packet_id))
     session = connection.session
     assert session is not None
     reference = Reference(states(connection))

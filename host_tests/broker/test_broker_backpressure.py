@@ -3,18 +3,21 @@
 import contextlib
 import sqlite3
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from broker_peer import PUBACK, BrokerThread, Closed, Peer, StartBroker, publish_packet
-from patience import PATIENCE
+from broker_peer import BrokerThread, Closed, Peer, StartBroker
 from umqtt_broker.store import writer
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import PUBACK
+from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 SIZE = 1000
 # Bytes that may wait for the disk; the tests publish many times as much.
 MOST = 100_000
+# How often a client that floods comes back.
+ROUNDS = 20
 
 
 class Disk:
@@ -26,11 +29,10 @@ class Disk:
         self.may_write.set()
         self._write = writer.write
         monkeypatch.setattr(writer, "write", self._write_or_fail)
-        monkeypatch.setattr("umqtt_broker.store.sqlite._RETRY_DELAY", 0.02)
         monkeypatch.setattr("umqtt_broker.store.sqlite._MOST_UNWRITTEN", MOST)
 
     def _write_or_fail(self, database: sqlite3.Connection, batch: object) -> object:
-        assert self.may_write.wait(PATIENCE)
+        assert self.may_write.wait(WAIT_LIMIT_S)
         if self.fails.is_set():
             raise sqlite3.OperationalError("database or disk is full")
         return self._write(database, batch)  # type: ignore
@@ -55,23 +57,27 @@ def broker(start_broker: StartBroker, tmp_path: Path, disk: Disk) -> BrokerThrea
     return made
 
 
-def unwritten(broker: BrokerThread) -> int:
-    store = broker.broker.store
-    return broker.call(lambda: store._unwritten + store._writing)  # type: ignore
+def flood(broker: BrokerThread, qos: int) -> None:
+    """Publish as much as the broker reads of one connection: until it reads no more, or closes it."""
+    packets = b"".join(encoder.publish(b"kept/a", bytes(SIZE), qos, number) for number in range(1, 21))
 
+    def is_paused() -> bool:
+        held_back = [connection.held_back for connection in broker.view.connections]
+        return any(one is not None and one.paused for one in held_back)
 
-def flood(port: int, seconds: float, qos: int, until: Callable[[], bool] = lambda: True) -> None:
-    """Publish as much as the broker reads for so long and until `until()`, connecting again and again."""
-    packets = b"".join(publish_packet(b"kept/a", bytes(SIZE), qos, number) for number in range(1, 21))
-    at_least, at_most = time.monotonic() + seconds, time.monotonic() + PATIENCE
-    while time.monotonic() < at_least or not until():
-        assert time.monotonic() < at_most
-        with contextlib.suppress(Closed, ConnectionError, TimeoutError), Peer(port) as publisher:
-            publisher.connect(b"flood")
-            publisher.socket.settimeout(0.2)
-            ends = time.monotonic() + seconds
-            while time.monotonic() < ends:
-                publisher.send(packets)
+    sent = 0
+
+    def is_enough() -> bool:
+        nonlocal sent
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                sent += publisher.socket.send(packets[sent % len(packets) :])
+        return broker.call(is_paused)
+
+    with contextlib.suppress(Closed, ConnectionError), Peer(broker.port) as publisher:
+        publisher.connect(b"flood")
+        publisher.socket.setblocking(False)
+        eventually(is_enough)
 
 
 @pytest.mark.parametrize("qos", [0, 1])
@@ -83,14 +89,16 @@ def test_while_the_disk_fails_what_waits_for_it_stays_small_however_often_client
         reader.connect(b"reader")
         reader.subscribe(b"free", 1)
         other.connect(b"other")
-        flood(broker.port, 1.5, qos, lambda: broker.call(lambda: broker.broker.stats.publishers_held) > 0)
+        for _ in range(ROUNDS):
+            flood(broker, qos)
+        assert broker.call(lambda: broker.stats.publishers_held) > 0
         # One read above the limit for each client at most.
-        assert unwritten(broker) < MOST + 2 * 300_000
+        assert broker.call(lambda: broker.view.store_backlog) < MOST + 2 * 300_000
         # Who needs no disk is served.
         other.publish(b"free", b"1", 1)
         assert reader.receive_message().payload == b"1"
     disk.fails.clear()
-    broker.wait_until(lambda: not broker.broker.store._failing)  # type: ignore
+    broker.wait_until(lambda: broker.set_ahead(1) or not broker.view.store_failure)
     with Peer(broker.port) as publisher:
         publisher.connect(b"publisher")
         publisher.publish(b"kept/a", b"mended", 1)
@@ -102,17 +110,21 @@ def test_what_a_client_leaves_behind_while_the_disk_fails_is_counted_and_does_no
     broker: BrokerThread, disk: Disk
 ) -> None:
     disk.fails.set()
-    flood(broker.port, 0.2, 1, lambda: broker.call(lambda: broker.broker.store.is_blocked))
+    eventually(lambda: flood(broker, 1) or broker.call(lambda: broker.broker.store.is_blocked))
     # What it still has under way is not counted here.
-    broker.call(lambda: [connection.abort() for connection in list(broker.broker._connections)])
-    broker.wait_until(lambda: broker.broker.stats.connections == 0)
-    before, dropped = unwritten(broker), broker.call(lambda: broker.broker.stats.dropped_disk)
+    broker.call(lambda: [connection.abort() for connection in list(broker.view.connections)])
+    broker.wait_until(lambda: broker.stats.connections == 0)
+    before, dropped = broker.call(lambda: (broker.view.store_backlog, broker.stats.dropped_disk))
     for number in range(5):
         with Peer(broker.port) as client:
             client.connect(b"client-%d" % number)
-            client.send(publish_packet(b"kept/a", bytes(SIZE), 0) + publish_packet(b"kept/a", b"", 1, 1) + b"\xe0\0")
-    broker.wait_until(lambda: broker.broker.stats.dropped_disk == dropped + 5)
-    assert unwritten(broker) == before
+            client.send(
+                encoder.publish(b"kept/a", bytes(SIZE), 0)
+                + encoder.publish(b"kept/a", b"", 1, 1)
+                + encoder.disconnect()
+            )
+    broker.wait_until(lambda: broker.stats.dropped_disk == dropped + 5)
+    assert broker.call(lambda: broker.view.store_backlog) == before
 
 
 @pytest.mark.parametrize("qos", [0, 1])
@@ -124,22 +136,21 @@ def test_publishers_faster_than_the_disk_wait_for_it_and_lose_nothing(
         disk.may_write.clear()
         sender = threading.Thread(
             target=publisher.send,
-            args=(b"".join(publish_packet(b"kept/a", bytes(SIZE), qos, number) for number in range(1, 8001)),),
+            args=(b"".join(encoder.publish(b"kept/a", bytes(SIZE), qos, number) for number in range(1, 8001)),),
         )
         sender.start()
         # Eight megabytes do not fit into the sockets' buffers: the broker has stopped reading when it goes on.
-        broker.wait_until(lambda: broker.broker.stats.publishers_held > 0)
-        before = unwritten(broker)
-        assert before < MOST + 600_000
+        broker.wait_until(lambda: broker.stats.publishers_held > 0)
+        assert broker.call(lambda: broker.view.store_backlog) < MOST + 600_000
         disk.may_write.set()
         if qos:
             for number in range(1, 8001):
                 publisher.expect(PUBACK, number)
-        sender.join(PATIENCE)
+        sender.join(WAIT_LIMIT_S)
         assert not sender.is_alive()
         # At QoS 0 nothing says when the last has been taken.
-        broker.wait_until(lambda: broker.broker.stats.queued == 8000)
-    assert broker.call(lambda: broker.broker.stats.dropped) == 0
+        broker.wait_until(lambda: broker.stats.queued == 8000)
+    assert broker.call(lambda: broker.stats.dropped) == 0
 
 
 def test_without_a_subscriber_that_needs_the_disk_nobody_waits(broker: BrokerThread, disk: Disk) -> None:
@@ -147,7 +158,7 @@ def test_without_a_subscriber_that_needs_the_disk_nobody_waits(broker: BrokerThr
     with Peer(broker.port) as publisher:
         publisher.connect(b"publisher")
         for number in range(1, 2001):
-            publisher.send(publish_packet(b"free", bytes(SIZE), 1, number))
+            publisher.send(encoder.publish(b"free", bytes(SIZE), 1, number))
         for number in range(1, 2001):
             publisher.expect(PUBACK, number)
-    assert broker.call(lambda: broker.broker.stats.publishers_held) == 0
+    assert broker.call(lambda: broker.stats.publishers_held) == 0

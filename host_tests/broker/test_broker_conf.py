@@ -1,8 +1,8 @@
 """Configuration files: every key with right and wrong values, and mosquitto's opinion of the same files."""
 
+import os
 import socket
 import subprocess
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,8 +20,13 @@ from umqtt_broker.config import BrokerConfig, Listener
 from umqtt_broker.errors import ConfigError
 from umqtt_broker.permission import Permission
 from umqtt_testkit.mosquitto import require_mosquitto
+from umqtt_testkit.waiting import eventually
+
+pytestmark = pytest.mark.tier(0)
 
 Write = Callable[..., Path]
+
+FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 
 
 @pytest.fixture
@@ -276,7 +281,7 @@ LINES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=300 if FULL else 30)
 @given(LINES)
 @example([("acl_file", "\0"), ("keyfile", "\0")])
 def test_whatever_a_file_holds_it_is_a_configuration_or_has_numbered_errors(tmp_path_factory: Any, lines: Any) -> None:
@@ -295,15 +300,18 @@ def test_whatever_a_file_holds_it_is_a_configuration_or_has_numbered_errors(tmp_
 def mosquitto_accepts(path: Path, address: Path) -> bool:
     """Start mosquitto on a file and say whether it came to listen."""
     command = [require_mosquitto(), "-c", str(path)]
+
+    def listens() -> bool:
+        with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+            probe.connect(str(address))
+            return True
+        return False
+
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         # It may be told to log nothing: only a connection shows that it listens.
-        while process.poll() is None:
-            with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
-                probe.connect(str(address))
-                return True
-            time.sleep(0.002)
-        return False
+        eventually(lambda: process.poll() is not None or listens())
+        return process.returncode is None
     finally:
         process.kill()
         process.wait()
@@ -373,6 +381,7 @@ def accepted_by(path: Path) -> bool:
     return True
 
 
+@pytest.mark.tier(1)
 def test_mosquitto_accepts_and_refuses_the_same_files(write: Write, tmp_path: Path) -> None:
     address = tmp_path / "socket"
     differ = []

@@ -6,6 +6,10 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.tier(0)
+
 _HERE = Path(__file__).resolve().parent
 _TABLE = (_HERE.parents[1] / "docs" / "broker-conformance.md").read_text()
 _ROW = re.compile(r"^\| (MQTT-[\d.]+-\d+) \| (.+) \| (.+) \|$", re.MULTILINE)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 
-from broker_peer import ack_packet, connect_packet, publish_packet, subscribe_packet
+import pytest
 from broker_wire import Transport
 from umqtt_broker import Broker, BrokerConfig
 from umqtt_broker.connection import Connection
 from umqtt_broker.deadlines import RESOLUTION, Deadline, Deadlines
+from umqtt_testkit import encoder
 from umqtt_testkit.virtual_time import run
 
 
@@ -29,6 +30,7 @@ class Waiting:
             other.deadline.cancel(other)
 
 
+@pytest.mark.tier(0)
 def test_a_deadline_rings_once_never_early_and_at_most_its_resolution_late() -> None:
     async def sweep() -> None:
         loop = asyncio.get_running_loop()
@@ -54,6 +56,7 @@ def test_a_deadline_rings_once_never_early_and_at_most_its_resolution_late() -> 
     run(sweep())
 
 
+@pytest.mark.tier(0)
 def test_a_cancelled_deadline_never_rings_not_even_by_one_that_rings_with_it() -> None:
     async def cancel() -> None:
         loop = asyncio.get_running_loop()
@@ -82,7 +85,7 @@ def test_those_who_go_leave_no_timer_behind() -> None:
                 connection = Connection(broker, listener)
                 connection.connection_made(Transport())
                 assert len(broker.deadlines) == 1
-                connection.data_received(connect_packet(b"client", keep_alive=number * 7))
+                connection.data_received(encoder.connect(b"client", keep_alive=number * 7))
                 connection.connection_lost(None)
                 assert len(broker.deadlines) == 0
 
@@ -103,13 +106,13 @@ def test_subscribers_get_a_message_before_its_publisher_is_acknowledged() -> Non
             for name in (b"publisher", b"subscriber"):
                 connection = Connection(broker, broker.config.all_listeners()[0])
                 connection.connection_made(Noting())
-                connection.data_received(connect_packet(name))
+                connection.data_received(encoder.connect(name))
                 ends.append(connection)
-            ends[1].data_received(subscribe_packet(1, (b"a", 1)))
+            ends[1].data_received(encoder.subscribe(1, (b"a", 1)))
             written.clear()
-            ends[0].data_received(publish_packet(b"a", b"message", 1, 9))
+            ends[0].data_received(encoder.publish(b"a", b"message", 1, 9))
             for connection in ends:
                 connection.connection_lost(None)
 
     asyncio.run(publish())
-    assert written == [publish_packet(b"a", b"message", 1, 1), ack_packet(4, 9)]
+    assert written == [encoder.publish(b"a", b"message", 1, 1), encoder.acknowledgement(4, 9)]

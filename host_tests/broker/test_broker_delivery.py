@@ -4,28 +4,14 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from broker_peer import (
-    CONNACK,
-    PUBACK,
-    PUBCOMP,
-    PUBLISH,
-    PUBREC,
-    PUBREL,
-    UNSUBACK,
-    BrokerThread,
-    Peer,
-    ack_packet,
-    connect_packet,
-    encode,
-    publish_packet,
-    subscribe_packet,
-    text,
-)
+from broker_peer import BrokerThread, Peer
 from broker_wire import Transport
 from umqtt_broker import Broker, BrokerConfig, Permission
 from umqtt_broker.connection import Connection
 from umqtt_broker.deadlines import RESOLUTION
 from umqtt_broker.permission import Rights
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, UNSUBACK
 from umqtt_testkit.virtual_time import run
 
 MakePeer = Callable[..., Peer]
@@ -41,7 +27,7 @@ def test_a_message_comes_once_at_the_lower_qos(peer: MakePeer, published: int, s
     assert (message.topic_name, message.payload) == (b"a/b", b"payload")
     assert (message.qos, message.retain, message.dup) == (min(published, subscribed), False, False)
     if message.qos == 2:
-        subscriber.send(ack_packet(PUBCOMP, subscriber.expect(PUBREL, message.packet_id).packet_id))
+        subscriber.send(encoder.acknowledgement(PUBCOMP, subscriber.expect(PUBREL, message.packet_id).packet_id))
     assert subscriber.flush() == []
 
 
@@ -60,12 +46,12 @@ def test_a_second_subscribe_replaces_the_first_and_unsubscribe_ends_it(broker: B
     subscriber.subscribe(b"a", 0)
     publisher.publish(b"a", b"1", 1)
     assert [packet.qos for packet in subscriber.flush()] == [0]
-    subscriber.send(encode(0xA2, b"\0\x07" + text(b"a") + text(b"never/subscribed")))
+    subscriber.send(encoder.unsubscribe(7, b"a", b"never/subscribed"))
     subscriber.expect(UNSUBACK, 7)
     publisher.publish(b"a", b"2", 1)
     assert subscriber.flush() == []
-    assert broker.call(lambda: broker.broker.stats.subscriptions) == 0
-    assert broker.call(lambda: broker.broker.router.subscriptions.node_count()) == 0
+    assert broker.call(lambda: broker.stats.subscriptions) == 0
+    assert broker.call(lambda: broker.view.subscription_nodes) == 0
 
 
 @pytest.mark.parametrize("topic_filter", [b"a/b", b"a/+", b"#"])
@@ -76,7 +62,7 @@ def test_a_subscription_counts_from_its_suback_to_its_unsuback_on_a_topic_alread
     publisher.publish(b"a/b", b"before", 1)
     subscriber.subscribe(topic_filter, 0)
     publisher.publish(b"a/b", b"during", 1)
-    subscriber.send(encode(0xA2, b"\0\x07" + text(topic_filter)))
+    subscriber.send(encoder.unsubscribe(7, topic_filter))
     assert subscriber.receive_message().payload == b"during"
     subscriber.expect(UNSUBACK, 7)
     publisher.publish(b"a/b", b"after", 1)
@@ -95,7 +81,7 @@ def test_wildcards_do_not_reach_dollar_topics(peer: MakePeer) -> None:
 
 def test_one_subscribe_answers_each_filter_in_order(peer: MakePeer) -> None:
     subscriber = peer(b"subscriber")
-    subscriber.send(subscribe_packet(9, (b"a", 2), (b"b", 0), (b"c/#", 1)))
+    subscriber.send(encoder.subscribe(9, (b"a", 2), (b"b", 0), (b"c/#", 1)))
     assert subscriber.receive().body == b"\0\x09\x02\x00\x01"
 
 
@@ -146,20 +132,20 @@ def test_a_silent_client_is_closed_after_one_and_a_half_keep_alives_and_one_that
             heard, closed = Transport(), Transport()
             pinging.connection_made(heard)
             silent.connection_made(closed)
-            pinging.data_received(connect_packet(b"pinging", keep_alive=10) + subscribe_packet(1, (b"will", 0)))
-            silent.data_received(connect_packet(b"silent", keep_alive=10, will=(b"will", b"silent", 0, False)))
+            pinging.data_received(encoder.connect(b"pinging", keep_alive=10) + encoder.subscribe(1, (b"will", 0)))
+            silent.data_received(encoder.connect(b"silent", keep_alive=10, will=(b"will", b"silent", 0, False)))
             began = loop.time()
             heard.written.clear()
             while not closed.closed:
                 await asyncio.sleep(0.5)
-                pinging.data_received(b"\xc0\0")
+                pinging.data_received(encoder.pingreq())
             assert 15 <= loop.time() - began <= 15 + RESOLUTION + 0.5
-            assert heard.written.replace(b"\xd0\0", b"") == publish_packet(b"will", b"silent")
+            assert heard.written.replace(b"\xd0\0", b"") == encoder.publish(b"will", b"silent")
             assert broker.stats.keep_alive_timeouts == 1
             # As rarely as may be.
             for _ in range(10):
                 await asyncio.sleep(14.9)
-                pinging.data_received(b"\xc0\0")
+                pinging.data_received(encoder.pingreq())
             assert not heard.closed
             await asyncio.sleep(15 + RESOLUTION)
             assert heard.closed and broker.stats.keep_alive_timeouts == 2
@@ -174,14 +160,14 @@ def test_a_client_without_an_identifier_gets_one_only_with_a_clean_session(broke
         assert first.connect(b"") is False
         assert second.connect(b"") is False
         assert first.flush() == []  # not taken over by the second
-        refused.send(connect_packet(b"", clean_session=False))
+        refused.send(encoder.connect(b"", clean_session=False))
         assert refused.expect(CONNACK).body == b"\0\x02"
         assert refused.wait_closed() == []
 
 
 def test_an_unknown_protocol_level_is_refused_with_return_code_1(broker: BrokerThread) -> None:
     with Peer(broker.port) as peer:
-        peer.send(connect_packet(b"five", level=4).replace(b"MQTT\x04", b"MQTT\x05"))
+        peer.send(encoder.connect(b"five", level=4).replace(b"MQTT\x04", b"MQTT\x05"))
         assert peer.expect(CONNACK).body == b"\0\x01"
         assert peer.wait_closed() == []
 
@@ -189,7 +175,7 @@ def test_an_unknown_protocol_level_is_refused_with_return_code_1(broker: BrokerT
 def test_mqtt_31_is_spoken_and_its_connack_has_no_session_present(broker: BrokerThread) -> None:
     for _ in range(2):
         with Peer(broker.port) as peer:
-            peer.send(connect_packet(b"old", clean_session=False, level=3))
+            peer.send(encoder.connect(b"old", clean_session=False, level=3))
             assert peer.expect(CONNACK).body == b"\0\0"
 
 
@@ -213,10 +199,10 @@ def test_a_denied_subscription_answers_0x80_and_a_denied_message_reaches_nobody(
         peer.connect(b"peer")
         assert peer.subscribe(b"denied", 1) == 0x80
         assert peer.subscribe(b"#", 1) == 1
-        peer.send(publish_packet(b"secret", b"1", 1, 5) + publish_packet(b"secret", b"2", 2, 6))
+        peer.send(encoder.publish(b"secret", b"1", 1, 5) + encoder.publish(b"secret", b"2", 2, 6))
         assert {(packet.kind, packet.packet_id) for packet in peer.flush()} == {(PUBACK, 5), (PUBREC, 6)}
-        assert broker.call(lambda: broker.broker.stats.denied) == 2
-        stranger.send(connect_packet(b"stranger"))
+        assert broker.call(lambda: broker.stats.denied) == 2
+        stranger.send(encoder.connect(b"stranger"))
         assert stranger.expect(CONNACK).body == b"\0\x05"
         assert stranger.wait_closed() == []
 
@@ -225,17 +211,17 @@ def test_an_incoming_qos_2_message_is_routed_once_however_often_it_is_sent(peer:
     watcher, publisher = peer(b"watcher"), peer(b"publisher", clean_session=False)
     watcher.subscribe(b"a", 0)
     for dup in (False, True, True):
-        publisher.send(publish_packet(b"a", b"once", 2, 7, dup=dup))
+        publisher.send(encoder.publish(b"a", b"once", 2, 7, dup=dup))
         publisher.expect(PUBREC, 7)
     publisher.close()
     publisher = peer(b"publisher", clean_session=False)
     assert publisher.session_present
-    publisher.send(publish_packet(b"a", b"once", 2, 7, dup=True))
+    publisher.send(encoder.publish(b"a", b"once", 2, 7, dup=True))
     publisher.expect(PUBREC, 7)
     for _ in range(2):  # the second as if the first PUBCOMP were lost
-        publisher.send(ack_packet(PUBREL, 7))
+        publisher.send(encoder.acknowledgement(PUBREL, 7))
         publisher.expect(PUBCOMP, 7)
-    publisher.send(publish_packet(b"a", b"twice", 2, 7))
+    publisher.send(encoder.publish(b"a", b"twice", 2, 7))
     publisher.expect(PUBREC, 7)
     assert [packet.payload for packet in watcher.flush()] == [b"once", b"twice"]
 
@@ -244,7 +230,7 @@ def test_acknowledgements_leave_in_the_order_of_their_messages(peer: MakePeer) -
     keeper, publisher = peer(b"keeper", clean_session=False), peer(b"publisher")
     keeper.subscribe(b"kept", 1)
     batch = b"".join(
-        publish_packet(b"kept" if number % 3 else b"free", b"%d" % number, 1, number) for number in range(1, 200)
+        encoder.publish(b"kept" if number % 3 else b"free", b"%d" % number, 1, number) for number in range(1, 200)
     )
     publisher.send(batch)
     assert [publisher.expect(PUBACK).packet_id for _ in range(1, 200)] == list(range(1, 200))

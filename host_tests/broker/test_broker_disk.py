@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from broker_peer import PUBACK, BrokerProcess, BrokerThread, Closed, Peer, publish_packet
+from broker_peer import BrokerProcess, BrokerThread, Closed, Peer
 from umqtt_broker import BrokerConfig
 from umqtt_broker.store import writer
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import PUBACK
 
 # What SQLite says when the disk is full, was mounted read-only, or fails.
 FAULTS = ("database or disk is full", "attempt to write a readonly database", "disk I/O error")
@@ -102,7 +104,7 @@ def publish_until_refused(port: int) -> list[int]:
         publisher.connect(b"publisher")
         try:
             for number in range(1, ENOUGH):
-                publisher.send(publish_packet(b"kept", b"%01000d" % number, 1, number))
+                publisher.send(encoder.publish(b"kept", b"%01000d" % number, 1, number))
                 publisher.expect(PUBACK, number)
                 acknowledged.append(number)
         except (Closed, ConnectionError):
@@ -125,7 +127,6 @@ def publish_when_mended(port: int) -> int:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_counted_and_outlived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    monkeypatch.setattr("umqtt_broker.store.sqlite._RETRY_DELAY", 0.02)
     broken = threading.Event()
     write = writer.write
 
@@ -146,15 +147,15 @@ def test_each_fault_is_counted_and_outlived(tmp_path: Path, monkeypatch: pytest.
             two.connect(b"two")
             broken.set()
             for qos, publisher in ((1, one), (2, two)):
-                publisher.send(publish_packet(b"kept", b"%d" % qos, qos, 1))
+                publisher.send(encoder.publish(b"kept", b"%d" % qos, qos, 1))
                 with pytest.raises(Closed):
                     publisher.receive()
         # A session that cannot be made safe is not promised to anyone.
         with Peer(broker.port) as newcomer, pytest.raises(Closed):
             newcomer.connect(b"newcomer", clean_session=False)
-        assert broker.call(lambda: broker.broker.stats.commit_failures) >= 3
+        assert broker.call(lambda: broker.stats.commit_failures) >= 3
         broken.clear()
-        broker.wait_until(lambda: broker.broker.store.committed == broker.broker.store.batch - 1)
+        broker.wait_until(lambda: broker.set_ahead(1) or not broker.view.store_failure)
         with Peer(broker.port) as publisher, Peer(broker.port) as keeper:
             publisher.connect(b"publisher")
             publisher.publish(b"kept", b"3", 2)

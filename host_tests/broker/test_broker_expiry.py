@@ -5,8 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from broker_peer import PUBCOMP, PUBLISH, PUBREC, PUBREL, BrokerThread, Peer, ack_packet
+from broker_peer import BrokerThread, Peer
 from umqtt_broker import BrokerConfig
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import PUBCOMP, PUBLISH, PUBREC, PUBREL
 
 # Seconds since 1970 when each test begins.
 START = 1_800_000_000
@@ -18,7 +20,7 @@ class Aging:
     def __init__(self, broker: BrokerThread, now: int) -> None:
         self.thread = broker
         self.port = broker.port
-        self.stats = broker.broker.stats
+        self.stats = broker.stats
         self.now = now
         broker.broker.around.expiry.clock = lambda: self.now
         self.go_on(0)
@@ -135,7 +137,7 @@ def test_what_a_client_may_have_seen_never_expires(store: str, qos: int) -> None
         publisher.publish(b"a", b"received", qos)
         received = client.expect(PUBLISH)
         if qos == 2:
-            client.send(ack_packet(PUBREC, received.packet_id))
+            client.send(encoder.acknowledgement(PUBREC, received.packet_id))
             client.expect(PUBREL, received.packet_id)
         client.reset()
         broker.thread.wait_until(lambda: broker.stats.connections == 1)
@@ -144,7 +146,7 @@ def test_what_a_client_may_have_seen_never_expires(store: str, qos: int) -> None
             assert client.connect(b"client", clean_session=False)
             if qos == 2:
                 client.expect(PUBREL, received.packet_id)
-                client.send(ack_packet(PUBCOMP, received.packet_id))
+                client.send(encoder.acknowledgement(PUBCOMP, received.packet_id))
             again = client.expect(PUBLISH)
             assert (again.payload, again.packet_id, again.dup) == (b"sent", sent.packet_id, True)
             if qos == 1:

@@ -12,6 +12,8 @@ from umqtt_broker.filters import is_covered as is_covered_within
 from umqtt_broker.topics import is_topic_filter
 from umqtt_broker.trie import SubscriptionTrie
 
+pytestmark = pytest.mark.tier(0)
+
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 
 
@@ -114,6 +116,7 @@ def test_a_question_that_would_take_for_ever_is_given_up() -> None:
         is_covered((b"+",) * 40, others)
 
 
+@pytest.mark.tier(1)
 def test_matching_is_libmosquittos() -> None:
     path = ctypes.util.find_library("mosquitto")
     if path is None:

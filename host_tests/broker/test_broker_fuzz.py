@@ -8,15 +8,15 @@ import os
 import hypothesis.strategies as st
 import pytest
 from broker_oracle import CLOSED, EITHER, OPEN, verdict
-from broker_peer import ack_packet, connect_packet, encode, publish_packet, subscribe_packet, text
 from broker_wire import SESSIONS, Wire
 from hypothesis import Phase, given, settings
 from test_broker_malformed import BROKEN, BROKEN_CONNECT, VALID
+from umqtt_testkit import encoder
 
 _FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 # A failure in a full run is made as short as it gets; that takes minutes.
 _PHASES = set(Phase) - (set() if _FULL else {Phase.shrink, Phase.explain})
-_FUZZ = settings(max_examples=50_000 if _FULL else 600, derandomize=not _FULL, phases=_PHASES)
+_FUZZ = settings(max_examples=50_000 if _FULL else 200, derandomize=not _FULL, phases=_PHASES)
 
 _ids = st.sampled_from((0, 1, 2, 3, 255, 256, 65535))
 _names = st.sampled_from(
@@ -38,7 +38,7 @@ _names = st.sampled_from(
 )
 _qos = st.integers(0, 3)
 _publishes = st.builds(
-    lambda name, payload, qos, packet_id, flags: publish_packet(
+    lambda name, payload, qos, packet_id, flags: encoder.publish(
         name, payload, qos, packet_id, retain=bool(flags & 1), dup=bool(flags & 2)
     ),
     _names,
@@ -48,23 +48,28 @@ _publishes = st.builds(
     st.integers(0, 3),
 )
 _subscribes = st.builds(
-    lambda packet_id, requests: subscribe_packet(packet_id, *requests),
+    lambda packet_id, requests: encoder.subscribe(packet_id, *requests),
     _ids,
     st.lists(st.tuples(_names, _qos), max_size=4),
 )
 _unsubscribes = st.builds(
-    lambda packet_id, names: encode(0xA2, packet_id.to_bytes(2, "big") + b"".join(map(text, names))),
+    lambda packet_id, names: encoder.unsubscribe(packet_id, *names),
     _ids, st.lists(_names, max_size=3),
 )  # fmt: skip
-_acknowledgements = st.builds(ack_packet, st.sampled_from((4, 5, 6, 7)), _ids)
-_anything = st.builds(encode, st.integers(0, 255), st.binary(max_size=12))
+_acknowledgements = st.builds(encoder.acknowledgement, st.sampled_from((4, 5, 6, 7)), _ids)
+_anything = st.builds(encoder.encode, st.integers(0, 255), st.binary(max_size=12))
 _connects = st.builds(
-    lambda client_id, clean, level, will: connect_packet(client_id, clean_session=clean, level=level, will=will),
+    lambda client_id, clean, level, will: encoder.connect(client_id, clean_session=clean, level=level, will=will),
     st.sampled_from((b"a", b"b", b"", b"\xff")), st.booleans(), st.sampled_from((3, 4, 0x83, 0x84)),
     st.none() | st.tuples(_names, st.binary(max_size=9), _qos, st.booleans()),
 )  # fmt: skip
 _packets = st.one_of(
-    _publishes, _subscribes, _unsubscribes, _acknowledgements, st.sampled_from((b"\xc0\0", b"\xe0\0")), _anything
+    _publishes,
+    _subscribes,
+    _unsubscribes,
+    _acknowledgements,
+    st.sampled_from((encoder.pingreq(), encoder.disconnect())),
+    _anything,
 )
 _built = st.builds(lambda connect, rest: connect + b"".join(rest), _connects, st.lists(_packets, max_size=8))
 
@@ -96,7 +101,7 @@ def pieces_of(stream: bytes, sizes: list[int]) -> list[bytes]:
 
 @_FUZZ
 @given(st.lists(st.one_of(_built, _damaged(), st.binary(max_size=40)), min_size=1, max_size=4), st.data())
-@pytest.mark.timeout(3600 if _FULL else 120)
+@pytest.mark.timeout(3600 if _FULL else 180)
 def test_whatever_a_client_sends_the_broker_answers_validly_or_closes(
     streams: list[bytes], data: st.DataObject
 ) -> None:
@@ -115,12 +120,12 @@ def test_whatever_a_client_sends_the_broker_answers_validly_or_closes(
 
 @pytest.mark.parametrize("name", [*BROKEN, *BROKEN_CONNECT])
 def test_the_oracle_knows_what_is_broken(name: str) -> None:
-    stream = connect_packet(b"c") + BROKEN[name] if name in BROKEN else BROKEN_CONNECT[name]
+    stream = encoder.connect(b"c") + BROKEN[name] if name in BROKEN else BROKEN_CONNECT[name]
     assert verdict(stream) in (CLOSED, EITHER)
 
 
 def test_the_oracle_knows_what_is_not() -> None:
     for packet in VALID.values():
-        assert verdict(connect_packet(b"c") + packet) in (OPEN, EITHER)
+        assert verdict(encoder.connect(b"c") + packet) in (OPEN, EITHER)
     assert verdict(SESSIONS[1].replace(b"\x40\x02\0\x01", b"")) == OPEN
     assert verdict(SESSIONS[3]) == verdict(SESSIONS[4]) == OPEN

@@ -1,24 +1,14 @@
 """The retained messages that a new subscription of a persistent session is owed outlive the broker's process."""
 
 import sqlite3
-import time
 from contextlib import closing
 from pathlib import Path
 
-from broker_peer import (
-    PUBACK,
-    PUBLISH,
-    SUBACK,
-    UNSUBACK,
-    BrokerProcess,
-    Peer,
-    ack_packet,
-    encode,
-    publish_packet,
-    text,
-)
-from patience import PATIENCE
+from broker_peer import BrokerProcess, Peer
 from umqtt_broker.store.recovery import recover
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import PUBACK, PUBLISH, SUBACK, UNSUBACK
+from umqtt_testkit.waiting import eventually
 
 # More than one slice and one window: the client takes the first of them only.
 COUNT = 3000
@@ -31,7 +21,7 @@ def retain(port: int, count: int = COUNT) -> set[bytes]:
     with Peer(port) as publisher:
         publisher.connect(b"publisher")
         publisher.send(
-            b"".join(publish_packet(name, b"1", 1, number, retain=True) for number, name in enumerate(names, 1))
+            b"".join(encoder.publish(name, b"1", 1, number, retain=True) for number, name in enumerate(names, 1))
         )
         for number in range(1, count + 1):
             publisher.expect(PUBACK, number)
@@ -44,7 +34,7 @@ def subscribe_and_take_some(port: int, *topic_filters: bytes) -> None:
         taken = 0
         for topic_filter in topic_filters:
             packet_id = client.next_id()
-            client.send(encode(0x82, packet_id.to_bytes(2, "big") + text(topic_filter) + b"\1"))
+            client.send(encoder.subscribe(packet_id, (topic_filter, 1)))
             while client.receive().kind != SUBACK:
                 taken += 1
         while taken < TAKEN:
@@ -57,18 +47,20 @@ def take_all(port: int, store: Path) -> set[bytes]:
     names: set[bytes] = set()
     with Peer(port) as client:
         assert client.connect(b"client", clean_session=False)
-        until = time.monotonic() + PATIENCE
         quiet = 0
-        while quiet < 2:
-            assert time.monotonic() < until, owed(store)
-            if packets := client.flush():
-                until = time.monotonic() + PATIENCE
+
+        def is_quiet() -> bool:
+            nonlocal quiet
+            packets = client.flush()
             for packet in packets:
                 assert packet.kind == PUBLISH and packet.retain
                 names.add(packet.topic_name)
-                client.send(ack_packet(PUBACK, packet.packet_id))
+                client.send(encoder.acknowledgement(PUBACK, packet.packet_id))
             # What is owed no more may still be on its way.
             quiet = 0 if packets or owed(store) != [[]] else quiet + 1
+            return quiet == 2
+
+        eventually(is_quiet, lambda: owed(store))
     return names
 
 
@@ -103,7 +95,7 @@ def test_who_unsubscribed_or_subscribed_anew_is_not_owed_what_it_was(tmp_path: P
         subscribe_and_take_some(broker.port, b"wide/+", b"wide/#", b"wide/#")
         with Peer(broker.port) as client:
             assert client.connect(b"client", clean_session=False)
-            client.send(encode(0xA2, b"\xff\xff" + text(b"wide/+")))
+            client.send(encoder.unsubscribe(65535, b"wide/+"))
             while client.receive().kind != UNSUBACK:
                 pass
         broker.kill()

@@ -1,13 +1,18 @@
-"""What the store holds back: random recording, acknowledging, committing and failing against a plain model."""
+"""What the store holds back: random recording, acknowledging, committing and failing against a plain model.
+
+In virtual time, with transactions that end when the test says so: a seed always plays the same story.
+
+Planted: Batch.pop_held() that releases everything; a store that does not go on with what lingers behind a transaction.
+"""
 
 import asyncio
 import random
 import sqlite3
-import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE
 from umqtt_broker.retained import RetainedMessage
 from umqtt_broker.stats import Stats
 from umqtt_broker.store import sqlite as sqlite_store
@@ -15,6 +20,10 @@ from umqtt_broker.store import writer
 from umqtt_broker.store.base import DeliveryRow
 from umqtt_broker.store.batch import Batch
 from umqtt_broker.store.sqlite import SqliteStore
+from umqtt_testkit.virtual_time import run
+from umqtt_testkit.waiting import eventually_async
+
+pytestmark = pytest.mark.tier(0)
 
 STEPS = 300
 
@@ -23,19 +32,30 @@ Need = tuple[int, int] | bytes
 
 
 class Disk:
-    """In place of writer.write: one transaction at a time, when allowed to, kept in sets."""
+    """In place of the store's thread and writer.write: one transaction at a time, when allowed to, kept in sets."""
 
     def __init__(self) -> None:
         self.written: set[Need] = set()
         self.messages: set[tuple[int, int]] = set()
-        self._allowed = threading.Semaphore(0)
+        self._under_way: tuple[Future[list[list[DeliveryRow]]], Callable[[], list[list[DeliveryRow]]]] | None = None
         self._fail = False
-        self.waiting = threading.Event()
+
+    def submit(
+        self, transaction: Callable[[Batch], list[list[DeliveryRow]]], batch: Batch
+    ) -> Future[list[list[DeliveryRow]]]:
+        """Begin a transaction, as an executor does."""
+        assert self._under_way is None, "two transactions at a time"
+        future: Future[list[list[DeliveryRow]]] = Future()
+        self._under_way = future, lambda: transaction(batch)
+        return future
+
+    def shutdown(self) -> None:
+        """End, as an executor does."""
+        assert self._under_way is None
 
     def write(self, database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]:
-        self.waiting.set()
-        assert self._allowed.acquire(timeout=PATIENCE)
-        self.waiting.clear()
+        """In place of writer.write."""
+        del database
         if self._fail:
             raise sqlite3.OperationalError("disk I/O error")
         new = {(row[0], row[1]) for row in batch.deliveries}
@@ -47,8 +67,15 @@ class Disk:
         return [[] for _ in batch.pages]
 
     def let(self, *, fail: bool = False) -> None:
+        """Let the transaction that is under way, if one is, come to its end."""
+        if self._under_way is None:
+            return
+        (future, transaction), self._under_way = self._under_way, None
         self._fail = fail
-        self._allowed.release()
+        try:
+            future.set_result(transaction())
+        except sqlite3.Error as error:
+            future.set_exception(error)
 
 
 class Holder:
@@ -120,41 +147,39 @@ class Model:
 
 async def play(store: SqliteStore, disk: Disk, rng: random.Random) -> None:
     model = Model(store, disk, rng)
-    stats = Stats()
-    store.open(asyncio.get_running_loop(), stats, lambda: None)
+    store.open(asyncio.get_running_loop(), Stats(), lambda: None)
     errors: list[BaseException] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context["exception"]))
     for _ in range(STEPS):
         rng.choice([model.publish, model.publish, model.acknowledge, model.acknowledge, model.hold, model.retain])()
         if rng.random() < 0.4:
             await asyncio.sleep(0)
-        if disk.waiting.is_set() and rng.random() < 0.3:
+        if rng.random() < 0.15:
             disk.let(fail=rng.random() < 0.1)
-            await asyncio.sleep(0.0005)
-        if rng.random() < 0.02:
-            await asyncio.sleep(0.003)
+        # From a moment to longer than any timer of the store.
+        if rng.random() < 0.1:
+            await asyncio.sleep(rng.choice([0.0005, 0.0015, 0.06, 1.1]))
         assert not errors, errors[0]
-    async with asyncio.timeout(PATIENCE):
-        while store._committing or store._open_batch.is_worth_a_transaction() or any(h.held for h in model.holders):
-            if disk.waiting.is_set():
-                disk.let()
-            await asyncio.sleep(0.0005)
-            assert not errors, errors[0]
+
+    def is_done() -> bool:
+        disk.let()
+        assert not errors, errors[0]
+        return not any(holder.held for holder in model.holders) and disk.messages == set(model.unacknowledged)
+
+    await eventually_async(is_done)
     for holder in model.holders:
         assert holder.is_closed or not holder.waits, "still held, and nothing is under way"
+    closing = asyncio.ensure_future(store.close())
+    await eventually_async(lambda: disk.let() or closing.done())
+    await closing
     assert disk.messages == set(model.unacknowledged)
-    await store.close()
 
 
 @pytest.mark.parametrize("seed", range(25))
 def test_nothing_is_released_before_it_is_safe_or_out_of_order_and_nothing_is_held_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    rng = random.Random(seed)
     disk = Disk()
     monkeypatch.setattr(writer, "write", disk.write)
-    monkeypatch.setattr(sqlite_store, "_RETRY_DELAY", 0.001)
-    monkeypatch.setattr(sqlite_store, "_LAZY", 0.002)
-    store = SqliteStore(str(tmp_path / "broker.db"))
-    store._lingers = rng.random() < 0.5
-    asyncio.run(play(store, disk, rng))
+    monkeypatch.setattr(sqlite_store, "ThreadPoolExecutor", lambda *_: disk)
+    run(play(SqliteStore(str(tmp_path / "broker.db")), disk, random.Random(seed)))

@@ -7,10 +7,10 @@ installed once into a folder of the user's cache where node and npm are there.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ import pytest
 from broker_peer import BrokerProcess
 from node_mqtt import run_node
 from paho.mqtt.enums import CallbackAPIVersion
-from patience import PATIENCE
+from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 from umqtt_robust import Client
 
@@ -50,16 +50,16 @@ class Mosquitto(Party):
         return ["mosquitto_sub", "-p", str(port), "-i", client_id, "-c", "-q", str(qos), "-t", topic_filter, *more]
 
     def subscribe(self, port: int, client_id: str, topic_filter: str, qos: int) -> None:
-        subprocess.run(self._subscriber(port, client_id, topic_filter, qos, "-E"), check=True, timeout=PATIENCE)
+        subprocess.run(self._subscriber(port, client_id, topic_filter, qos, "-E"), check=True, timeout=WAIT_LIMIT_S)
 
     def receive(self, port: int, client_id: str, topic_filter: str, qos: int, count: int) -> list[str]:
-        command = self._subscriber(port, client_id, topic_filter, qos, "-C", str(count), "-W", f"{PATIENCE:.0f}")
-        ended = subprocess.run(command, check=True, timeout=2 * PATIENCE, capture_output=True, text=True)
+        command = self._subscriber(port, client_id, topic_filter, qos, "-C", str(count), "-W", f"{WAIT_LIMIT_S:.0f}")
+        ended = subprocess.run(command, check=True, timeout=2 * WAIT_LIMIT_S, capture_output=True, text=True)
         return ended.stdout.splitlines()
 
     def publish(self, port: int, topic: str, qos: int, payloads: list[str]) -> None:
         command = ["mosquitto_pub", "-p", str(port), "-q", str(qos), "-t", topic, "-l"]
-        subprocess.run(command, input="\n".join(payloads) + "\n", check=True, timeout=PATIENCE, text=True)
+        subprocess.run(command, input="\n".join(payloads) + "\n", check=True, timeout=WAIT_LIMIT_S, text=True)
 
 
 class Paho(Party):
@@ -90,21 +90,21 @@ class Paho(Party):
         client = self._connect(port, client_id, [], 0, threading.Event())
         client.on_subscribe = lambda *_: subscribed.set()
         client.subscribe(topic_filter, qos)
-        assert subscribed.wait(PATIENCE)
+        assert subscribed.wait(WAIT_LIMIT_S)
         self._leave(client)
 
     def receive(self, port: int, client_id: str, topic_filter: str, qos: int, count: int) -> list[str]:
         received: list[str] = []
         enough = threading.Event()
         client = self._connect(port, client_id, received, count, enough)
-        assert enough.wait(PATIENCE), len(received)
+        assert enough.wait(WAIT_LIMIT_S), len(received)
         self._leave(client)
         return received
 
     def publish(self, port: int, topic: str, qos: int, payloads: list[str]) -> None:
         client = self._connect(port, "paho-publisher", [], 0, threading.Event())
         for message in [client.publish(topic, payload, qos) for payload in payloads]:
-            message.wait_for_publish(PATIENCE)
+            message.wait_for_publish(WAIT_LIMIT_S)
             assert message.is_published()
         self._leave(client)
 
@@ -125,10 +125,7 @@ class Ours(Party):
 
     @staticmethod
     def _drive(client: Client, until) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not until():
-            assert time.monotonic() < deadline, "not done in time"
-            client.poll(50)
+        eventually(lambda: (client.poll(50), until())[1])
 
     def _leave(self, client: Client) -> None:
         client.disconnect()
@@ -184,7 +181,7 @@ class Node(Party):
     """node's mqtt."""
 
     def _run(self, *arguments: object) -> list[str]:
-        return json.loads(run_node(_NODE, json.dumps(arguments), timeout=2 * PATIENCE))
+        return json.loads(run_node(_NODE, json.dumps(arguments), timeout=2 * WAIT_LIMIT_S))
 
     def subscribe(self, port: int, client_id: str, topic_filter: str, qos: int) -> None:
         self._run("subscribe", port, client_id, topic_filter, qos, 0)
@@ -205,6 +202,7 @@ def party(name: str) -> Party:
     return {"mosquitto": Mosquitto, "paho": Paho, "ours": Ours}[name]()
 
 
+_FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 _PARTIES = ("ours", "paho", "mosquitto", "node")
 
 
@@ -216,7 +214,8 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 @pytest.mark.parametrize(
     ("subscriber", "publisher", "qos"),
-    [*((one, other, 2) for one in _PARTIES for other in _PARTIES), *((one, one, 1) for one in _PARTIES)],
+    [*((one, other, 2) for one in _PARTIES for other in _PARTIES if _FULL or "ours" in (one, other) or one == other)]
+    + [(one, one, 1) for one in _PARTIES],
 )
 def test_clients_of_others_get_every_message_in_order(port: int, subscriber: str, publisher: str, qos: int) -> None:
     """The subscriber leaves, all is published while it is away, and it returns to its session."""

@@ -9,18 +9,18 @@ import ssl
 import stat
 import subprocess
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
 from broker_certificates import Pki
-from broker_peer import BrokerThread, Peer, StartBroker, connect_packet
+from broker_peer import BrokerThread, Peer, StartBroker
 from paho.mqtt.enums import CallbackAPIVersion
-from patience import PATIENCE
 from umqtt_broker import Broker, BrokerConfig, BrokerError, Listener, PortInUse
+from umqtt_testkit import encoder
 from umqtt_testkit.ports import reserved_port
+from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 from umqtt_robust import Client
 from umqtt_robust.tls import TLS
@@ -35,9 +35,9 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
     return Pki(tmp_path_factory.mktemp("certificates"))
 
 
-def answer(port: int, context: ssl.SSLContext | None = None, packet: bytes = connect_packet(b"p")) -> bytes:
+def answer(port: int, context: ssl.SSLContext | None = None, packet: bytes = encoder.connect(b"p")) -> bytes:
     """Connect, send a packet and return what comes back; b"" if the broker closed."""
-    with socket.create_connection(("127.0.0.1", port), PATIENCE) as plain:
+    with socket.create_connection(("127.0.0.1", port), WAIT_LIMIT_S) as plain:
         link = plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
         with link:
             link.sendall(packet)
@@ -82,8 +82,8 @@ def test_port_0_picks_one_free_port_for_all_addresses_of_a_host(start_broker: St
     }
     if has_ipv6_loopback():
         assert addresses[1] == f"[::]:{broker.port}"
-        with socket.create_connection(("::1", broker.port), PATIENCE) as peer:
-            peer.sendall(connect_packet(b"p"))
+        with socket.create_connection(("::1", broker.port), WAIT_LIMIT_S) as peer:
+            peer.sendall(encoder.connect(b"p"))
             assert receive(peer) == CONNACK
     assert answer(broker.port) == CONNACK
 
@@ -129,12 +129,12 @@ def test_set_tcp_nodelay_counts_on_every_kind_of_listener(
             peer.socket = pki.context().wrap_socket(peer.socket, server_hostname="localhost")
         if kind == "websockets":
             peer.upgrade()
-            peer.send(frame(BINARY, connect_packet(b"p")))
+            peer.send(frame(BINARY, encoder.connect(b"p")))
             assert peer.receive_payload(4) == CONNACK
         else:
-            peer.send(connect_packet(b"p"))
+            peer.send(encoder.connect(b"p"))
             assert receive(peer.socket) == CONNACK
-        link = next(iter(broker.broker._connections)).transport.get_extra_info("socket")
+        link = next(iter(broker.view.connections)).transport.get_extra_info("socket")
         assert bool(link.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)) == nodelay
 
 
@@ -143,9 +143,9 @@ def test_set_tcp_nodelay_counts_on_every_kind_of_listener(
 
 def unix_answer(path: Path) -> bytes:
     with socket.socket(socket.AF_UNIX) as peer:
-        peer.settimeout(PATIENCE)
+        peer.settimeout(WAIT_LIMIT_S)
         peer.connect(str(path))
-        peer.sendall(connect_packet(b"p"))
+        peer.sendall(encoder.connect(b"p"))
         return receive(peer)
 
 
@@ -230,10 +230,10 @@ def test_clients_of_every_kind_of_listener_share_topics(start_broker: StartBroke
         clients.append(client)
     try:
         for _ in clients:
-            assert all_subscribed.acquire(timeout=PATIENCE)
+            assert all_subscribed.acquire(timeout=WAIT_LIMIT_S)
         for client in clients:
             client.publish("all", "hello", 1)
-        names = [received.get(timeout=PATIENCE) for _ in range(25)]
+        names = [received.get(timeout=WAIT_LIMIT_S) for _ in range(25)]
         assert Counter(names) == dict.fromkeys(map(str, range(5)), 5)
     finally:
         for client in clients:
@@ -253,14 +253,10 @@ def test_our_own_client_verifies_this_broker(start_broker: StartBroker, pki: Pki
     client.on(b"a", lambda _, payload: received.append(payload))
     client.subscribe(b"a", qos=1)
     client.publish(b"a", b"hello", qos=1)
-    until = time.monotonic() + PATIENCE
-    while (not received or client.pending) and time.monotonic() < until:
-        client.poll(10)
+    eventually(lambda: (client.poll(10), received and not client.pending)[1])
     assert received == [b"hello"]
     client.disconnect()
-    while not client.closed:
-        assert time.monotonic() < until
-        client.poll(10)
+    eventually(lambda: (client.poll(10), client.closed)[1])
 
 
 @pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mosquitto-clients is not installed")
@@ -273,5 +269,5 @@ def test_mosquitto_pub_shows_its_certificate(start_broker: StartBroker, pki: Pki
         peer.subscribe(b"a", 0)
         command = ["mosquitto_pub", "-h", "localhost", "-p", str(broker.port), "-t", "a", "-m", "x"]
         credentials = ["--cafile", pki.path("ca.pem"), "--cert", pki.path("good.pem"), "--key", pki.path("good.key")]
-        subprocess.run([*command, *credentials], check=True, timeout=PATIENCE)
+        subprocess.run([*command, *credentials], check=True, timeout=WAIT_LIMIT_S)
         assert peer.receive_message().payload == b"x"

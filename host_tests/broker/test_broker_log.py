@@ -12,6 +12,8 @@ import pytest
 from umqtt_broker import ConfigError, log
 from umqtt_broker.log import LogConfig
 
+pytestmark = pytest.mark.tier(0)
+
 KINDS = {
     "error": logging.ERROR,
     "warning": logging.WARNING,
@@ -112,6 +114,7 @@ def test_no_client_can_forge_a_line_or_steer_a_terminal(tmp_path: Path, format: 
     assert b"\x1b" not in content and b"\x00" not in content and b"\r" not in content
 
 
+@pytest.mark.tier(3)
 def test_a_message_that_nobody_wants_costs_less_than_a_microsecond() -> None:
     log.start(LogConfig((("none", ""),), ("error",)))
 

@@ -4,30 +4,21 @@ import logging
 import random
 
 import pytest
-from broker_peer import (
-    CONNACK,
-    PUBREL,
-    BrokerThread,
-    Peer,
-    ack_packet,
-    connect_packet,
-    encode,
-    publish_packet,
-    subscribe_packet,
-    text,
-)
+from broker_peer import BrokerThread, Peer
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import CONNACK, PUBREL
 
 WILL = b"will", b"payload", 1, True
 VALID = {
-    "PUBLISH QoS 0": publish_packet(b"a/b", b""),
-    "PUBLISH QoS 1": publish_packet(b"a/b", b"", 1, 7),
-    "PUBLISH QoS 2": publish_packet(b"a/b", b"", 2, 8),
-    "PUBACK": ack_packet(4, 9),
-    "PUBREC": ack_packet(5, 9),
-    "PUBREL": ack_packet(6, 9),
-    "PUBCOMP": ack_packet(7, 9),
-    "SUBSCRIBE": subscribe_packet(10, (b"a/+", 1), (b"#", 2)),
-    "UNSUBSCRIBE": encode(0xA2, b"\0\x0b" + text(b"a/+") + text(b"#")),
+    "PUBLISH QoS 0": encoder.publish(b"a/b", b""),
+    "PUBLISH QoS 1": encoder.publish(b"a/b", b"", 1, 7),
+    "PUBLISH QoS 2": encoder.publish(b"a/b", b"", 2, 8),
+    "PUBACK": encoder.acknowledgement(4, 9),
+    "PUBREC": encoder.acknowledgement(5, 9),
+    "PUBREL": encoder.acknowledgement(6, 9),
+    "PUBCOMP": encoder.acknowledgement(7, 9),
+    "SUBSCRIBE": encoder.subscribe(10, (b"a/+", 1), (b"#", 2)),
+    "UNSUBSCRIBE": encoder.unsubscribe(11, b"a/+", b"#"),
 }
 
 BROKEN = {
@@ -35,24 +26,24 @@ BROKEN = {
     "packet larger than allowed": b"\x30\xff\xff\xff\x7f",
     "PUBLISH QoS 3": b"\x36\x06\0\x01a\0\x01x",
     "PUBLISH DUP with QoS 0": b"\x38\x03\0\x01a",
-    "PUBLISH packet identifier 0": publish_packet(b"a", b"", 1, 0),
-    "PUBLISH empty topic name": publish_packet(b"", b"x"),
-    "PUBLISH wildcard": publish_packet(b"a/+", b"x"),
-    "PUBLISH NUL": publish_packet(b"a\0b", b"x"),
-    "PUBLISH UTF-8": publish_packet(b"\xff", b"x"),
-    "PUBLISH surrogate": publish_packet(b"\xed\xa0\x80", b"x"),
+    "PUBLISH packet identifier 0": encoder.publish(b"a", b"", 1, 0),
+    "PUBLISH empty topic name": encoder.publish(b"", b"x"),
+    "PUBLISH wildcard": encoder.publish(b"a/+", b"x"),
+    "PUBLISH NUL": encoder.publish(b"a\0b", b"x"),
+    "PUBLISH UTF-8": encoder.publish(b"\xff", b"x"),
+    "PUBLISH surrogate": encoder.publish(b"\xed\xa0\x80", b"x"),
     "PUBREL flags": b"\x60\x02\0\x01",
     "PUBACK flags": b"\x41\x02\0\x01",
-    "SUBSCRIBE flags": b"\x80" + subscribe_packet(1, (b"a", 0))[1:],
+    "SUBSCRIBE flags": b"\x80" + encoder.subscribe(1, (b"a", 0))[1:],
     "SUBSCRIBE without filters": b"\x82\x02\0\x01",
-    "SUBSCRIBE QoS 3": subscribe_packet(1, (b"a", 3)),
-    "SUBSCRIBE packet identifier 0": subscribe_packet(0, (b"a", 0)),
-    "SUBSCRIBE bad filter": subscribe_packet(1, (b"a/#/b", 0)),
+    "SUBSCRIBE QoS 3": encoder.subscribe(1, (b"a", 3)),
+    "SUBSCRIBE packet identifier 0": encoder.subscribe(0, (b"a", 0)),
+    "SUBSCRIBE bad filter": encoder.subscribe(1, (b"a/#/b", 0)),
     "UNSUBSCRIBE without filters": b"\xa2\x02\0\x01",
     "UNSUBSCRIBE flags": b"\xa0\x05\0\x01\0\x01a",
     "PINGREQ with a body": b"\xc0\x01x",
     "DISCONNECT with a body": b"\xe0\x01x",
-    "second CONNECT": connect_packet(b"again"),
+    "second CONNECT": encoder.connect(b"again"),
     "CONNACK from a client": b"\x20\x02\0\0",
     "SUBACK from a client": b"\x90\x03\0\x01\0",
     "PINGRESP from a client": b"\xd0\0",
@@ -62,28 +53,28 @@ BROKEN = {
 
 BROKEN_CONNECT = {
     "not MQTT at all": b"GET / HTTP/1.1\r\n\r\n",
-    "protocol name": connect_packet(b"x").replace(b"MQTT", b"MQTX"),
-    "reserved flag": connect_packet(b"x").replace(b"MQTT\x04\x02", b"MQTT\x04\x03"),
-    "will QoS 3": connect_packet(b"x", will=(b"w", b"", 3, False)),
-    "will QoS without will": connect_packet(b"x").replace(b"MQTT\x04\x02", b"MQTT\x04\x0a"),
-    "will retain without will": connect_packet(b"x").replace(b"MQTT\x04\x02", b"MQTT\x04\x22"),
-    "password without user name": encode(0x10, b"\0\x04MQTT\x04\x42\0\0\0\x01x\0\x01p"),
-    "will topic with wildcard": connect_packet(b"x", will=(b"w/#", b"", 0, False)),
-    "client identifier not UTF-8": connect_packet(b"\xc3\x28"),
-    "longer than its fields": encode(0x10, connect_packet(b"x")[2:] + b"y"),
-    "flags": b"\x11" + connect_packet(b"x")[1:],
+    "protocol name": encoder.connect(b"x").replace(b"MQTT", b"MQTX"),
+    "reserved flag": encoder.connect(b"x").replace(b"MQTT\x04\x02", b"MQTT\x04\x03"),
+    "will QoS 3": encoder.connect(b"x", will=(b"w", b"", 3, False)),
+    "will QoS without will": encoder.connect(b"x").replace(b"MQTT\x04\x02", b"MQTT\x04\x0a"),
+    "will retain without will": encoder.connect(b"x").replace(b"MQTT\x04\x02", b"MQTT\x04\x22"),
+    "password without user name": encoder.encode(0x10, b"\0\x04MQTT\x04\x42\0\0\0\x01x\0\x01p"),
+    "will topic with wildcard": encoder.connect(b"x", will=(b"w/#", b"", 0, False)),
+    "client identifier not UTF-8": encoder.connect(b"\xc3\x28"),
+    "longer than its fields": encoder.encode(0x10, encoder.connect(b"x")[2:] + b"y"),
+    "flags": b"\x11" + encoder.connect(b"x")[1:],
     "larger than any CONNECT": b"\x10\xff\xff\xff\x7f",
-    "PUBLISH first": publish_packet(b"a", b""),
-    "PINGREQ first": b"\xc0\0",
+    "PUBLISH first": encoder.publish(b"a", b""),
+    "PINGREQ first": encoder.pingreq(),
 }
 
 
 def assert_nothing_is_left(broker: BrokerThread) -> None:
     """No connection, session, subscription or message survives the clean sessions of these tests."""
-    broker.wait_until(lambda: broker.broker.stats.connections == 0)
-    stats = broker.call(broker.broker.stats.as_dict)
+    broker.wait_until(lambda: broker.stats.connections == 0)
+    stats = broker.call(broker.stats.as_dict)
     assert (stats["sessions"], stats["subscriptions"], stats["queued"]) == (0, 0, 0)
-    assert broker.call(lambda: broker.broker.router.subscriptions.node_count()) == 0
+    assert broker.call(lambda: broker.view.subscription_nodes) == 0
     assert broker.call(lambda: broker.broker.router.dirty) == []
 
 
@@ -97,7 +88,7 @@ def test_a_broken_packet_closes_its_connection_and_is_counted(
             peer.connect(b"broken")
             peer.send(BROKEN[name])
             assert peer.wait_closed() == []
-        assert sum(broker.call(lambda: broker.broker.stats.malformed).values()) == 1
+        assert sum(broker.call(lambda: broker.stats.malformed).values()) == 1
         assert bystander.flush() == []
     assert_nothing_is_left(broker)
     assert not [record for record in caplog.records if record.exc_info]
@@ -109,7 +100,7 @@ def test_a_broken_connect_is_closed_without_connack_and_counted(start_broker, na
     with Peer(broker.port) as peer:
         peer.send(BROKEN_CONNECT[name])
         assert peer.wait_closed() == []
-    assert sum(broker.call(lambda: broker.broker.stats.malformed).values()) == 1
+    assert sum(broker.call(lambda: broker.stats.malformed).values()) == 1
     assert_nothing_is_left(broker)
 
 
@@ -121,7 +112,7 @@ def test_a_packet_cut_short_anywhere_closes_its_connection(start_broker, name: s
     for size in range(2, len(packet)):
         with Peer(broker.port) as peer:
             peer.connect(b"cut")
-            cut = encode(packet[0], packet[2:size])
+            cut = encoder.encode(packet[0], packet[2:size])
             peer.send(cut)
             if (name == "UNSUBSCRIBE" and size == 2 + 2 + 5) or (name == "SUBSCRIBE" and size == 2 + 2 + 6):
                 peer.receive()  # cut between two filters: shorter, and whole
@@ -132,15 +123,15 @@ def test_a_packet_cut_short_anywhere_closes_its_connection(start_broker, name: s
 
 def test_a_connection_lost_inside_a_packet_leaves_nothing(start_broker) -> None:
     broker = start_broker(sys_interval=0)
-    for packet in (connect_packet(b"x", will=WILL), *VALID.values()):
+    for packet in (encoder.connect(b"x", will=WILL), *VALID.values()):
         for size in range(1, len(packet)):
             with Peer(broker.port) as peer:
                 if packet[0] != 0x10:
                     peer.connect(b"cut")
                 peer.send(packet[:size])
     assert_nothing_is_left(broker)
-    assert not broker.call(lambda: broker.broker.stats.malformed)
-    assert broker.call(lambda: len(broker.broker.router.retained)) == 0
+    assert not broker.call(lambda: broker.stats.malformed)
+    assert broker.call(lambda: broker.view.retained_count) == 0
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -154,19 +145,19 @@ def test_noise_never_hurts_anyone_else(start_broker, caplog: pytest.LogCaptureFi
                 noise = bytearray(b"".join(rng.choice(list(VALID.values())) for _ in range(rng.randint(1, 6))))
                 for _ in range(rng.randint(0, 4)):
                     noise[rng.randrange(len(noise))] = rng.randrange(256)
-                peer.send(connect_packet(b"noise") + bytes(noise))
+                peer.send(encoder.connect(b"noise") + bytes(noise))
                 assert peer.receive().kind == CONNACK
         assert bystander.flush() == []
-    broker.wait_until(lambda: broker.broker.stats.connections == 0)
+    broker.wait_until(lambda: broker.stats.connections == 0)
     assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_a_client_that_never_connects_is_closed_in_time(start_broker) -> None:
     broker = start_broker(connect_timeout=0.2)
     with Peer(broker.port) as peer:
-        peer.send(connect_packet(b"slow")[:-1])
+        peer.send(encoder.connect(b"slow")[:-1])
         assert peer.wait_closed() == []
-    assert broker.call(lambda: broker.broker.stats.connect_timeouts) == 1
+    assert broker.call(lambda: broker.stats.connect_timeouts) == 1
 
 
 def test_one_connection_above_the_limit_is_closed_and_counted(start_broker) -> None:
@@ -176,13 +167,18 @@ def test_one_connection_above_the_limit_is_closed_and_counted(start_broker) -> N
         second.connect(b"2")
         assert third.wait_closed() == []
         assert first.flush() == second.flush() == []
-    assert broker.call(lambda: broker.broker.stats.connections_refused) == 1
+    assert broker.call(lambda: broker.stats.connections_refused) == 1
 
 
 def test_acknowledgements_nobody_waits_for_are_counted_and_pubrel_is_answered(start_broker) -> None:
     broker = start_broker()
     with Peer(broker.port) as peer:
         peer.connect(b"peer")
-        peer.send(ack_packet(4, 1) + ack_packet(5, 2) + ack_packet(PUBREL, 3) + ack_packet(7, 4))
+        peer.send(
+            encoder.acknowledgement(4, 1)
+            + encoder.acknowledgement(5, 2)
+            + encoder.acknowledgement(PUBREL, 3)
+            + encoder.acknowledgement(7, 4)
+        )
         assert [(packet.kind, packet.packet_id) for packet in peer.flush()] == [(PUBREL, 2), (7, 3)]
-    assert broker.call(lambda: broker.broker.stats.unknown_acknowledgements) == 3
+    assert broker.call(lambda: broker.stats.unknown_acknowledgements) == 3

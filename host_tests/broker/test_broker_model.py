@@ -13,20 +13,7 @@ from pathlib import Path
 import hypothesis.strategies as st
 import pytest
 from broker_model import Reference, Session, Will
-from broker_peer import (
-    PUBACK,
-    PUBCOMP,
-    PUBREC,
-    PUBREL,
-    UNSUBACK,
-    BrokerThread,
-    Peer,
-    ack_packet,
-    encode,
-    publish_packet,
-    subscribe_packet,
-    text,
-)
+from broker_peer import BrokerThread, Peer
 from hypothesis import Phase, settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -37,6 +24,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from umqtt_broker import BrokerConfig
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import PUBACK, PUBCOMP, PUBREC, PUBREL, UNSUBACK
 
 _FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 _WINDOW = 3
@@ -106,7 +95,7 @@ class Sessions(RuleBasedStateMachine):
         """The broker has noticed every end of a connection, and published every will."""
         broker, wanted = self.broker, len(self.reference.connected)
         assert broker is not None
-        broker.wait_until(lambda: broker.broker.stats.connections == wanted)
+        broker.wait_until(lambda: broker.stats.connections == wanted)
 
     def anyone(self) -> bool:
         return bool(self.reference.connected)
@@ -175,7 +164,7 @@ class Sessions(RuleBasedStateMachine):
     def subscribe(self, data: st.DataObject, topic_filter: bytes, qos: int) -> None:
         session, peer = self.connected(data)
         packet_id = peer.next_id()
-        peer.send(subscribe_packet(packet_id, (topic_filter, qos)))
+        peer.send(encoder.subscribe(packet_id, (topic_filter, qos)))
         suback = peer.receive()
         assert suback.body == packet_id.to_bytes(2, "big") + bytes([qos]), suback
         self.reference.subscribe(session, topic_filter, qos)
@@ -185,7 +174,7 @@ class Sessions(RuleBasedStateMachine):
     def unsubscribe(self, data: st.DataObject, topic_filter: bytes) -> None:
         session, peer = self.connected(data)
         packet_id = peer.next_id()
-        peer.send(encode(0xA2, packet_id.to_bytes(2, "big") + text(topic_filter)))
+        peer.send(encoder.unsubscribe(packet_id, topic_filter))
         session.owed_answers.append((UNSUBACK, packet_id))
         session.subscriptions.pop(topic_filter, None)
 
@@ -201,7 +190,7 @@ class Sessions(RuleBasedStateMachine):
         packet_id = peer.next_id() if qos else 0
         while packet_id in session.unfinished:
             packet_id = peer.next_id()
-        peer.send(publish_packet(topic_name, payload, qos, packet_id, retain=retain))
+        peer.send(encoder.publish(topic_name, payload, qos, packet_id, retain=retain))
         self.reference.publish(topic_name, payload, qos, retain)
         if qos == 1:
             session.owed_answers.append((PUBACK, packet_id))
@@ -215,7 +204,7 @@ class Sessions(RuleBasedStateMachine):
         self.reference.settle()
 
     def finish(self, session: Session, peer: Peer, packet_id: int) -> None:
-        peer.send(ack_packet(PUBREL, packet_id))
+        peer.send(encoder.acknowledgement(PUBREL, packet_id))
         session.owed_answers.append((PUBCOMP, packet_id))
         del session.unfinished[packet_id]
 
@@ -232,7 +221,7 @@ class Sessions(RuleBasedStateMachine):
             self.finish(session, session.peer, packet_id)
         else:
             topic_name, payload = session.unfinished[packet_id]
-            session.peer.send(publish_packet(topic_name, payload, 2, packet_id, dup=True))
+            session.peer.send(encoder.publish(topic_name, payload, 2, packet_id, dup=True))
             session.owed_answers.append((PUBREC, packet_id))
 
     # Acknowledgements from clients
@@ -247,9 +236,9 @@ class Sessions(RuleBasedStateMachine):
             return
         for each in owing if everything else [data.draw(st.sampled_from(owing), "what")]:
             if isinstance(each, int):
-                peer.send(ack_packet(self.reference.complete(session, each), each))
+                peer.send(encoder.acknowledgement(self.reference.complete(session, each), each))
             else:
-                peer.send(ack_packet(self.reference.acknowledge(session, each), each.packet_id))
+                peer.send(encoder.acknowledgement(self.reference.acknowledge(session, each), each.packet_id))
 
     @invariant()
     def everyone_has_what_is_owed(self) -> None:
@@ -264,7 +253,7 @@ class Sessions(RuleBasedStateMachine):
 
         def count() -> tuple[list[int], list[int]]:
             limits = broker.broker.around.limits
-            waiting = [session.waiting for session in broker.broker.sessions]
+            waiting = [session.waiting for session in broker.view.sessions]
             return [limits.messages, limits.bytes], [sum(each) for each in zip((0, 0), *waiting, strict=True)]
 
         counted, waiting = broker.call(count)
@@ -287,11 +276,11 @@ class DurableSessions(Sessions):
 
 
 @pytest.mark.parametrize("machine", [Sessions, DurableSessions])
-@pytest.mark.timeout(3600 if _FULL else 600)  # each step waits for the disk
+@pytest.mark.timeout(3600 if _FULL else 180)  # each step waits for the disk
 def test_sessions_behave_as_the_reference_does_in_every_story(machine: type[Sessions]) -> None:
     # A failure in a full run is made as short as it gets; that takes minutes.
     phases = set(Phase) - (set() if _FULL else {Phase.shrink, Phase.explain})
-    examples, steps = (2000, 60) if _FULL else (45, 30)
+    examples, steps = (2000, 60) if _FULL else (20, 30)
     run_state_machine_as_test(
         machine, settings=settings(max_examples=examples, stateful_step_count=steps, phases=phases)
     )

@@ -1,8 +1,10 @@
 """Behind a mount point everything is as a client sees it: also what a wildcard does not reach [MQTT-4.7.2-1]."""
 
 import pytest
-from broker_peer import PUBLISH, BrokerThread, Peer, StartBroker, connect_packet, publish_packet
+from broker_peer import BrokerThread, Peer, StartBroker
 from umqtt_broker import Listener
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import PUBLISH
 
 MOUNT = b"site/"
 
@@ -14,7 +16,7 @@ MAX_LENGTH = 65535
 def ports(start_broker: StartBroker) -> tuple[int, int]:
     """Ports behind the mount point and outside of it."""
     broker: BrokerThread = start_broker(listeners=(Listener(port=0, mount_point=MOUNT), Listener(port=0)))
-    inside, outside = broker.call(lambda: [place.sockets[0].getsockname()[1] for place in broker.broker._places])
+    inside, outside = broker.view.listening_ports
     return inside, outside
 
 
@@ -75,7 +77,7 @@ def test_a_name_that_is_too_long_with_the_mount_point_closes_the_connection(port
         publisher.connect(b"publisher")
         publisher.publish(longest, b"fits", qos)
         # Nobody has subscribed: it is refused for what it is.
-        publisher.send(publish_packet(longest + b"n", b"does not", qos, 7))
+        publisher.send(encoder.publish(longest + b"n", b"does not", qos, 7))
         assert publisher.wait_closed() == []
 
 
@@ -85,7 +87,7 @@ def test_so_does_the_topic_name_of_a_will(ports: tuple[int, int]) -> None:
     with Peer(outside) as above, Peer(inside) as fits, Peer(inside) as does_not:
         above.connect(b"above")
         above.subscribe(b"#", 1)
-        does_not.send(connect_packet(b"does not", will=(longest + b"n", b"", 1, False)))
+        does_not.send(encoder.connect(b"does not", will=(longest + b"n", b"", 1, False)))
         assert does_not.wait_closed() == []
         fits.connect(b"fits", will=(longest, b"", 1, False))
         fits.close()

@@ -6,18 +6,10 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from broker_peer import (
-    CONNACK,
-    PUBLISH,
-    BrokerThread,
-    Peer,
-    connect_packet,
-    encode,
-    publish_packet,
-    subscribe_packet,
-    text,
-)
+from broker_peer import BrokerThread, Peer
 from umqtt_broker import Permission
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import CONNACK, PUBLISH
 
 MakePeer = Callable[..., Peer]
 
@@ -36,7 +28,9 @@ class Witness(Permission):
 
 def connect_with(flags: int, *fields: bytes) -> bytes:
     """A CONNECT with these flags and fields, whether they fit or not."""
-    return encode(0x10, b"\0\x04MQTT\x04" + struct.pack(">BH", flags, 0) + b"".join(text(field) for field in fields))
+    return encoder.encode(
+        0x10, b"\0\x04MQTT\x04" + struct.pack(">BH", flags, 0) + b"".join(encoder.string(field) for field in fields)
+    )
 
 
 def test_the_fields_of_connect_are_read_in_their_order(start_broker) -> None:
@@ -89,7 +83,7 @@ def test_every_client_identifier_that_must_be_allowed_is_allowed_and_is_one_of_i
         for name in sorted(names):
             with Peer(broker.port) as peer:
                 assert peer.connect(name, clean_session=False) is present, name
-    assert broker.call(lambda: len(broker.broker.sessions)) == len(names)
+    assert broker.call(lambda: len(broker.view.sessions)) == len(names)
 
 
 def test_behind_a_refused_connect_nothing_is_processed(broker: BrokerThread, peer: MakePeer) -> None:
@@ -97,9 +91,11 @@ def test_behind_a_refused_connect_nothing_is_processed(broker: BrokerThread, pee
     watcher.subscribe(b"#", 0)
     with Peer(broker.port) as refused:
         rest = (
-            subscribe_packet(1, (b"#", 0)) + publish_packet(b"a", b"x") + publish_packet(b"b", b"y", 1, 2, retain=True)
+            encoder.subscribe(1, (b"#", 0))
+            + encoder.publish(b"a", b"x")
+            + encoder.publish(b"b", b"y", 1, 2, retain=True)
         )
-        refused.send(connect_packet(b"", clean_session=False) + rest)
+        refused.send(encoder.connect(b"", clean_session=False) + rest)
         assert refused.expect(CONNACK).body == b"\0\x02"
         assert refused.wait_closed() == []
     assert watcher.flush() == []
@@ -108,7 +104,7 @@ def test_behind_a_refused_connect_nothing_is_processed(broker: BrokerThread, pee
 def test_a_refused_connect_says_no_session_present_even_if_there_is_one(broker: BrokerThread, peer: MakePeer) -> None:
     peer(b"client", clean_session=False).disconnect()
     with Peer(broker.port) as refused:
-        refused.send(connect_packet(b"client", clean_session=False).replace(b"MQTT\x04", b"MQTT\x05"))
+        refused.send(encoder.connect(b"client", clean_session=False).replace(b"MQTT\x04", b"MQTT\x05"))
         assert refused.expect(CONNACK).body == b"\0\x01"
         assert refused.wait_closed() == []
 
@@ -122,7 +118,7 @@ def test_connack_is_the_first_packet_whatever_waits(peer: MakePeer, broker: Brok
     for qos in (1, 2):
         publisher.publish(b"a", b"2", qos)
     with Peer(broker.port) as again:
-        again.send(connect_packet(b"client", clean_session=False))
+        again.send(encoder.connect(b"client", clean_session=False))
         assert [again.receive().kind for _ in range(4)] == [CONNACK, PUBLISH, PUBLISH, PUBLISH]
 
 
@@ -139,7 +135,7 @@ def test_without_a_will_nothing_is_published_when_the_connection_drops(broker: B
     watcher = peer(b"watcher")
     watcher.subscribe(b"#", 0)
     peer(b"silent").reset()
-    broker.wait_until(lambda: broker.broker.stats.connections == 1)
+    broker.wait_until(lambda: broker.stats.connections == 1)
     assert watcher.flush() == []
 
 
@@ -150,7 +146,7 @@ def test_a_will_is_published_once(broker: BrokerThread, peer: MakePeer) -> None:
     assert watcher.receive_message().payload == b"gone"
     client = peer(b"client", clean_session=False)
     client.reset()
-    broker.wait_until(lambda: broker.broker.stats.connections == 1)
+    broker.wait_until(lambda: broker.stats.connections == 1)
     assert watcher.flush() == []
 
 
@@ -174,6 +170,6 @@ def test_disconnect_with_reserved_bits_is_a_violation_and_the_will_goes_out(peer
 
 def test_pingreq_is_answered(peer: MakePeer) -> None:
     client = peer(b"client")
-    client.send(b"\xc0\0")
+    client.send(encoder.pingreq())
     packet = client.receive()
     assert (packet.kind, packet.body) == (13, b"")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from broker_peer import BrokerThread, connect_packet, publish_packet, subscribe_packet
-from patience import PATIENCE
+from broker_peer import BrokerThread
 from umqtt_broker import BrokerConfig
 from umqtt_broker.config import Listener
+from umqtt_testkit import encoder
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
@@ -24,7 +25,7 @@ def port() -> Iterator[int]:
 
 def open_socket(port: int) -> ClientConnection:
     subprotocols = [Subprotocol("other"), Subprotocol("mqtt")]
-    return connect(f"ws://127.0.0.1:{port}/mqtt", subprotocols=subprotocols, open_timeout=PATIENCE)
+    return connect(f"ws://127.0.0.1:{port}/mqtt", subprotocols=subprotocols, open_timeout=WAIT_LIMIT_S)
 
 
 def test_the_sub_protocol_selected_is_mqtt(port: int) -> None:
@@ -34,7 +35,10 @@ def test_the_sub_protocol_selected_is_mqtt(port: int) -> None:
 
 def test_packets_and_frames_need_not_begin_and_end_together(port: int) -> None:
     stream = (
-        connect_packet(b"c") + subscribe_packet(1, (b"a", 0)) + publish_packet(b"a", b"x") + publish_packet(b"a", b"y")
+        encoder.connect(b"c")
+        + encoder.subscribe(1, (b"a", 0))
+        + encoder.publish(b"a", b"x")
+        + encoder.publish(b"a", b"y")
     )
     for size in (1, 3, 7, len(stream)):
         with open_socket(port) as client:
@@ -42,16 +46,16 @@ def test_packets_and_frames_need_not_begin_and_end_together(port: int) -> None:
                 client.send(stream[at : at + size])
             received = b""
             while len(received) < len(_CONNACK + _SUBACK) + 2 * 6:
-                frame = client.recv(PATIENCE)
+                frame = client.recv(WAIT_LIMIT_S)
                 assert isinstance(frame, bytes)
                 received += frame
-            assert received == _CONNACK + _SUBACK + publish_packet(b"a", b"x") + publish_packet(b"a", b"y"), size
+            assert received == _CONNACK + _SUBACK + encoder.publish(b"a", b"x") + encoder.publish(b"a", b"y"), size
 
 
 def test_a_text_frame_closes_the_connection(port: int) -> None:
     with open_socket(port) as client:
-        client.send(connect_packet(b"c"))
-        assert client.recv(PATIENCE) == _CONNACK
+        client.send(encoder.connect(b"c"))
+        assert client.recv(WAIT_LIMIT_S) == _CONNACK
         client.send("text")
         with pytest.raises(ConnectionClosed):
-            client.recv(PATIENCE)
+            client.recv(WAIT_LIMIT_S)

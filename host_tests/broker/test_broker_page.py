@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,9 +9,11 @@ import pytest
 from bridge_parts import bridge_config
 from broker_peer import BrokerThread, Peer
 from observed import ObservedBroker
-from patience import PATIENCE
 from umqtt_broker import BrokerConfig
 from umqtt_broker.observation import server, survey
+from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
+
+pytestmark = pytest.mark.tier(2)
 
 playwright = pytest.importorskip("playwright.sync_api")
 
@@ -37,11 +38,11 @@ def open_page(browser: "playwright.Browser", broker: ObservedBroker) -> Iterator
     wrong: list[str] = []
     contexts = []
     home = f"http://127.0.0.1:{broker.http_port}/"
-    playwright.expect.set_options(timeout=PATIENCE * 1000)
+    playwright.expect.set_options(timeout=WAIT_LIMIT_S * 1000)
 
     def opened(fragment: str | None = None, **options: object) -> "playwright.Page":
         context = browser.new_context(**options)
-        context.set_default_timeout(PATIENCE * 1000)
+        context.set_default_timeout(WAIT_LIMIT_S * 1000)
         contexts.append(context)
         page = context.new_page()
         page.add_init_script(f"const late = setTimeout; window.setTimeout = (call, ms) => late(call, ms / {FASTER});")
@@ -70,6 +71,7 @@ def expect(target: "playwright.Locator") -> "playwright.LocatorAssertions":
     return playwright.expect(target)
 
 
+@pytest.mark.smoke
 def test_a_client_its_rate_and_the_totals_are_shown_and_follow(open_page: OpenPage, broker: ObservedBroker) -> None:
     page = open_page()
     expect(page.locator("body")).to_have_attribute("data-state", "live")
@@ -80,13 +82,14 @@ def test_a_client_its_rate_and_the_totals_are_shown_and_follow(open_page: OpenPa
         expect(row(page, "pump-7")).to_be_visible()
         expect(page.locator("#f-clients")).to_have_text("1")
         rates = page.locator("#f-in"), row(page, "pump-7").locator(".rate").first
-        deadline = time.monotonic() + PATIENCE
-        # Between any two answers of the broker some of these fall.
-        while not all(re.search("[1-9]", rate.text_content() or "") for rate in rates):
-            assert time.monotonic() < deadline, [rate.text_content() for rate in rates]
+
+        def are_shown() -> bool:
+            # Between any two answers of the broker some of these fall.
             for _ in range(5):
                 peer.publish(b"fleet/pump-7/telemetry", b"21.4")
-            page.wait_for_timeout(50)
+            return all(re.search("[1-9]", rate.text_content() or "") for rate in rates)
+
+        eventually(are_shown, lambda: [rate.text_content() for rate in rates])
         for rate in rates:
             expect(rate).to_have_text("0")  # when nothing comes any more
         total = page.locator("#f-in-note").text_content().split("· ")[1].removesuffix(" in all")
@@ -222,14 +225,15 @@ def test_an_answer_that_comes_after_the_lock_leaves_the_page_locked(open_page: O
     page = open_page()
     expect(page.locator("body")).to_have_attribute("data-state", "live")
     late: list[playwright.Route] = []
-    page.route("**/api/sessions*", lambda route: late.append(route))
-    while not late:
-        page.wait_for_timeout(20)
+    with page.expect_request("**/api/sessions*"):
+        page.route("**/api/sessions*", lambda route: late.append(route))
+    eventually(lambda: page.evaluate("0") or late)
     page.click("#lock")
-    with page.expect_response("**/api/sessions*"):
+    with page.expect_response("**/api/sessions*") as answer:
         late[0].continue_()
-    page.wait_for_load_state("networkidle")
-    page.wait_for_timeout(200)
+    answer.value.finished()
+    # The scripts that waited for it have run.
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
     expect(page.locator("body")).to_have_attribute("data-state", "locked")
 
 
@@ -239,10 +243,10 @@ def test_a_broker_that_is_gone_is_said_so_and_one_that_is_back_is_live(
     page = open_page()
     expect(page.locator("body")).to_have_attribute("data-state", "live")
     listener, loop = broker.server, broker.broker.loop
-    asyncio.run_coroutine_threadsafe(listener.stop(), loop).result(PATIENCE)
+    asyncio.run_coroutine_threadsafe(listener.stop(), loop).result(WAIT_LIMIT_S)
     expect(page.locator("#down")).to_contain_text("The broker does not answer")
     expect(page.locator("#link-text")).to_have_text("disconnected")
-    asyncio.run_coroutine_threadsafe(listener.start(), loop).result(PATIENCE)
+    asyncio.run_coroutine_threadsafe(listener.start(), loop).result(WAIT_LIMIT_S)
     expect(page.locator("#link-text")).to_have_text("live")
     expect(page.locator("#down")).to_be_hidden()
 
@@ -272,7 +276,7 @@ def test_bridges_are_shown_with_their_links_and_counts(
         bridges = (bridge_config(remote.port, "a out 1", name="up"), bridge_config(1, "a out 1", name="<b>down"))
         with ObservedBroker(folder, bridges=bridges) as broker, Peer(broker.port) as peer:
             peer.connect(b"peer")
-            broker.wait_until(lambda: broker.broker.bridges.status[0].subscribed)
+            broker.wait_until(lambda: broker.view.bridges[0].subscribed)
             peer.publish(b"a", b"1", 1)
             page = browser.new_page()
             page.goto(f"http://127.0.0.1:{broker.http_port}/#token={broker.token}")

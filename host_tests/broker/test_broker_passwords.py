@@ -1,12 +1,12 @@
 """Password files: mosquitto's, both ways; checked without stopping the broker or telling who is known."""
 
 import asyncio
+import gc
 import hashlib
 import os
 import stat
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,11 +14,13 @@ import pytest
 from client5 import Client5
 from hypothesis import given
 from hypothesis import strategies as st
-from patience import PATIENCE
 from umqtt_broker import ConfigError
 from umqtt_broker.password_check import PasswordChecker
 from umqtt_broker.passwords import PasswordFile, PasswordHash, generate_password
 from umqtt_testkit.mosquitto import Mosquitto, require_mosquitto
+from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually_async
+
+pytestmark = pytest.mark.tier(0)
 
 ACCEPTED, BUSY, REFUSED = 0, 3, 4
 # Quick to compute; what the number means is the same.
@@ -39,6 +41,7 @@ def _checker(*, max_waiting: int = 100, **passwords: str) -> PasswordChecker:
 # The format
 
 
+@pytest.mark.tier(1)
 def test_the_real_mosquitto_accepts_our_file(tmp_path: Path) -> None:
     file = _file(tmp_path / "passwords", ada="secret", élan="pässwörd $:")
     file.set(b"chosen", PasswordHash.make(b"slow", 210_000))
@@ -55,24 +58,26 @@ def test_the_real_mosquitto_accepts_our_file(tmp_path: Path) -> None:
                 assert client.reason == reason, username
 
 
+@pytest.mark.tier(1)
 @pytest.mark.parametrize("options", [[], ["-H", "sha512"], ["-I", "5000"]])
 def test_we_read_what_mosquitto_passwd_writes(tmp_path: Path, options: list[str]) -> None:
     path = tmp_path / "passwords"
     program = require_mosquitto("mosquitto_passwd")
-    subprocess.run([program, *options, "-c", "-b", path, "ada", "secret"], check=True, timeout=PATIENCE)
-    subprocess.run([program, *options, "-b", path, "bob", "pässwörd"], check=True, timeout=PATIENCE)
+    subprocess.run([program, *options, "-c", "-b", path, "ada", "secret"], check=True, timeout=WAIT_LIMIT_S)
+    subprocess.run([program, *options, "-b", path, "bob", "pässwörd"], check=True, timeout=WAIT_LIMIT_S)
     file = PasswordFile.read(path)
     assert file.users[b"ada"].verify(b"secret") and not file.users[b"ada"].verify(b"Secret")
     assert file.users[b"bob"].verify("pässwörd".encode())
     assert file.users[b"ada"].iterations == {"sha512": 0, "5000": 5000}.get(options[-1] if options else "", 101)
 
 
+@pytest.mark.tier(1)
 def test_mosquitto_passwd_changes_and_deletes_users_of_our_file(tmp_path: Path) -> None:
     file = _file(tmp_path / "passwords", ada="secret", bob="other")
     file.write()
     program = require_mosquitto("mosquitto_passwd")
-    subprocess.run([program, "-b", file.path, "ada", "changed"], check=True, timeout=PATIENCE)
-    subprocess.run([program, "-D", file.path, "bob"], check=True, timeout=PATIENCE)
+    subprocess.run([program, "-b", file.path, "ada", "changed"], check=True, timeout=WAIT_LIMIT_S)
+    subprocess.run([program, "-D", file.path, "bob"], check=True, timeout=WAIT_LIMIT_S)
     users = PasswordFile.read(file.path).users
     assert list(users) == [b"ada"] and users[b"ada"].verify(b"changed")
 
@@ -185,7 +190,7 @@ def test_generated_passwords_are_long_and_never_the_same() -> None:
 
 
 async def _answer(answer: "int | asyncio.Future[int]") -> int:
-    return answer if isinstance(answer, int) else await asyncio.wait_for(answer, PATIENCE)
+    return answer if isinstance(answer, int) else await asyncio.wait_for(answer, WAIT_LIMIT_S)
 
 
 def test_the_right_password_is_accepted_and_every_other_refused() -> None:
@@ -221,7 +226,7 @@ class Slow:
         def slow(stored: PasswordHash, password: bytes) -> bool:
             self.calls.append(stored)
             self.begun.release()
-            assert self.go.wait(PATIENCE)
+            assert self.go.wait(WAIT_LIMIT_S)
             return verify(stored, password)
 
         monkeypatch.setattr(PasswordHash, "verify", slow)
@@ -262,8 +267,7 @@ def test_the_event_loop_runs_while_a_hash_is_computed(monkeypatch: pytest.Monkey
         checker = _checker(ada="secret")
         answer = checker.check(b"ada", b"secret")
         assert isinstance(answer, asyncio.Future)
-        while not slow.begun.acquire(blocking=False):
-            await asyncio.sleep(0)
+        await eventually_async(lambda: slow.begun.acquire(blocking=False))
         assert not answer.done()
         slow.go.set()
         assert await _answer(answer) == ACCEPTED
@@ -354,6 +358,18 @@ def test_an_unknown_user_costs_what_a_known_one_does(monkeypatch: pytest.MonkeyP
     assert 120 < fast < 280
 
 
+def _bytes_in(checker: PasswordChecker) -> list[bytes]:
+    """Every byte string that a checker holds, however deep."""
+    found, pending = [], [vars(checker)]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, bytes):
+            found.append(each)
+        elif isinstance(each, dict | list | tuple | PasswordHash):
+            pending += gc.get_referents(each)
+    return found
+
+
 def test_the_memory_of_right_passwords_holds_no_password_and_no_more_than_the_users() -> None:
     async def run() -> None:
         checker = _checker(ada="secret", bob="other")
@@ -361,12 +377,17 @@ def test_the_memory_of_right_passwords_holds_no_password_and_no_more_than_the_us
             await _answer(checker.check(b"ada", b"wrong %d" % number))
             await _answer(checker.check(b"stranger %d" % number, b"secret"))
         await _answer(checker.check(b"ada", b"secret"))
-        assert list(checker._right) == [b"ada"] and not checker._checks
-        assert b"secret" not in checker._right[b"ada"]
-        # A digest means nothing under the key of another process.
+        # Known at once: the right one; hashed again: every other.
+        assert checker.check(b"ada", b"secret") == ACCEPTED
+        again = [checker.check(b"ada", b"wrong 1"), checker.check(b"stranger 1", b"secret")]
+        assert all(isinstance(answer, asyncio.Future) for answer in again)
+        assert set(await asyncio.gather(*map(_answer, again))) == {REFUSED}
+        kept = set(_bytes_in(checker))
+        assert not [each for each in kept if b"secret" in each or b"wrong" in each]
+        # A digest means nothing under the key of another process: the two have only the names in common.
         other = _checker(ada="secret")
         await _answer(other.check(b"ada", b"secret"))
-        assert other._right != checker._right
+        assert [each for each in kept & set(_bytes_in(other)) if len(each) > 8] == []
         checker.close()
         other.close()
 
@@ -385,8 +406,7 @@ def test_closing_while_passwords_wait_cancels_them_and_ends_the_threads(monkeypa
         assert all(isinstance(answer, asyncio.Future) and answer.cancelled() for answer in answers)
 
     asyncio.run(run())
-    deadline = time.monotonic() + PATIENCE
     for thread in threading.enumerate():
         if thread.name.startswith("umqtt-passwords"):
-            thread.join(deadline - time.monotonic())
+            thread.join(WAIT_LIMIT_S)
             assert not thread.is_alive()

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from broker_peer import CONNACK, PUBACK, PUBREC, Closed, Peer, encode, publish_packet, text
-from patience import PATIENCE
+from broker_peer import Closed, Peer
 from umqtt_broker import ConfigError, FilePermission, Listener, PermissionHook, Tls
 from umqtt_broker import Peer as BrokerPeer
 from umqtt_broker.blacklist import Blacklist
@@ -19,6 +18,11 @@ from umqtt_broker.packets import Connect
 from umqtt_broker.passwords import PasswordFile, PasswordHash
 from umqtt_broker.tls import make_context
 from umqtt_kit.certs import Authority
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import CONNACK, PUBACK, PUBREC
+from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+pytestmark = pytest.mark.tier(0)
 
 ACCEPTED, IDENTIFIER_REJECTED, WRONG_PASSWORD, NOT_AUTHORIZED = 0, 2, 4, 5
 DOCS = Path(__file__).parents[2] / "docs" / "permission.md"
@@ -54,7 +58,7 @@ def _ask(
     async def run() -> int:
         packet = Connect(4, True, 60, client_id, None, username, password)
         answer = permission.connect(packet, BrokerPeer(address, identity, listener or Listener()))
-        return answer if isinstance(answer, int) else await asyncio.wait_for(answer, PATIENCE)
+        return answer if isinstance(answer, int) else await asyncio.wait_for(answer, WAIT_LIMIT_S)
 
     try:
         return asyncio.run(run())
@@ -275,10 +279,11 @@ def test_a_hook_that_is_none_is_an_error_that_names_it(name: str, named: str) ->
 
 
 def _connect_packet(client_id: bytes, username: bytes, password: bytes) -> bytes:
-    head = text(b"MQTT") + b"\x04\xc2\x00\x00"
-    return encode(0x10, head + text(client_id) + text(username) + text(password))
+    head = encoder.string(b"MQTT") + b"\x04\xc2\x00\x00"
+    return encoder.encode(0x10, head + encoder.string(client_id) + encoder.string(username) + encoder.string(password))
 
 
+@pytest.mark.tier(1)
 def test_the_broker_lets_in_by_password_and_routes_by_rights(start_broker, tmp_path: Path, passwords: str) -> None:
     acl = tmp_path / "acl"
     acl.write_text("user ada\ntopic home/#\ntopic deny home/safe\ntopic write bell\nuser bob\ntopic #\n")
@@ -288,7 +293,7 @@ def test_the_broker_lets_in_by_password_and_routes_by_rights(start_broker, tmp_p
         assert stranger.expect(CONNACK).body == b"\0\x04"
         assert stranger.wait_closed() == []
         # What comes right behind the CONNECT waits for the password, and is not lost.
-        ada.send(_connect_packet(b"ada", b"ada", b"secret of ada") + publish_packet(b"home/a", b"x", 1, 9))
+        ada.send(_connect_packet(b"ada", b"ada", b"secret of ada") + encoder.publish(b"home/a", b"x", 1, 9))
         assert ada.expect(CONNACK).body == b"\0\0"
         ada.expect(PUBACK, 9)
         bob.send(_connect_packet(b"bob", b"bob", b"secret of bob"))
@@ -298,19 +303,20 @@ def test_the_broker_lets_in_by_password_and_routes_by_rights(start_broker, tmp_p
             assert ada.subscribe(refused, 1) == 0x80
         assert bob.subscribe(b"bell", 0) == bob.subscribe(b"home/#", 0) == 0
         for topic_name in (b"home/safe", b"other/a", b"home/b", b"bell"):
-            bob.send(publish_packet(topic_name, b""))
+            bob.send(encoder.publish(topic_name, b""))
         # His own messages may come behind the answer to the first PINGREQ.
         his = bob.flush() + bob.flush()
         assert [packet.topic_name for packet in his] == [b"home/safe", b"home/b", b"bell"]
         assert [packet.topic_name for packet in ada.flush()] == [b"home/b"]
-        ada.send(publish_packet(b"home/safe", b"1", 1, 5) + publish_packet(b"x", b"2", 2, 6))
-        ada.send(publish_packet(b"bell", b"3", 1, 7))
+        ada.send(encoder.publish(b"home/safe", b"1", 1, 5) + encoder.publish(b"x", b"2", 2, 6))
+        ada.send(encoder.publish(b"bell", b"3", 1, 7))
         answers = {(packet.kind, packet.packet_id) for packet in ada.flush()}
         assert answers == {(PUBACK, 5), (PUBREC, 6), (PUBACK, 7)}
         assert [packet.topic_name for packet in bob.flush()] == [b"bell"]
-        assert broker.call(lambda: broker.broker.stats.denied) == 2
+        assert broker.call(lambda: broker.stats.denied) == 2
 
 
+@pytest.mark.tier(1)
 def test_rights_that_were_taken_away_hold_at_once_for_those_who_are_connected(
     start_broker, tmp_path: Path, passwords: str
 ) -> None:
@@ -331,7 +337,7 @@ def test_rights_that_were_taken_away_hold_at_once_for_those_who_are_connected(
             bob.publish(topic_name, b"")
         assert [packet.topic_name for packet in ada.flush()] == [b"home/b"]
         ada.publish(b"home/b", b"", 1)
-        assert broker.call(lambda: broker.broker.stats.denied) == 1
+        assert broker.call(lambda: broker.stats.denied) == 1
         acl.write_text("nonsense\n")
         with pytest.raises(ConfigError, match=re.escape(f"{acl}:1: ")):
             broker.call(broker.broker.reload)
@@ -360,6 +366,7 @@ def _secure_peer(port: int, folder: Path, device: str) -> Peer:
     return peer
 
 
+@pytest.mark.tier(1)
 def test_a_device_is_known_by_its_certificate_until_it_is_revoked(start_broker, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "certs")
     authority.create("fleet")
@@ -380,9 +387,9 @@ def test_a_device_is_known_by_its_certificate_until_it_is_revoked(start_broker, 
     with _secure_peer(broker.port, folder, "pump-7") as pump:
         pump.connect(b"any")
         pump.publish(b"fleet/pump-7/telemetry", b"", 1)
-        assert broker.call(lambda: broker.broker.stats.denied) == 0
+        assert broker.call(lambda: broker.stats.denied) == 0
         pump.publish(b"fleet/pump-8/telemetry", b"", 1)
-        assert broker.call(lambda: broker.broker.stats.denied) == 1
+        assert broker.call(lambda: broker.stats.denied) == 1
         authority.revoke("pump-7")
         broker.call(broker.broker.reload)
         pump.publish(b"fleet/pump-7/telemetry", b"", 1)  # who is connected stays

@@ -12,7 +12,7 @@ import paho.mqtt.client as paho
 import pytest
 from broker_peer import BrokerProcess, Peer
 from paho.mqtt.enums import CallbackAPIVersion
-from patience import PATIENCE
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -20,7 +20,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "umqtt_broker", *arguments],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=WAIT_LIMIT_S,
         check=False,
     )
 
@@ -84,7 +84,7 @@ def test_a_signal_ends_it_with_everything_committed_and_exit_code_0(tmp_path: Pa
         peer.subscribe(b"a", 1)
         peer.send(b"\x30\x03\0\x01a")  # open when the signal comes
         broker.process.send_signal(number)
-        assert broker.process.wait(PATIENCE) == 0
+        assert broker.process.wait(WAIT_LIMIT_S) == 0
     with BrokerProcess(store) as broker, Peer(broker.port) as peer:
         assert peer.connect(b"peer", clean_session=False)
 
@@ -95,19 +95,19 @@ def test_mosquitto_pub_and_sub_talk_through_it(tmp_path: Path, qos: str) -> None
     with BrokerProcess(tmp_path / "broker.db") as broker:
         port = str(broker.port)
         subscriber = ["mosquitto_sub", "-p", port, "-i", "keeper", "-c", "-q", qos, "-t", "house/#"]
-        subprocess.run([*subscriber, "-E"], check=True, timeout=PATIENCE)
+        subprocess.run([*subscriber, "-E"], check=True, timeout=WAIT_LIMIT_S)
         publisher = ["mosquitto_pub", "-p", port, "-q", qos, "-t", "house/1", "-l"]
         lines = "".join(f"line {number}\n" for number in range(100))
         if qos == "0":
             subprocess.run(
-                ["mosquitto_pub", "-p", port, "-t", "house/1", "-r", "-m", "retained"], check=True, timeout=PATIENCE
+                ["mosquitto_pub", "-p", port, "-t", "house/1", "-r", "-m", "retained"], check=True, timeout=WAIT_LIMIT_S
             )
             expected, count = "retained\n", "1"
         else:
-            subprocess.run(publisher, input=lines, text=True, check=True, timeout=PATIENCE)
+            subprocess.run(publisher, input=lines, text=True, check=True, timeout=WAIT_LIMIT_S)
             expected, count = lines, "100"
         result = subprocess.run(
-            [*subscriber, "-C", count], capture_output=True, text=True, check=True, timeout=PATIENCE
+            [*subscriber, "-C", count], capture_output=True, text=True, check=True, timeout=WAIT_LIMIT_S
         )
         assert result.stdout == expected
 
@@ -132,10 +132,10 @@ def test_paho_publishes_and_receives_at_every_qos_in_order(tmp_path: Path) -> No
             client.loop_start()
         try:
             subscriber.subscribe("a/+", 2)
-            assert subscribed.wait(PATIENCE)
+            assert subscribed.wait(WAIT_LIMIT_S)
             for number in range(900):
                 publisher.publish(f"a/{number % 7}", str(number), qos=number % 3)
-            assert complete.wait(PATIENCE), len(received)
+            assert complete.wait(WAIT_LIMIT_S), len(received)
         finally:
             for client in (subscriber, publisher):
                 client.disconnect()

@@ -1,5 +1,7 @@
 """The broker as a program with a configuration file: ready lines, exit codes, process id, user."""
 
+import contextlib
+import io
 import os
 import pwd
 import shutil
@@ -8,20 +10,34 @@ import sys
 from pathlib import Path
 
 import pytest
-from broker_peer import Peer, connect_packet
+from broker_peer import Peer
 from configured_broker import ConfiguredBroker
-from patience import PATIENCE
+from umqtt_broker.__main__ import main
 from umqtt_kit.commands.broker import broker as broker_command
+from umqtt_testkit import encoder
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 OPEN = "listener 0 127.0.0.1\nallow_anonymous true\n"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the program where it ends before it begins to serve: in this process."""
+    out, error = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        try:
+            code = main(list(arguments))
+        except SystemExit as ended:
+            code = ended.code
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), error.getvalue())
+
+
+def start(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the program in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "umqtt_broker", *arguments],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=WAIT_LIMIT_S,
         check=False,
     )
 
@@ -108,7 +124,7 @@ def test_the_pid_file_is_there_while_the_broker_is(conf: Path, tmp_path: Path) -
 def test_a_pid_file_that_cannot_be_written_is_one_line_and_no_broker(conf: Path) -> None:
     path = conf.parent / "nowhere" / "broker.pid"
     conf.write_text(f"{OPEN}pid_file {path}\n")
-    result = run("-c", str(conf))
+    result = start("-c", str(conf))
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == f"pid_file {path} cannot be written (No such file or directory) — choose another\n"
 
@@ -141,7 +157,7 @@ def test_root_is_given_up_when_the_ports_are_bound(tmp_path_factory: pytest.Temp
 
 def test_the_command_of_the_kit_knows_every_option_of_the_program() -> None:
     known = {option for parameter in broker_command.params for option in parameter.opts}
-    result = run("--help")
+    result = start("--help")
     for option in (
         "-c",
         "--lenient",
@@ -175,7 +191,7 @@ def test_the_log_says_who_comes_and_goes_and_why(conf: Path) -> None:
         with comes(b"a1") as peer:
             peer.subscribe(b"x/#", 1)
             assert broker.wait_for("a1") == "subscribe: a1 x/# (QoS 1)"
-            peer.send(b"\xa2\x07\x00\x05\x00\x03x/#")
+            peer.send(encoder.unsubscribe(5, b"x/#"))
             assert broker.wait_for("a1") == "unsubscribe: a1 x/#"
             peer.disconnect()
         goes("a1", "")
@@ -190,7 +206,7 @@ def test_the_log_says_who_comes_and_goes_and_why(conf: Path) -> None:
         silent = comes(b"a4", keep_alive=1)
         goes("a4", ": keep-alive")
         with Peer(broker.port()) as stranger:
-            stranger.send(connect_packet(b"stranger"))
+            stranger.send(encoder.connect(b"stranger"))
             assert broker.wait_for("refused") == f"notice: client stranger from {address} refused with return code 2"
         last = comes(b"a5")
         broker.process.terminate()

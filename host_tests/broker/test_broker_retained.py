@@ -8,30 +8,23 @@ import os
 import random
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
-from broker_peer import (
-    PUBACK,
-    PUBLISH,
-    SUBACK,
-    UNSUBACK,
-    BrokerThread,
-    Packet,
-    Peer,
-    ack_packet,
-    encode,
-    subscribe_packet,
-    text,
-)
-from patience import PATIENCE
+from broker_peer import BrokerThread, Packet, Peer
 from umqtt_broker.retained import RetainedMessage, RetainedMessages
 from umqtt_broker.topics import is_topic_name
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import PUBACK, PUBLISH, SUBACK, UNSUBACK
 
 MakePeer = Callable[..., Peer]
 
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 TOPICS = 1_000_000 if FULL else 100_000
+
+# Steps of a walk in one turn of the event loop, however long they take: after 100 it looks at the clock, and the slice
+# of the SUBSCRIBE itself may come in the same turn as the next.
+MOST_STEPS = 200
 
 # Seconds that a wildcard subscription may keep the event loop from everyone else.
 MOST_STALL = 0.05
@@ -50,6 +43,7 @@ def matches(topic_filter: bytes, topic_name: bytes) -> bool:
     return len(wanted) == len(levels)
 
 
+@pytest.mark.tier(0)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_trie_holds_and_matches_what_a_plain_table_does_and_ends_empty(seed: int) -> None:
     print("seed", seed)
@@ -76,6 +70,7 @@ def test_the_trie_holds_and_matches_what_a_plain_table_does_and_ends_empty(seed:
     assert len(trie) == 0 and list(trie.walk(b"#")) == []
 
 
+@pytest.mark.tier(0)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_walk_through_a_changing_trie_shows_each_message_as_it_is_and_all_that_stay(seed: int) -> None:
     print("seed", seed)
@@ -102,6 +97,7 @@ def test_a_walk_through_a_changing_trie_shows_each_message_as_it_is_and_all_that
     assert stay <= set(found)
 
 
+@pytest.mark.tier(0)
 @pytest.mark.parametrize(("form", "most"), [(b"fleet/pump/%d", 180), (b"fleet/pump-%d/status", 500)])
 def test_a_retained_topic_takes_little_memory(form: bytes, most: int) -> None:
     count = 20_000
@@ -163,6 +159,50 @@ def fill(broker: BrokerThread, count: int, qos: int = 0, payload: bytes = b"x") 
     broker.call(put)
 
 
+@pytest.mark.parametrize(
+    "packets",
+    [
+        encoder.subscribe(1, (b"#", 0)),
+        b"".join(encoder.subscribe(number, (b"%d/x/deep" % number, 0)) for number in range(1, 1001)),
+    ],
+    ids=["a wide filter", "a thousand narrow ones"],
+)
+def test_a_walk_through_retained_messages_lets_others_have_their_turn(
+    start_broker, monkeypatch: pytest.MonkeyPatch, packets: bytes
+) -> None:
+    """Planted: a greeting that does not look at the clock, and one slice for each filter instead of for all."""
+    broker = start_broker(sys_interval=0)
+    fill(broker, 3000)
+    # Each step takes a millisecond, and nothing else any time.
+    broker.stop_clock()
+    retained = broker.broker.router.retained
+    walk, in_this_turn, most, total = retained.walk, 0, 0, 0
+
+    def slow_walk(topic_filter: bytes) -> Iterator[RetainedMessage | None]:
+        nonlocal in_this_turn, most, total
+        for step in walk(topic_filter):
+            if not in_this_turn:
+                broker.broker.loop.call_soon(end_turn)
+            broker.set_ahead(0.001)
+            in_this_turn, total = in_this_turn + 1, total + 1
+            most = max(most, in_this_turn)
+            yield step
+
+    def end_turn() -> None:
+        nonlocal in_this_turn
+        in_this_turn = 0
+
+    monkeypatch.setattr(retained, "walk", slow_walk)
+    with Peer(broker.port) as greedy:
+        greedy.connect(b"greedy")
+        greedy.send(packets)
+        session = broker.view.session(b"greedy")
+        assert session is not None
+        broker.wait_until(lambda: total > 1000 and session.greeting is None)
+    assert 0 < most <= MOST_STEPS
+
+
+@pytest.mark.tier(3)
 @pytest.mark.parametrize(("topic_filter", "share"), [(b"#", 1.0), (b"+/x/#", 0.1), (b"wide/+", 0.9)])
 def test_a_wildcard_over_very_many_retained_messages_stalls_nobody(start_broker, topic_filter, share) -> None:
     broker = start_broker(sys_interval=0)
@@ -173,7 +213,7 @@ def test_a_wildcard_over_very_many_retained_messages_stalls_nobody(start_broker,
             greedy.connect(b"greedy")
             other.connect(b"other")
             watch = StallWatch(broker)
-            greedy.send(subscribe_packet(1, (topic_filter, 0)))
+            greedy.send(encoder.subscribe(1, (topic_filter, 0)))
             assert greedy.expect(SUBACK).body[2:] == b"\0"
             pings = seen = 0
             while seen < TOPICS * share:
@@ -191,6 +231,7 @@ def test_a_wildcard_over_very_many_retained_messages_stalls_nobody(start_broker,
     assert least(stall) < MOST_STALL
 
 
+@pytest.mark.tier(3)
 def test_many_subscriptions_at_once_get_one_slice_together(start_broker) -> None:
     broker = start_broker()
     fill(broker, TOPICS)
@@ -199,7 +240,7 @@ def test_many_subscriptions_at_once_get_one_slice_together(start_broker) -> None
         with Peer(broker.port) as greedy:
             greedy.connect(b"greedy")
             watch = StallWatch(broker)
-            greedy.send(b"".join(subscribe_packet(number, (b"+/x/%d" % number, 0)) for number in range(1, 301)))
+            greedy.send(b"".join(encoder.subscribe(number, (b"+/x/%d" % number, 0)) for number in range(1, 301)))
             for number in range(1, 301):
                 greedy.expect(SUBACK, number)
             return broker.call(watch.stop)
@@ -207,6 +248,7 @@ def test_many_subscriptions_at_once_get_one_slice_together(start_broker) -> None
     assert least(stall) < MOST_STALL
 
 
+@pytest.mark.tier(3)
 def test_very_many_filters_cost_hardly_more_for_what_they_are_greeted_with(start_broker) -> None:
     broker = start_broker()
     requests = [(b"%d" % number, 0) for number in range(10_000)]
@@ -215,9 +257,9 @@ def test_very_many_filters_cost_hardly_more_for_what_they_are_greeted_with(start
         with Peer(broker.port) as client:
             client.connect(b"client")
             watch = StallWatch(broker)
-            client.send(subscribe_packet(1, *requests))
+            client.send(encoder.subscribe(1, *requests))
             client.expect(SUBACK, 1)
-            client.send(encode(0xA2, b"\0\2" + b"".join(text(topic_filter) for topic_filter, _ in requests)))
+            client.send(encoder.unsubscribe(2, *(topic_filter for topic_filter, _ in requests)))
             client.expect(UNSUBACK, 2)
             return broker.call(watch.stop)
 
@@ -234,7 +276,7 @@ def test_very_many_retained_messages_all_come_once_above_qos_0(broker: BrokerThr
     client.subscribe(b"#", qos)
     names = [client.receive_message().topic_name for _ in range(count)]
     assert len(set(names)) == count
-    session = broker.broker.sessions.get(b"client")
+    session = broker.view.session(b"client")
     assert session is not None
     broker.wait_until(lambda: session.greeting is None)
 
@@ -259,7 +301,7 @@ def test_what_is_replaced_during_the_walk_never_comes_back_old(start_broker) -> 
             for message in more:
                 assert message.payload != b"old"
                 last[message.topic_name] = message
-                client.send(b"\x40\x02" + message.packet_id.to_bytes(2, "big"))
+                client.send(encoder.acknowledgement(PUBACK, message.packet_id))
         assert {last[b"wide/%d" % number].payload for number in (1, 2501, 4999)} == {b"new"}
 
 
@@ -272,7 +314,7 @@ def test_a_greeting_goes_on_where_it_was_for_a_persistent_session_and_ends_with_
     client.subscribe(b"#", 1)
     names = {client.receive_message().topic_name for _ in range(100)}
     client.reset()
-    broker.wait_until(lambda: broker.broker.stats.connections == 0)
+    broker.wait_until(lambda: broker.stats.connections == 0)
     client = peer(b"client", clean_session=clean_session)
     if clean_session:
         assert client.flush() == []
@@ -287,16 +329,16 @@ def test_unsubscribing_ends_the_greeting(start_broker) -> None:
     with Peer(broker.port) as client:
         client.connect(b"client")
         client.subscribe(b"#", 1)
-        client.send(encode(0xA2, b"\0\2" + text(b"#")))
+        client.send(encoder.unsubscribe(2, b"#"))
         while (packet := client.receive()).kind != UNSUBACK:
             assert packet.kind == PUBLISH
         # What was in the queue by then still comes; nothing follows it.
-        session = broker.broker.sessions.get(b"client")
+        session = broker.view.session(b"client")
         assert session is not None and broker.call(lambda: session.queued) <= 1000
         while found := client.flush():
             for packet in found:
-                client.send(ack_packet(PUBACK, packet.packet_id))
-        assert broker.call(lambda: broker.broker.stats.messages_out) <= 1010
+                client.send(encoder.acknowledgement(PUBACK, packet.packet_id))
+        assert broker.call(lambda: broker.stats.messages_out) <= 1010
 
 
 def test_a_client_that_does_not_read_gets_no_more_than_its_buffer_until_it_does(start_broker) -> None:
@@ -305,10 +347,10 @@ def test_a_client_that_does_not_read_gets_no_more_than_its_buffer_until_it_does(
     with Peer(broker.port, receive_buffer=4096) as slow:
         slow.connect(b"slow")
         slow.subscribe(b"#", 0)
-        session = broker.broker.sessions.get(b"slow")
+        session = broker.view.session(b"slow")
         assert session is not None and session.connection is not None
         connection = session.connection
         broker.wait_until(lambda: connection.congested)
         assert broker.call(connection.transport.get_write_buffer_size) < 8 * 65536
-        assert len({slow.receive(PATIENCE).topic_name for _ in range(2000)}) == 2000
-        assert broker.broker.stats.dropped == 0
+        assert len({slow.receive().topic_name for _ in range(2000)}) == 2000
+        assert broker.stats.dropped == 0

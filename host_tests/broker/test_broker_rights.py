@@ -5,22 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from broker_peer import (
-    CONNACK,
-    PUBACK,
-    PUBCOMP,
-    PUBLISH,
-    BrokerProcess,
-    BrokerThread,
-    Peer,
-    ack_packet,
-    connect_packet,
-    encode,
-    publish_packet,
-    text,
-)
+from broker_peer import BrokerProcess, BrokerThread, Peer
 from umqtt_broker import BrokerConfig, Listener, Permission
 from umqtt_broker.permission import Rights
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import CONNACK, PUBACK, PUBCOMP, PUBLISH
 
 MakePeer = Callable[..., Peer]
 
@@ -102,11 +91,11 @@ def test_a_denied_message_is_acknowledged_counted_and_routed_to_nobody_nor_retai
             writer.publish(b"a", b"allowed", qos)
             writer.publish(b"b", b"denied", qos, retain=True)
         assert [packet.payload for packet in reader.flush()] == [b"allowed"] * 3
-        assert broker.call(lambda: broker.broker.stats.denied) == 3
-        assert broker.call(lambda: list(broker.broker.router.retained.match(b"#"))) == []
+        assert broker.call(lambda: broker.stats.denied) == 3
+        assert broker.call(lambda: broker.view.retained) == []
         # A name that was allowed is not asked about again, one that was denied is.
         assert rights.asked == 4
-        writer.send(publish_packet(b"b/#", b"", 0))
+        writer.send(encoder.publish(b"b/#", b"", 0))
         assert writer.wait_closed() == []
 
 
@@ -128,7 +117,7 @@ def test_a_reload_changes_rights_without_dropping_a_connection(start_broker, sto
         def publish_both() -> list[bytes]:
             for name in (b"a", b"b"):
                 publisher.publish(name, b"", 1)
-            reader.send(publish_packet(b"a", b"mine", 0) + publish_packet(b"b", b"mine", 0))
+            reader.send(encoder.publish(b"a", b"mine", 0) + encoder.publish(b"b", b"mine", 0))
             return [reader.receive_message().topic_name for _ in range(2)]
 
         assert publish_both() == [b"a", b"a"]
@@ -148,9 +137,9 @@ def test_the_user_name_of_a_persistent_session_outlives_a_restart(start_broker, 
 
     settings = {"permission": ByUser(), "store": str(tmp_path / "broker.db")}
     with BrokerThread(BrokerConfig(port=0, **settings)) as broker, Peer(broker.port) as reader:
-        packet = connect_packet(b"reader", clean_session=False)
+        packet = encoder.connect(b"reader", clean_session=False)
         user = b"\0\3ada"
-        reader.send(encode(0x10, packet[2:9] + bytes((packet[9] | 0x80,)) + packet[10:] + user))
+        reader.send(encoder.encode(0x10, packet[2:9] + bytes((packet[9] | 0x80,)) + packet[10:] + user))
         reader.expect(CONNACK)
         reader.subscribe(b"#", 1)
     broker = start_broker(**settings)
@@ -158,7 +147,7 @@ def test_the_user_name_of_a_persistent_session_outlives_a_restart(start_broker, 
         publisher.connect(b"publisher")
         for name in (b"bob", b"ada"):
             publisher.publish(name, b"", 1)
-    session = broker.broker.sessions.get(b"reader")
+    session = broker.view.session(b"reader")
     assert session is not None and (session.username, session.queued) == (b"ada", 1)
 
 
@@ -170,8 +159,8 @@ def test_what_waits_for_one_user_is_not_for_another_under_the_same_identifier(st
     broker = start_broker(permission=ByUser(), store=store)
 
     def connect(client: Peer, name: bytes) -> bytes:
-        packet = connect_packet(b"shared", clean_session=False)
-        client.send(encode(0x10, packet[2:9] + bytes((packet[9] | 0x80,)) + packet[10:] + text(name)))
+        packet = encoder.connect(b"shared", clean_session=False)
+        client.send(encoder.encode(0x10, packet[2:9] + bytes((packet[9] | 0x80,)) + packet[10:] + encoder.string(name)))
         return client.expect(CONNACK).body
 
     with Peer(broker.port) as ada, Peer(broker.port) as bob, Peer(broker.port) as publisher, Peer(broker.port) as back:
@@ -186,7 +175,7 @@ def test_what_waits_for_one_user_is_not_for_another_under_the_same_identifier(st
         assert connect(bob, b"bob") == b"\0\0"
         publisher.publish(b"ada", b"2", 1)
         assert bob.flush() == []
-        assert broker.call(lambda: broker.broker.stats.sessions_of_others) == 1
+        assert broker.call(lambda: broker.stats.sessions_of_others) == 1
 
 
 def test_a_bridge_gets_the_retain_flag_but_not_its_own_messages_nor_those_of_its_origin(start_broker) -> None:
@@ -198,22 +187,22 @@ def test_a_bridge_gets_the_retain_flag_but_not_its_own_messages_nor_those_of_its
         Peer(broker.port) as client,
     ):
         for peer, name in ((bridge, b"bridge"), (twin, b"twin"), (other, b"other")):
-            peer.send(connect_packet(name).replace(b"MQTT\x04", b"MQTT\x84"))
+            peer.send(encoder.connect(name).replace(b"MQTT\x04", b"MQTT\x84"))
             assert peer.expect(CONNACK).body == b"\0\0"
         client.connect(b"client")
         for peer in (bridge, twin, other, client):
             peer.subscribe(b"#", 1)
         for name in (b"bridge", b"twin"):
-            session = broker.broker.sessions.get(name)
+            session = broker.view.session(name)
             assert session is not None
             session.origin = b"the same broker"
-        bridge.send(publish_packet(b"a", b"1", 1, 1, retain=True))
+        bridge.send(encoder.publish(b"a", b"1", 1, 1, retain=True))
         bridge.expect(PUBACK, 1)
         assert bridge.flush() == twin.flush() == []
         assert other.receive_message().retain
         assert not client.receive_message().retain
         for qos in (0, 1):
-            client.send(publish_packet(b"b", b"2", qos, 2, retain=True))
+            client.send(encoder.publish(b"b", b"2", qos, 2, retain=True))
             for peer in (bridge, twin, other):
                 message = peer.receive_message()
                 assert (message.retain, message.qos) == (True, qos)
@@ -221,11 +210,11 @@ def test_a_bridge_gets_the_retain_flag_but_not_its_own_messages_nor_those_of_its
                 pass
         # Only a bridge may say below $SYS that it is there.
         state = b"$SYS/broker/connection/x/state"
-        client.send(publish_packet(state, b"1", 0))
+        client.send(encoder.publish(state, b"1", 0))
         client.flush()
-        assert broker.broker.stats.denied == 1
+        assert broker.stats.denied == 1
         other.subscribe(state, 0)
-        bridge.send(publish_packet(state, b"1", 0))
+        bridge.send(encoder.publish(state, b"1", 0))
         assert other.receive_message().topic_name == state
 
 
@@ -247,19 +236,18 @@ def test_bytes_behind_a_connect_wait_for_its_decision_and_nobody_else_does(start
     with Peer(broker.port) as client, Peer(broker.port) as watcher:
         watcher.connect(b"watcher")
         watcher.subscribe(b"a", 0)
-        publish = publish_packet(b"a", b"1", 1, 1)
-        client.send(connect_packet(b"client") + publish[:5])
+        publish = encoder.publish(b"a", b"1", 1, 1)
+        client.send(encoder.connect(b"client") + publish[:5])
         broker.wait_until(lambda: b"client" in permission.decisions)
-        client.send(publish[5:] + publish_packet(b"a", b"2", 1, 2))
+        client.send(publish[5:] + encoder.publish(b"a", b"2", 1, 2))
         assert watcher.flush() == []
-        with pytest.raises(TimeoutError):
-            client.receive(0.05)
+        client.assert_silent()
         broker.call(lambda: permission.decisions[b"client"].set_result(0))
         assert client.expect(CONNACK).body == b"\0\0"
         assert [client.expect(PUBACK).packet_id for _ in "12"] == [1, 2]
         assert [packet.payload for packet in watcher.flush()] == [b"1", b"2"]
         # From now on it is read like every other.
-        assert broker.call(lambda: broker.broker.sessions.get(b"client").connection.held_back) is None
+        assert broker.call(lambda: broker.view.session(b"client").connection.held_back) is None
 
 
 @pytest.mark.parametrize(("outcome", "code"), [(5, 5), (RuntimeError("a hook with a bug"), 3)])
@@ -269,7 +257,7 @@ def test_a_late_refusal_is_answered_and_what_came_behind_the_connect_is_forgotte
     with Peer(broker.port) as client, Peer(broker.port) as watcher:
         watcher.connect(b"watcher")
         watcher.subscribe(b"a", 0)
-        client.send(connect_packet(b"client") + publish_packet(b"a", b"1", 1, 1))
+        client.send(encoder.connect(b"client") + encoder.publish(b"a", b"1", 1, 1))
         broker.wait_until(lambda: b"client" in permission.decisions)
         decision = permission.decisions[b"client"]
         broker.call(
@@ -284,24 +272,22 @@ def test_the_decision_for_a_client_that_went_away_is_cancelled(start_broker) -> 
     permission = Slow()
     broker = start_broker(permission=permission)
     with Peer(broker.port) as client:
-        client.send(connect_packet(b"client"))
+        client.send(encoder.connect(b"client"))
         broker.wait_until(lambda: b"client" in permission.decisions)
         # Its time is over.
-        (connection,) = broker.broker._connections
-        assert connection._deadline is not None
-        broker.call(connection.on_deadline)
+        broker.advance(broker.broker.config.connect_timeout + 1)
         assert client.wait_closed() == []
     broker.wait_until(lambda: permission.decisions[b"client"].cancelled())
-    assert broker.call(lambda: len(list(broker.broker.sessions))) == 0
+    assert broker.call(lambda: len(broker.view.sessions)) == 0
 
 
 def test_client_identifiers_must_begin_as_configured_but_for_those_the_broker_gives(start_broker) -> None:
     broker = start_broker(client_id_prefixes=(b"pump-", b"valve-"), auto_id_prefix=b"given-")
     for client_id, code in ((b"pump-1", 0), (b"valve-", 0), (b"pum", 2), (b"x-pump-", 2), (b"", 0)):
         with Peer(broker.port) as client:
-            client.send(connect_packet(client_id))
+            client.send(encoder.connect(client_id))
             assert client.expect(CONNACK).body == bytes((0, code))
-            names = broker.call(lambda: [session.client_id for session in broker.broker.sessions])
+            names = broker.call(lambda: [session.client_id for session in broker.view.sessions])
             assert code or names[-1].startswith(client_id or b"given-")
 
 
@@ -317,12 +303,12 @@ def test_each_listener_has_its_own_permission_and_its_own_limit_of_connections(s
     with Peer(first) as client, Peer(first) as too_many, Peer(second) as refused:
         client.connect(b"client")
         assert too_many.wait_closed() == []
-        refused.send(connect_packet(b"client"))
+        refused.send(encoder.connect(b"client"))
         assert refused.expect(CONNACK).body == b"\0\5"
-    broker.wait_until(lambda: broker.broker.stats.connections == 0)
+    broker.wait_until(lambda: broker.stats.connections == 0)
     with Peer(first) as client:
         client.connect(b"client")
-    assert broker.call(lambda: broker.broker.stats.connections_refused) == 2
+    assert broker.call(lambda: broker.stats.connections_refused) == 2
 
 
 # Mount points
@@ -336,7 +322,7 @@ def mounted_config(store: str = ":memory:") -> BrokerConfig:
 
 def ports(broker: BrokerThread) -> list[int]:
     """Return where the listeners of a broker listen."""
-    return [place.sockets[0].getsockname()[1] for place in broker.broker._places]
+    return broker.view.listening_ports
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -360,18 +346,18 @@ def test_behind_a_mount_point_clients_see_only_each_other_and_no_prefix(store: s
         assert (message.topic_name, message.qos) == (b"a", qos)
         if qos == 2:
             inside.receive()
-            inside.send(ack_packet(PUBCOMP, message.packet_id))
+            inside.send(encoder.acknowledgement(PUBCOMP, message.packet_id))
         assert [packet.topic_name for packet in outside.flush()] == [b"north/a"]
-        outside.send(publish_packet(b"south/b", b"2", 0))
+        outside.send(encoder.publish(b"south/b", b"2", 0))
         assert other.receive_message().topic_name == b"b"
-        outside.send(publish_packet(b"north/", b"no name behind the mount point", 0))
+        outside.send(encoder.publish(b"north/", b"no name behind the mount point", 0))
         assert [outside.receive_message().topic_name for _ in range(2)] == [b"south/b", b"north/"]
         publisher.reset()
         assert inside.receive_message().topic_name == b"will"
         inside.subscribe(b"+", 0)
         assert inside.receive_message().topic_name == b"a"  # retained
         assert inside.flush() == other.flush() == []
-        assert not broker.call(lambda: broker.broker.stats.malformed)
+        assert not broker.call(lambda: broker.stats.malformed)
 
 
 def test_a_queue_behind_a_mount_point_outlives_a_restart_without_its_prefix(tmp_path: Path) -> None:
@@ -395,7 +381,7 @@ def test_a_queue_behind_a_mount_point_outlives_a_restart_without_its_prefix(tmp_
 def test_an_empty_topic_name_is_malformed_behind_a_mount_point_too() -> None:
     with BrokerThread(mounted_config()) as broker, Peer(ports(broker)[1]) as client:
         client.connect(b"client")
-        client.send(publish_packet(b"", b"x", 0))
+        client.send(encoder.publish(b"", b"x", 0))
         assert client.wait_closed() == []
 
 
@@ -413,14 +399,14 @@ def test_only_the_broker_itself_publishes_under_sys(start_broker, tmp_path: Path
         for qos in (0, 1, 2):
             forger.publish(b"$SYS/x", b"forged", qos, retain=True)
         forger.reset()
-        broker.wait_until(lambda: broker.broker.stats.denied == 4)
+        broker.wait_until(lambda: broker.stats.denied == 4)
         broker.call(lambda: broker.broker.router.publish_own(b"$SYS/x", b"own"))
         broker.call(broker.broker.router.flush)
         assert [packet.payload for packet in reader.flush()] == [b"own"]
         reader.subscribe(b"$SYS/x", 0)
         assert reader.receive_message().retain
     broker = start_broker(**settings)
-    assert broker.call(lambda: len(broker.broker.router.retained)) == 0
+    assert broker.call(lambda: broker.view.retained_count) == 0
 
 
 # Wills
@@ -461,6 +447,6 @@ def test_a_will_that_may_not_be_published_is_not(start_broker) -> None:
         watcher.subscribe(b"#", 0)
         client.connect(b"client", will=(b"a", b"gone", 0, False))
         client.reset()
-        broker.wait_until(lambda: broker.broker.stats.denied == 1)
+        broker.wait_until(lambda: broker.stats.denied == 1)
         assert watcher.flush() == []
-        assert broker.call(lambda: broker.broker.stats.wills) == 0
+        assert broker.call(lambda: broker.stats.wills) == 0

@@ -16,6 +16,8 @@ from umqtt_broker.store.base import DeliveryRow
 from umqtt_broker.store.batch import Batch, Page
 from umqtt_broker.store.recovery import recover
 
+pytestmark = pytest.mark.tier(0)
+
 # The script of version 1 as it was released.
 VERSION_1 = """
     CREATE TABLE session (number INTEGER PRIMARY KEY, client_id BLOB NOT NULL UNIQUE,
@@ -258,6 +260,7 @@ def cut_off(database: sqlite3.Connection, batch: Batch) -> None:
         writer.write(Dying, batch)  # type: ignore[arg-type]
 
 
+@pytest.mark.tier(1)
 def test_after_kill_9_in_mid_load_and_a_drained_queue_no_message_is_left(tmp_path: Path) -> None:
     """A process that writes shared messages is killed; what is found is acknowledged; nothing stays."""
     path = tmp_path / "broker.db"

@@ -9,25 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_peer import (
-    PUBACK,
-    PUBCOMP,
-    PUBLISH,
-    PUBREC,
-    PUBREL,
-    UNSUBACK,
-    BrokerThread,
-    Packet,
-    Peer,
-    StartBroker,
-    ack_packet,
-    encode,
-    publish_packet,
-    text,
-)
+from broker_peer import BrokerThread, Packet, Peer, StartBroker
 from observed import ObservedBroker
 from umqtt_broker import BrokerConfig, Listener, Permission, Rights
 from umqtt_broker.store.base import DeliveryRow
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, UNSUBACK
 
 Connect = Callable[..., Peer]
 JOBS = b"$share/workers/jobs/#"
@@ -52,9 +39,9 @@ def take(peer: Peer, count: int = 0, *, acknowledge: bool = True) -> list[bytes]
         if packet.kind == PUBLISH:
             got.append(packet.payload)
             if acknowledge and packet.qos:
-                peer.send(ack_packet(PUBACK if packet.qos == 1 else PUBREC, packet.packet_id))
+                peer.send(encoder.acknowledgement(PUBACK if packet.qos == 1 else PUBREC, packet.packet_id))
         elif packet.kind == PUBREL:
-            peer.send(ack_packet(PUBCOMP, packet.packet_id))
+            peer.send(encoder.acknowledgement(PUBCOMP, packet.packet_id))
 
     while len(got) < count:
         on_packet(peer.receive())
@@ -71,12 +58,12 @@ def take(peer: Peer, count: int = 0, *, acknowledge: bool = True) -> list[bytes]
 def send(peer: Peer, first: int, count: int, qos: int = 1, topic_name: bytes = b"jobs/a") -> None:
     """Publish numbers in one write, and wait until the broker has them all."""
     numbers = range(first, first + count)
-    peer.send(b"".join(publish_packet(topic_name, b"%d" % number, qos, number) for number in numbers))
+    peer.send(b"".join(encoder.publish(topic_name, b"%d" % number, qos, number) for number in numbers))
     for number in numbers:
         if qos:
             peer.expect(PUBACK if qos == 1 else PUBREC, number)
     for number in numbers if qos == 2 else ():
-        peer.send(ack_packet(PUBREL, number))
+        peer.send(encoder.acknowledgement(PUBREL, number))
         peer.expect(PUBCOMP, number)
     if not qos:
         assert peer.flush() == []
@@ -84,9 +71,9 @@ def send(peer: Peer, first: int, count: int, qos: int = 1, topic_name: bytes = b
 
 def leave(broker: BrokerThread, peer: Peer) -> None:
     """Drop a connection, and wait until the broker has seen it."""
-    before = broker.call(lambda: broker.broker.stats.connections)
+    before = broker.call(lambda: broker.stats.connections)
     peer.reset()
-    broker.wait_until(lambda: broker.broker.stats.connections < before)
+    broker.wait_until(lambda: broker.stats.connections < before)
 
 
 def numbers(first: int, count: int) -> list[bytes]:
@@ -103,7 +90,7 @@ def test_what_is_no_shared_subscription_is_denied_and_the_client_stays(peer: Con
     client = peer(b"a")
     assert client.subscribe(topic_filter, 1) == 0x80
     packet_id = client.next_id()
-    client.send(encode(0xA2, packet_id.to_bytes(2, "big") + text(topic_filter)))
+    client.send(encoder.unsubscribe(packet_id, topic_filter))
     client.expect(UNSUBACK, packet_id)
     assert client.subscribe(b"$share/g/x", 1) == 1
 
@@ -214,7 +201,7 @@ def test_what_nobody_has_room_for_waits_in_order_and_comes_with_the_acknowledgem
         one.subscribe(JOBS, 1)
         other.subscribe(JOBS, 1)
         send(publisher, 1, 100)
-        assert broker.call(lambda: broker.broker.stats.queued) == 90
+        assert broker.call(lambda: broker.stats.queued) == 90
         got = [take(one, 95), take(other)]
         assert len(got[0]) == 95 and got[0] == sorted(got[0], key=int)
         assert sorted(int(payload) for each in got for payload in each) == list(range(1, 101))
@@ -231,7 +218,7 @@ def test_room_that_other_messages_leave_is_used(start_broker: StartBroker) -> No
         send(publisher, 3, 2)
         plain = [member.receive_message(acknowledge=False) for _ in range(2)]
         assert member.flush() == []
-        member.send(b"".join(ack_packet(PUBACK, packet.packet_id) for packet in plain))
+        member.send(b"".join(encoder.acknowledgement(PUBACK, packet.packet_id) for packet in plain))
         assert take(member, 2) == numbers(3, 2)
 
 
@@ -289,7 +276,7 @@ def test_what_departed_members_left_is_counted_once(start_broker: StartBroker, s
         send(publisher, 1, 20)
     for member in members:
         leave(broker, member)
-    figures = broker.call(lambda: (limits.messages, limits.bytes, broker.broker.stats.queued))
+    figures = broker.call(lambda: (limits.messages, limits.bytes, broker.stats.queued))
     assert figures == (20, 9 + 2 * 11, 20)
 
 
@@ -300,9 +287,9 @@ def test_who_unsubscribes_may_finish_what_it_has(broker: BrokerThread, peer: Con
     send(peer(b"p"), 1, 4)
     packets = [one.receive_message(acknowledge=False) for _ in range(4)]
     stays.subscribe(JOBS, 1)
-    one.send(encode(0xA2, b"\0\x63" + text(JOBS)))
+    one.send(encoder.unsubscribe(99, JOBS))
     one.expect(UNSUBACK, 0x63)
-    one.send(ack_packet(PUBACK, packets[1].packet_id))
+    one.send(encoder.acknowledgement(PUBACK, packets[1].packet_id))
     assert one.flush() == [] and stays.flush() == []
     leave(broker, one)
     assert take(stays, 3) == [b"1", b"3", b"4"]
@@ -317,7 +304,7 @@ def test_a_message_at_qos_2_stays_with_the_session_that_it_was_sent_to(
     send(peer(b"p"), 1, 6, 2)
     packets = [first.receive_message(acknowledge=False) for _ in range(6)]
     for packet in packets[:3]:
-        first.send(ack_packet(PUBREC, packet.packet_id))
+        first.send(encoder.acknowledgement(PUBREC, packet.packet_id))
         first.expect(PUBREL, packet.packet_id)
     stays.subscribe(JOBS, 2)
     leave(broker, first)
@@ -339,10 +326,10 @@ def test_with_all_members_away_the_queue_waits_for_the_first_that_returns(broker
         member.subscribe(JOBS, 1)
         member.disconnect()
     send(peer(b"p"), 1, 50)
-    assert broker.call(lambda: broker.broker.stats.queued) == 50
+    assert broker.call(lambda: broker.stats.queued) == 50
     assert take(peer(b"b", clean_session=False), 50) == numbers(1, 50)
     assert take(peer(b"a", clean_session=False)) == []
-    assert broker.call(lambda: broker.broker.stats.queued) == 0
+    assert broker.call(lambda: broker.stats.queued) == 0
 
 
 def test_qos_0_is_dropped_and_counted_when_no_member_is_there(broker: BrokerThread, peer: Connect) -> None:
@@ -351,7 +338,7 @@ def test_qos_0_is_dropped_and_counted_when_no_member_is_there(broker: BrokerThre
     member.disconnect()
     send(peer(b"p"), 1, 3, 0)
     assert take(peer(b"a", clean_session=False)) == []
-    assert broker.call(lambda: broker.broker.stats.dropped_qos0_offline) == 3
+    assert broker.call(lambda: broker.stats.dropped_qos0_offline) == 3
 
 
 def test_with_its_last_member_a_group_ends_and_what_waited_is_counted(start_broker: StartBroker, store: str) -> None:
@@ -362,9 +349,9 @@ def test_with_its_last_member_a_group_ends_and_what_waited_is_counted(start_brok
         member.subscribe(JOBS, 1)
         send(publisher, 1, 10)
         packets = [member.receive_message(acknowledge=False) for _ in range(3)]
-        member.send(encode(0xA2, b"\0\x63" + text(JOBS)))
+        member.send(encoder.unsubscribe(99, JOBS))
         member.expect(UNSUBACK, 0x63)
-        router, stats = broker.broker.router, broker.broker.stats
+        router, stats = broker.broker.router, broker.stats
         assert broker.call(lambda: (len(router.shares), router.subscriptions.node_count())) == (0, 0)
         assert broker.call(lambda: (stats.dropped_share_ended, stats.queued, stats.shared_subscriptions)) == (
             7,
@@ -372,7 +359,7 @@ def test_with_its_last_member_a_group_ends_and_what_waited_is_counted(start_brok
             0,
         )
         # What is in flight is its own now: it is finished here, or after the next connect.
-        member.send(ack_packet(PUBACK, packets[0].packet_id))
+        member.send(encoder.acknowledgement(PUBACK, packets[0].packet_id))
         member.flush()
         leave(broker, member)
         with Peer(broker.port) as again:
@@ -409,7 +396,7 @@ def test_groups_are_listed_counted_and_told_apart_from_sessions(tmp_path: Path) 
         assert [each["name"] for each in listed["groups"]] == [JOBS.decode()]
         assert broker.get("/api/broker")["messages"]["queued"] == 5
         assert broker.get("/api/sessions/m")["session"]["subscriptions"] == 2
-        stats = broker.broker.stats
+        stats = broker.stats
         assert broker.call(lambda: (stats.subscriptions, stats.shared_subscriptions, stats.queued)) == (3, 2, 5)
 
 
@@ -421,7 +408,7 @@ def test_a_session_that_expires_leaves_its_group(start_broker: StartBroker) -> N
         publisher.connect(b"p")
         send(publisher, 1, 3)
         leave(broker, member)
-        assert broker.call(lambda: broker.broker.stats.queued) == 3
+        assert broker.call(lambda: broker.stats.queued) == 3
 
         def wait_an_hour() -> None:
             now = broker.broker.around.expiry.clock
@@ -429,8 +416,8 @@ def test_a_session_that_expires_leaves_its_group(start_broker: StartBroker) -> N
             broker.broker.expire()
 
         broker.call(wait_an_hour)
-        stats = broker.broker.stats
-        assert broker.call(lambda: (stats.dropped_share_ended, stats.queued, len(broker.broker.router.shares))) == (
+        stats = broker.stats
+        assert broker.call(lambda: (stats.dropped_share_ended, stats.queued, len(broker.view.groups))) == (
             3,
             0,
             0,
@@ -488,9 +475,9 @@ def test_at_its_limit_a_group_slows_publishers_and_lets_them_go_on(start_broker:
         member.disconnect()
         publisher.connect(b"p")
         for number in range(1, 21):
-            publisher.send(publish_packet(b"jobs/a", b"%d" % number, 1, number))
-        broker.wait_until(lambda: broker.broker.stats.publishers_held == 1)
-        assert broker.call(lambda: broker.broker.stats.queued) <= 20
+            publisher.send(encoder.publish(b"jobs/a", b"%d" % number, 1, number))
+        broker.wait_until(lambda: broker.stats.publishers_held == 1)
+        assert broker.call(lambda: broker.stats.queued) <= 20
         with Peer(broker.port) as again:
             again.connect(b"m", clean_session=False)
             got: list[bytes] = []
@@ -507,7 +494,7 @@ def test_at_its_limit_a_group_drops_and_counts_where_the_user_said_so(start_brok
         leave(broker, member)
         publisher.connect(b"p")
         send(publisher, 1, 8)
-        assert broker.call(lambda: broker.broker.stats.dropped_queue_full) == 3
+        assert broker.call(lambda: broker.stats.dropped_queue_full) == 3
         with Peer(broker.port) as again:
             again.connect(b"m", clean_session=False)
             assert take(again, 5) == numbers(1, 5)
@@ -532,7 +519,7 @@ def test_messages_too_old_are_dropped_and_counted(start_broker: StartBroker) -> 
         with Peer(broker.port) as again:
             again.connect(b"m", clean_session=False)
             assert take(again, 1) == [b"4"]
-        assert broker.call(lambda: broker.broker.stats.dropped_expired) == 3
+        assert broker.call(lambda: broker.stats.dropped_expired) == 3
 
 
 def test_a_group_that_ends_while_a_page_of_its_queue_is_read_is_counted_once(
@@ -542,7 +529,7 @@ def test_a_group_that_ends_while_a_page_of_its_queue_is_read_is_counted_once(
     broker = start_broker(
         store=path, message_expiry=60, max_inflight_messages=2, max_queued_in_memory=3, max_queued_messages=100
     )
-    limits, stats, around = broker.broker.around.limits, broker.broker.stats, broker.broker.around
+    limits, stats, around = broker.broker.around.limits, broker.stats, broker.broker.around
     assert limits is not None
     pages: list[Callable[[], None]] = []
     load_page = broker.broker.store.load_page
@@ -557,9 +544,9 @@ def test_a_group_that_ends_while_a_page_of_its_queue_is_read_is_counted_once(
         publisher.connect(b"p")
         send(publisher, 1, 20)
         packets = [member.receive_message(acknowledge=False) for _ in range(2)]
-        member.send(ack_packet(PUBACK, packets[0].packet_id))
+        member.send(encoder.acknowledgement(PUBACK, packets[0].packet_id))
         broker.wait_until(lambda: bool(pages))
-        member.send(encode(0xA2, b"\0\x63" + text(JOBS)))
+        member.send(encoder.unsubscribe(99, JOBS))
         while member.receive().kind != UNSUBACK:
             pass
 
@@ -579,7 +566,7 @@ def test_a_group_that_ends_while_a_page_of_its_queue_is_read_is_counted_once(
 
 def test_groups_behind_different_mount_points_share_nothing(start_broker: StartBroker) -> None:
     broker = start_broker(listeners=(Listener(port=0, mount_point=b"site/"), Listener(port=0)))
-    ports = broker.call(lambda: [place.sockets[0].getsockname()[1] for place in broker.broker._places])
+    ports = broker.view.listening_ports
     with Peer(ports[0]) as inside, Peer(ports[1]) as outside, Peer(ports[0]) as publisher:
         inside.connect(b"m")
         outside.connect(b"m")
@@ -588,9 +575,9 @@ def test_groups_behind_different_mount_points_share_nothing(start_broker: StartB
         assert outside.subscribe(b"$share/g/site/x/+", 1) == 1
         publisher.publish(b"x/1", b"both", 1)
         assert [inside.receive_message().topic_name, outside.receive_message().topic_name] == [b"x/1", b"site/x/1"]
-        inside.send(encode(0xA2, b"\0\x63" + text(b"$share/g/x/+")))
+        inside.send(encoder.unsubscribe(99, b"$share/g/x/+"))
         inside.expect(UNSUBACK, 0x63)
-        assert broker.call(lambda: len(broker.broker.router.shares)) == 1
+        assert broker.call(lambda: len(broker.view.groups)) == 1
 
 
 # Restarts
@@ -613,7 +600,7 @@ def test_a_restart_keeps_the_queue_what_was_in_flight_and_the_order(
         in_flight = [member.receive_message(acknowledge=False) for _ in range(4)]
         assert payloads(in_flight) == numbers(1, 4)
     with on_disk(settings) as broker, Peer(broker.port) as member, Peer(broker.port) as other:
-        assert broker.call(lambda: broker.broker.stats.queued) == 60
+        assert broker.call(lambda: broker.stats.queued) == 60
         other.connect(b"b")
         other.subscribe(JOBS, qos)
         wanted = numbers(1, 60) if qos == 1 else numbers(5, 56)
@@ -621,7 +608,7 @@ def test_a_restart_keeps_the_queue_what_was_in_flight_and_the_order(
         assert member.connect(b"a", clean_session=False)
         wanted = [] if qos == 1 else numbers(1, 4)
         assert take(member, len(wanted)) == wanted
-        assert broker.call(lambda: broker.broker.stats.queued) == 0
+        assert broker.call(lambda: broker.stats.queued) == 0
 
 
 def on_disk(settings: dict[str, Any]) -> BrokerThread:

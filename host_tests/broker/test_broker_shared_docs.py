@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from broker_peer import BrokerProcess
-from patience import PATIENCE
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "broker-shared.md"
 
@@ -22,7 +22,7 @@ def test_the_page_of_shared_subscriptions_shows_what_its_commands_print(tmp_path
                 [sys.executable, "-m", "umqtt_kit", *shlex.split(command), *at_broker],
                 capture_output=True,
                 text=True,
-                timeout=3 * PATIENCE,
+                timeout=3 * WAIT_LIMIT_S,
                 check=True,
             )
             assert done.stdout == expected, shlex.join(done.args)

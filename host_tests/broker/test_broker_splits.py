@@ -3,29 +3,29 @@
 import asyncio
 import random
 
-from broker_peer import ack_packet, connect_packet, encode, publish_packet, subscribe_packet, text
 from umqtt_broker import Broker, BrokerConfig
 from umqtt_broker.connection import Connection
+from umqtt_testkit import encoder
 
 # Every packet a client sends, messages to itself at every QoS, a payload with a two-byte remaining length, and
 # something behind DISCONNECT that must have no effect.
 SESSION = b"".join(
     (
-        connect_packet(b"client", clean_session=False, keep_alive=60, will=(b"w", b"will", 1, False)),
-        subscribe_packet(1, (b"a/+", 2), (b"b", 1)),
-        publish_packet(b"a/0", b"zero"),
-        publish_packet(b"b", b"one", 1, 2),
-        ack_packet(4, 1),
-        publish_packet(b"a/2", b"x" * 150, 2, 3, retain=True),
-        ack_packet(5, 2),
-        ack_packet(6, 3),
-        ack_packet(7, 2),
-        subscribe_packet(4, (b"#", 0)),
-        encode(0xA2, b"\0\x05" + text(b"b")),
-        b"\xc0\0",
-        publish_packet(b"b", b"", 1, 6),
-        b"\xe0\0",
-        publish_packet(b"b", b"late"),
+        encoder.connect(b"client", clean_session=False, keep_alive=60, will=(b"w", b"will", 1, False)),
+        encoder.subscribe(1, (b"a/+", 2), (b"b", 1)),
+        encoder.publish(b"a/0", b"zero"),
+        encoder.publish(b"b", b"one", 1, 2),
+        encoder.acknowledgement(4, 1),
+        encoder.publish(b"a/2", b"x" * 150, 2, 3, retain=True),
+        encoder.acknowledgement(5, 2),
+        encoder.acknowledgement(6, 3),
+        encoder.acknowledgement(7, 2),
+        encoder.subscribe(4, (b"#", 0)),
+        encoder.unsubscribe(5, b"b"),
+        encoder.pingreq(),
+        encoder.publish(b"b", b"", 1, 6),
+        encoder.disconnect(),
+        encoder.publish(b"b", b"late"),
     )
 )
 
@@ -113,11 +113,11 @@ def test_a_peer_that_becomes_slow_between_an_acknowledgement_and_a_message_still
             transport = Transport()
             connection = Connection(broker, broker.config.all_listeners()[0])
             connection.connection_made(transport)
-            connection.data_received(connect_packet(b"client") + subscribe_packet(1, (b"a", 1)))
+            connection.data_received(encoder.connect(b"client") + encoder.subscribe(1, (b"a", 1)))
             transport.full_for = connection
             transport.written.clear()
-            connection.data_received(publish_packet(b"a", b"first", 1, 7))
-            connection.data_received(publish_packet(b"a", b"second", 1, 8))
+            connection.data_received(encoder.publish(b"a", b"first", 1, 7))
+            connection.data_received(encoder.publish(b"a", b"second", 1, 8))
             transport.full_for = None
             connection.resume_writing()
             connection.connection_lost(None)
@@ -126,9 +126,9 @@ def test_a_peer_that_becomes_slow_between_an_acknowledgement_and_a_message_still
     written = asyncio.run(become_slow())
     assert sorted(packets(written)) == sorted(
         [
-            ack_packet(4, 7),
-            ack_packet(4, 8),
-            publish_packet(b"a", b"first", 1, 1),
-            publish_packet(b"a", b"second", 1, 2),
+            encoder.acknowledgement(4, 7),
+            encoder.acknowledgement(4, 8),
+            encoder.publish(b"a", b"first", 1, 1),
+            encoder.publish(b"a", b"second", 1, 2),
         ]
     )

@@ -5,27 +5,48 @@ import errno
 import gc
 import random
 import resource
+import select
+import selectors
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 
 import pytest
-from patience import PATIENCE
-from umqtt_broker.event_loop import new_event_loop
+from umqtt_broker.event_loop import new_event_loop, readiness
 from umqtt_broker.stream import StreamServer, StreamTransport
+from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually_async
 
 
 @pytest.fixture(params=["the broker's", "asyncio's"], autouse=True)
-def event_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every law holds in the broker's event loop and in any other."""
-    new = new_event_loop if request.param == "the broker's" else asyncio.new_event_loop
-    monkeypatch.setattr(asyncio, "run", lambda main: _run(main, new))
+def selector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[selectors.BaseSelector]:
+    """Every law holds in the broker's event loop and in any other. Holds the selector of the loop that runs."""
+    used: list[selectors.BaseSelector] = []
+
+    def new_loop() -> asyncio.AbstractEventLoop:
+        if request.param == "the broker's":
+            loop = new_event_loop()
+            used.append(readiness(loop))  # type: ignore
+            return loop
+        used.append(selectors.DefaultSelector())
+        return asyncio.SelectorEventLoop(used[-1])
+
+    def run_in_new_loop(main: Coroutine[object, object, None]) -> None:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(main)
+
+    monkeypatch.setattr(asyncio, "run", run_in_new_loop)
+    return used
 
 
-def _run(main: Coroutine[object, object, None], new: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    with asyncio.Runner(loop_factory=new) as runner:
-        runner.run(main)
+# The broker tries again to accept after less than this.
+PAUSE_S = 1.1
+
+
+async def end_of_turn() -> None:
+    """Return when the loop has looked at its sockets, and done what it found there."""
+    for _ in range(3):
+        await asyncio.sleep(0)
 
 
 class Told(asyncio.Protocol):
@@ -73,16 +94,16 @@ def run(scenario: Callable[[Told, socket.socket], Awaitable[None]]) -> None:
         peer.setblocking(False)
         try:
             await loop.sock_connect(peer, listening.getsockname())
-            while not accepted:
-                await asyncio.sleep(0)
-            await asyncio.wait_for(scenario(accepted[0], peer), PATIENCE)
+            await eventually_async(lambda: accepted)
+            await asyncio.wait_for(scenario(accepted[0], peer), WAIT_LIMIT_S)
         finally:
             server.close()
             if accepted:
                 accepted[0].transport.abort()
             listening.close()
             peer.close()
-            await asyncio.sleep(0)
+            if accepted:
+                await eventually_async(accepted[0].lost.done)
 
     asyncio.run(connect())
 
@@ -125,7 +146,9 @@ def test_what_arrives_is_read_whole_unless_reading_is_paused():
         loop = asyncio.get_running_loop()
         told.transport.pause_reading()
         sending = loop.create_task(loop.sock_sendall(peer, data))
-        await asyncio.sleep(0.05)
+        there = told.transport.get_extra_info("socket")
+        await eventually_async(lambda: select.select([there], [], [], 0)[0])
+        await end_of_turn()
         assert told.data == b"" and not told.transport.is_reading()
         told.transport.resume_reading()
         await sending
@@ -145,7 +168,7 @@ def test_a_reset_ends_the_connection_once_and_says_why():
         told.transport.write(b"too late")
         told.transport.abort()
         told.transport.close()
-        await asyncio.sleep(0)
+        await end_of_turn()
         assert told.told == ["lost"]
 
     run(scenario)
@@ -153,10 +176,7 @@ def test_a_reset_ends_the_connection_once_and_says_why():
 
 def test_an_error_while_writing_is_told_after_the_caller_is_done():
     async def scenario(told: Told, peer: socket.socket) -> None:
-        def fail(data: bytes) -> int:
-            raise BrokenPipeError(errno.EPIPE, "broken pipe")
-
-        told.transport._send = fail
+        told.transport.get_extra_info("socket").shutdown(socket.SHUT_WR)
         told.transport.write(b"x")
         assert told.told == [] and told.transport.is_closing()
         assert isinstance(await told.lost, BrokenPipeError)
@@ -200,8 +220,7 @@ def test_a_mistake_of_the_broker_ends_that_connection_alone_and_is_logged(
         server = StreamServer(loop, listening, new_protocol, lambda: False)
         peers = [socket.create_connection(listening.getsockname()) for _ in range(2)]
         try:
-            while len(accepted) < 2:
-                await asyncio.sleep(0)
+            await eventually_async(lambda: len(accepted) == 2)
             if where == "resume_writing":
                 accepted[0].transport.write(bytes(5_000_000))
             for peer in peers:
@@ -209,10 +228,9 @@ def test_a_mistake_of_the_broker_ends_that_connection_alone_and_is_logged(
                 peer.send(b"x")
             if where == "resume_writing":
                 reading = loop.create_task(_read(peers[0], 5_000_000))
-            assert isinstance(await asyncio.wait_for(accepted[0].lost, PATIENCE), KeyError)
+            assert isinstance(await asyncio.wait_for(accepted[0].lost, WAIT_LIMIT_S), KeyError)
             assert "a mistake of the broker ends the connection" in caplog.text and "KeyError" in caplog.text
-            while not accepted[1].data:
-                await asyncio.sleep(0)
+            await eventually_async(lambda: accepted[1].data)
             with suppress(ConnectionResetError):  # the socket is closed
                 if where == "resume_writing":
                     await reading
@@ -242,13 +260,11 @@ class Refusing(socket.socket):
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EPERM, errno.EINVAL])
-def test_an_accept_that_fails_is_tried_again_later_and_said_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
-):
-    monkeypatch.setattr("umqtt_broker.stream._ACCEPT_AGAIN", 0.02)
-
+def test_an_accept_that_fails_is_tried_again_later_and_said_once(caplog: pytest.LogCaptureFixture, number: int):
     async def scenario() -> None:
-        loop = asyncio.get_running_loop()
+        loop, ahead = asyncio.get_running_loop(), 0
+        machine_time = loop.time
+        loop.time = lambda: machine_time() + ahead
         listening = Refusing()
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -263,14 +279,14 @@ def test_an_accept_that_fails_is_tried_again_later_and_said_once(
         server = StreamServer(loop, listening, new_protocol, lambda: True)
         client = socket.create_connection(listening.getsockname())
         try:
-            begin = loop.time()
-            while listening.accepts < 10:
-                await asyncio.sleep(0)
-            # Not at once: each after a pause.
-            assert loop.time() - begin > 9 * 0.02 - 0.001
+            for tries in range(1, 10):
+                await eventually_async(lambda tries=tries: listening.accepts == tries)
+                # Not at once, although the socket stays readable: each try after a pause.
+                await end_of_turn()
+                assert listening.accepts == tries
+                ahead += PAUSE_S
             listening.errors = ()
-            while not made:
-                await asyncio.sleep(0.001)
+            await eventually_async(lambda: made)
             told = [record.message for record in caplog.records]
             assert [message.partition(" at ")[0] for message in told] == ["cannot accept clients", "accepting clients"]
             assert ("raise the limit of open files" in told[0]) == (number == errno.EMFILE)
@@ -281,14 +297,14 @@ def test_an_accept_that_fails_is_tried_again_later_and_said_once(
             client.close()
             listening.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
+    asyncio.run(asyncio.wait_for(scenario(), WAIT_LIMIT_S))
 
 
-def test_out_of_file_descriptors_accepting_waits_and_goes_on(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("umqtt_broker.stream._ACCEPT_AGAIN", 0.1)
-
+def test_out_of_file_descriptors_accepting_waits_and_goes_on(caplog: pytest.LogCaptureFixture):
     async def scenario() -> None:
-        loop = asyncio.get_running_loop()
+        loop, ahead = asyncio.get_running_loop(), 0
+        machine_time = loop.time
+        loop.time = lambda: machine_time() + ahead
         listening = socket.create_server(("127.0.0.1", 0))
         listening.setblocking(False)
         made: list[Told] = []
@@ -305,12 +321,11 @@ def test_out_of_file_descriptors_accepting_waits_and_goes_on(monkeypatch: pytest
         try:
             # As many as are open: not one more.
             resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, limits[1]))
-            while server._again is None:
-                await asyncio.sleep(0)
+            await eventually_async(lambda: "cannot accept clients" in caplog.text)
             assert not made
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            while not made:
-                await asyncio.sleep(0.01)
+            ahead += PAUSE_S
+            await eventually_async(lambda: made)
             assert len(made) == 1
             made[0].transport.abort()
             await made[0].lost
@@ -320,25 +335,27 @@ def test_out_of_file_descriptors_accepting_waits_and_goes_on(monkeypatch: pytest
             client.close()
             listening.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
+    asyncio.run(asyncio.wait_for(scenario(), WAIT_LIMIT_S))
 
 
-def test_a_connection_that_is_not_read_and_has_failed_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_is_not_read_and_has_failed_costs_nothing(
+    monkeypatch: pytest.MonkeyPatch, selector: list[selectors.BaseSelector]
+) -> None:
     async def scenario(told: Told, peer: socket.socket) -> None:
         told.transport.pause_reading()
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         peer.close()
-        selector = asyncio.get_running_loop()._selector  # type: ignore
-        select, turns = selector.select, 0
+        look, looks = selector[-1].select, 0
 
-        def count(timeout: float | None) -> object:
-            nonlocal turns
-            turns += 1
-            return select(timeout)
+        def count(timeout: float | None = None) -> object:
+            nonlocal looks
+            looks += 1
+            return look(timeout)
 
-        monkeypatch.setattr(selector, "select", count)
-        await asyncio.sleep(0.3)
-        assert turns < 10, "the socket is reported again and again"
+        monkeypatch.setattr(selector[-1], "select", count)
+        # Nothing is due before: a loop that is told of the socket looks some thousand times until then.
+        await asyncio.sleep(0.02)
+        assert looks < 10, "the socket is reported again and again"
         told.transport.resume_reading()
         assert isinstance(await told.lost, ConnectionResetError)
 

@@ -1,6 +1,5 @@
 """The `$SYS` topics: mosquitto's names, true values, only what changed, never in the store, never matched by `#`."""
 
-import asyncio
 import json
 import logging
 import math
@@ -12,13 +11,13 @@ from pathlib import Path
 import pytest
 from broker_peer import BrokerThread, Peer
 from umqtt_broker import BrokerConfig
-from umqtt_broker.observation import observation
 from umqtt_broker.observation.json_log import JsonFormatter
 from umqtt_broker.observation.rates import ClientRates, History, LoadAverage
 from umqtt_broker.observation.survey import Totals
 from umqtt_broker.observation.sys_topics import SysTopics, topic_names
 from umqtt_broker.stats import Stats
 from umqtt_testkit.mosquitto import Mosquitto
+from umqtt_testkit.waiting import eventually
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "broker-observation.md"
 
@@ -39,7 +38,7 @@ def watcher(broker: BrokerThread, topic_filter: bytes = b"$SYS/#") -> tuple[Peer
     peer = Peer(broker.port)
     peer.connect(b"watcher")
     # The first publication is the broker's first act, but an act of its own.
-    broker.wait_until(lambda: bool(list(broker.broker.router.retained.match(b"$SYS/broker/version"))))
+    broker.wait_until(lambda: list(broker.broker.router.retained.match(b"$SYS/broker/version")))
     assert peer.subscribe(topic_filter) == 0
     return peer, published(peer)
 
@@ -109,7 +108,7 @@ def test_values_are_what_happened(tmp_path: Path) -> None:
             seen[packet.topic_name.decode()] = packet.payload.decode()
         seen |= published(sender)  # the rest of that publication
         retained = int(seen["$SYS/broker/retained messages/count"])
-        assert retained == broker.call(lambda: broker.broker.stats.retained) > 40
+        assert retained == broker.call(lambda: broker.stats.retained) > 40
         assert int(seen["$SYS/broker/messages/stored"]) == retained + 5
         assert int(seen["$SYS/broker/store/messages/bytes"]) >= 25
         assert int(seen["$SYS/broker/store/commits"]) >= 7
@@ -125,8 +124,8 @@ def test_they_follow_a_changed_interval_and_go_when_it_becomes_0(tmp_path: Path)
         peer.close()
         assert found
         broker.call(lambda: setattr(broker.broker.config, "sys_interval", 0))
-        broker.wait_until(lambda: broker.broker.stats.retained == 0)
-        assert broker.call(lambda: list(broker.broker.router.retained.match(b"$SYS/#"))) == []
+        broker.wait_until(lambda: broker.stats.retained == 0)
+        assert broker.call(lambda: broker.view.retained) == []
 
 
 def test_they_are_not_in_the_store_and_do_not_outlive_the_broker(tmp_path: Path) -> None:
@@ -138,7 +137,7 @@ def test_they_are_not_in_the_store_and_do_not_outlive_the_broker(tmp_path: Path)
     with BrokerThread(BrokerConfig(port=0, store=store, sys_interval=0)) as broker, Peer(broker.port) as peer:
         peer.connect(b"peer")
         peer.subscribe(b"$SYS/#")
-        assert peer.flush() == [] and broker.call(lambda: broker.broker.stats.retained) == 0
+        assert peer.flush() == [] and broker.call(lambda: broker.stats.retained) == 0
 
 
 def test_names_are_mosquittos_but_for_those_the_document_lists(tmp_path: Path) -> None:
@@ -156,6 +155,7 @@ def test_names_are_mosquittos_but_for_those_the_document_lists(tmp_path: Path) -
 # What the figures are computed with
 
 
+@pytest.mark.tier(0)
 def test_loads_approach_a_steady_rate_as_mosquittos_do() -> None:
     load, count = LoadAverage(0), 0
     for step in range(1, 61):
@@ -166,6 +166,7 @@ def test_loads_approach_a_steady_rate_as_mosquittos_do() -> None:
     assert load.update(count, 0.0) == averages
 
 
+@pytest.mark.tier(0)
 def test_history_keeps_the_newest_samples_as_rates() -> None:
     counters = {"a": 5}
     history = History(lambda: counters, 0.0, samples=3)
@@ -178,17 +179,21 @@ def test_history_keeps_the_newest_samples_as_rates() -> None:
     assert history.rates() == {"a": 50.0}
 
 
+@pytest.mark.tier(0)
 def test_client_rates_count_from_the_last_question_and_stay_few() -> None:
     rates = ClientRates(clients=3)
     assert rates.rates(b"a", 100.0, 110.0, 20, 50) == (2.0, 5.0)
     assert rates.rates(b"a", 100.0, 110.5, 99, 99) == (2.0, 5.0)  # too soon for another answer
     assert rates.rates(b"a", 100.0, 112.0, 24, 50) == (2.0, 0.0)
     assert rates.rates(b"a", 112.0, 114.0, 6, 0) == (3.0, 0.0)  # a new connection counts afresh
-    for name in (b"b", b"c", b"d", b"e"):
+    for name in (b"b", b"c", b"d"):
         rates.rates(name, 0.0, 10.0, 1, 1)
-    assert len(rates._seen) == 3
+    # "a" is forgotten, so that its rates are counted from its connection again, and "d" is not.
+    assert rates.rates(b"d", 0.0, 10.5, 99, 99) == (0.1, 0.1)
+    assert rates.rates(b"a", 112.0, 116.0, 8, 0) == (2.0, 0.0)
 
 
+@pytest.mark.tier(0)
 def test_a_log_line_is_one_json_object_whatever_a_client_calls_itself() -> None:
     formatter = JsonFormatter()
     name = 'a"\n{"level":"x"}\u2028\x85'
@@ -212,15 +217,13 @@ def test_a_log_line_is_one_json_object_whatever_a_client_calls_itself() -> None:
     assert json.loads(formatter.format(failed))["exception"].endswith("ValueError: broken")
 
 
-def test_a_publisher_of_topics_that_fails_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    async def fail() -> None:
+def test_a_publisher_of_topics_that_fails_is_reported(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("planted")
 
-    async def run() -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(fail())
-        task.add_done_callback(observation._report)
-        await asyncio.wait([task])
-        await asyncio.sleep(0)
-
-    asyncio.run(run())
-    assert "$SYS topics are no longer published" in caplog.text and "planted" in caplog.text
+    monkeypatch.setattr(SysTopics, "publish", fail)
+    with BrokerThread(BrokerConfig(port=0, sys_interval=1)):
+        eventually(lambda: "$SYS topics are no longer published" in caplog.text)
+    assert "planted" in caplog.text

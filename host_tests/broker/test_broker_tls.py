@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 from broker_certificates import Pki
-from broker_peer import StartBroker, connect_packet
+from broker_peer import StartBroker
 from cryptography import x509
-from patience import PATIENCE
 from umqtt_broker import Broker, BrokerConfig, ConfigError, Listener, Tls, listeners
 from umqtt_broker.tls import make_context, warnings_of
+from umqtt_testkit import encoder
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 CONNACK = b"\x20\x02\x00\x00"
 
@@ -28,9 +29,9 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
     return Pki(tmp_path_factory.mktemp("certificates"))
 
 
-def answer(port: int, context: ssl.SSLContext | None = None, packet: bytes = connect_packet(b"p")) -> bytes:
+def answer(port: int, context: ssl.SSLContext | None = None, packet: bytes = encoder.connect(b"p")) -> bytes:
     """Connect, send a packet and return what comes back; b"" if the broker closed."""
-    with socket.create_connection(("127.0.0.1", port), PATIENCE) as plain:
+    with socket.create_connection(("127.0.0.1", port), WAIT_LIMIT_S) as plain:
         link = plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
         with link:
             link.sendall(packet)
@@ -41,12 +42,12 @@ def test_tls_carries_a_session_and_plain_bytes_are_refused_and_counted(start_bro
     broker = start_broker(listeners=(Listener(port=0, tls=pki.tls()),))
     assert broker.broker.addresses() == [f"127.0.0.1:{broker.port} (tls)"]
     assert answer(broker.port, pki.context()) == CONNACK
-    with pytest.raises(ConnectionError), socket.create_connection(("127.0.0.1", broker.port), PATIENCE) as plain:
-        plain.sendall(connect_packet(b"p"))
+    with pytest.raises(ConnectionError), socket.create_connection(("127.0.0.1", broker.port), WAIT_LIMIT_S) as plain:
+        plain.sendall(encoder.connect(b"p"))
         while plain.recv(100):
             pass
         raise ConnectionError
-    broker.wait_until(lambda: sum(count for name, count in broker.broker.stats.malformed.items() if "TLS" in name) == 1)
+    broker.wait_until(lambda: sum(count for name, count in broker.stats.malformed.items() if "TLS" in name) == 1)
 
 
 @pytest.mark.parametrize(("version", "is_let_in"), [(ssl.TLSVersion.TLSv1_2, False), (ssl.TLSVersion.TLSv1_3, True)])
@@ -74,7 +75,7 @@ def test_only_a_valid_certificate_that_is_not_revoked_lets_in(
     broker = start_broker(listeners=(Listener(port=0, tls=tls, protocol=protocol),))  # type: ignore
     from websocket_peer import request
 
-    packet = request() if protocol == "websockets" else connect_packet(b"p")
+    packet = request() if protocol == "websockets" else encoder.connect(b"p")
     if is_let_in:
         assert answer(broker.port, pki.context(certificate), packet)[:4] in (CONNACK, b"HTTP")
         return
@@ -82,14 +83,14 @@ def test_only_a_valid_certificate_that_is_not_revoked_lets_in(
     with pytest.raises((ssl.SSLError, ConnectionError)):
         assert answer(broker.port, pki.context(certificate), packet) == b""
         raise ConnectionError
-    broker.wait_until(lambda: any("TLS" in reason for reason in broker.broker.stats.malformed))
+    broker.wait_until(lambda: any("TLS" in reason for reason in broker.stats.malformed))
 
 
 def test_a_client_that_never_shakes_hands_is_cut_in_time(start_broker: StartBroker, pki: Pki) -> None:
     broker = start_broker(listeners=(Listener(port=0, tls=pki.tls()),), connect_timeout=0.1)
-    with socket.create_connection(("127.0.0.1", broker.port), PATIENCE) as silent, suppress(ConnectionResetError):
+    with socket.create_connection(("127.0.0.1", broker.port), WAIT_LIMIT_S) as silent, suppress(ConnectionResetError):
         assert silent.recv(100) == b""
-    broker.wait_until(lambda: broker.broker.stats.connect_timeouts == 1)
+    broker.wait_until(lambda: broker.stats.connect_timeouts == 1)
 
 
 def test_a_handshake_that_hangs_holds_nobody_up(start_broker: StartBroker, pki: Pki) -> None:
@@ -97,7 +98,7 @@ def test_a_handshake_that_hangs_holds_nobody_up(start_broker: StartBroker, pki: 
     with ExitStack() as stack:
         # More than there may be handshakes at once.
         for _ in range(300):
-            stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), PATIENCE))
+            stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), WAIT_LIMIT_S))
         assert answer(broker.port, pki.context()) == CONNACK
 
 
@@ -109,15 +110,15 @@ def test_the_oldest_of_very_many_that_say_nothing_makes_room_for_the_newest(
     with ExitStack() as stack:
         silent = []
         for _ in range(4):
-            silent.append(stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), PATIENCE)))
+            silent.append(stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), WAIT_LIMIT_S)))
         assert silent[0].recv(1) == b""
         assert answer(broker.port, pki.context()) == CONNACK
         assert silent[1].recv(1) == b""
         # The others still may begin.
         with pki.context().wrap_socket(silent[3], server_hostname="localhost") as link:
-            link.sendall(connect_packet(b"late"))
+            link.sendall(encoder.connect(b"late"))
             assert link.recv(4) == CONNACK
-        assert broker.broker.stats.connections_refused == 2 and broker.broker.stats.connect_timeouts == 0
+        assert broker.stats.connections_refused == 2 and broker.stats.connect_timeouts == 0
 
 
 def test_more_handshakes_than_there_may_be_at_once_are_all_made(
@@ -127,7 +128,7 @@ def test_more_handshakes_than_there_may_be_at_once_are_all_made(
     broker = start_broker(listeners=(Listener(port=0, tls=pki.tls()),))
 
     def connect(number: int) -> bytes:
-        return answer(broker.port, pki.context(), connect_packet(b"%d" % number))
+        return answer(broker.port, pki.context(), encoder.connect(b"%d" % number))
 
     with ThreadPoolExecutor(10) as clients:
         assert list(clients.map(connect, range(20))) == [CONNACK] * 20
@@ -141,7 +142,7 @@ def test_a_broker_that_stops_leaves_no_handshake_behind(pki: Pki) -> None:
             reader, writer = await asyncio.open_connection(
                 "127.0.0.1", broker.port, ssl=context, server_hostname="localhost"
             )
-            writer.write(connect_packet(b"p"))
+            writer.write(encoder.connect(b"p"))
             assert await reader.readexactly(4) == CONNACK
             writer.close()
         await asyncio.sleep(0)

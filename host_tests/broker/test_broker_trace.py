@@ -1,11 +1,17 @@
-"""A traced run: no PUBACK, PUBREC, PUBCOMP, SUBACK, PUBREL or CONNACK leaves before the fdatasync that covers it."""
+"""A traced run: no PUBACK, PUBREC, PUBCOMP, SUBACK, PUBREL or CONNACK leaves before the fdatasync that covers it.
 
+One planted mistake of trace_load.MISTAKES is seen in it; with UMQTT_FULL_SWEEPS=1 every one.
+"""
+
+import os
 import shutil
 from pathlib import Path
 
 import pytest
-from broker_peer import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK
 from trace_load import MISTAKES, trace
+from umqtt_testkit.encoder import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK
+
+FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed — apt install strace")
 
@@ -20,7 +26,7 @@ def test_nothing_leaves_before_the_fdatasync_that_covers_it(tmp_path: Path) -> N
     assert law.checked[PUBACK] > law.needless > 0
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", MISTAKES if FULL else [next(iter(MISTAKES))])
 def test_the_trace_catches_a_store_that(tmp_path: Path, mistake: str) -> None:
     for seed in range(1, 6):
         folder = tmp_path / str(seed)

@@ -4,19 +4,19 @@ import asyncio
 import random
 import struct
 import threading
-import time
 from collections.abc import Iterator
 
 import paho.mqtt.client as paho
 import pytest
 import websockets
-from broker_peer import StartBroker, ack_packet, connect_packet, encode, publish_packet, subscribe_packet
+from broker_peer import StartBroker
 from node_mqtt import run_node
 from paho.mqtt.enums import CallbackAPIVersion
-from patience import PATIENCE
 from umqtt_broker import Listener
 from umqtt_broker.ws_frames import BadFrame, FrameDecoder
 from umqtt_broker.ws_upgrade import UpgradeRefused, answer_upgrade
+from umqtt_testkit import encoder
+from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 from websocket_peer import BINARY, CLOSE, CONTINUATION, MASKS, PING, PONG, TEXT, WebSocketPeer, frame, request
 
 from umqtt_robust import Client
@@ -45,11 +45,11 @@ def peer(port: int) -> Iterator[WebSocketPeer]:
 def session() -> tuple[bytes, bytes]:
     """Return the MQTT bytes of a session, and the same in frames of every kind: fragments, pings, masks."""
     packets = [
-        connect_packet(b"peer"),
-        subscribe_packet(1, (b"a/#", 1)),
-        publish_packet(b"a/b", bytes(range(256)), 1, 7),
-        ack_packet(4, 1),
-        publish_packet(b"a", b""),
+        encoder.connect(b"peer"),
+        encoder.subscribe(1, (b"a/#", 1)),
+        encoder.publish(b"a/b", bytes(range(256)), 1, 7),
+        encoder.acknowledgement(4, 1),
+        encoder.publish(b"a", b""),
     ]
     mqtt = b"".join(packets)
     third = len(mqtt) // 3
@@ -206,35 +206,35 @@ def test_a_refused_request_is_answered_counted_and_closed(start_broker: StartBro
         assert peer.answer().startswith(b"HTTP/1.1 400 ")
         while peer.socket.recv(1000):
             pass
-    assert broker.broker.stats.connections_refused == 1
+    assert broker.stats.connections_refused == 1
 
 
 def test_a_connection_without_a_request_counts_as_any_other(start_broker: StartBroker) -> None:
     broker = start_broker(listeners=(Listener(port=0, protocol="websockets"),), max_connections=2)
     with WebSocketPeer(broker.port) as silent, WebSocketPeer(broker.port) as refused:
-        broker.wait_until(lambda: broker.broker.stats.connections == 2)
+        broker.wait_until(lambda: broker.stats.connections == 2)
         with WebSocketPeer(broker.port) as third:
             assert third.socket.recv(1) == b""
         refused.send(b"nothing that is HTTP\r\n\r\n")
         assert refused.answer().startswith(b"HTTP/1.1 400")
-        broker.wait_until(lambda: broker.broker.stats.connections == 1)
+        broker.wait_until(lambda: broker.stats.connections == 1)
         with WebSocketPeer(broker.port) as next_one:
             next_one.upgrade()
-            assert broker.broker.stats.connections == 2
-        broker.wait_until(lambda: broker.broker.stats.connections == 1)
+            assert broker.stats.connections == 2
+        broker.wait_until(lambda: broker.stats.connections == 1)
         silent.socket.close()
-        broker.wait_until(lambda: broker.broker.stats.connections == 0)
-    assert broker.broker.stats.connections_accepted == 3
+        broker.wait_until(lambda: broker.stats.connections == 0)
+    assert broker.stats.connections_accepted == 3
 
 
 def test_one_that_has_said_nothing_does_not_keep_a_broker_from_stopping(start_broker: StartBroker) -> None:
     broker = start_broker(listeners=(Listener(port=0, protocol="websockets"),))
     with WebSocketPeer(broker.port) as silent:
-        broker.wait_until(lambda: broker.broker.stats.connections == 1)
-        broker.call(lambda: [connection.close() for connection in broker.broker._connections])
+        broker.wait_until(lambda: broker.stats.connections == 1)
+        broker.call(lambda: [connection.close() for connection in broker.view.connections])
         # Closed, and without a frame that it could not know.
         assert silent.socket.recv(1) == b""
-        broker.wait_until(lambda: broker.broker.stats.connections == 0)
+        broker.wait_until(lambda: broker.stats.connections == 0)
 
 
 def test_a_request_without_end_is_refused_at_its_limit(port: int) -> None:
@@ -253,14 +253,14 @@ def test_a_client_that_stops_talking_before_connect_is_cut_in_time(start_broker:
                 pass
         except ConnectionResetError:
             pass
-    assert broker.broker.stats.connect_timeouts == 1
+    assert broker.stats.connect_timeouts == 1
 
 
 # A session with a broker
 
 
 def test_every_split_of_request_and_session_works_with_a_broker(port: int) -> None:
-    data = request() + frame(BINARY, connect_packet(b"p")) + frame(BINARY, b"\xc0\x00")
+    data = request() + frame(BINARY, encoder.connect(b"p")) + frame(BINARY, encoder.pingreq())
     for at in range(1, len(data)):
         with WebSocketPeer(port) as peer:
             peer.send(data[:at])
@@ -278,26 +278,26 @@ def test_a_ping_is_answered_and_text_closes_with_1003(peer: WebSocketPeer) -> No
 
 @pytest.mark.parametrize("code", [1000, 1001])
 def test_a_close_frame_ends_the_connection_in_order(peer: WebSocketPeer, code: int) -> None:
-    peer.send(frame(BINARY, connect_packet(b"p")))
+    peer.send(frame(BINARY, encoder.connect(b"p")))
     assert peer.receive_payload(4) == CONNACK
     peer.send(frame(CLOSE, struct.pack(">H", code)))
     assert peer.close_code() == code and peer.receive() is None
 
 
 def test_what_the_broker_ends_it_ends_with_a_close_frame(peer: WebSocketPeer) -> None:
-    peer.send(frame(BINARY, connect_packet(b"p")))
+    peer.send(frame(BINARY, encoder.connect(b"p")))
     assert peer.receive_payload(4) == CONNACK
-    peer.send(frame(BINARY, b"\xe0\x00"))
+    peer.send(frame(BINARY, encoder.disconnect()))
     assert peer.close_code() == 1000
     peer.send(frame(CLOSE, b"\x03\xe8"))
     assert peer.receive() is None
 
 
 def test_messages_of_every_length_of_frame_come_whole(peer: WebSocketPeer) -> None:
-    peer.send(frame(BINARY, connect_packet(b"p") + subscribe_packet(1, (b"a", 0))))
+    peer.send(frame(BINARY, encoder.connect(b"p") + encoder.subscribe(1, (b"a", 0))))
     assert peer.receive_payload(9)[4:] == b"\x90\x03\x00\x01\x00"
     for size in (0, 1, 119, 120, 121, 65_525, 65_535, 65_536, 300_000):
-        message = publish_packet(b"a", bytes(size))
+        message = encoder.publish(b"a", bytes(size))
         peer.send(frame(BINARY, message))
         assert peer.receive_payload(len(message)) == message
 
@@ -306,17 +306,17 @@ def test_a_client_that_pings_and_reads_nothing_fills_no_memory(start_broker: Sta
     broker = start_broker(listeners=(Listener(port=0, protocol="websockets"),), max_output_buffer=20_000)
     with WebSocketPeer(broker.port) as peer:
         peer.upgrade()
-        peer.send(frame(BINARY, connect_packet(b"p") + subscribe_packet(1, (b"a", 0))))
+        peer.send(frame(BINARY, encoder.connect(b"p") + encoder.subscribe(1, (b"a", 0))))
         peer.receive_payload(9)
-        connection = next(iter(broker.broker._connections))
+        connection = next(iter(broker.view.connections))
         while not broker.call(lambda: connection.congested):
-            peer.send(frame(BINARY, publish_packet(b"a", bytes(100_000))))
+            peer.send(frame(BINARY, encoder.publish(b"a", bytes(100_000))))
         before = broker.call(lambda: connection.transport.get_write_buffer_size())
         for number in range(3000):
             peer.send(frame(PING, b"%0100d" % number))
-        seen = broker.broker.stats.messages_in
-        peer.send(frame(BINARY, publish_packet(b"end", b"")))
-        broker.wait_until(lambda: broker.broker.stats.messages_in > seen)
+        seen = broker.stats.messages_in
+        peer.send(frame(BINARY, encoder.publish(b"end", b"")))
+        broker.wait_until(lambda: broker.stats.messages_in > seen)
         assert broker.call(lambda: connection.transport.get_write_buffer_size()) <= before
         # Once it reads, the newest ping is answered.
         while (found := peer.receive()) != (PONG, b"%0100d" % 2999):
@@ -344,11 +344,11 @@ def test_paho_talks_over_websocket(port: int, qos: int) -> None:
     client.loop_start()
     try:
         client.subscribe("a/#", qos)
-        assert subscribed.wait(PATIENCE)
+        assert subscribed.wait(WAIT_LIMIT_S)
         sent = [bytes(number * 100) for number in range(50)]
         for payload in sent:
             client.publish("a/b", payload, qos)
-        assert done.wait(PATIENCE) and received == sent
+        assert done.wait(WAIT_LIMIT_S) and received == sent
     finally:
         client.disconnect()
         client.loop_stop()
@@ -356,13 +356,13 @@ def test_paho_talks_over_websocket(port: int, qos: int) -> None:
 
 def test_the_websockets_package_agrees_on_every_frame(port: int) -> None:
     async def talk() -> None:
-        options = {"subprotocols": ["mqtt"], "open_timeout": PATIENCE, "close_timeout": PATIENCE}
+        options = {"subprotocols": ["mqtt"], "open_timeout": WAIT_LIMIT_S, "close_timeout": WAIT_LIMIT_S}
         async with websockets.connect(f"ws://127.0.0.1:{port}/mqtt", **options) as link:  # type: ignore
             assert link.subprotocol == "mqtt"
-            await link.send([connect_packet(b"w")[:5], connect_packet(b"w")[5:]])  # in fragments
+            await link.send([encoder.connect(b"w")[:5], encoder.connect(b"w")[5:]])  # in fragments
             assert await link.recv() == CONNACK
             await (await link.ping(b"are you there"))
-            await link.send(encode(0xE0, b""))
+            await link.send(encoder.encode(0xE0, b""))
             with pytest.raises(websockets.ConnectionClosedOK):
                 await link.recv()
             assert link.close_code == 1000
@@ -376,13 +376,10 @@ def test_our_own_client_talks_over_websocket(port: int) -> None:
     client.on(b"a/#", lambda topic, payload: received.append((topic, payload)))
     client.subscribe(b"a/#", qos=1)
     client.publish(b"a/b", b"x" * 900, qos=1)
-    until = time.monotonic() + PATIENCE
-    while (not received or client.pending) and time.monotonic() < until:
-        client.poll(10)
+    eventually(lambda: (client.poll(10), received and not client.pending)[1])
     assert received == [(b"a/b", b"x" * 900)]
     client.disconnect()
-    while not client.closed and time.monotonic() < until:
-        client.poll(10)
+    eventually(lambda: (client.poll(10), client.closed)[1])
 
 
 NODE = """
@@ -395,4 +392,4 @@ client.on('error', (error) => { console.log(error.message); process.exit(1); });
 
 
 def test_mqtt_of_npm_talks_over_websocket(port: int) -> None:
-    assert run_node(NODE, f"ws://127.0.0.1:{port}/mqtt", timeout=2 * PATIENCE) == "a/b hello\n"
+    assert run_node(NODE, f"ws://127.0.0.1:{port}/mqtt", timeout=2 * WAIT_LIMIT_S) == "a/b hello\n"

@@ -12,7 +12,8 @@ import bisect
 from collections import Counter
 from pathlib import Path
 
-from broker_peer import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, Packet, decode
+from broker_peer import Packet, decode
+from umqtt_testkit.encoder import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK
 from umqtt_testkit.strace import Event, events
 
 CALLS = "accept4,recvfrom,recvmsg,read,sendto,sendmsg,write,writev,pwrite64,fdatasync,fsync"

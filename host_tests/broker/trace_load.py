@@ -5,10 +5,12 @@ import subprocess
 from pathlib import Path
 
 import broker_mistakes
-from broker_peer import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, Packet, Peer, ack_packet, publish_packet
-from patience import PATIENCE
+from broker_peer import Packet, Peer
 from trace_law import CALLS, TraceLaw
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from umqtt_testkit.strace import strace_command
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 MESSAGES = 150
 SUBSCRIBERS = {
@@ -41,7 +43,7 @@ def trace(tmp_path: Path, seed: int, mistake: str = "") -> TraceLaw:
         load(int(process.stdout.readline().rpartition(":")[2]), random.Random(seed))
     finally:
         process.terminate()
-        process.wait(PATIENCE)
+        process.wait(WAIT_LIMIT_S)
         # strace holds the pipe too: its end is the end of the trace.
         process.stdout.read()
         process.stdout.close()
@@ -78,7 +80,7 @@ def load(port: int, rng: random.Random) -> None:
                 retain = topic_name == b"retained"
                 # Of two retained messages of one topic in one transaction only the later is written.
                 name = b"retained/%d" % number if retain else topic_name
-                packets.append(publish_packet(name, b"<%d>" % number, qos, number, retain=retain))
+                packets.append(encoder.publish(name, b"<%d>" % number, qos, number, retain=retain))
             publisher.send(b"".join(packets))
             readers = {b"quick": [online], b"both": [online], b"pair": [online, other], b"twice": [exactly]}
             to = readers.get(topic_name, [])
@@ -99,16 +101,16 @@ def take(reader: Peer, count: int, rng: random.Random) -> None:
         if packet.kind == PUBLISH:
             messages.append(packet)
         else:
-            reader.send(ack_packet(PUBCOMP, packet.packet_id))
-    acknowledgements = [ack_packet(PUBACK if one.qos == 1 else PUBREC, one.packet_id) for one in messages]
+            reader.send(encoder.acknowledgement(PUBCOMP, packet.packet_id))
+    acknowledgements = [encoder.acknowledgement(PUBACK if one.qos == 1 else PUBREC, one.packet_id) for one in messages]
     if rng.random() < 0.5:
         reader.send(b"".join(acknowledgements))
     else:
         for acknowledgement in acknowledgements:
             reader.send(acknowledgement)
-            reader.send(b"\xc0\0")
+            reader.send(encoder.pingreq())
             while (packet := reader.receive()).kind == PUBREL:
-                reader.send(ack_packet(PUBCOMP, packet.packet_id))
+                reader.send(encoder.acknowledgement(PUBCOMP, packet.packet_id))
 
 
 def finish(publisher: Peer, count: int, qos: int) -> None:
@@ -117,7 +119,7 @@ def finish(publisher: Peer, count: int, qos: int) -> None:
     while completed < count:
         packet = publisher.receive()
         if packet.kind == PUBREC:
-            publisher.send(ack_packet(PUBREL, packet.packet_id))
+            publisher.send(encoder.acknowledgement(PUBREL, packet.packet_id))
         else:
             assert packet.kind == (PUBACK if qos == 1 else PUBCOMP)
             completed += 1

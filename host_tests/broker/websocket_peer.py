@@ -6,7 +6,7 @@ import socket
 import struct
 from types import TracebackType
 
-from patience import PATIENCE
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 
@@ -51,7 +51,7 @@ class WebSocketPeer:
     """A connection: raw bytes out, (opcode, payload) in."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
+        self.socket = socket.create_connection(("127.0.0.1", port), WAIT_LIMIT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
 
