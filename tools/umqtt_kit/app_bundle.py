@@ -143,7 +143,7 @@ def _dotted(path: Path) -> str:
 def _prepared(file: Path, name: str, keep: set[str]) -> ast.Module:
     tree = ast.parse(file.read_text())
     functions = _functions(tree)
-    for node in ast.walk(tree):
+    for node in shorten.walk(tree):
         if hasattr(node, "lineno"):
             # What becomes of the node later, it knows where it came from.
             node.place = Place(  # pyright: ignore[reportAttributeAccessIssue]
@@ -158,9 +158,11 @@ def _prepared(file: Path, name: str, keep: set[str]) -> ast.Module:
 
 def _functions(tree: ast.Module) -> dict[ast.AST, str]:
     found: dict[ast.AST, str] = {}
-    for function in ast.walk(tree):  # from the outside in: the innermost function has the last word
+    for function in shorten.walk(tree):  # from the outside in: the innermost function has the last word
         if isinstance(function, ast.FunctionDef):
-            found.update(dict.fromkeys((inner for part in function.body for inner in ast.walk(part)), function.name))
+            found.update(
+                dict.fromkeys((inner for part in function.body for inner in shorten.walk(part)), function.name)
+            )
     return found
 
 
@@ -174,7 +176,7 @@ def _identifiers(trees: Iterable[ast.Module]) -> set[str]:
 
 
 def _globals(tree: ast.Module) -> set[str]:
-    return shorten.Names([tree]).made_globals
+    return shorten.made_globals(tree)
 
 
 def _check_names(joined: Mapping[str, ast.Module]) -> None:
@@ -226,7 +228,7 @@ def _merged(trees: Iterable[ast.Module]) -> list[ast.stmt]:
 def _places(tree: ast.Module, written: ast.Module) -> dict[int, Place]:
     # Both are the same but for where they stand, so that their nodes come in pairs.
     places: dict[int, Place] = {}
-    for node, twin in zip(ast.walk(tree), ast.walk(written), strict=True):
+    for node, twin in zip(shorten.walk(tree), shorten.walk(written), strict=True):
         place = getattr(node, "place", None)
         if place and hasattr(twin, "lineno"):
             places.setdefault(twin.lineno, place)  # pyright: ignore[reportAttributeAccessIssue]

@@ -103,9 +103,7 @@ class Bundle:
         for name in doors:
             names = sorted(key for key, module in home.items() if module == name and key in still_there)
             everything[name] = _door([ast.alias(self.variables.get(key, key), key) for key in names], numbers[name])
-        self.sources = {
-            name: ast.unparse(ast.fix_missing_locations(tree)) + "\n" for name, tree in everything.items()
-        }
+        self.sources = {name: ast.unparse(ast.fix_missing_locations(tree)) + "\n" for name, tree in everything.items()}
 
     def compile(self, search: Path) -> dict[str, int]:
         """Write the package into the folder `search` as .mpy; returns the bytes of each. Raises KitError."""
@@ -197,7 +195,7 @@ def _top_level(tree: ast.Module) -> set[str]:
 
 def _names_of_stubs(stubs: Iterable[ast.Module]) -> set[str]:
     names = set()
-    for node in (node for stub in stubs for node in ast.walk(stub)):
+    for node in (node for stub in stubs for node in shorten.walk(stub)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names.add(node.name)
         elif isinstance(node, ast.arg):
@@ -261,11 +259,15 @@ class _FromCore(ast.NodeTransformer):
 
 _BUILTINS = frozenset(dir(builtins))
 # Names of what is not ours: something of ours that is called like one of these keeps its name.
-_NAMES_OF_OTHERS = _BUILTINS | {
-    name
-    for thing in (
-        *(errno, os, select, socket, time, str, bytes, bytearray, memoryview, dict, list, set, tuple, int),
-        *(Exception, OSError, io.FileIO, socket.socket, select.poll()),
-    )
-    for name in dir(thing)
-} | {"ipoll", "ticks_ms", "sleep_ms", "core", "queue_read", "queue_write"}  # MicroPython's
+_NAMES_OF_OTHERS = (
+    _BUILTINS
+    | {
+        name
+        for thing in (
+            *(errno, os, select, socket, time, str, bytes, bytearray, memoryview, dict, list, set, tuple, int),
+            *(Exception, OSError, io.FileIO, socket.socket, select.poll()),
+        )
+        for name in dir(thing)
+    }
+    | {"ipoll", "ticks_ms", "sleep_ms", "core", "queue_read", "queue_write"}
+)  # MicroPython's

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ast
 import keyword
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
 
 # Names that every MicroPython has in its ROM, and every .mpy refers to by number (py/makeqstrdata.py): as the name of
 # something private such a word takes two bytes of flash and no heap, where another takes some 10 and 25.
@@ -26,11 +26,37 @@ values write zip
 ROM_NAMES = tuple(_WORDS.split())
 # Two letters are next best.
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
+# Nodes that say how a name is used, and which operator stands there: half of all nodes, and none of them has a name.
+_WITHOUT_NAMES = frozenset(
+    kind
+    for base in (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
+    for kind in base.__subclasses__()
+)
+
+
+def walk(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node in the order of ast.walk(), but for operators and contexts."""
+    waiting = deque([tree])
+    while waiting:
+        node = waiting.popleft()
+        yield node
+        waiting.extend(_children(node))
+
+
+def _children(node: ast.AST) -> list[ast.AST]:
+    found: list[ast.AST] = []
+    for field in node._fields:
+        value = getattr(node, field, None)
+        if isinstance(value, list):
+            found += [one for one in value if isinstance(one, ast.AST) and type(one) not in _WITHOUT_NAMES]
+        elif isinstance(value, ast.AST) and type(value) not in _WITHOUT_NAMES:
+            found.append(value)
+    return found
 
 
 def without_docstrings(tree: ast.Module) -> ast.Module:
     """Docstrings, and a function or class that is nothing else gets `pass`."""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             first = node.body[0] if node.body else None
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
@@ -105,7 +131,7 @@ def merge_single_bases(tree: ast.Module) -> ast.Module:
         base, derived = pair
         called = {
             node.attr
-            for node in ast.walk(derived)
+            for node in walk(derived)
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == base.name
         }
         overridden = {node.name for node in derived.body if isinstance(node, ast.FunctionDef)}
@@ -127,17 +153,14 @@ def merge_single_bases(tree: ast.Module) -> ast.Module:
 
 def _single_base(tree: ast.Module) -> tuple[ast.ClassDef, ast.ClassDef] | None:
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    used = [(node, {one.id for one in walk(node) if isinstance(one, ast.Name)}) for node in tree.body]
     for base in classes.values():
-        users = [node for node in tree.body if node is not base and _mentions(node, base.name)]
+        users = [node for node, names in used if node is not base and base.name in names]
         if len(users) == 1 and isinstance(users[0], ast.ClassDef):
             derived = users[0]
             if [one.id for one in derived.bases if isinstance(one, ast.Name)] == [base.name]:
                 return base, derived
     return None
-
-
-def _mentions(tree: ast.AST, name: str) -> bool:
-    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(tree))
 
 
 class _CallsOfBase(ast.NodeTransformer):
@@ -185,18 +208,10 @@ class Names:
         self.made_attributes: set[str] = set()
         self.made_globals: set[str] = set()
         for tree in trees:
-            self._module_level(tree)
-            for node in ast.walk(tree):
+            if isinstance(tree, ast.Module):
+                self.made_globals |= made_globals(tree)
+            for node in walk(tree):
                 self._take(node)
-
-    def _module_level(self, tree: ast.AST) -> None:
-        for node in tree.body if isinstance(tree, ast.Module) else ():
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-                self.made_globals.add(node.name)
-            elif isinstance(node, ast.Assign):
-                self.made_globals |= targets_of(node)
-            elif isinstance(node, ast.ImportFrom):
-                self.made_globals |= {one.asname for one in node.names if one.asname}
 
     def _take(self, node: ast.AST) -> None:
         if isinstance(node, ast.Name):
@@ -227,6 +242,19 @@ class Names:
                 if isinstance(statement, ast.Assign):
                     self.made_attributes |= targets_of(statement)
                     self.attributes.update(targets_of(statement))
+
+
+def made_globals(tree: ast.Module) -> set[str]:
+    """What a module makes at its top level, but for what it imports under its own name."""
+    made: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            made.add(node.name)
+        elif isinstance(node, ast.Assign):
+            made |= targets_of(node)
+        elif isinstance(node, ast.ImportFrom):
+            made |= {one.asname for one in node.names if one.asname}
+    return made
 
 
 class _Rename(ast.NodeTransformer):
@@ -292,7 +320,7 @@ def with_short_arguments(
     keywords = set(keywords)
     pool = [*pool, *ROM_NAMES, *_LETTERS]
     for name, function in _outermost_functions(tree):
-        names = [node.arg for node in ast.walk(function) if isinstance(node, ast.arg)]
+        names = [node.arg for node in walk(function) if isinstance(node, ast.arg)]
         own = {argument.arg for argument in _arguments(function)} - {"self"} if name in public else set()
         wanted = [name for name in dict.fromkeys(names) if name not in own | keywords]
         used = Names([function]).variables
