@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE
 from umqtt_kit.__main__ import run
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
 from umqtt_testkit.registry import registered
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 @dataclass(frozen=True)
@@ -75,4 +75,4 @@ def broker(folder: Path, *lines: str) -> Iterator[int]:
             yield int(line.rpartition(":")[2])
         finally:
             process.terminate()
-            process.wait(PATIENCE)
+            process.wait(WAIT_LIMIT_S)

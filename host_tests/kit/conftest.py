@@ -4,37 +4,60 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-
-# How long these tests wait, too.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "broker"))
-
 from cable import Cable
 from kit_command import Ended, Family, umqtt_command
-from patience import PATIENCE
+from made_once import builds_made_once
+from umqtt_kit.__main__ import run
+from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _builds_made_once() -> Iterator[None]:
+    with builds_made_once():
+        yield
 
 
 @pytest.fixture
-def umqtt(tmp_path: Path) -> Callable[..., Ended]:
-    """umqtt("demo", "--help", env={…}) runs the command to its end in an empty folder."""
+def umqtt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """umqtt("demo", "--help", env={…}) runs the command to its end in this process, in an empty folder."""
 
-    def run(*arguments: str, env: Mapping[str, str] | None = None, timeout_s: float = 2 * PATIENCE) -> Ended:
+    def replaced(*_: object) -> None:
+        raise AssertionError("the command would become another program")
+
+    def run_here(*arguments: str, env: Mapping[str, str] | None = None) -> Ended:
+        with monkeypatch.context() as patch:
+            patch.chdir(tmp_path)
+            patch.setattr(os, "execv", replaced)
+            for name, value in (env or {}).items():
+                patch.setenv(name, value)
+            capsys.readouterr()
+            code = run(arguments)
+            return Ended(code, *capsys.readouterr())
+
+    return run_here
+
+
+@pytest.fixture
+def umqtt_process(tmp_path: Path) -> Callable[..., Ended]:
+    """As `umqtt`, in a process of its own."""
+
+    def run_apart(*arguments: str, env: Mapping[str, str] | None = None) -> Ended:
         ended = subprocess.run(
             umqtt_command(*arguments),
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=WAIT_LIMIT_S,
             cwd=tmp_path,
             env={**os.environ, **(env or {})},
             check=False,
         )
         return Ended(ended.returncode, ended.stdout, ended.stderr)
 
-    return run
+    return run_apart
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kit_command import umqtt_command
-from patience import PATIENCE
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 PASSWORD = "correct horse"
 
@@ -40,4 +40,4 @@ def guarded_broker(folder: Path) -> Iterator[tuple[str, Path]]:
             yield f"mqtts://127.0.0.1:{line.split()[2].rpartition(':')[2]}", certs / "ca.pem"
         finally:
             process.terminate()
-            process.wait(PATIENCE)
+            process.wait(WAIT_LIMIT_S)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from umqtt_testkit.waiting import eventually
 
 _MARK = "UMQTT_TEST_FAMILY"
 
@@ -43,10 +44,13 @@ class Family:
 
     def start(self, command: Sequence[str]) -> subprocess.Popen[str]:
         name, _, value = self._mark.partition("=")
+        # What is killed leaves something behind.
+        temporary = self._cwd / "temporary"
+        temporary.mkdir(exist_ok=True)
         return subprocess.Popen(
             command,
             cwd=self._cwd,
-            env={**os.environ, name: value},
+            env={**os.environ, name: value, "TMPDIR": str(temporary)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -62,16 +66,11 @@ class Family:
             try:
                 if self._mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
                     command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                    found.append(f"{folder.name} {command[:120]}")
+                    found.append(f"{folder.name} {command}")
             except OSError:
                 continue  # ended meanwhile, or not ours
         return found
 
-    def wait_until(self, condition: Callable[[list[str]], bool], timeout_s: float) -> list[str]:
+    def wait_for(self, condition: Callable[[list[str]], bool]) -> None:
         """The kernel tells nobody about grandchildren, so they are looked for again and again until the condition."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            alive = self.alive()
-            if condition(alive) or time.monotonic() > deadline:
-                return alive
-            time.sleep(0.05)
+        eventually(lambda: condition(self.alive()), lambda: [process[:120] for process in self.alive()])

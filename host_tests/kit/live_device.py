@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import paho.mqtt.client as paho
-from patience import PATIENCE
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 class PlayedDevice:
@@ -30,7 +30,7 @@ class PlayedDevice:
         self._subscribed.clear()
         self._client.connect("127.0.0.1", self._port)
         self._client.loop_start()
-        assert self._subscribed.wait(PATIENCE)
+        assert self._subscribed.wait(WAIT_LIMIT_S)
 
     def sleep(self) -> None:
         self._client.disconnect()
@@ -38,11 +38,11 @@ class PlayedDevice:
 
     def until(self, count: int) -> list[dict[str, Any]]:
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self._commands) >= count, PATIENCE), self._commands
+            assert self._changed.wait_for(lambda: len(self._commands) >= count, WAIT_LIMIT_S), self._commands
             return list(self._commands)
 
     def say(self, leaf: str, record: dict[str, Any], retain: bool = False) -> None:
-        self._client.publish(f"fleet/{self._id}/{leaf}", json.dumps(record), 1, retain).wait_for_publish(PATIENCE)
+        self._client.publish(f"fleet/{self._id}/{leaf}", json.dumps(record), 1, retain).wait_for_publish(WAIT_LIMIT_S)
 
     def _take(self, client: paho.Client, user_data: object, message: paho.MQTTMessage) -> None:
         command = json.loads(message.payload)

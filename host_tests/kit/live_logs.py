@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 from kit_command import umqtt_command
-from patience import PATIENCE
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 class Following:
@@ -35,7 +35,7 @@ class Following:
 
     def until(self, wanted: str, *, times: int = 1) -> None:
         """Until this text (a regular expression) was printed so often, on either stream."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + WAIT_LIMIT_S
         while len(re.findall(wanted, self.out + self.err)) < times:
             left = deadline - time.monotonic()
             ready = select.select(list(self._streams), [], [], max(left, 0))[0]
@@ -48,7 +48,7 @@ class Following:
     def interrupt(self) -> int:
         """Ctrl-C; returns the exit code."""
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(PATIENCE)
+        return self.process.wait(WAIT_LIMIT_S)
 
 
 @contextlib.contextmanager

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from kit_command import umqtt_command
-from patience import PATIENCE
 from umqtt_broker.config import Tls
 from umqtt_broker.tls import make_context
 from umqtt_kit.__main__ import run
 from umqtt_kit.certs import Authority
 from umqtt_kit.errors import KitError
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 @pytest.fixture
@@ -36,7 +36,12 @@ def authority(tmp_path: Path) -> Authority:
 
 def _certs(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        umqtt_command("certs", *arguments), capture_output=True, text=True, timeout=PATIENCE, cwd=folder, check=False
+        umqtt_command("certs", *arguments),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_LIMIT_S,
+        cwd=folder,
+        check=False,
     )
 
 
@@ -59,11 +64,11 @@ def _serving(context: ssl.SSLContext) -> Iterator[tuple[int, list[str]]]:
     """Answer one connection with what it says. Yields the port, and what the server saw: a name or an error."""
     seen: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(PATIENCE)
+        listening.settimeout(WAIT_LIMIT_S)
 
         def serve() -> None:
             link, _ = listening.accept()
-            link.settimeout(PATIENCE)
+            link.settimeout(WAIT_LIMIT_S)
             try:
                 with context.wrap_socket(link, server_side=True) as secure:
                     certificate = secure.getpeercert()
@@ -78,7 +83,7 @@ def _serving(context: ssl.SSLContext) -> Iterator[tuple[int, list[str]]]:
         try:
             yield listening.getsockname()[1], seen
         finally:
-            thread.join(PATIENCE)
+            thread.join(WAIT_LIMIT_S)
 
 
 def _speak(authority: Authority, device: Path | None, server_name: str = "localhost") -> list[str]:
@@ -89,7 +94,7 @@ def _speak(authority: Authority, device: Path | None, server_name: str = "localh
     if device is not None:
         client.load_cert_chain(device / "cert.pem", device / "key.pem")
     with _serving(_broker_context(authority)) as (port, seen):
-        link = socket.create_connection(("127.0.0.1", port), PATIENCE)
+        link = socket.create_connection(("127.0.0.1", port), WAIT_LIMIT_S)
         # What the broker makes of it is in `seen`.
         with client.wrap_socket(link, server_hostname=server_name) as secure, contextlib.suppress(OSError):
             secure.sendall(b"hello")
@@ -114,7 +119,7 @@ def test_a_device_finds_out_that_this_is_not_its_broker(authority: Authority, tm
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pump / "cert.pem", pump / "key.pem")
     client = ssl.create_default_context(cafile=authority.folder / "ca.pem")
-    with _serving(context) as (port, _), socket.create_connection(("127.0.0.1", port), PATIENCE) as link:
+    with _serving(context) as (port, _), socket.create_connection(("127.0.0.1", port), WAIT_LIMIT_S) as link:
         client.check_hostname = False
         with pytest.raises(ssl.SSLCertVerificationError, match="purpose"):
             client.wrap_socket(link, server_hostname="pump-7")
@@ -186,7 +191,7 @@ def test_a_board_speaks_with_the_files_of_its_folder_alone(authority: Authority,
         script = tmp_path / "board.py"
         script.write_text(BOARD.format(folder=str(folder), port=port))
         board = subprocess.run(
-            [*micropython, str(script)], capture_output=True, text=True, timeout=PATIENCE, check=False
+            [*micropython, str(script)], capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False
         )
     assert "b'hello'" in board.stdout, (board.stdout, board.stderr, seen)
     assert seen == ["pump-7"]
@@ -316,7 +321,7 @@ def test_devices_made_at_the_same_time_are_all_on_record(authority: Authority) -
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(WAIT_LIMIT_S)
     assert {issued.name for issued, _ in authority.newest()} == {"broker", "pump-7", *names}
 
 
@@ -328,6 +333,6 @@ def test_help_does_not_wait_for_what_the_work_needs(arguments: list[str]) -> Non
         "print(sorted({'cryptography', 'umqtt_broker', 'umqtt_kit.certs', 'rich.table'} & set(sys.modules)))"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=True
     )
     assert ended.stdout.splitlines()[-1] == "[]"

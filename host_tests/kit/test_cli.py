@@ -15,10 +15,11 @@ from pathlib import Path
 import click
 import pytest
 from kit_command import umqtt_command
-from patience import PATIENCE
 from umqtt_kit import commands
 from umqtt_kit.__main__ import run
 from umqtt_kit.__main__ import umqtt as cli
+from umqtt_kit.certs import Authority
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 _COMMANDS = tuple(sorted(file.stem for file in Path(commands.__file__).parent.glob("[!_]*.py") if "_" not in file.stem))
 
@@ -229,11 +230,11 @@ def test_boards_alone_without_micropython_are_exit_code_6(umqtt):
     assert "no-such-micropython" in ended.only_error()
 
 
-def test_a_fleet_that_reaches_no_broker_is_exit_code_4(umqtt):
+def test_a_fleet_that_reaches_no_broker_is_exit_code_4(umqtt_process):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # not listening, and nobody else's meanwhile
         port = closed.getsockname()[1]
-        ended = umqtt(
+        ended = umqtt_process(
             "fleet", "--devices", "2", "--interval-ms", "50", "--seconds", "0.3", "--drain-seconds", "0.3",
             "--broker", f"mqtt://127.0.0.1:{port}",
         )  # fmt: skip
@@ -245,19 +246,29 @@ def test_a_fleet_that_reaches_no_broker_is_exit_code_4(umqtt):
 _PRINTS = [
     ["--help"],
     ["--version"],
-    ["size", "--help"],
-    ["size", "--board", "UNIX"],
-    ["size", "--board", "UNIX", "--json"],
+    ["certs", "ls", "--help"],
+    ["certs", "ls"],
+    ["certs", "ls", "--json"],
 ]
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with certificates to list."""
+    folder = tmp_path_factory.mktemp("authority")
+    made = Authority(folder / "certs")
+    made.create("fleet")
+    made.issue_device("pump-7")
+    return folder
 
 
 @pytest.mark.parametrize("arguments", _PRINTS, ids=" ".join)
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_result_that_nobody_reads_any_more_ends_the_command_without_a_word(arguments, unbuffered, tmp_path):
+def test_a_result_that_nobody_reads_any_more_ends_the_command_without_a_word(arguments, unbuffered, authority):
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        ended = _into(writer, arguments, tmp_path, unbuffered)
+        ended = _into(writer, arguments, authority, unbuffered)
     finally:
         os.close(writer)
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -266,9 +277,9 @@ def test_a_result_that_nobody_reads_any_more_ends_the_command_without_a_word(arg
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 @pytest.mark.parametrize("arguments", _PRINTS, ids=" ".join)
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_result_that_cannot_be_written_is_one_line_and_exit_code_2(arguments, unbuffered, tmp_path):
+def test_a_result_that_cannot_be_written_is_one_line_and_exit_code_2(arguments, unbuffered, authority):
     with open("/dev/full", "w") as full:
-        ended = _into(full.fileno(), arguments, tmp_path, unbuffered)
+        ended = _into(full.fileno(), arguments, authority, unbuffered)
     assert ended.returncode == 2
     assert ended.stderr == "umqtt: the output cannot be written: No space left on device — write it elsewhere\n"
 
@@ -277,7 +288,7 @@ def _into(stdout: int, arguments: list[str], folder: Path, unbuffered: str) -> s
     """The command to its end, its results written to this descriptor."""
     command, pipe = umqtt_command(*arguments), subprocess.PIPE
     env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-    options = {"cwd": folder, "env": env, "text": True, "timeout": 2 * PATIENCE}
+    options = {"cwd": folder, "env": env, "text": True, "timeout": WAIT_LIMIT_S}
     return subprocess.run(command, stdout=stdout, stderr=pipe, check=False, **options)
 
 
@@ -295,9 +306,11 @@ def test_what_umqtt_does_not_know_is_its_own_defect_in_one_line(monkeypatch, cap
     assert error.startswith("Traceback (most recent call last):") and 'raise RuntimeError("first' in error
 
 
-def test_no_colour_codes_reach_a_pipe_or_a_no_color_user(umqtt):
+def test_no_colour_codes_reach_a_pipe_or_a_no_color_user(umqtt_process):
     for env in ({}, {"NO_COLOR": "1"}):
-        ended = umqtt("fleet", "--seconds", "0.1", "--drain-seconds", "0.1", "--broker", "mqtt://127.0.0.1:1", env=env)
+        ended = umqtt_process(
+            "fleet", "--seconds", "0.1", "--drain-seconds", "0.1", "--broker", "mqtt://127.0.0.1:1", env=env
+        )
         assert "\x1b" not in ended.stdout + ended.stderr
 
 
@@ -308,7 +321,7 @@ def test_the_commands_ready_line_is_the_brokers_own(family):
     # The command has become the broker: one process, which ends in order when told.
     assert len(family.alive()) == 1
     process.terminate()
-    process.communicate(timeout=PATIENCE)
+    process.communicate(timeout=WAIT_LIMIT_S)
     assert process.returncode == 0
 
 

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE
 from umqtt_kit.device import Board, DeviceError, open_serial
 from umqtt_kit.device import board as board_module
 from umqtt_kit.device.board import TEMPORARY
@@ -25,6 +24,7 @@ from umqtt_kit.device.line import Late, Line, why_not_open
 from umqtt_kit.errors import KitError
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 SEED = 20
 _CHUNK = 768
@@ -62,7 +62,7 @@ def test_a_program_on_the_board_is_interrupted_and_runs_again_afterwards(
     virtual: VirtualBoard, monkeypatch: pytest.MonkeyPatch
 ):
     # Of a board that answers late the prompt would be asked for again, and each time is a soft reset.
-    monkeypatch.setattr(board_module, "_ATTEMPTS_WITHIN_S", (PATIENCE,))
+    monkeypatch.setattr(board_module, "_ATTEMPTS_WITHIN_S", (WAIT_LIMIT_S,))
     lives = virtual.lives
     with Board(virtual.port) as board:
         assert board.exec("print(6 * 7)") == "42\n"
@@ -204,7 +204,7 @@ def test_a_board_that_printed_while_the_tool_was_stopped_is_one_that_talks():
     with contextlib.closing(open_serial(os.ttyname(inner))) as port:
         line = Line(port, "bench")
         os.write(board, b"x")
-        assert select.select([port.fileno()], [], [], PATIENCE)[0]
+        assert select.select([port.fileno()], [], [], WAIT_LIMIT_S)[0]
         line.allow(0)  # over before the first look
         with pytest.raises(Late) as caught:
             line.read(2)
@@ -243,7 +243,7 @@ def test_a_port_that_is_not_there_or_not_free_says_so(virtual: VirtualBoard):
             assert caught.value.exit_code == 3
             if sys.platform == "linux":
                 assert f"(pid {holder.pid})" in str(caught.value)
-        holder.communicate("\n", timeout=PATIENCE)
+        holder.communicate("\n", timeout=WAIT_LIMIT_S)
 
 
 def test_a_port_that_a_child_still_has_on_its_way_to_its_own_program_is_waited_for(virtual: VirtualBoard):
@@ -282,5 +282,5 @@ def test_a_watchdog_of_the_interrupted_program_does_not_bite_a_tool_at_work(tmp_
             # The watchdog is there: it bites whoever does not feed it.
             with pytest.raises(KitError):
                 board.exec("import time\ntime.sleep_ms(60000)", 1)
-            virtual.wait_for("main runs", PATIENCE)
+            virtual.wait_for("main runs", WAIT_LIMIT_S)
         assert virtual.lives > lives

@@ -19,7 +19,6 @@ from pathlib import Path
 import paho.mqtt.publish as paho
 import pytest
 from cable import Cable, broker
-from patience import PATIENCE
 from umqtt_kit.deploy.apply import apply
 from umqtt_kit.deploy.build import Build, check_compatible
 from umqtt_kit.deploy.filesets import library_modules, optional_modules
@@ -31,9 +30,8 @@ from umqtt_kit.errors import KitError
 from umqtt_kit.mqtt import Access
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
-# Minutes on a busy machine.
-pytestmark = pytest.mark.timeout(300)
 SEED = 21
 _PROMPT = ">>> "
 
@@ -183,8 +181,8 @@ def test_a_killed_command_is_simply_run_again(cable: Cable):
         command = [sys.executable, "-m", "umqtt_kit", "deploy", "--no-wait"]
         with subprocess.Popen(command, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             # Sending has begun when the board says that it is in its raw REPL and executes the first write.
-            virtual.wait_for("raw REPL", PATIENCE)
-            virtual.wait_for("False", PATIENCE)  # the answer to the question whether there is anything: none
+            virtual.wait_for("raw REPL", WAIT_LIMIT_S)
+            virtual.wait_for("False", WAIT_LIMIT_S)  # the answer to the question whether there is anything: none
             process.send_signal(signal.SIGKILL)
         answer = cable.umqtt("deploy", "--no-wait", "--json")
         assert answer.code == 0, answer.stderr
@@ -205,7 +203,7 @@ def test_the_watchdog_of_the_board_does_not_bite_while_the_firmware_is_compiled(
     with cable.board("bench", files={"settings.json": json.dumps(settings).encode()}) as virtual:
         answer = cable.umqtt("deploy", "--no-wait")
         assert answer.code == 0, answer.stderr
-        virtual.wait_for(RUNS_OLD, PATIENCE)
+        virtual.wait_for(RUNS_OLD, WAIT_LIMIT_S)
 
 
 def test_programs_and_modules_of_others_are_refused_and_replaced_only_when_told(virtual: VirtualBoard):
@@ -303,7 +301,7 @@ def test_readings_of_earlier_boots_are_passed_over(tmp_path: Path):
     with broker(tmp_path) as port, Watch(Access((f"mqtt://127.0.0.1:{port}",)), "pump-7") as watch:
         messages = [("fleet/pump-7/telemetry", json.dumps({"boot": boot}), 1, False) for boot in ("5-aa", "6-bb")]
         paho.multiple([*messages[:1], ("fleet/pump-7/telemetry", "no JSON", 1, False), *messages[1:]], port=port)
-        assert watch.first(5, PATIENCE) == {"boot": "6-bb"}
+        assert watch.first(5, WAIT_LIMIT_S) == {"boot": "6-bb"}
         with pytest.raises(KitError, match=r"within 0\.3 s, only 2 of earlier boots") as caught:
             watch.first(6, 0.3)
         assert caught.value.exit_code == 4

@@ -11,9 +11,6 @@ from cable import Answer, Cable, broker
 from umqtt_kit.device import Board
 from umqtt_kit.doctor.checks import split_address
 
-# Minutes on a busy machine.
-pytestmark = pytest.mark.timeout(300)
-
 
 def checks(answer: Answer) -> dict[str, dict]:
     found = {check["name"]: check for check in answer.json["checks"]}

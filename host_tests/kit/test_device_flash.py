@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 from cable import Cable
-from patience import PATIENCE
 from umqtt_kit.errors import KitError
 from umqtt_kit.flash.images import read_image
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 RP2040, RP2350, ABSOLUTE, SAMD21 = 0xE48BFF56, 0xE48BFF59, 0xE48BFF57, 0x68ED2B88
 _CHIP_NUMBERS = {"esp32": 0, "esp32c3": 5, "esp32s3": 9}
@@ -173,7 +173,7 @@ class Drive:
     def reset_after(self, size: int) -> threading.Thread:
         def watch() -> None:
             file = self.folder / "NEW.UF2"
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + WAIT_LIMIT_S
             while time.monotonic() < deadline:
                 if file.exists() and file.stat().st_size == size:
                     self._info.unlink()

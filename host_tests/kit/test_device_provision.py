@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from cable import Cable
-from patience import PATIENCE
 from umqtt_kit.device import Board, Configuration
 from umqtt_kit.device.configuration import check, read_configuration
 from umqtt_kit.provision.values import Change, target
 from umqtt_kit.provision.write import write
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 # Each unmistakable, so that it can be looked for in everything that was printed.
 WIFI_SECRET, MQTT_SECRET = "wifi-Geheim-1", "mqtt-Geheim-2"
@@ -256,7 +256,7 @@ def _typed(answers: list[tuple[str, str | None]]) -> tuple[str, int]:
                 shown += text.decode(os.read(master, 4096))
             except OSError:  # the terminal's last user has ended
                 break
-        code = process.wait(PATIENCE)
+        code = process.wait(WAIT_LIMIT_S)
     os.close(master)
     return shown, code
 

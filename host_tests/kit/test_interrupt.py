@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 from kit_command import umqtt_command
-from patience import PATIENCE
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
-# None of those that are killed is waited for: each needs a moment to be gone.
 # What shows that the demo has come to a step: a word in the command line of the process started there. The last one is
 # Spark's Java, which the demo did not start itself.
 _STEPS = ["umqtt_broker", "umqtt_kit fleet", "SparkSubmit"]
@@ -22,8 +21,7 @@ def _start(family, out: Path):
 
 
 def _wait_for_step(family, step: str) -> None:
-    alive = family.wait_until(lambda alive: any(step in process for process in alive), 2 * PATIENCE)
-    assert any(step in process for process in alive), alive
+    family.wait_for(lambda alive: any(step in process for process in alive))
 
 
 @pytest.mark.parametrize("step", _STEPS)
@@ -31,20 +29,20 @@ def test_ctrl_c_leaves_nothing_and_exits_with_130(family, tmp_path, step):
     demo = _start(family, tmp_path / "out")
     _wait_for_step(family, step)
     demo.send_signal(signal.SIGINT)
-    out, error = demo.communicate(timeout=PATIENCE)
+    out, error = demo.communicate(timeout=WAIT_LIMIT_S)
     assert demo.returncode == 130
     assert (out, error.strip()) == ("", "umqtt: interrupted")
-    assert family.wait_until(lambda alive: not alive, PATIENCE) == []
+    family.wait_for(lambda alive: not alive)
 
 
 def test_sigterm_is_as_good_as_ctrl_c(family, tmp_path):
     demo = _start(family, tmp_path / "out")
     _wait_for_step(family, "umqtt_kit fleet")
     demo.terminate()
-    _, error = demo.communicate(timeout=PATIENCE)
+    _, error = demo.communicate(timeout=WAIT_LIMIT_S)
     assert demo.returncode == 128 + signal.SIGTERM
     assert error == "umqtt: terminated\n"
-    assert family.wait_until(lambda alive: not alive, PATIENCE) == []
+    family.wait_for(lambda alive: not alive)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux kills children at their parent's death")
@@ -52,8 +50,8 @@ def test_kill_9_of_the_demo_takes_everything_with_it(family, tmp_path):
     demo = _start(family, tmp_path / "out")
     _wait_for_step(family, "SparkSubmit")
     demo.kill()
-    demo.communicate(timeout=PATIENCE)
-    assert family.wait_until(lambda alive: not alive, PATIENCE) == []
+    demo.communicate(timeout=WAIT_LIMIT_S)
+    family.wait_for(lambda alive: not alive)
 
 
 def test_a_part_that_dies_ends_the_demo_and_is_named(family, tmp_path):
@@ -61,7 +59,7 @@ def test_a_part_that_dies_ends_the_demo_and_is_named(family, tmp_path):
     _wait_for_step(family, "umqtt_kit fleet")
     broker = next(process for process in family.alive() if "umqtt_broker" in process)
     os.kill(int(broker.split()[0]), signal.SIGKILL)
-    _, error = demo.communicate(timeout=2 * PATIENCE)
+    _, error = demo.communicate(timeout=WAIT_LIMIT_S)
     assert demo.returncode == 1
     assert "broker was killed by SIGKILL" in error and str(tmp_path / "out" / "logs" / "broker.log") in error
-    assert family.wait_until(lambda alive: not alive, PATIENCE) == []
+    family.wait_for(lambda alive: not alive)

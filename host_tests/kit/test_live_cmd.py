@@ -17,9 +17,9 @@ import pytest
 from cable import broker
 from kit_command import umqtt_command
 from live_device import PlayedDevice
-from patience import PATIENCE
 from umqtt_kit.__main__ import run
 from umqtt_kit.remote import MOST_BYTES
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 _ID = "pump-7"
 
@@ -161,7 +161,7 @@ def test_a_sleeping_device_is_waited_for_and_answers_at_its_wake(played):
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.3)  # longer than --timeout
         device.wake()
-        assert process.communicate(timeout=PATIENCE) == ("boot = 3-ab\n", "")
+        assert process.communicate(timeout=WAIT_LIMIT_S) == ("boot = 3-ab\n", "")
         assert process.returncode == 0
 
 
@@ -176,7 +176,7 @@ def test_a_device_that_goes_to_sleep_while_it_is_waited_for_is_told_as_well(play
         for _ in range(2):
             device.say("status", {"online": False, "reason": "sleeping"}, retain=True)
         device.say("reply", {"id": sent["id"], "ok": True, "result": "awake"})
-        assert process.communicate(timeout=PATIENCE) == ("awake\n", f"{_ID} sleeps; it answers at its next wake\n")
+        assert process.communicate(timeout=WAIT_LIMIT_S) == ("awake\n", f"{_ID} sleeps; it answers at its next wake\n")
 
 
 def test_ctrl_c_ends_the_wait(played):
@@ -188,7 +188,7 @@ def test_ctrl_c_ends_the_wait(played):
         assert process.stderr is not None
         assert "sleeps" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        out, error = process.communicate(timeout=PATIENCE)
+        out, error = process.communicate(timeout=WAIT_LIMIT_S)
         assert (out, error.strip()) == ("", "umqtt: interrupted")
         assert process.returncode == 130
 

@@ -45,7 +45,6 @@ def _is_on(access: Access) -> None:
     raise AssertionError("the board did not come to its broker")
 
 
-@pytest.mark.timeout(300)
 def test_an_update_comes_over_https_from_a_server_that_the_boards_authority_has_signed(
     cable: Cable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -22,11 +22,11 @@ import pytest
 from cable import broker
 from guarded_broker import PASSWORD, guarded_broker
 from kit_command import umqtt_command
-from patience import PATIENCE
 from umqtt_kit.__main__ import run
 from umqtt_kit.commands import sub as sub_module
 from umqtt_kit.mqtt import Link, make_access
 from umqtt_testkit.proxy import FaultProxy
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 _WEB_PAGE = b"HTTP/1.1 400 Bad Request\r\nServer: somebody\r\n\r\n" + b"<p>What?" * 20
 
@@ -59,7 +59,7 @@ def kept(topic: str, at: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 def received(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     capsys.readouterr()
-    assert run(["sub", *arguments, "--timeout", str(PATIENCE)]) == 0
+    assert run(["sub", *arguments, "--timeout", str(WAIT_LIMIT_S)]) == 0
     return capsys.readouterr().out.splitlines()
 
 
@@ -124,7 +124,7 @@ def test_bytes_that_are_no_text_are_told_apart(at, topic, tmp_path, capsys):
 def test_every_line_is_a_message_and_comes_once_and_in_order(at, kept, capsys):
     numbers = [str(number) for number in range(1000)]
     process = start("pub", kept, "--lines", "--qos", "2", "--json")
-    out, error = process.communicate("\r\n".join(numbers).encode(), PATIENCE)
+    out, error = process.communicate("\r\n".join(numbers).encode(), WAIT_LIMIT_S)
     assert (process.returncode, error) == (0, b"")
     assert json.loads(out)["published"] == 1000
     assert received(capsys, kept, "--session", kept, "-n", "1000", "--fields", "payload") == numbers
@@ -148,7 +148,7 @@ def test_a_link_that_breaks_between_two_lines_is_made_again(at, port, topic):
         # The cut may have taken the PUBACK of the first line with it: then that line rightly comes twice.
         came = line_of(listener)
         assert (line_of(listener) if came == "first" else came) == "second"
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(WAIT_LIMIT_S) == 0
 
 
 def test_what_comes_while_a_session_is_away_is_not_missed_and_what_is_not_printed_is_not_lost(at, kept, capsys):
@@ -166,7 +166,7 @@ def test_what_came_while_the_process_was_stopped_counts_though_the_time_is_over(
         # Between two looks, for longer than is waited: the message lies in the socket when it goes on.
         if not came and not select.select([link.client.socket], [], [], 0)[0]:
             paho.single(topic, "x", 1, port=port)
-            assert select.select([link.client.socket], [], [], PATIENCE)[0]
+            assert select.select([link.client.socket], [], [], WAIT_LIMIT_S)[0]
             time.sleep(0.2)
         return bool(came)
 
@@ -190,7 +190,7 @@ def test_a_subscriber_survives_a_broken_link_and_says_so(at, port, topic):
 def test_ctrl_c_ends_a_subscriber_with_exit_code_0(at, topic, number):
     with listening(topic) as process:
         process.send_signal(number)
-        assert process.communicate(timeout=PATIENCE) == (b"", b"")
+        assert process.communicate(timeout=WAIT_LIMIT_S) == (b"", b"")
         assert process.returncode == 0
 
 
@@ -199,7 +199,7 @@ def test_a_reader_that_has_seen_enough_ends_the_subscriber(at, topic):
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
         assert run(["pub", topic, "x"]) == 0
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(WAIT_LIMIT_S) == 0
         assert process.stderr.read() == b""
 
 
@@ -211,7 +211,7 @@ def test_a_message_that_is_too_large_is_left_out_and_that_is_said(at, kept, tmp_
     # In the session the next one comes after it.
     assert run(["pub", kept, "small"]) == 0
     monkeypatch.setattr(sub_module, "_LARGEST", 1024)
-    assert run(["sub", kept, "--session", kept, "-n", "1", "--fields", "payload", "--timeout", str(PATIENCE)]) == 0
+    assert run(["sub", kept, "--session", kept, "-n", "1", "--fields", "payload", "--timeout", str(WAIT_LIMIT_S)]) == 0
     out, error = capsys.readouterr()
     assert out == "small\n"
     assert "too large" in error and "200000" in error
@@ -239,12 +239,16 @@ def _served(answer: Callable[[socket.socket], object]) -> tuple[socket.socket, i
 @pytest.mark.parametrize(
     ("answer", "within_s", "said"),
     [
-        (lambda connection: connection.recv(100) and connection.sendall(_WEB_PAGE), PATIENCE, "does not speak MQTT"),
-        (lambda connection: connection.recv(100), PATIENCE, "closed without an answer"),
+        (
+            lambda connection: connection.recv(100) and connection.sendall(_WEB_PAGE),
+            WAIT_LIMIT_S,
+            "does not speak MQTT",
+        ),
+        (lambda connection: connection.recv(100), 60, "closed without an answer"),
         (lambda connection: connection.recv(100) and connection.recv(100), 0.3, "no answer within 0.3 s"),
         (
             lambda connection: connection.recv(100) and connection.sendall(b"\x20\x02\x00\x03"),
-            PATIENCE,
+            WAIT_LIMIT_S,
             "is not available",
         ),
     ],
@@ -360,7 +364,7 @@ def test_a_password_is_asked_for_on_a_terminal_and_not_shown(guarded):
         while not said.endswith(b"Password of me: "):
             said += os.read(inner, 1000)
         os.write(inner, PASSWORD.encode() + b"\n")
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(WAIT_LIMIT_S) == 0
         with contextlib.suppress(OSError):  # EIO: the other side is closed
             said += os.read(inner, 1000)
         assert b"horse" not in said

@@ -16,8 +16,6 @@ import pytest
 from cable import Cable, broker
 from umqtt_kit.device import Board
 
-# Minutes on a busy machine.
-pytestmark = pytest.mark.timeout(300)
 _ROOT = Path(__file__).resolve().parents[2]
 _PUBLISH = """
 from umqtt_robust import Client

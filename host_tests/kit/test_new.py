@@ -18,8 +18,6 @@ from umqtt_kit.deploy import build as build_module
 from umqtt_kit.deploy.plan import read_record
 from umqtt_kit.device import Board
 
-# Minutes on a busy machine.
-pytestmark = pytest.mark.timeout(300)
 _ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from kit_command import umqtt_command
-from patience import PATIENCE
 from umqtt_broker.passwords import PasswordFile
 from umqtt_kit.__main__ import run
 from umqtt_testkit.mosquitto import Mosquitto, require_mosquitto
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 def _passwd(folder: Path, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
@@ -25,7 +25,7 @@ def _passwd(folder: Path, *arguments: str, given: str = "") -> subprocess.Comple
         input=given,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=WAIT_LIMIT_S,
         cwd=folder,
         check=False,
     )
@@ -151,7 +151,7 @@ def test_commands_at_the_same_time_lose_no_user(tmp_path: Path) -> None:
         )
         for name in names
     ]
-    assert [process.wait(PATIENCE) for process in running] == [0] * len(names)
+    assert [process.wait(WAIT_LIMIT_S) for process in running] == [0] * len(names)
     assert sorted(PasswordFile.read(tmp_path / "users").users) == [name.encode() for name in names]
 
 
@@ -162,5 +162,5 @@ def test_the_real_mosquitto_accepts_the_file(tmp_path: Path) -> None:
     with Mosquitto(tmp_path, f"password_file {tmp_path / 'users'}") as broker:
         for name, given, code in (("ada", "sécret", 0), ("pump-7", password, 0), ("ada", password, 5)):
             at = ["-h", "127.0.0.1", "-p", str(broker.port), "-u", name, "-P", given]
-            ended = subprocess.run([publish, *at, "-t", "a", "-m", "x"], capture_output=True, timeout=PATIENCE)
+            ended = subprocess.run([publish, *at, "-t", "a", "-m", "x"], capture_output=True, timeout=WAIT_LIMIT_S)
             assert ended.returncode == code, ended.stderr

@@ -11,9 +11,9 @@ import sys
 import textwrap
 
 import pytest
-from patience import PATIENCE
 from umqtt_kit.errors import KitError
 from umqtt_kit.processes import Child, Children
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 def _python(program: str) -> list[str]:
@@ -42,7 +42,7 @@ def _ends(pid: int) -> bool:
     try:
         poller = select.poll()
         poller.register(watched, select.POLLIN)
-        return bool(poller.poll(PATIENCE * 1000))
+        return bool(poller.poll(WAIT_LIMIT_S * 1000))
     finally:
         os.close(watched)
 
@@ -50,7 +50,7 @@ def _ends(pid: int) -> bool:
 def test_a_child_that_will_not_stop_is_killed_with_all_it_started(tmp_path):
     with Children(tmp_path) as children:
         child = children.start("deaf", _DEAF)
-        grandchild = int(child.wait_for_line("ready", PATIENCE).split()[1])
+        grandchild = int(child.wait_for_line("ready", WAIT_LIMIT_S).split()[1])
         assert children.stop(child, timeout_s=0.2) is None
     assert _ends(child.pid)
     assert _ends(grandchild)
@@ -64,8 +64,8 @@ def test_grandchildren_are_gone_even_when_their_parent_ended_in_order(tmp_path):
     """
     with Children(tmp_path) as children:
         child = children.start("brief", _python(program))
-        grandchild = int(child.wait_for_line("ready", PATIENCE).split()[1])
-        assert child.wait(PATIENCE) == 0
+        grandchild = int(child.wait_for_line("ready", WAIT_LIMIT_S).split()[1])
+        assert child.wait(WAIT_LIMIT_S) == 0
         assert children.stop(child) == 0
     assert _ends(grandchild)
 
@@ -75,7 +75,7 @@ def test_an_error_in_the_parent_leaves_nothing(tmp_path):
     with pytest.raises(RuntimeError), Children(tmp_path) as children:
         for number in range(3):
             child = children.start(f"sleeper-{number}", _python("import time; print('ready'); time.sleep(600)"))
-            child.wait_for_line("ready", PATIENCE)
+            child.wait_for_line("ready", WAIT_LIMIT_S)
             pids.append(child.pid)
         raise RuntimeError("the demo fails")
     assert all(_ends(pid) for pid in pids)
@@ -110,7 +110,7 @@ def test_a_child_that_dies_before_it_is_ready_is_quoted(tmp_path):
     with Children(tmp_path) as children:
         child = children.start("broker", _python("import sys; sys.exit('the disk is full')"))
         with pytest.raises(KitError) as caught:
-            child.wait_for_line("listening", PATIENCE)
+            child.wait_for_line("listening", WAIT_LIMIT_S)
     assert "broker ended with exit code 1: the disk is full" in str(caught.value)
     assert str(tmp_path / "broker.log") in str(caught.value)
 
@@ -120,17 +120,17 @@ def test_usage_and_missing_parts_of_a_child_keep_their_exit_code(tmp_path, code,
     with Children(tmp_path) as children:
         child = children.start("part", _python(f"raise SystemExit({code})"))
         with pytest.raises(KitError) as caught:
-            child.wait_for_line("ready", PATIENCE)
+            child.wait_for_line("ready", WAIT_LIMIT_S)
     assert caught.value.exit_code == passed_on
 
 
 def test_a_child_that_dies_later_is_noticed(tmp_path):
     with Children(tmp_path) as children:
         child = children.start("part", _python("print('ready'); input()"), asked=True)
-        child.wait_for_line("ready", PATIENCE)
+        child.wait_for_line("ready", WAIT_LIMIT_S)
         children.check()
         os.kill(child.pid, signal.SIGKILL)
-        child.wait(PATIENCE)
+        child.wait(WAIT_LIMIT_S)
         with pytest.raises(KitError, match="part was killed by SIGKILL"):
             children.check()
 
@@ -138,16 +138,16 @@ def test_a_child_that_dies_later_is_noticed(tmp_path):
 def test_a_child_told_to_end_is_not_reported_as_dead(tmp_path):
     with Children(tmp_path) as children:
         child = children.start("part", _python("import time; print('ready'); time.sleep(600)"))
-        child.wait_for_line("ready", PATIENCE)
+        child.wait_for_line("ready", WAIT_LIMIT_S)
         children.end(child)
-        child.wait(PATIENCE)
+        child.wait(WAIT_LIMIT_S)
         children.check()
 
 
 def test_a_ready_line_that_does_not_come_is_a_named_deadline(tmp_path):
     with Children(tmp_path) as children:
         child = children.start("part", _python("import time; print('starting'); time.sleep(600)"))
-        child.wait_for_line("starting", PATIENCE)
+        child.wait_for_line("starting", WAIT_LIMIT_S)
         with pytest.raises(KitError, match=r"part did not say 'ready' within 0\.1 s"):
             child.wait_for_line("ready", 0.1)
 
@@ -165,7 +165,7 @@ def test_output_far_beyond_a_pipes_size_does_not_block_a_child(tmp_path):
     with Children(tmp_path) as children:
         program = "print(('x' * 99 + '\\n') * 20_000 + 'done')"
         child = children.start("chatty", _python(program))
-        child.wait_for_line("done", PATIENCE)
+        child.wait_for_line("done", WAIT_LIMIT_S)
     assert (tmp_path / "chatty.log").stat().st_size >= 2_000_000
 
 
@@ -183,7 +183,7 @@ def test_children_die_with_a_parent_that_is_killed(tmp_path):
         import pathlib, time
         from umqtt_kit.processes import Children
         child = Children(pathlib.Path({str(tmp_path)!r})).start("deaf", {deaf!r})
-        child.wait_for_line("ready", {PATIENCE})
+        child.wait_for_line("ready", {WAIT_LIMIT_S})
         print(child.pid)
         time.sleep(600)
     """
@@ -197,6 +197,6 @@ def test_children_die_with_a_parent_that_is_killed(tmp_path):
 
 def test_a_child_object_tells_its_exit_code(tmp_path):
     child = Child("part", _python("raise SystemExit(3)"), tmp_path / "part.log")
-    assert child.wait(PATIENCE) == 3
+    assert child.wait(WAIT_LIMIT_S) == 3
     assert child.returncode == 3
     child.kill()

@@ -26,11 +26,9 @@ from umqtt_kit.data import firmware_folder
 from umqtt_kit.deploy.build import build
 from umqtt_kit.mpy_cross import compile_file
 from umqtt_testkit.board import VirtualBoard
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
-# Minutes on a busy machine.
-pytestmark = pytest.mark.timeout(300)
 _ID = "pump-7"
-_WITHIN_S = 40.0
 # A sensor that no `except Exception` of the firmware holds.
 _CRASHES = """
 class Broken(BaseException):
@@ -58,14 +56,14 @@ class Listener:
         self._client.connect("127.0.0.1", port)
         self._client.loop_start()
         self._client.subscribe(f"fleet/{_ID}/#", 1)
-        assert subscribed.wait(_WITHIN_S)
+        assert subscribed.wait(WAIT_LIMIT_S)
 
     def said(self, leaf: str) -> list[dict[str, Any]]:
         return [record for one, record in self._came if one == leaf]
 
     def until(self, condition: Callable[[], object]) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: bool(condition()), _WITHIN_S), self._came[-5:]
+            assert self._changed.wait_for(lambda: bool(condition()), WAIT_LIMIT_S), self._came[-5:]
 
     def reads(self, boot: str | None = None) -> None:
         """Until a reading (of this boot) has come."""
@@ -107,11 +105,11 @@ class Bench:
 
     def cmd(self, *arguments: str) -> Any:
         """The result of umqtt cmd."""
-        return json.loads(self.umqtt("cmd", _ID, *arguments, "--json", "--timeout", str(_WITHIN_S)))["result"]
+        return json.loads(self.umqtt("cmd", _ID, *arguments, "--json", "--timeout", str(WAIT_LIMIT_S)))["result"]
 
     def mpremote(self, *arguments: str) -> str:
         command = [sys.executable, "-m", "mpremote", "connect", self.board.port, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_WITHIN_S)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_LIMIT_S)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -130,7 +128,7 @@ class Bench:
         assert "correct horse" not in self.umqtt("provision", "--show")
 
     def deploy(self) -> None:
-        answer = json.loads(self.umqtt("deploy", "--json", "--timeout", str(_WITHIN_S)))
+        answer = json.loads(self.umqtt("deploy", "--json", "--timeout", str(WAIT_LIMIT_S)))
         # The board runs, and its first reading was seen at the broker.
         assert answer["reading"]["id"] == _ID
         self.listener.reads(answer["reading"]["boot"])
@@ -238,8 +236,6 @@ def _impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("umqtt_kit.deploy.build.firmware_folder", lambda: folder)
         yield
-
-
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import select
 import signal
 import subprocess
 import termios
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,10 +20,8 @@ from cable import Cable
 from kit_command import umqtt_command
 from umqtt_kit.__main__ import run
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
-# Minutes on a busy machine.
-pytestmark = pytest.mark.timeout(300)
-_WITHIN_S = 100
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -44,37 +41,35 @@ class Terminal:
         self.shown = ""
 
     def until(self, wanted: str) -> None:
-        deadline = time.monotonic() + _WITHIN_S
         while wanted not in _CODES.sub("", self.shown):
-            assert self._read(deadline), f"{wanted!r} is not in:\n{self.shown}"
+            assert self._read(), f"{wanted!r} is not in:\n{self.shown}"
 
     def until_raw(self) -> None:
         """Until Ctrl-C is a byte to the command and no signal: mpremote says how to leave a moment before."""
-        deadline = time.monotonic() + _WITHIN_S
-        while termios.tcgetattr(self._master)[3] & termios.ISIG:
-            assert time.monotonic() < deadline, self.shown
-            time.sleep(0.01)
+        eventually(lambda: not termios.tcgetattr(self._master)[3] & termios.ISIG, lambda: self.shown)
 
     def end(self) -> int:
         """Everything up to its end; returns the exit code."""
-        deadline = time.monotonic() + _WITHIN_S
-        while self._read(deadline):
+        while self._read():
             pass
-        return self.process.wait(_WITHIN_S)
+        return self.process.wait(WAIT_LIMIT_S)
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
     def interrupt(self) -> int:
         """Ctrl-C until it ends, as a person does: CPython may miss one that comes just before it reads a line."""
-        deadline = time.monotonic() + _WITHIN_S
-        while self.process.poll() is None and time.monotonic() < deadline:
-            self.type("\x03")
-            self._read(time.monotonic() + 0.5)
-        return self.process.wait(_WITHIN_S)
 
-    def _read(self, deadline: float) -> bool:
-        if not select.select([self._master], [], [], max(deadline - time.monotonic(), 0))[0]:
+        def ended() -> bool:
+            self.type("\x03")
+            self._read(0.1)
+            return self.process.poll() is not None
+
+        eventually(ended, lambda: self.shown)
+        return self.process.wait()
+
+    def _read(self, within_s: float = WAIT_LIMIT_S) -> bool:
+        if not select.select([self._master], [], [], within_s)[0]:
             return False
         try:
             data = os.read(self._master, 65536)
@@ -85,7 +80,7 @@ class Terminal:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait(_WITHIN_S)
+        self.process.wait(WAIT_LIMIT_S)
         os.close(self._master)
 
 
@@ -142,7 +137,13 @@ def board(*arguments: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str]
     except MicroPythonMissing as missing:
         pytest.skip(str(missing))
     pipe = subprocess.PIPE
-    process = subprocess.Popen(umqtt_command("board", *arguments), stdout=pipe, stderr=pipe, text=True, cwd=folder)
+    # What is killed leaves something behind.
+    temporary = folder / "temporary"
+    temporary.mkdir(exist_ok=True)
+    process = subprocess.Popen(
+        umqtt_command("board", *arguments), stdout=pipe, stderr=pipe, text=True, cwd=folder,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )  # fmt: skip
     try:
         assert process.stdout is not None
         yield process, process.stdout.readline()
@@ -161,7 +162,7 @@ def test_a_virtual_board_is_found_keeps_its_flash_and_ends_with_ctrl_c(cable: Ca
             written = cable.umqtt("provision", "--set", "device_id=pump-7", "--json").json["boards"][0]
             assert written == {"port": "bench", "device_id": "pump-7", "changed": [], "deploy": False}, life
             process.send_signal(signal.SIGINT)
-            assert process.wait(_WITHIN_S) == 0
+            assert process.wait(WAIT_LIMIT_S) == 0
         assert "no board is connected" in cable.umqtt("provision", "--show").stderr
 
 
@@ -175,7 +176,7 @@ def test_a_flash_image_is_that_of_one_board_at_a_time(cable: Cable, tmp_path: Pa
             assert (answer.code, answer.stdout, answer.stderr.count("\n")) == (2, "", 1)
             assert f"{image} is the flash of a virtual board that runs — stop" in answer.stderr
         process.kill()
-        process.wait(_WITHIN_S)
+        process.wait(WAIT_LIMIT_S)
         with board(str(image), "--name", "second", folder=tmp_path) as (_, ready):
             assert ready.startswith("second runs"), "the lock went with the process that held it"
 

@@ -65,8 +65,8 @@ class Chain:
         arguments = ["--spool", str(self.folder.spool), "--tables", str(self.folder.tables)]
         arguments += ["--checkpoint", str(self.folder.checkpoint)]
         arguments += ["--status", str(self.folder.status / "spark.json")]
-        # Spark's scratch files go with the run, even when it is killed.
-        scratch = {"SPARK_LOCAL_DIRS": str(self.folder.scratch)}
+        # The scratch files of Spark and its Python go with the run, even when it is killed.
+        scratch = dict.fromkeys(("SPARK_LOCAL_DIRS", "TMPDIR"), str(self.folder.scratch))
         return self.children.start("spark", module_command("spark_ingest.pipeline", *arguments), scratch)
 
     def start_fleet(self, broker: str, devices: int, interval_ms: int) -> Child:
