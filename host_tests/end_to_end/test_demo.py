@@ -1,4 +1,8 @@
-"""The whole chain, as `make demo` runs it: no reading is lost or stored twice, and a reading that is lost is found."""
+"""The whole chain, as `make demo` runs it: no reading is lost or stored twice, and a reading that is lost is found.
+
+The command runs in this process, so that a test is there at every step of it, and owns the clock that it loses patience
+by.
+"""
 
 from __future__ import annotations
 
@@ -10,76 +14,90 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import paho.mqtt.publish as publish
 import pytest
+from umqtt_kit.__main__ import run
+from umqtt_kit.demo.parts import Chain
+from umqtt_kit.demo.view import State
+from umqtt_kit.processes import Child
 from umqtt_kit.witness import witness_path
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
-pytestmark = [
-    pytest.mark.timeout(500),
-    pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java: apt install openjdk-17-jre-headless"),
-]
-_ENDS_WITHIN_S = 300.0
+_TAKING = "devices publish, Spark stores"
+_DRAINING = "stopping the devices once their outboxes are empty"
+_STORING = "waiting until Spark has stored everything"
+# Spark stands still for so long, by the clock that the demo counts by: it loses patience after 30 s.
 _STILL_S = 15.0
+_PATIENCE_S = 30.0
 
 
-def _demo(out: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "umqtt_kit", "demo", "--out", str(out), *arguments]
+class Watched:
+    """umqtt demo with someone at its side. step: called about ten times a second with what the demo shows."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, step: Callable[[State], None]) -> None:
+        self._ahead_s = 0.0
+        self.update = step
+        patch.setattr("umqtt_kit.demo.view.progress", self._progress)
+        patch.setattr("umqtt_kit.demo.run.time", SimpleNamespace(monotonic=lambda: time.monotonic() + self._ahead_s))
+
+    def pass_time(self, seconds: float) -> None:
+        """Seconds pass for the demo at once."""
+        self._ahead_s += seconds
+
+    @contextlib.contextmanager
+    def _progress(self) -> Iterator[Watched]:
+        yield self
 
 
-def _read(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
-
-
-def _wait_for(demo: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
-    """Nobody is told when a file changes, so it is looked at again and again."""
-    deadline = time.monotonic() + 150
-    while not condition():
-        assert demo.poll() is None, demo.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def _child(parent: subprocess.Popen[str], word: bytes) -> int:
-    """The process that the parent started with this word in its command line."""
+def _own_child(word: bytes) -> int:
+    """The process that this one started with this word in its command line."""
     for process in Path("/proc").glob("[0-9]*"):
         # Others end at any moment.
         with contextlib.suppress(OSError):
-            is_child = f"\nPPid:\t{parent.pid}\n" in (process / "status").read_text()
+            is_child = f"\nPPid:\t{os.getpid()}\n" in (process / "status").read_text()
             if is_child and word in (process / "cmdline").read_bytes().split(b"\0"):
                 return int(process.name)
     raise AssertionError(f"the demo has started no {word}")
 
 
+@pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java: apt install openjdk-17-jre-headless")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds a process of the demo by /proc: Linux only")
-def test_nothing_is_lost_or_duplicated_and_the_table_opens_as_printed(tmp_path):
+def test_nothing_is_lost_or_duplicated_and_the_table_opens_as_printed(tmp_path, monkeypatch, capsys):
     try:
         micropython_command()
     except MicroPythonMissing as missing:
         pytest.skip(str(missing))
     out = tmp_path / "out"
-    demo = subprocess.Popen(
-        _demo(out, "--seconds", "6", "--boards", "2", "--devices", "10"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    # What is no telemetry record goes to the quarantine, and nothing stops for it.
-    _wait_for(demo, lambda: "subscribed" in _read(out / "logs" / "collector.log"))
-    port = int(_read(out / "logs" / "broker.log").splitlines()[0].rpartition(":")[2])
-    publish.single("fleet/stranger/telemetry", b"21.4 degrees", qos=1, hostname="127.0.0.1", port=port)
-    # What is stored late is not lost: Spark stands still while readings wait for it.
-    _wait_for(demo, lambda: "stopping the devices" in _read(out / "logs" / "demo.log"))
-    spark = _child(demo, b"spark_ingest.pipeline")
-    os.kill(spark, signal.SIGSTOP)
-    time.sleep(_STILL_S)
-    os.kill(spark, signal.SIGCONT)
-    stdout, stderr = demo.communicate(timeout=_ENDS_WITHIN_S)
-    assert demo.returncode == 0, stdout + stderr
-    assert stderr == ""
+
+    def publish_no_record() -> None:
+        # What is no telemetry record goes to the quarantine, and nothing stops for it.
+        port = int((out / "logs" / "broker.log").read_text().splitlines()[0].rpartition(":")[2])
+        publish.single("fleet/stranger/telemetry", b"21.4 degrees", qos=1, hostname="127.0.0.1", port=port)
+
+    def stop_spark() -> None:
+        # What is stored late is not lost: Spark stands still while readings wait for it.
+        os.kill(_own_child(b"spark_ingest.pipeline"), signal.SIGSTOP)
+
+    def go_on() -> None:
+        watched.pass_time(_STILL_S)
+        os.kill(_own_child(b"spark_ingest.pipeline"), signal.SIGCONT)
+
+    actions = {_TAKING: publish_no_record, _DRAINING: stop_spark, _STORING: go_on}
+
+    def step(state: State) -> None:
+        if state.phase in actions:
+            actions.pop(state.phase)()
+
+    watched = Watched(monkeypatch, step)
+    code = run(["demo", "--out", str(out), "--seconds", "6", "--boards", "2", "--devices", "10"])
+    stdout, stderr = capsys.readouterr()
+    assert (code, stderr) == (0, ""), stdout + stderr
+    assert not actions
     result = json.loads((out / "result.json").read_text())
     assert (result["lost"], result["duplicated"], result["unwitnessed"]) == (0, 0, 0)
     assert (result["boards"], result["devices"]) == (2, 10)
@@ -90,33 +108,49 @@ def test_nothing_is_lost_or_duplicated_and_the_table_opens_as_printed(tmp_path):
         assert witness_path(out / "witness", device_id).read_bytes().count(b"\n") > 10
     assert "exactly once" in stdout
     command = next(line.strip() for line in stdout.splitlines() if "to_pandas" in line)
-    shown = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
+    shown = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False)
     assert f"[{result['stored']} rows x " in shown.stdout, shown.stderr
 
 
-def test_a_reading_that_never_arrives_is_counted_as_lost_and_exit_code_1(tmp_path):
-    """Planted: a device notes a reading that it never hands to the client. Without MicroPython, which is said."""
+def _start_stand_in(chain: Chain) -> Child:
+    program = Path(__file__).with_name("store_without_spark.py")
+    folder = chain.folder
+    arguments = ["--spool", str(folder.spool), "--tables", str(folder.tables), "--checkpoint", str(folder.checkpoint)]
+    arguments += ["--status", str(folder.status / "spark.json")]
+    return chain.children.start("spark", [sys.executable, "-u", str(program), *arguments])
+
+
+def test_a_reading_that_never_arrives_is_counted_as_lost_and_exit_code_1(tmp_path, monkeypatch, capsys):
+    """Planted: a device notes a reading that it never hands to the client. Without MicroPython, which is said.
+
+    What Spark stores is the other test's; here a small program stands in for it, unless UMQTT_FULL_SWEEPS=1.
+    """
     out = tmp_path / "out"
-    demo = subprocess.Popen(
-        _demo(out, "--seconds", "2", "--devices", "3", "--json"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "UMQTT_MICROPYTHON": "no-such-micropython"},
-    )
+    monkeypatch.setenv("UMQTT_MICROPYTHON", "no-such-micropython")
+    if not os.environ.get("UMQTT_FULL_SWEEPS"):
+        monkeypatch.setattr(Chain, "start_spark", _start_stand_in)
     victim = witness_path(out / "witness", "sim-0002")
-    _wait_for(demo, lambda: "\n" in _read(victim))
-    boot = victim.read_text().split()[0]
-    with victim.open("a") as witness:
-        witness.write(f"{boot} 99999\n")
-    stdout, stderr = demo.communicate(timeout=_ENDS_WITHIN_S)
-    assert demo.returncode == 1, stdout + stderr
+    planted = ""
+
+    def step(state: State) -> None:
+        nonlocal planted
+        if not planted and victim.exists() and "\n" in (text := victim.read_text()):
+            planted = f"{text.split()[0]} 99999"
+            with victim.open("a") as witness:
+                witness.write(planted + "\n")
+        if state.phase == _STORING and state.stored == state.made - 1:
+            watched.pass_time(_PATIENCE_S)
+
+    watched = Watched(monkeypatch, step)
+    code = run(["demo", "--out", str(out), "--seconds", "2", "--devices", "3", "--json"])
+    stdout, stderr = capsys.readouterr()
+    assert code == 1, stdout + stderr
     result = json.loads(stdout)
     assert (result["lost"], result["duplicated"], result["unwitnessed"]) == (1, 0, 0)
-    assert result["examples"] == {"lost": [f"sim-0002 {boot} 99999"]}
+    assert result["examples"] == {"lost": [f"sim-0002 {planted}"]}
     assert (result["boards"], result["devices"]) == (0, 3)
     assert {"made", "stored", "seconds", "readings_per_second"} <= result.keys()
-    assert "simulated devices only" in stderr
+    assert "simulated devices only" in stderr and "nothing was stored for 30 s" in stderr
     # Kept for whoever has to find out why.
     for kept in ("logs/spark.log", "witness/sim-0002.witness", "tables/silver", "spool"):
         assert (out / kept).exists()
