@@ -15,10 +15,10 @@ import pytest
 from test_firmware_on_board import FIRMWARE, LIBRARY
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.peer import Link, ScriptedPeer
+from umqtt_testkit.waiting import eventually
 from umqtt_testkit.wire import Type
 
 MakeBoard = Callable[..., VirtualBoard]
-_PATIENCE_S = 60
 _BEFORE_UNIX = 2_208_988_800
 
 
@@ -41,9 +41,7 @@ class Broker:
         self.messages: list[tuple[str, dict[str, Any]]] = []
 
     def until(self, enough: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _PATIENCE_S
         while not enough():
-            assert time.monotonic() < deadline, self.messages[-3:] + self.of("log")
             packet = self._link.receive()
             assert packet is not None, "the board closed the connection"
             self._link.answer(packet)
@@ -126,7 +124,7 @@ def test_every_sensor_answers_fails_alone_and_comes_back(
     board.hooks(**{**world, "ds18b20": {}, "i2c": {}})
     broker.until(lambda: {"boiler_temp_c", "temp_c"}.isdisjoint(broker.metrics()))
     count = len(broker.of("telemetry"))
-    broker.until(lambda: len(broker.of("telemetry")) > count + 3)
+    broker.until(lambda: len(broker.of("telemetry")) > count + 1)
     assert sorted(text.partition(": ")[0] for text in broker.logged()) == ["sensor boiler", "sensor bme280"][::-1]
     assert broker.metrics()["door"] == 3 and broker.metrics()["sensor_failures"] >= 2
     board.hooks(**world)
@@ -216,10 +214,7 @@ def test_what_a_full_outbox_drops_is_announced_also_after_a_power_cut(
     board.hooks(wifi=False)
     prepare(board, peer, wifi=["cellar"], outbox=8, interval_ms=20)
     board.start()
-    deadline = time.monotonic() + _PATIENCE_S
-    while not witness.exists() or witness.read_bytes().count(b"\n") < 40:
-        assert time.monotonic() < deadline, board.output
-        time.sleep(0.02)
+    eventually(lambda: witness.exists() and witness.read_bytes().count(b"\n") >= 40, lambda: board.output)
     board.kill()
     board.hooks(wifi=True)
     board.start()

@@ -14,6 +14,7 @@ import pytest
 from umqtt_testkit.board import BoardError, VirtualBoard
 from umqtt_testkit.interpreter import micropython_command
 from umqtt_testkit.models import MODELS
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 SEED = 11
 
@@ -363,7 +364,7 @@ def test_what_cannot_be_done_is_said(make_board: MakeBoard, tmp_path: Path):
     with pytest.raises(BoardError, match="stop"):
         board.install({"x": b""})
     with pytest.raises(BoardError, match=r"'never' within 0\.05 s; its last output:\n(.|\n)*up"):
-        board.wait_for("never", timeout=0.05)
+        board.wait_for("never", 0.05)
     board.stop()
     board.image.write_bytes(b"\x55" * board.image.stat().st_size)
     with pytest.raises(BoardError, match="cannot be used"):
@@ -416,10 +417,12 @@ print(board.pid, flush=True)
 sys.stdin.read()
 """
     command = [sys.executable, "-c", program]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+    # What is killed leaves something behind.
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as parent:
         assert parent.stdout
         board_pid = int(parent.stdout.readline())
         descriptor = os.pidfd_open(board_pid)
         parent.kill()
-    assert select.select([descriptor], [], [], 30)[0], "the board's process is still there"
+    assert select.select([descriptor], [], [], WAIT_LIMIT_S)[0], "the board's process is still there"
     os.close(descriptor)

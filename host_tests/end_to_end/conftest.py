@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from paho_subscriber import WITHIN_S, Subscriber
+from paho_subscriber import Subscriber
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def broker() -> Iterator[int]:
     assert process.stdout is not None
     yield int(process.stdout.readline().rpartition(":")[2])
     process.terminate()
-    process.communicate(timeout=WITHIN_S)
+    process.communicate(timeout=WAIT_LIMIT_S)
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 import paho.mqtt.client as paho
 from umqtt_kit.witness import ReadingId
-
-WITHIN_S = 30.0
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 class Subscriber:
@@ -30,7 +29,7 @@ class Subscriber:
         self._client.connect("127.0.0.1", port)
         self._client.loop_start()
         self._client.subscribe([(f"fleet/+/{leaf}", 1) for leaf in ("telemetry", "status", "reply", "log")])
-        assert self._subscribed.wait(WITHIN_S)
+        assert self._subscribed.wait(WAIT_LIMIT_S)
 
     @property
     def records(self) -> list[dict]:
@@ -51,11 +50,12 @@ class Subscriber:
         return [payload for one, payload in self.others if one == leaf]
 
     def publish(self, topic: str, payload: bytes | str) -> None:
-        self._client.publish(topic, payload, qos=1).wait_for_publish(WITHIN_S)
+        self._client.publish(topic, payload, qos=1).wait_for_publish(WAIT_LIMIT_S)
 
-    def wait_for(self, condition: Callable[[], bool], timeout_s: float = WITHIN_S) -> bool:
+    def wait_for(self, condition: Callable[[], bool]) -> bool:
+        """Wait until the condition, looked at whenever a message came; whether it was met."""
         with self.changed:
-            return self.changed.wait_for(condition, timeout_s)
+            return self.changed.wait_for(condition, WAIT_LIMIT_S)
 
     def close(self) -> None:
         self._client.disconnect()

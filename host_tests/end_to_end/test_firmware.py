@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +13,7 @@ from umqtt_kit.data import deployed_files
 from umqtt_kit.witness import read_witnesses, witness_path
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
+from umqtt_testkit.waiting import eventually
 
 Boot = Callable[..., VirtualBoard]
 _ID = "pump-7"
@@ -131,11 +131,9 @@ def test_readings_taken_while_wifi_is_away_arrive_later(board, broker, subscribe
     board.hooks(wifi=False)
     board.start()
     path = witness_path(tmp_path / "witness", _ID)
-    waiting, deadline = 0, time.monotonic() + 30
-    while waiting <= 5 and time.monotonic() < deadline:
-        time.sleep(0.05)
-        waiting = path.read_bytes().count(b"\n") if path.exists() else 0
-    assert waiting > 5 and not subscriber.records
+    eventually(lambda: path.exists() and path.read_bytes().count(b"\n") > 5)
+    assert not subscriber.records
+    waiting = path.read_bytes().count(b"\n")
     board.hooks(wifi=True)
     assert subscriber.wait_for(lambda: len(subscriber.records) > waiting)
     records = subscriber.records

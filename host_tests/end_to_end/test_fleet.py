@@ -10,8 +10,7 @@ from pathlib import Path
 
 from umqtt_kit.witness import read_witnesses
 from umqtt_testkit.proxy import FaultProxy
-
-_WITHIN_S = 30.0
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 def umqtt_command(*arguments: str) -> list[str]:
@@ -40,7 +39,7 @@ def test_every_witnessed_reading_arrives_across_cuts(broker, subscriber, tmp_pat
             assert subscriber.wait_for(lambda before=before: subscriber.received.total() > before + 40)
             assert network.cut(reset=cuts % 2 == 0) > 0
         fleet.send_signal(signal.SIGTERM)
-        _, notes = fleet.communicate(timeout=60)
+        _, notes = fleet.communicate(timeout=WAIT_LIMIT_S)
     assert fleet.returncode == 0, notes
     made = set(read_witnesses(tmp_path / "witness"))
     assert subscriber.wait_for(lambda: made <= subscriber.received.keys())
@@ -50,8 +49,8 @@ def test_every_witnessed_reading_arrives_across_cuts(broker, subscriber, tmp_pat
 
 
 def test_a_record_is_whole_and_every_number_in_it_is_measured(broker, subscriber, tmp_path):
-    fleet = _start_fleet(f"mqtt://127.0.0.1:{broker}", tmp_path, 3, "--seconds", "2")
-    fleet.communicate(timeout=60)
+    fleet = _start_fleet(f"mqtt://127.0.0.1:{broker}", tmp_path, 3, "--seconds", "0.5")
+    fleet.communicate(timeout=WAIT_LIMIT_S)
     assert fleet.returncode == 0
     assert subscriber.wait_for(lambda: sum(not status["online"] for status in subscriber.payloads("status")) >= 3)
     assert len({record["boot"] for record in subscriber.records}) == 3
@@ -70,7 +69,7 @@ def test_a_record_is_whole_and_every_number_in_it_is_measured(broker, subscriber
 
 def test_online_and_offline_are_said_with_the_reason(broker, subscriber, tmp_path):
     fleet = _start_fleet(f"mqtt://127.0.0.1:{broker}", tmp_path, 1, "--seconds", "0.5")
-    fleet.communicate(timeout=60)
+    fleet.communicate(timeout=WAIT_LIMIT_S)
     assert subscriber.wait_for(lambda: len(subscriber.payloads("status")) == 2)
     assert [(s["online"], s["reason"]) for s in subscriber.payloads("status")] == [
         (True, "connected"),
@@ -91,6 +90,6 @@ def test_a_killed_fleet_is_said_to_be_offline_by_its_wills(broker, subscriber, t
 
 def test_more_devices_than_files_may_be_open_is_refused_before_it_starts(tmp_path):
     limited = ["sh", "-c", 'ulimit -n 100; exec "$@"', "sh", *umqtt_command("fleet", "--devices", "100")]
-    ended = subprocess.run(limited, capture_output=True, text=True, timeout=_WITHIN_S, check=False, cwd=tmp_path)
+    ended = subprocess.run(limited, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False, cwd=tmp_path)
     assert ended.returncode == 2
     assert "ulimit -n" in ended.stderr and len(ended.stderr.splitlines()) == 1

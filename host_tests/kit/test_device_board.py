@@ -12,15 +12,15 @@ import random
 import select
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from umqtt_kit.device import Board, DeviceError, open_serial
 from umqtt_kit.device import board as board_module
 from umqtt_kit.device.board import TEMPORARY
-from umqtt_kit.device.line import Late, Line, why_not_open
+from umqtt_kit.device.line import Late, Line, PortBusy, why_not_open
 from umqtt_kit.errors import KitError
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
@@ -28,6 +28,8 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 SEED = 20
 _CHUNK = 768
+# A board that prints must do so in the second half of this, also where processes stand still for half a second.
+_GIVEN_UP_AFTER_S = 1.5
 MAIN = b"import time\nprint('main runs')\nwhile True: time.sleep(1)\n"
 # The two kinds of a program that a Ctrl-C does not stop.
 DEAF = b"""
@@ -167,14 +169,16 @@ def test_an_application_that_fails_or_is_none_leaves_a_board_that_can_be_asked(v
         board.remove(["/settings.json"])
 
 
-@pytest.mark.parametrize(("body", "said"), [("print('x' * 50)", "goes on printing"), ("pass", "does not answer")])
+@pytest.mark.parametrize(
+    ("body", "said"), [("print('x' * 50)", "goes on printing"), ("time.sleep(1)", "does not answer")]
+)
 def test_a_program_that_never_ends_is_given_up_in_time(tmp_path: Path, body: str, said: str):
     # A board of its own: it is left in that program.
     with VirtualBoard(tmp_path / "flash.img") as virtual:
         virtual.start()
         board = Board(virtual.port, restart=False)
         with pytest.raises(KitError, match=said) as caught:
-            board.exec(f"while True: {body}", 3.0)
+            board.exec(f"import time\nwhile True: {body}", _GIVEN_UP_AFTER_S)
         assert caught.value.exit_code == 5
         board.close()
 
@@ -187,7 +191,7 @@ def test_a_program_that_never_ends_is_given_up_in_time(tmp_path: Path, body: str
 def test_a_main_that_ignores_ctrl_c_is_told_from_one_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str
 ):
-    monkeypatch.setattr(board_module, "_ATTEMPTS_WITHIN_S", (3.0,))
+    monkeypatch.setattr(board_module, "_ATTEMPTS_WITHIN_S", (_GIVEN_UP_AFTER_S,))
     with VirtualBoard(tmp_path / "flash.img") as virtual:
         virtual.install({"main.py": DEAF % body.encode()})
         virtual.start()
@@ -246,15 +250,35 @@ def test_a_port_that_is_not_there_or_not_free_says_so(virtual: VirtualBoard):
         holder.communicate("\n", timeout=WAIT_LIMIT_S)
 
 
-def test_a_port_that_a_child_still_has_on_its_way_to_its_own_program_is_waited_for(virtual: VirtualBoard):
+def test_a_port_that_a_child_still_has_on_its_way_to_its_own_program_is_waited_for(
+    virtual: VirtualBoard, monkeypatch: pytest.MonkeyPatch
+):
     port = open_serial(virtual.port)
+    reader, writer = os.pipe()
     child = os.fork()
     if not child:
-        time.sleep(2)
+        # Until the parent has found the port taken.
+        os.close(writer)
+        os.read(reader, 1)
         os._exit(0)
+    os.close(reader)
     port.close()
+    opens = board_module.open_serial
+
+    def open_and_tell(*arguments: Any, **options: Any) -> Any:
+        nonlocal writer
+        try:
+            return opens(*arguments, **options)
+        except PortBusy:
+            if writer >= 0:
+                os.close(writer)
+                writer = -1
+            raise
+
+    monkeypatch.setattr(board_module, "open_serial", open_and_tell)
     with Board(virtual.port, restart=False) as board:
         assert board.exec("print(1)") == "1\n"
+    assert writer == -1, "the port was taken"
     os.waitpid(child, 0)
 
 
@@ -270,17 +294,17 @@ def test_a_port_of_others_names_the_group_to_join(tmp_path: Path):
 def test_a_watchdog_of_the_interrupted_program_does_not_bite_a_tool_at_work(tmp_path: Path):
     with VirtualBoard(tmp_path / "flash.img") as virtual:
         virtual.install({"main.py": b"import machine, time\nprint('main runs')\nwhile True: time.sleep(1)\n"})
-        virtual.install({"settings.json": b'{"watchdog_ms": 5000}'})
+        virtual.install({"settings.json": b'{"watchdog_ms": 2000}'})
         virtual.start()
         virtual.wait_for("main runs")
         with Board(virtual.port, restart=False) as board:
             lives = virtual.lives
             for _ in range(4):
-                board.exec("import time\ntime.sleep_ms(1700)")
+                board.exec("import time\ntime.sleep_ms(700)")
                 board.put("/file", b"x")
             assert virtual.lives == lives
             # The watchdog is there: it bites whoever does not feed it.
             with pytest.raises(KitError):
                 board.exec("import time\ntime.sleep_ms(60000)", 1)
-            virtual.wait_for("main runs", WAIT_LIMIT_S)
+            virtual.wait_for("main runs")
         assert virtual.lives > lives

@@ -109,7 +109,7 @@ def test_interrupted_anywhere_the_board_runs_old_or_new_or_nothing_and_is_deploy
 
     print("seed", SEED)
     chance = random.Random(SEED)
-    longest_stride = 1 if os.environ.get("UMQTT_FULL_SWEEPS") else 2
+    longest_stride = 1 if os.environ.get("UMQTT_FULL_SWEEPS") else 4
     calls, limit = 0, 0
     execute = Board.exec
 
@@ -194,16 +194,27 @@ def test_a_killed_command_is_simply_run_again(cable: Cable):
 def test_the_watchdog_of_the_board_does_not_bite_while_the_firmware_is_compiled(
     cable: Cable, monkeypatch: pytest.MonkeyPatch
 ):
+    """Planted: deploy without Board.fed()."""
+    fed, execute = threading.Semaphore(0), Board.exec
+
+    def noted(self: Board, source: str, *arguments, **options) -> str:
+        done = execute(self, source, *arguments, **options)
+        if source == "_u_feed()":
+            fed.release()
+        return done
+
     def slowly(*_: object) -> Build:
-        time.sleep(8)
+        # Three feedings, a second apart: longer than the watchdog waits.
+        assert all(fed.acquire(timeout=WAIT_LIMIT_S) for _ in range(3))
         return OLD
 
+    monkeypatch.setattr(Board, "exec", noted)
     monkeypatch.setattr("umqtt_kit.deploy.build.build", slowly)
-    settings = {"brokers": ["mqtt://127.0.0.1:1"], "watchdog_ms": 5000}
+    settings = {"brokers": ["mqtt://127.0.0.1:1"], "watchdog_ms": 2000}
     with cable.board("bench", files={"settings.json": json.dumps(settings).encode()}) as virtual:
         answer = cable.umqtt("deploy", "--no-wait")
         assert answer.code == 0, answer.stderr
-        virtual.wait_for(RUNS_OLD, WAIT_LIMIT_S)
+        virtual.wait_for(RUNS_OLD)
 
 
 def test_programs_and_modules_of_others_are_refused_and_replaced_only_when_told(virtual: VirtualBoard):

@@ -39,10 +39,10 @@ from .board_life import BoardError, BoardProcess, LifeSettings
 from .interpreter import DEVICE_FILES, heap_bytes, micropython_command
 from .models import GEOMETRIES, MODELS, Model
 from .registry import RegistryError, registered
+from .waiting import WAIT_LIMIT_S
 
 _BLOCK_SIZE = 4096
 _TOOL_HEAP = "4M"
-_TOOL_TIMEOUT_S = 60
 
 
 class VirtualBoard:
@@ -52,8 +52,9 @@ class VirtualBoard:
     default, has the host's clock, and hardware that answers like an esp32. geometry: "esp32" or "rp2", if not the
     board's own. heap: MicroPython's heap ("64K" plays a small board); what the stub modules take comes on top. env:
     further environment of the board's process: UMQTT_WITNESS=FILE has every published reading noted there. link:
-    symbolic link to the port. log: file that gets all output. unique_id: 6 bytes; by default made from the image's
-    path, so it differs between boards and stays the same for one. Raises MicroPythonMissing, BoardError.
+    symbolic link to the port. log: file that gets all output. deepsleep_s: how long a deep sleep takes, whatever its
+    program asked for. unique_id: 6 bytes; by default made from the image's path, so it differs between boards and stays
+    the same for one. Raises MicroPythonMissing, BoardError.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class VirtualBoard:
         env: Mapping[str, str] | None = None,
         link: Path | None = None,
         log: Path | None = None,
+        deepsleep_s: float | None = None,
         unique_id: bytes | None = None,
     ) -> None:
         if board not in MODELS:
@@ -89,6 +91,7 @@ class VirtualBoard:
             unique_id=unique_id or b"\x02" + hashlib.sha256(os.fsencode(self.image)).digest()[:5],
             env={**played, **(env or {})},
             log=log,
+            deepsleep_s=deepsleep_s,
         )
         self._process = BoardProcess(settings)
         #: Path of the serial port, for mpremote and pyserial; the same over power cycles, also while it is off.
@@ -152,7 +155,7 @@ class VirtualBoard:
             input="".join(json.dumps(order) + "\n" for order in orders),
             capture_output=True,
             text=True,
-            timeout=_TOOL_TIMEOUT_S,
+            timeout=WAIT_LIMIT_S,
         )
         answers = done.stdout.splitlines()
         if done.returncode or len(answers) != len(orders):
@@ -196,10 +199,14 @@ class VirtualBoard:
 
     # Console
 
-    def wait_for(self, text: str, timeout: float = 30.0) -> str:
+    def wait_for(self, text: str, timeout_s: float = WAIT_LIMIT_S) -> str:
         """Wait until `text` appears on the console after what the last wait_for() found; returns the output
-        up to its end. Raises BoardError with the last output when it does not come in `timeout` seconds."""
-        return self._process.wait_for(text, timeout)
+        up to its end. Raises BoardError with the last output when it does not come in that time."""
+        return self._process.wait_for(text, timeout_s)
+
+    def wait_for_life(self, number: int) -> None:
+        """Wait until the board has booted so often since start(). Raises BoardError when it is off or does not."""
+        self._process.wait_for_life(number, WAIT_LIMIT_S)
 
     def type(self, text: str | bytes) -> None:
         """Type on the console, as a person at the serial port ("\\x03" is Ctrl-C, "\\x04" Ctrl-D)."""
@@ -270,7 +277,7 @@ def _heap_of_stubs(model: Model, command: tuple[str, ...]) -> int:
         [*command, str(DEVICE_FILES / "stubs_heap.py"), str(DEVICE_FILES)],
         capture_output=True,
         text=True,
-        timeout=_TOOL_TIMEOUT_S,
+        timeout=WAIT_LIMIT_S,
         env={**os.environ, **board_environment(model)},
     )
     if done.returncode:

@@ -54,6 +54,7 @@ class LifeSettings:
     unique_id: bytes
     env: dict[str, str] = field(default_factory=dict)
     log: Path | None = None
+    deepsleep_s: float | None = None
 
 
 class BoardProcess:
@@ -120,6 +121,13 @@ class BoardProcess:
                     tail = self._output[-2000:].decode(errors="replace")
                     raise BoardError(f"the board did not print {text!r} {reason}; its last output:\n{tail}")
                 self._changed.wait(left)
+
+    def wait_for_life(self, number: int, timeout_s: float) -> None:
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.lives >= number or not self.powered, timeout_s):
+                raise BoardError(f"the board has booted {self.lives} times within {timeout_s:g} s, not {number}")
+            if self.lives < number:
+                raise BoardError(f"the board has booted {self.lives} times, not {number}, before {self.why_off}")
 
     def type(self, data: bytes) -> None:
         self._switchboard.call(lambda: self._to_board(data))
@@ -214,7 +222,9 @@ class BoardProcess:
         self._tail = self._typed = self._partial_report = b""
         self._restless_since = None
         self._console_paused = False
-        self.lives += 1
+        with self._changed:
+            self.lives += 1
+            self._changed.notify_all()
         self._switchboard.watch(self._console, self._from_board)
         self._switchboard.watch(self._reports, self._hear_reports)
 
@@ -312,6 +322,8 @@ class BoardProcess:
         elif name == "deepsleep":
             self._end_ordered, self._next_cause = True, _DEEP_SLEEP_RESET
             self._sleep_s = None if int(value) < 0 else int(value) / 1000
+            if self._sleep_s and self._settings.deepsleep_s is not None:
+                self._sleep_s = self._settings.deepsleep_s
 
     def _look_later(self) -> None:
         if "watchdog" in self._timers:

@@ -13,9 +13,9 @@ from types import TracebackType
 import pytest
 
 from .ports import reserved_port
+from .waiting import WAIT_LIMIT_S
 
 _SYSTEM_FOLDERS = "/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin"
-_PATIENCE_S = 60.0
 
 
 def find_mosquitto(program: str = "mosquitto") -> str | None:
@@ -83,8 +83,8 @@ class Mosquitto:
         if process is None:
             return
         process.send_signal(number)
-        process.wait(_PATIENCE_S)
-        self._reader.join(_PATIENCE_S)
+        process.wait(WAIT_LIMIT_S)
+        self._reader.join(WAIT_LIMIT_S)
         assert process.stderr is not None
         process.stderr.close()
 
@@ -93,7 +93,7 @@ class Mosquitto:
         assert self._process is not None
         self._process.send_signal(signal.SIGHUP)
         # It looks at signals when something happens on the network, or after 100 ms.
-        with socket.create_connection(("127.0.0.1", self.port), _PATIENCE_S):
+        with socket.create_connection(("127.0.0.1", self.port), WAIT_LIMIT_S):
             self.wait_for_log("Reloading config")
 
     def wait_for_log(self, text: str) -> None:
@@ -105,7 +105,7 @@ class Mosquitto:
                         del self._lines[: index + 1]
                         return
                     assert line != "the end", f"mosquitto ended before {text!r}: {self._lines}"
-                assert self._changed.wait(_PATIENCE_S), f"no {text!r} in {self._lines}"
+                assert self._changed.wait(WAIT_LIMIT_S), f"no {text!r} in {self._lines}"
 
     def _read_log(self, process: subprocess.Popen[str]) -> None:
         assert process.stderr is not None

@@ -29,6 +29,7 @@ from typing import Any, Self, TypeVar
 
 from .ports import bound
 from .relay import Counters, Direction, Faults, Relay
+from .waiting import WAIT_LIMIT_S
 
 _Result = TypeVar("_Result")
 
@@ -164,7 +165,7 @@ class FaultProxy:
     def counters(self) -> Counters:
         return self.call(lambda: dataclasses.replace(self._counters))
 
-    def wait_accepted(self, total: int, timeout_s: float = 30.0) -> None:
+    def wait_accepted(self, total: int, timeout_s: float = WAIT_LIMIT_S) -> None:
         """Wait until `total` connections were accepted since the start. Raises ProxyError when they do not
         come.
         """

@@ -83,7 +83,9 @@ class Fleet:
         for device in self._devices:
             device.disconnect()
         self._run_all()
-        self._until(lambda: all(device.client.closed for device in self._devices), max(deadline, now() + _GOODBYE_MS))
+        # Whoever has no link has nobody to say goodbye to.
+        self._until(lambda: not any(device.client.connected for device in self._devices),
+                    max(deadline, now() + _GOODBYE_MS))  # fmt: skip
         self.state = "stopped"
         self._write_status()
         return unacknowledged
