@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from kit_command import umqtt_command
+from kit_command import umqtt_here
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 PASSWORD = "correct horse"
@@ -19,11 +19,11 @@ def guarded_broker(folder: Path) -> Iterator[tuple[str, Path]]:
     """Its address and the certificate of its authority. Raises AssertionError when it does not start."""
     for arguments, given in (
         (("passwd", "passwords", "me", "--stdin", "--iterations", "10"), PASSWORD + "\n"),
-        (("certs", "ca"), None),
-        (("certs", "broker", "127.0.0.1"), None),
+        (("certs", "ca"), ""),
+        (("certs", "broker", "127.0.0.1"), ""),
     ):
-        done = subprocess.run(umqtt_command(*arguments), input=given, capture_output=True, cwd=folder, text=True)
-        assert done.returncode == 0, done.stderr
+        done = umqtt_here(folder, *arguments, given=given)
+        assert done.code == 0, done.stderr
     certs = folder / "certs"
     lines = (
         "listener 0 127.0.0.1", f"cafile {certs}/ca.pem", f"certfile {certs}/broker/cert.pem",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -10,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+from umqtt_kit.__main__ import run
 from umqtt_testkit.waiting import eventually
 
 _MARK = "UMQTT_TEST_FAMILY"
@@ -33,6 +37,20 @@ class Ended:
 
 def umqtt_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "umqtt_kit", *arguments]
+
+
+def umqtt_here(folder: Path, *arguments: str, given: str = "") -> Ended:
+    """Run a command in this process, in that folder, with `given` on its stdin."""
+    out, error = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(error),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+        code = run(arguments)
+    return Ended(code, out.getvalue(), error.getvalue())
 
 
 class Family:

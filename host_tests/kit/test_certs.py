@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from kit_command import umqtt_command
+from kit_command import Ended, umqtt_here
 from umqtt_broker.config import Tls
 from umqtt_broker.tls import make_context
 from umqtt_kit.__main__ import run
@@ -34,15 +34,8 @@ def authority(tmp_path: Path) -> Authority:
     return made
 
 
-def _certs(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        umqtt_command("certs", *arguments),
-        capture_output=True,
-        text=True,
-        timeout=WAIT_LIMIT_S,
-        cwd=folder,
-        check=False,
-    )
+def _certs(folder: Path, *arguments: str) -> Ended:
+    return umqtt_here(folder, "certs", *arguments)
 
 
 def _broker_context(authority: Authority) -> ssl.SSLContext:
@@ -257,7 +250,7 @@ def test_the_commands_make_list_renew_and_revoke(tmp_path: Path) -> None:
         ["revoke", "pump-8"],
     ):
         ended = _certs(tmp_path, *arguments)
-        assert ended.returncode == 0 and ended.stdout == "", ended.stderr
+        assert ended.code == 0 and ended.stdout == "", ended.stderr
     listed = [json.loads(line) for line in _certs(tmp_path, "ls", "--json").stdout.splitlines()]
     assert [(one["name"], one["kind"], one["days_left"] in (19, 20), one["revoked"]) for one in listed] == [
         ("broker", "broker", True, False),
@@ -271,7 +264,7 @@ def test_the_commands_make_list_renew_and_revoke(tmp_path: Path) -> None:
     table = _certs(tmp_path, "ls").stdout.splitlines()
     assert "revoked" in table[3] and "valid" in table[1] and len(table) == 4
     # Another authority under the old name: whoever the first one knew is a stranger.
-    assert _certs(tmp_path, "ca", "--force").returncode == 0
+    assert _certs(tmp_path, "ca", "--force").code == 0
     assert _certs(tmp_path, "ls", "--json").stdout == ""
 
 

@@ -79,6 +79,7 @@ def test_a_failure_in_between_restarts_the_board_as_well(virtual: VirtualBoard):
     virtual.wait_for("main runs")
 
 
+@pytest.mark.smoke
 def test_what_a_program_raises_is_one_line_with_the_traceback_apart(virtual: VirtualBoard):
     with Board(virtual.port) as board:
         with pytest.raises(DeviceError, match="on the board: ZeroDivisionError") as caught:

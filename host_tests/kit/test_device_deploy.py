@@ -19,6 +19,7 @@ from pathlib import Path
 import paho.mqtt.publish as paho
 import pytest
 from cable import Cable, broker
+from kit_command import umqtt_here
 from umqtt_kit.deploy.apply import apply
 from umqtt_kit.deploy.build import Build, check_compatible
 from umqtt_kit.deploy.filesets import library_modules, optional_modules
@@ -323,8 +324,7 @@ def test_a_broker_that_is_away_or_refuses_is_told_by_what_to_do(tmp_path: Path):
         Watch(Access(("mqtt://127.0.0.1:1", "mqtt://127.0.0.1:2")), "pump-7").__enter__()
     assert caught.value.exit_code == 4
     passwords = tmp_path / "passwords"
-    command = [sys.executable, "-m", "umqtt_kit", "passwd", str(passwords), "pump-7", "--stdin"]
-    subprocess.run(command, input="right", text=True, check=True, capture_output=True)
+    assert umqtt_here(tmp_path, "passwd", str(passwords), "pump-7", "--stdin", given="right").code == 0
     with broker(tmp_path, "allow_anonymous false", f"password_file {passwords}") as port:
         wrong = Access((f"mqtt://127.0.0.1:{port}",), "pump-7", "wrong")
         with pytest.raises(KitError, match="user name or password are wrong"):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from cable import Cable
+from umqtt_kit.certs import Authority
 from umqtt_kit.device import Board, Configuration
 from umqtt_kit.device.configuration import check, read_configuration
 from umqtt_kit.provision.values import Change, target
@@ -41,8 +42,7 @@ def on_board(port: str) -> tuple[dict, dict]:
 
 
 def certificate(folder: Path) -> Path:
-    command = [sys.executable, "-m", "umqtt_kit", "certs", "ca", "--dir", str(folder)]
-    subprocess.run(command, capture_output=True, check=True)
+    Authority(folder).create("fleet")
     return folder / "ca.pem"
 
 

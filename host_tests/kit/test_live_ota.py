@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
+import socket
+import ssl
+import threading
 from pathlib import Path
 
 import pytest
 from cable import Cable
 from guarded_broker import PASSWORD, guarded_broker
-from kit_command import umqtt_command
+from kit_command import umqtt_here
 from umqtt_kit.deploy.build import build
-from umqtt_kit.errors import KitError
 from umqtt_kit.mqtt import Access
 from umqtt_kit.ota.release import build_release
 from umqtt_kit.ota.updater import Updater
 from umqtt_kit.ota.web import Web
-from umqtt_kit.remote import NoReply
+from umqtt_kit.remote import NoReply, new_id
 from umqtt_testkit.board import VirtualBoard
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 _ID = "pump-7"
 
@@ -61,7 +63,7 @@ def test_an_update_comes_over_https_from_a_server_that_the_boards_authority_has_
         assert answer.code == 0, answer.stderr
         assert answer.json["slot"] == "a"
         assert PASSWORD not in answer.stdout + answer.stderr
-        _a_stranger_is_sent_nothing(access, tmp_path)
+        _a_stranger_is_sent_nothing(access, tmp_path, monkeypatch)
 
 
 def _restart_with(virtual: VirtualBoard, files: dict[str, bytes]) -> None:
@@ -70,22 +72,42 @@ def _restart_with(virtual: VirtualBoard, files: dict[str, bytes]) -> None:
     virtual.start()
 
 
-def _a_stranger_is_sent_nothing(access: Access, folder: Path) -> None:
+def _a_stranger_is_sent_nothing(access: Access, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Signed by somebody else: the board does not even ask, and goes on.
     other = folder / "other"
     other.mkdir()
     for words in (("ca",), ("broker", "127.0.0.1")):
-        done = subprocess.run(umqtt_command("certs", *words), cwd=other, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        done = umqtt_here(other, "certs", *words)
+        assert done.code == 0, done.stderr
     sent: list[int] = []
+    refused = threading.Semaphore(0)
     release = build_release("UNIX", {"tls"}, "6.6.6")
     web = Web("127.0.0.1", 0, other / "certs/broker/cert.pem", other / "certs/broker/key.pem")
+    monkeypatch.setattr(Web, "_tls", lambda _: _Context(web.cert, web.key, refused))
     with Updater(access, _ID) as updater, web.serve(release, sent.append) as url:
-        before = updater.result("ping", {}, 60)
-        with pytest.raises(KitError):
-            updater.update({"url": url, "sha256": release.manifest, "version": "6.6.6"}, 8)
-        after = updater.result("ping", {}, 60)
+        before = updater.result("ping", {}, WAIT_LIMIT_S)
+        updater.send("update", {"url": url, "sha256": release.manifest, "version": "6.6.6"}, new_id())
+        # The board shakes hands, and no more.
+        assert refused.acquire(timeout=WAIT_LIMIT_S)
+        after = updater.result("ping", {}, WAIT_LIMIT_S)
         assert (sent, after["slot"], after["boot"]) == ([], "a", before["boot"])
+
+
+class _Context:
+    """For ssl.SSLContext in the server: notes every handshake that fails."""
+
+    def __init__(self, cert: Path | None, key: Path | None, refused: threading.Semaphore) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        assert cert is not None
+        self._context.load_cert_chain(cert, key)
+        self._refused = refused
+
+    def wrap_socket(self, request: socket.socket, *, server_side: bool) -> ssl.SSLSocket:
+        try:
+            return self._context.wrap_socket(request, server_side=server_side)
+        except OSError:
+            self._refused.release()
+            raise
 
 
 @pytest.mark.parametrize(
