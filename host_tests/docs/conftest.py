@@ -1,10 +1,17 @@
-"""The examples' broker is the one of the transports' tests."""
+"""The commands of the documentation run as those of the command's own tests."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "transports"))
+import pytest
 
-from transport_fixtures import mosquitto
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kit"))
 
-__all__ = ("mosquitto",)
+from made_once import builds_made_once
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _builds_made_once() -> Iterator[None]:
+    with builds_made_once():
+        yield

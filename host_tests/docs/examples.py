@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from umqtt_testkit.interpreter import device_search_path, micropython_command
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 _HERE = Path(__file__).resolve().parent
-_PASSES_WITHIN_S = 60.0
 
 
 @dataclass
@@ -66,7 +66,7 @@ def run(example: Example, *, micropython: bool, broker_port: int, folder: Path) 
     process = subprocess.Popen(
         [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder, env=environment
     )
-    watchdog = threading.Timer(_PASSES_WITHIN_S, process.kill)
+    watchdog = threading.Timer(WAIT_LIMIT_S, process.kill)
     watchdog.start()
     assert process.stdout is not None
     waiting = list(example.expected)

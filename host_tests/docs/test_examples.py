@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+from umqtt_testkit.mosquitto import Mosquitto
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -18,20 +21,45 @@ _ROOT = Path(__file__).resolve().parents[2]
 _FILES = ("README.md", "docs/client.md")
 _ALL = [(name, example) for name in _FILES for example in examples(_ROOT / name)]
 _CLIENT_GUIDE = _ROOT / "docs" / "client.md"
+_AT_ONCE = 6
+_RUNS = "test_an_example_runs_and_prints_what_it_says"
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[tuple[str, int, str], Future[str | None]]]:
+    """Of each example to be run, by file, line and interpreter: what is wrong with it.
+
+    Several run at once, each with a broker of its own: most of their time they wait.
+    """
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = {}
+        for item in request.session.items:
+            if isinstance(item, pytest.Function) and item.originalname == _RUNS and item.path == request.path:
+                given = item.callspec.params
+                folder = tmp_path_factory.mktemp("example")
+                key = (given["name"], given["example"].line, given["interpreter"])
+                found[key] = pool.submit(_outcome, given["example"], given["interpreter"], folder)
+        yield found
+
+
+def _outcome(example: Example, interpreter: str, folder: Path) -> str | None:
+    with Mosquitto(folder, "allow_anonymous true") as broker:
+        return run(example, micropython=interpreter == "micropython", broker_port=broker.port, folder=folder)
 
 
 @pytest.mark.parametrize("interpreter", ["cpython", "micropython"])
 @pytest.mark.parametrize(
     ("name", "example"), [pytest.param(name, each, id=f"{name}: {each.heading}") for name, each in _ALL if each.run]
 )
-def test_an_example_runs_and_prints_what_it_says(name, example, interpreter, mosquitto, tmp_path):
+def test_an_example_runs_and_prints_what_it_says(name, example, interpreter, outcomes):
     if interpreter == "micropython":
         try:
             micropython_command()
         except MicroPythonMissing as missing:
             pytest.skip(str(missing))
-    port = mosquitto("set_tcp_nodelay true")
-    wrong = run(example, micropython=interpreter == "micropython", broker_port=port, folder=tmp_path)
+    wrong = outcomes[name, example.line, interpreter].result()
     assert wrong is None, f"{name}:{example.line}: {wrong}"
 
 

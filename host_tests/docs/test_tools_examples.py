@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from kit_command import umqtt_here
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
 from umqtt_testkit.registry import registered
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tools.md"
 
@@ -35,13 +36,14 @@ def prints(line: str) -> re.Pattern[str]:
     return re.compile(".*".join(parts))
 
 
-@pytest.mark.timeout(300)
-def test_the_page_shows_what_the_commands_print(tmp_path: Path):
+def test_the_page_shows_what_the_commands_print(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     page = PAGE.read_text()
     values = json.loads(re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0])
     runtime = tmp_path / "runtime"
     runtime.mkdir(mode=0o700)
-    os.environ["XDG_RUNTIME_DIR"], before = str(runtime), os.environ.get("XDG_RUNTIME_DIR")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    # Whatever is plugged in here, the page's board is meant.
+    monkeypatch.setenv("UMQTT_DEVICE", "bench")
     broker = subprocess.Popen([sys.executable, "-m", "umqtt_broker", "-p", "0"], stdout=subprocess.PIPE, text=True)
     try:
         assert broker.stdout is not None
@@ -59,25 +61,13 @@ def test_the_page_shows_what_the_commands_print(tmp_path: Path):
         pytest.skip(str(missing))
     finally:
         broker.terminate()
-        broker.wait(30)
-        if before is None:
-            del os.environ["XDG_RUNTIME_DIR"]
-        else:
-            os.environ["XDG_RUNTIME_DIR"] = before
+        broker.wait(WAIT_LIMIT_S)
 
 
 def _run_and_compare(command: str, expected: list[str], folder: Path) -> None:
     program, *arguments = command.split()
     assert program == "umqtt"
-    done = subprocess.run(
-        [sys.executable, "-m", "umqtt_kit", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        # Whatever is plugged in there, the page's board is meant.
-        env={**os.environ, "UMQTT_DEVICE": "bench"},
-    )
-    assert done.returncode == 0, f"{command}: {done.stderr}"
+    done = umqtt_here(folder, *arguments)
+    assert done.code == 0, f"{command}: {done.stderr}"
     for line in expected:
         assert prints(line).search(done.stdout), f"{command} does not print {line!r}, but:\n{done.stdout}"

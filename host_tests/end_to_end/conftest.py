@@ -5,10 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kit"))
+
+from made_once import builds_made_once
 from paho_subscriber import Subscriber
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _builds_made_once() -> Iterator[None]:
+    with builds_made_once():
+        yield
 
 
 @pytest.fixture

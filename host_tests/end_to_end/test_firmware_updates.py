@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+from kit_command import Ended, umqtt_here
 from paho_subscriber import Subscriber
 from umqtt_kit.app_bundle import INIT, AppBundle
 from umqtt_kit.data import firmware_folder
@@ -26,12 +25,10 @@ from umqtt_kit.ota.updater import Updater
 from umqtt_kit.ota.web import Web
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 _ID = "pump-7"
 _OLD, _NEW = "0.0.9", "0.1.0"
-# The first of these tests compiles everything, and an update restarts the board twice.
-pytestmark = pytest.mark.timeout(400)
-_TIMEOUT_S = 150.0
 
 
 @cache
@@ -85,9 +82,8 @@ def board(tmp_path: Path, broker: int) -> Iterator[VirtualBoard]:
         yield board
 
 
-def _ota(broker: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "umqtt_kit", "ota", _ID, "--broker", f"mqtt://127.0.0.1:{broker}", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+def _ota(broker: int, *arguments: str) -> Ended:
+    return umqtt_here(Path.cwd(), "ota", _ID, "--broker", f"mqtt://127.0.0.1:{broker}", *arguments)
 
 
 def _updater(broker: int) -> Updater:
@@ -101,11 +97,11 @@ def _status(subscriber: Subscriber) -> dict:
 def test_a_version_comes_through_the_broker_and_goes_again(board: VirtualBoard, broker: int, subscriber: Subscriber):
     assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
     ended = _ota(broker, "--json")
-    assert ended.returncode == 0, ended.stderr
+    assert ended.code == 0, ended.stderr
     assert json.loads(ended.stdout) == {"device": _ID, "before": _OLD, "slot": "a", "version": _NEW}
     assert subscriber.wait_for(lambda: "trial" not in _status(subscriber) and _status(subscriber)["fw"] == _NEW)
     ended = _ota(broker, "--rollback")
-    assert ended.returncode == 0, ended.stderr
+    assert ended.code == 0, ended.stderr
     assert ended.stdout == f"{_ID} runs {_OLD} in slot base, confirmed\n"
     # Nothing was lost on the way: each boot has counted from 0 without a gap.
     received = subscriber.received
@@ -117,7 +113,7 @@ def test_a_version_comes_through_the_broker_and_goes_again(board: VirtualBoard, 
 def test_a_version_comes_from_a_web_server(board: VirtualBoard, broker: int, subscriber: Subscriber):
     assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
     ended = _ota(broker, "--http")
-    assert ended.returncode == 0, ended.stderr
+    assert ended.code == 0, ended.stderr
     assert ended.stdout == f"{_ID} runs {_NEW} in slot a, confirmed\n"
 
 
@@ -135,7 +131,7 @@ def test_a_power_cut_in_the_middle_only_delays_it(board: VirtualBoard, broker: i
     with _updater(broker) as updater:
         updater.serve(release, on_sent)
         args = {"mqtt": True, "sha256": release.manifest, "version": _NEW}
-        assert updater.update(args, _TIMEOUT_S) == {"slot": "a", "version": _NEW}
+        assert updater.update(args, WAIT_LIMIT_S) == {"slot": "a", "version": _NEW}
     # What was in flash before the cut was not sent again, but for the file that was being written.
     assert sum(sent) < release.size + 2 * max(map(len, release.objects.values()))
 
@@ -161,7 +157,7 @@ def test_a_version_that_fails_is_started_once_and_given_up(
     with _updater(broker) as updater, Web("127.0.0.1", 0).serve(release, lambda size: None) as url:
         args = {"url": url, "sha256": release.manifest, "version": "0.2.0"}
         with pytest.raises(KitError, match="rolled back: a was started and not confirmed") as failed:
-            updater.update(args, _TIMEOUT_S)
+            updater.update(args, WAIT_LIMIT_S)
     assert failed.value.exit_code == EXIT_DEVICE
     assert subscriber.wait_for(lambda: _status(subscriber)["online"] and "rolled_back" in _status(subscriber))
     status = _status(subscriber)
