@@ -25,10 +25,13 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import write_packages  # noqa: E402
 
+pytestmark = pytest.mark.tier(1)
+
 BOARDS = ROOT / "boards"
 LIBRARY = ROOT / "umqtt_robust"
 NAMES = sorted(folder.parent.name for folder in BOARDS.glob("*/board.json"))
 SCHEMA = json.loads((BOARDS / "board.schema.json").read_text())
+
 
 def described(name: str) -> dict[str, Any]:
     return json.loads((BOARDS / name / "board.json").read_text())
@@ -186,7 +189,7 @@ class Manifest:
             self._add(name, folder / base_path / name)
 
         # The build runs it in its own folder; nothing else here may depend on that.
-        source = path.read_text().replace("open(\"", f"open(\"{folder}/").replace("listdir(\"", f"listdir(\"{folder}/")
+        source = path.read_text().replace('open("', f'open("{folder}/').replace('listdir("', f'listdir("{folder}/')
         exec(compile(source, str(path), "exec"), {"include": include, "package": package, "module": module})
 
     def _add(self, target: str, source: Path) -> None:

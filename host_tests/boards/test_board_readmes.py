@@ -12,6 +12,8 @@ import pytest
 from umqtt_kit.__main__ import umqtt
 from umqtt_kit.firmware_settings import settings_module
 
+pytestmark = pytest.mark.tier(1)
+
 BOARDS = Path(__file__).resolve().parents[2] / "boards"
 NAMES = sorted(folder.parent.name for folder in BOARDS.glob("*/board.json"))
 REAL = [name for name in NAMES if name != "UNIX"]

@@ -10,6 +10,8 @@ from types import ModuleType
 import pytest
 from umqtt_kit.firmware_settings import settings_module
 
+pytestmark = pytest.mark.tier(1)
+
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "firmware.md"
 _ROW = re.compile(r"^\| `(\w+)` \| `(.*?)` \| (.*?) \| .*? \| (yes|) ?\|$", re.MULTILINE)
 

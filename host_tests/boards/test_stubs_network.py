@@ -7,6 +7,8 @@ import errno
 import pytest
 from stub_world import answers
 
+pytestmark = pytest.mark.tier(1)
+
 WLAN = """
 import network, time
 wlan = network.WLAN(network.STA_IF)
@@ -44,7 +46,9 @@ show((wlan.status(), wlan.isconnected()))
 
 @pytest.mark.parametrize(("board", "connecting"), [(ESP, 1001), (PICO, 1)])
 def test_joining_takes_its_time(board: str, connecting: int):
-    program = WLAN + """
+    program = (
+        WLAN
+        + """
 network.time = clock = Clock()
 show(join())
 clock.advance(29)
@@ -52,13 +56,16 @@ show(wlan.status())
 clock.advance(1)
 show(wlan.status())
 """
+    )
     assert answers(program, board, join_ms=30) == [(connecting, False), connecting, STATES[board][0]]
 
 
 @pytest.mark.parametrize("board", [ESP, PICO])
 def test_a_status_comes_from_one_look_at_the_world(board: str):
     """Two would see half of the old and half of the new, in which a station is joined that is in neither."""
-    program = WLAN + """
+    program = (
+        WLAN
+        + """
 class Host:
     looks = 0
     def open(self, path, mode):
@@ -69,16 +76,20 @@ join()
 Host.looks = 0
 show((wlan.status(), Host.looks))
 """
+    )
     assert answers(program, board, networks={"home": "secret"}) == [(STATES[board][0], 1)]
 
 
 def test_a_radio_that_is_off_fails_in_the_words_of_its_port():
-    program = WLAN + """
+    program = (
+        WLAN
+        + """
 show((fails(wlan.connect, "a", "b"), fails(wlan.scan), fails(wlan.status, "rssi")))
 # Without a name: esp32 takes the network that it knew, rp2 wants one.
 wlan.active(True)
 show(fails(wlan.connect))
 """
+    )
     off, again = answers(program, ESP)
     assert off == (
         ("OSError", "Wifi Internal State Error"), ("OSError", "STA must be active"), ("OSError", "Wifi Not Connected")

@@ -9,6 +9,8 @@ import pytest
 from stub_world import answers
 from umqtt_testkit.models import MODELS
 
+pytestmark = pytest.mark.tier(1)
+
 SEED = 31
 
 DS18B20 = """

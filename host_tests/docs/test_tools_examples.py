@@ -15,6 +15,7 @@ from umqtt_testkit.interpreter import MicroPythonMissing
 from umqtt_testkit.registry import registered
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
+pytestmark = pytest.mark.tier(2)
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tools.md"
 
 

@@ -8,7 +8,6 @@ import re
 import select
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 
 from kit_command import umqtt_command
@@ -35,10 +34,8 @@ class Following:
 
     def until(self, wanted: str, *, times: int = 1) -> None:
         """Until this text (a regular expression) was printed so often, on either stream."""
-        deadline = time.monotonic() + WAIT_LIMIT_S
         while len(re.findall(wanted, self.out + self.err)) < times:
-            left = deadline - time.monotonic()
-            ready = select.select(list(self._streams), [], [], max(left, 0))[0]
+            ready = select.select(list(self._streams), [], [], WAIT_LIMIT_S)[0]
             assert ready, f"{wanted!r} did not come {times} times in:\n{self.out[-2000:]}\n{self.err}"
             for descriptor in ready:
                 data = os.read(descriptor, 65536)

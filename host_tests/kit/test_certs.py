@@ -24,6 +24,8 @@ from umqtt_kit.errors import KitError
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
+pytestmark = pytest.mark.tier(1)
+
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:

@@ -21,6 +21,8 @@ from umqtt_kit.__main__ import umqtt as cli
 from umqtt_kit.certs import Authority
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
+pytestmark = pytest.mark.tier(1)
+
 _COMMANDS = tuple(sorted(file.stem for file in Path(commands.__file__).parent.glob("[!_]*.py") if "_" not in file.stem))
 
 

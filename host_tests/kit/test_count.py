@@ -12,6 +12,8 @@ from deltalake import write_deltalake
 from umqtt_kit.demo.count import count
 from umqtt_kit.witness import ReadingId, Witness, WitnessCounter, WitnessError, read_witnesses, witness_path
 
+pytestmark = pytest.mark.tier(0)
+
 
 def _reading(number: int) -> ReadingId:
     return ReadingId(f"dev-{number % 7}", f"1-{number % 3:016x}", number // 21)

@@ -6,7 +6,6 @@ import hashlib
 import json
 import struct
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +13,7 @@ import pytest
 from cable import Cable
 from umqtt_kit.errors import KitError
 from umqtt_kit.flash.images import read_image
-from umqtt_testkit.waiting import WAIT_LIMIT_S
+from umqtt_testkit.waiting import eventually
 
 RP2040, RP2350, ABSOLUTE, SAMD21 = 0xE48BFF56, 0xE48BFF59, 0xE48BFF57, 0x68ED2B88
 _CHIP_NUMBERS = {"esp32": 0, "esp32c3": 5, "esp32s3": 9}
@@ -173,12 +172,8 @@ class Drive:
     def reset_after(self, size: int) -> threading.Thread:
         def watch() -> None:
             file = self.folder / "NEW.UF2"
-            deadline = time.monotonic() + WAIT_LIMIT_S
-            while time.monotonic() < deadline:
-                if file.exists() and file.stat().st_size == size:
-                    self._info.unlink()
-                    return
-                time.sleep(0.01)  # a folder tells nobody that a file has grown
+            eventually(lambda: file.exists() and file.stat().st_size == size)
+            self._info.unlink()
 
         thread = threading.Thread(target=watch)
         thread.start()

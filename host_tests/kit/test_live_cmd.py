@@ -21,6 +21,8 @@ from umqtt_kit.__main__ import run
 from umqtt_kit.remote import MOST_BYTES
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
+pytestmark = pytest.mark.tier(1)
+
 _ID = "pump-7"
 
 

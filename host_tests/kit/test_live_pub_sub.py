@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import paho.mqtt.publish as paho
 import pytest
@@ -27,6 +28,8 @@ from umqtt_kit.commands import sub as sub_module
 from umqtt_kit.mqtt import Link, make_access
 from umqtt_testkit.proxy import FaultProxy
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+pytestmark = pytest.mark.tier(1)
 
 _WEB_PAGE = b"HTTP/1.1 400 Bad Request\r\nServer: somebody\r\n\r\n" + b"<p>What?" * 20
 
@@ -159,20 +162,23 @@ def test_what_comes_while_a_session_is_away_is_not_missed_and_what_is_not_printe
     assert run(["sub", kept, "--session", kept, "-n", "1", "--timeout", "0.3"]) == 4
 
 
-def test_what_came_while_the_process_was_stopped_counts_though_the_time_is_over(at, port, topic):
+def test_what_came_while_the_process_was_stopped_counts_though_the_time_is_over(at, port, topic, monkeypatch):
     came: list[bytes] = []
+    ahead_s = 0.0
+    monkeypatch.setattr("umqtt_kit.mqtt.time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead_s))
 
     def stopped() -> bool:
+        nonlocal ahead_s
         # Between two looks, for longer than is waited: the message lies in the socket when it goes on.
         if not came and not select.select([link.client.socket], [], [], 0)[0]:
             paho.single(topic, "x", 1, port=port)
             assert select.select([link.client.socket], [], [], WAIT_LIMIT_S)[0]
-            time.sleep(0.2)
+            ahead_s += WAIT_LIMIT_S
         return bool(came)
 
     with Link(make_access(at), on_message=lambda topic, payload, qos, retain: came.append(payload)) as link:
         link.subscribe(topic)
-        assert link.wait_for(stopped, 0.1)
+        assert link.wait_for(stopped, WAIT_LIMIT_S)
 
 
 def test_a_subscriber_survives_a_broken_link_and_says_so(at, port, topic):

@@ -16,6 +16,8 @@ import pytest
 from cable import Cable, broker
 from umqtt_kit.device import Board
 
+pytestmark = pytest.mark.tier(1)
+
 _ROOT = Path(__file__).resolve().parents[2]
 _PUBLISH = """
 from umqtt_robust import Client

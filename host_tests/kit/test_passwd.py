@@ -18,6 +18,8 @@ from umqtt_kit.__main__ import run
 from umqtt_testkit.mosquitto import Mosquitto, require_mosquitto
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
+pytestmark = pytest.mark.tier(1)
+
 
 def _passwd(folder: Path, *arguments: str, given: str = "") -> Ended:
     return umqtt_here(folder, "passwd", *arguments, given=given)

@@ -15,6 +15,8 @@ from umqtt_kit.errors import KitError
 from umqtt_kit.processes import Child, Children
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
+pytestmark = pytest.mark.tier(1)
+
 
 def _python(program: str) -> list[str]:
     return [sys.executable, "-u", "-c", textwrap.dedent(program)]
