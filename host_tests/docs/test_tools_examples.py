@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from broker_here import broker_here
 from kit_command import umqtt_here
 from umqtt_testkit.board import VirtualBoard
-from umqtt_testkit.interpreter import MicroPythonMissing
+from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_testkit.registry import registered
-from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 pytestmark = pytest.mark.tier(2)
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tools.md"
@@ -45,10 +43,11 @@ def test_the_page_shows_what_the_commands_print(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     # Whatever is plugged in here, the page's board is meant.
     monkeypatch.setenv("UMQTT_DEVICE", "bench")
-    broker = subprocess.Popen([sys.executable, "-m", "umqtt_broker", "-p", "0"], stdout=subprocess.PIPE, text=True)
     try:
-        assert broker.stdout is not None
-        port = broker.stdout.readline().rpartition(":")[2].strip()
+        micropython_command()
+    except MicroPythonMissing as missing:
+        pytest.skip(str(missing))
+    with broker_here() as port:
         # A broker of its own stands where the page says 1883.
         values["settings"]["brokers"] = [f"mqtt://127.0.0.1:{port}"]
         file = tmp_path / "pump-7.json"
@@ -58,11 +57,6 @@ def test_the_page_shows_what_the_commands_print(tmp_path: Path, monkeypatch: pyt
             board.start()
             for command, expected in sessions(page):
                 _run_and_compare(command, expected, tmp_path)
-    except MicroPythonMissing as missing:
-        pytest.skip(str(missing))
-    finally:
-        broker.terminate()
-        broker.wait(WAIT_LIMIT_S)
 
 
 def _run_and_compare(command: str, expected: list[str], folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +10,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kit"))
 
+from broker_here import broker_here
 from made_once import builds_made_once
 from paho_subscriber import Subscriber
-from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -25,15 +24,8 @@ def _builds_made_once() -> Iterator[None]:
 @pytest.fixture
 def broker() -> Iterator[int]:
     """The port of the paired broker."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "umqtt_broker", "-p", "0", "--store", ":memory:"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    yield int(process.stdout.readline().rpartition(":")[2])
-    process.terminate()
-    process.communicate(timeout=WAIT_LIMIT_S)
+    with broker_here() as port:
+        yield port
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from broker_here import broker_here
 from umqtt_kit.__main__ import run
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
@@ -63,9 +64,13 @@ class Cable:
 
 @contextlib.contextmanager
 def broker(folder: Path, *lines: str) -> Iterator[int]:
-    """The port of a paired broker of its own. lines: of its configuration."""
+    """The port of a paired broker of its own. lines: of its configuration; with them it is a process."""
+    if not lines:
+        with broker_here() as port:
+            yield port
+        return
     configuration = folder / "broker.conf"
-    configuration.write_text("\n".join(("listener 0 127.0.0.1", *(lines or ("allow_anonymous true",)))) + "\n")
+    configuration.write_text("\n".join(("listener 0 127.0.0.1", *lines)) + "\n")
     command = [sys.executable, "-m", "umqtt_broker", "-c", str(configuration)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

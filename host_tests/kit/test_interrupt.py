@@ -37,7 +37,7 @@ def test_ctrl_c_leaves_nothing_and_exits_with_130(family, tmp_path, step):
 
 def test_sigterm_is_as_good_as_ctrl_c(family, tmp_path):
     demo = _start(family, tmp_path / "out")
-    _wait_for_step(family, "umqtt_kit fleet")
+    _wait_for_step(family, "umqtt_broker")
     demo.terminate()
     _, error = demo.communicate(timeout=WAIT_LIMIT_S)
     assert demo.returncode == 128 + signal.SIGTERM
