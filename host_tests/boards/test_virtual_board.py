@@ -230,6 +230,7 @@ while True:
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="stops processes of this machine: Linux only")
 def test_a_watchdog_does_not_bite_because_the_machine_stood_still(tmp_path: Path):
+    """Planted: a look at the watchdog that comes late counts for all the time since the last one."""
     program = f"""
 from pathlib import Path
 from umqtt_testkit.board import VirtualBoard

@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from umqtt_kit.witness import read_witnesses
 from umqtt_testkit.proxy import FaultProxy
 from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+pytestmark = pytest.mark.tier(1)
 
 
 def umqtt_command(*arguments: str) -> list[str]:

@@ -66,7 +66,8 @@ class Chain:
         arguments += ["--checkpoint", str(self.folder.checkpoint)]
         arguments += ["--status", str(self.folder.status / "spark.json")]
         # The scratch files of Spark and its Python go with the run, even when it is killed.
-        scratch = dict.fromkeys(("SPARK_LOCAL_DIRS", "TMPDIR"), str(self.folder.scratch))
+        folder = str(self.folder.scratch)
+        scratch = {"SPARK_LOCAL_DIRS": folder, "TMPDIR": folder}
         return self.children.start("spark", module_command("spark_ingest.pipeline", *arguments), scratch)
 
     def start_fleet(self, broker: str, devices: int, interval_ms: int) -> Child:
