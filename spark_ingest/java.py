@@ -33,7 +33,11 @@ def _trouble() -> str | None:
         return f"was not found in JAVA_HOME ({home})" if home else "was not found on PATH"
     try:
         answer = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=_ANSWERS_WITHIN_S, check=False
+            [java, "-XX:-UsePerfData", "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_ANSWERS_WITHIN_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{java} -version did not answer ({error})"

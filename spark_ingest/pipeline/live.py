@@ -201,9 +201,7 @@ def panel(status: Status, rate: float | None, history: str, spinner: Spinner) ->
     parts: list[RenderableType] = [body]
     if state != "starting":
         parts.append(_figures_table(status))
-    return Panel(
-        Group(*parts), title="umqtt ingest", title_align="left", box=box.ROUNDED, width=_WIDTH, padding=(0, 2)
-    )
+    return Panel(Group(*parts), title="umqtt ingest", title_align="left", box=box.ROUNDED, width=_WIDTH, padding=(0, 2))
 
 
 def _figures_table(status: Status) -> Table:

@@ -29,10 +29,8 @@ updated_ms         Unix milliseconds of this status
 """
 
 import json
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -49,6 +47,7 @@ from .process import (
     require_format,
     require_whole,
     require_writable,
+    scratch_folder,
     stop_session,
     write_failure,
 )
@@ -174,22 +173,19 @@ class Pipeline:
         with (
             FolderLock(config.checkpoint, "--checkpoint", "a pipeline"),
             FolderLock(config.tables, "--tables", "a pipeline"),
+            scratch_folder(config.checkpoint) as scratch,
         ):
-            scratch = Path(tempfile.mkdtemp(prefix="umqtt-ingest-"))
+            session = start_session(scratch, cores=config.cores, master=config.master, settings=config.settings)
+            # Again: Spark has put a handler in the place of ours that raises KeyboardInterrupt anywhere.
+            self._catch_signals()
             try:
-                session = start_session(scratch, cores=config.cores, master=config.master, settings=config.settings)
-                # Again: Spark has put a handler in the place of ours that raises KeyboardInterrupt anywhere.
-                self._catch_signals()
-                try:
-                    if not self._stop_requested.is_set():
-                        self._run_query(session, on_ready)
-                except IngestError:
-                    self._state = "failed"
-                    raise
-                finally:
-                    stop_session(session)
+                if not self._stop_requested.is_set():
+                    self._run_query(session, on_ready)
+            except IngestError:
+                self._state = "failed"
+                raise
             finally:
-                shutil.rmtree(scratch, ignore_errors=True)
+                stop_session(session)
 
     def _catch_signals(self) -> None:
         if threading.current_thread() is threading.main_thread():

@@ -1,10 +1,11 @@
 """What surrounds the query: its folders, and what is said when it fails."""
 
 import json
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ UNFINISHED = "umqtt.unfinished"
 """A file in the tables' folder while a command changes several of them: the command, to be run again."""
 
 _JAVA_ENDS_WITHIN_S = 30.0
+_SCRATCH_PREFIX = "umqtt-ingest-"
 _NOTHING_LOST = "mend that and start again: nothing is lost, the spool has it"
 _REASONS = ("No space left on device", "Permission denied", "Read-only file system", "Disk quota exceeded")
 
@@ -45,6 +47,28 @@ def require_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise UsageError(f"cannot write to {folder}: {error.strerror}; choose another folder") from error
+
+
+@contextmanager
+def scratch_folder(checkpoint: Path) -> Iterator[Path]:
+    """A new temporary folder for one run, removed at its end; the caller holds the checkpoint's lock.
+
+    A file in the checkpoint names it, so that the next run removes the folder of one that was killed.
+    """
+    note = checkpoint / "umqtt" / "scratch"
+    with suppress(OSError, ValueError):
+        left = Path(note.read_text())
+        if left.name.startswith(_SCRATCH_PREFIX):
+            shutil.rmtree(left, ignore_errors=True)
+    scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX))
+    try:
+        # On a full disk the run ends anyway, and says so where it matters.
+        with suppress(OSError):
+            note.parent.mkdir(exist_ok=True)
+            replace_file(note, str(scratch).encode())
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def stop_session(session: "SparkSession") -> None:

@@ -63,7 +63,7 @@ def start_session(
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> "SparkSession":
-    """A session that keeps to itself: no web interface, no files outside `scratch`, quiet.
+    """A session that keeps to itself: no web interface, no files outside `scratch`, not even Java's, quiet.
 
     Under ``spark-submit`` the Java process is there already, with the master and the memory that it was given; the
     rest applies all the same.
@@ -90,6 +90,8 @@ def start_session(
             chosen |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
         if "SPARK_HOME" not in os.environ:
             os.environ["SPARK_HOME"] = str(_own_spark_home(scratch))
+        # Of the short-lived Java that only composes the command of Spark's.
+        os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SHORT_START)
     if not is_cluster(master):
         chosen["spark.sql.shuffle.partitions"] = str(cores)
     from pyspark.sql import SparkSession
@@ -121,15 +123,19 @@ def began_too_slowly(query: "StreamingQuery") -> bool:
     return "Python worker failed to connect back" in str(query.exception())
 
 
+# A short start and a small heap count for more here than peak speed: the heavy work is numpy's and Arrow's. Without
+# the last, every Java leaves a folder in /tmp.
+_SHORT_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+
+
 def _java_settings(scratch: Path, memory: str) -> dict[str, str]:
     log4j = scratch / "log4j2.properties"
     log4j.write_text(_LOG4J)
     return {
         "spark.driver.memory": memory,
-        # A short start and a small heap count for more here than peak speed: the heavy work is numpy's and
-        # Arrow's.
+        # Java does not know TMPDIR: native libraries, broadcasts and artifacts would lie in /tmp after a kill.
         "spark.driver.extraJavaOptions": (
-            f"-Dlog4j2.configurationFile={log4j.as_uri()} -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+            f'-Dlog4j2.configurationFile={log4j.as_uri()} "-Djava.io.tmpdir={scratch}" {_SHORT_START}'
         ),
     }
 
