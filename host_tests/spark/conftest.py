@@ -11,9 +11,11 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from spark_helpers import Process
 from umqtt_testkit.mosquitto import Mosquitto
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 from spark_ingest.errors import MissingDependency
 from spark_ingest.java import require_java
+from spark_ingest.pipeline.process import stop_session
 from spark_ingest.pipeline.session import start_session
 
 
@@ -29,7 +31,7 @@ def spark():
 
     session.dataSource.register(MqttDataSource)
     yield session
-    session.stop()
+    stop_session(session)
     shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -67,7 +69,7 @@ def publish(request: pytest.FixtureRequest) -> Iterator[Callable[..., None]]:
 
     def send(messages: list[tuple[str, bytes]]) -> None:
         for sent in [client.publish(topic, payload, qos=1) for topic, payload in messages]:
-            sent.wait_for_publish(60)
+            sent.wait_for_publish(WAIT_LIMIT_S)
             assert sent.is_published(), "the broker has not acknowledged everything"
 
     yield send

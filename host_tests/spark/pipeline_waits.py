@@ -6,7 +6,7 @@
 import sys
 from pathlib import Path
 
-from spark_helpers import until
+from spark_helpers import eventually_in_spark
 
 from spark_ingest.pipeline.command import main
 
@@ -15,7 +15,7 @@ _stage, _file = sys.argv[1], Path(sys.argv[2])
 
 def wait_at(stage: str) -> None:
     if stage == _stage:
-        until(_file.exists, f"{_file} is there", 600)
+        eventually_in_spark(_file.exists, f"{_file} is there")
 
 
 sys.exit(main(sys.argv[3:], on_stage=wait_at))

@@ -9,7 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from spark_helpers import alive, until
+from spark_helpers import alive, eventually_in_spark
+from umqtt_testkit.waiting import eventually
 
 from spark_ingest.pipeline.process import stop_session
 from spark_ingest.pipeline.session import start_session
@@ -42,8 +43,8 @@ spark = start_session(folder / "scratch")
 spark.dataSource.register(BusyDataSource)
 stream = spark.readStream.format("mqtt").option("path", str(folder / "spool")).load()
 stream.writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint")).start()
-until((folder / "busy").exists, "Spark asks for the latest offset", timeout=180)
+eventually_in_spark((folder / "busy").exists, "Spark asks for the latest offset")
 stop_session(spark)
 process = int((folder / "busy").read_text())
-until(lambda: not alive(process), "the reader's process ends")
+eventually(lambda: not alive(process), "the reader's process ends")
 print("what the reader said:", repr((folder / "said").read_text()))

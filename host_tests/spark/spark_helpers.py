@@ -1,28 +1,31 @@
-"""What the tests of the ingester share: MQTT packets by hand, spools by hand, processes with deadlines."""
+"""What the tests of the ingester share: spools by hand, processes with a limit on everything."""
 
 import json
 import os
 import select
 import signal
-import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from spark_ingest.collector.wire import remaining_length
+from umqtt_testkit import encoder
+from umqtt_testkit.waiting import WAIT_LIMIT_S, NotInTime, eventually
+
 from spark_ingest.spool.writer import Spool
 
 TOPIC = "fleet/pump/telemetry"
 RECEIVED_MS = 1_795_000_000_000
+# A start of Spark is a dozen processes one after the other: Java, and the Python processes that Java starts.
+_SPARK_STEPS = 5
+SPARK_LIMIT_S = _SPARK_STEPS * WAIT_LIMIT_S
 
 
 def publish_packet(topic: str, payload: bytes, packet_id: int = 1, *, qos: int = 1, dup: bool = False) -> bytes:
     """A PUBLISH as a broker sends it."""
-    name = topic.encode()
-    body = struct.pack(">H", len(name)) + name + (struct.pack(">H", packet_id) if qos else b"") + payload
-    return bytes((0x30 | qos << 1 | dup << 3,)) + remaining_length(len(body)) + body
+    return encoder.publish(topic.encode(), payload, qos, packet_id, dup=dup)
 
 
 def record(device: str, boot: str, seq: int, /, **fields: object) -> bytes:
@@ -48,7 +51,7 @@ def fill(folder: Path, groups: Sequence[Sequence[bytes]], **options: object) -> 
 
 
 class Process:
-    """A child with a deadline on everything, killed at the end whatever happens."""
+    """A child with a limit on everything, killed at the end whatever happens."""
 
     def __init__(self, arguments: Iterable[object], **options: object) -> None:
         self.lines: list[str] = []
@@ -71,7 +74,7 @@ class Process:
             self._child.kill()
         self._child.communicate()
 
-    def wait_for_line(self, wanted: str, timeout: float = 60.0) -> str:
+    def wait_for_line(self, wanted: str, timeout: float = WAIT_LIMIT_S) -> str:
         """Read standard output until a line that begins with `wanted`; that line."""
         assert self._child.stdout is not None
         fd = self._child.stdout.fileno()
@@ -90,12 +93,12 @@ class Process:
     def signal(self, number: int) -> None:
         self._child.send_signal(number)
 
-    def finish(self, timeout: float = 60.0) -> tuple[int, str, str]:
+    def finish(self, timeout: float = WAIT_LIMIT_S) -> tuple[int, str, str]:
         """(return code, rest of standard output, standard error); negative code: the signal that killed it."""
         out, err = self._child.communicate(timeout=timeout)
         return self._child.returncode, out.decode(), err.decode()
 
-    def terminate(self, timeout: float = 60.0) -> tuple[int, str, str]:
+    def terminate(self, timeout: float = WAIT_LIMIT_S) -> tuple[int, str, str]:
         """SIGTERM to every process of its group, as a service manager or a terminal does."""
         os.killpg(self.pid, signal.SIGTERM)
         return self.finish(timeout)
@@ -108,13 +111,13 @@ def collector_process(port: int, spool: Path, name: str = "north", *more: object
     return Process([sys.executable, "-m", "spark_ingest.collector", *fixed, *more])
 
 
-def until(condition: Callable[[], object], what: str, timeout: float = 60.0) -> None:
-    """Poll a file or another process's state, for which there is no event to wait for."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout} s: {what}")
-        time.sleep(0.02)
+def eventually_in_spark(condition: Callable[[], object], what: str | Callable[[], object] = "") -> None:
+    """As eventually(), with SPARK_LIMIT_S."""
+    for _ in range(_SPARK_STEPS - 1):
+        with suppress(NotInTime):
+            eventually(condition, what)
+            return
+    eventually(condition, what)
 
 
 def status(path: Path) -> dict:

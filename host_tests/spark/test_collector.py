@@ -9,8 +9,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from spark_helpers import Process, collector_process, publish_packet, record, status, until
+from spark_helpers import Process, collector_process, publish_packet, record, status
 from test_spool import payloads_in
+from umqtt_testkit.waiting import eventually
 
 from spark_ingest.collector import collector as collector_module
 from spark_ingest.collector import counters
@@ -206,7 +207,7 @@ def test_everything_published_is_in_the_spool_once_after_sigterm_and_a_restart_g
     with collector_process(broker, tmp_path / "spool", "north", "--status", state) as one:
         one.wait_for_line("subscribed north")
         publish(MESSAGES)
-        until(lambda: status(state)["messages"] == len(MESSAGES), "all messages in the spool")
+        eventually(lambda: status(state)["messages"] == len(MESSAGES), "all messages in the spool")
         code, out, err = one.terminate()
         assert (code, out) == (0, "")
         assert [json.loads(line)["event"] for line in err.splitlines()] == ["subscribed", "stopped"]
@@ -215,7 +216,7 @@ def test_everything_published_is_in_the_spool_once_after_sigterm_and_a_restart_g
     publish(MESSAGES[:5])  # While the collector is away, the broker keeps them.
     with collector_process(broker, tmp_path / "spool", "north", "--status", state) as one:
         one.wait_for_line("subscribed north")
-        until(lambda: status(state)["messages"] == 5, "what was published meanwhile")
+        eventually(lambda: status(state)["messages"] == 5, "what was published meanwhile")
         assert one.terminate()[0] == 0
     assert len(payloads_in(tmp_path / "spool" / "north")) == len(MESSAGES) + 5
 
@@ -226,7 +227,7 @@ def test_killed_between_sync_and_puback_the_messages_are_durable_and_come_again(
     with Process([sys.executable, dying, 2, *arguments]) as one:
         one.wait_for_line("subscribed north")
         publish(MESSAGES[:10])
-        until(lambda: payloads_in(tmp_path / "north"), "the first group")
+        eventually(lambda: payloads_in(tmp_path / "north"), "the first group")
         publish(MESSAGES[10:])
         assert one.finish()[0] == -signal.SIGKILL
     kept = Counter(payloads_in(tmp_path / "north"))
@@ -234,9 +235,11 @@ def test_killed_between_sync_and_puback_the_messages_are_durable_and_come_again(
     state = tmp_path / "status.json"
     with collector_process(broker, tmp_path, "north", "--status", state) as one:
         one.wait_for_line("subscribed north")
-        until(lambda: set(payloads_in(tmp_path / "north")) == {payload for _, payload in MESSAGES}, "none lost")
+        eventually(lambda: set(payloads_in(tmp_path / "north")) == {payload for _, payload in MESSAGES}, "none lost")
         # The spool may have held them all before: the broker sends what was not acknowledged after that.
-        until(lambda: max(Counter(payloads_in(tmp_path / "north")).values()) == 2, "the unacknowledged group again")
+        eventually(
+            lambda: max(Counter(payloads_in(tmp_path / "north")).values()) == 2, "the unacknowledged group again"
+        )
         assert one.terminate()[0] == 0
     assert max(Counter(payloads_in(tmp_path / "north")).values()) == 2, "twice, and not more often"
     assert status(state)["redelivered"] > 0

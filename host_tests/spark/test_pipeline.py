@@ -10,7 +10,19 @@ import sys
 from pathlib import Path
 
 import pytest
-from spark_helpers import Process, alive, children, collector_process, fill, record, status, until
+from own_session import ended_at, run_pipeline
+from spark_helpers import (
+    SPARK_LIMIT_S,
+    Process,
+    alive,
+    children,
+    collector_process,
+    eventually_in_spark,
+    fill,
+    record,
+    status,
+)
+from umqtt_testkit.waiting import eventually
 
 from spark_ingest.lock import FolderLock
 from spark_ingest.pipeline import pipeline as pipeline_module
@@ -19,8 +31,14 @@ from spark_ingest.tables import identities, summary
 
 # So many corrupt messages that every group of a hundred has some.
 DEVICES, READINGS, CORRUPT = 10, 60, 70
-# A start of Spark that other work holds up, and what it reads then.
-PATIENCE_S = 300.0
+FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
+# Before the silver commit, after it, and before the checkpoint's.
+STAGES_OF_A_MICRO_BATCH = [("progress written", 1), ("silver committed", 2), ("quarantine committed", 2)]
+# With SIGKILL: each of them, or one.
+KILLS = STAGES_OF_A_MICRO_BATCH if FULL else [("silver committed", 2)]
+# Broken off in this process.
+BREAKS = [(stage, times, kind) for stage, times in STAGES_OF_A_MICRO_BATCH for kind in ("delta", "parquet")]
+BREAKS = BREAKS if FULL else [("quarantine committed", 2, "delta"), ("silver committed", 2, "parquet")]
 
 
 class Chain:
@@ -30,28 +48,53 @@ class Chain:
         self.folder = folder
         self.tables = folder / "tables"
         self.status_path = folder / "pipeline.json"
-        self._arguments = ["--spool", folder / "spool", "--tables", self.tables]
-        self._arguments += ["--checkpoint", folder / "checkpoint", "--status", self.status_path]
+        self.arguments = ["--spool", folder / "spool", "--tables", self.tables]
+        self.arguments += ["--checkpoint", folder / "checkpoint", "--status", self.status_path]
 
     def start(self, *more: object, **options: object) -> Process:
-        command = [sys.executable, "-m", "spark_ingest.pipeline", *self._arguments, *more]
+        command = [sys.executable, "-m", "spark_ingest.pipeline", *self.arguments, *more]
         return Process(command, cwd=self.folder, **options)
 
-    def killed_at(self, stage: str, times: int, *more: object) -> None:
-        """Run until the driver kills itself, and see that its Java process goes too."""
+    def killed_at(self, stage: str, times: int, *more: object, **options: object) -> str:
+        """Run until the driver kills itself, and see that its Java process goes too; what it said before."""
         dying = Path(__file__).with_name("pipeline_dies.py")
-        with Process([sys.executable, dying, stage, times, *self._arguments, *more], cwd=self.folder) as driver:
-            driver.wait_for_line("ready", PATIENCE_S)
+        command = [sys.executable, dying, stage, times, *self.arguments, *more]
+        with Process(command, cwd=self.folder, **options) as driver:
+            driver.wait_for_line("ready", SPARK_LIMIT_S)
             offspring = children(driver.pid)
-            assert driver.finish(PATIENCE_S)[0] == -signal.SIGKILL, stage
-        until(lambda: not any(map(alive, offspring)), "the killed driver's Java process is gone")
+            code, _, err = driver.finish(SPARK_LIMIT_S)
+            assert code == -signal.SIGKILL, err
+        eventually(lambda: not any(map(alive, offspring)), "the killed driver's Java process is gone")
+        return err
 
 
-# Five starts of Spark: about 45 s on two quiet cores, and far more when others use them.
+# Runs before anything else in each Python process of Spark. Spark gives one 10 s to connect; one that connects and ends
+# at once it takes for one that was too slow.
+SLOW_START = """
+import os, socket, sys
+if "pyspark.sql.streaming.python_streaming_source_runner" in sys.orig_argv and not os.path.exists({mark!r}):
+    open({mark!r}, "x").close()
+    if {really}:
+        __import__("time").sleep(15)
+    else:
+        socket.create_connection(("127.0.0.1", int(os.environ["PYTHON_WORKER_FACTORY_PORT"]))).close()
+        os._exit(1)
+"""
+
+
+def with_slow_start(folder: Path, mark: Path, *, really: bool = FULL) -> dict[str, str]:
+    """An environment in which the first process of Spark's that reads the source starts too slowly."""
+    (folder / "sitecustomize.py").write_text(SLOW_START.format(mark=str(mark), really=really))
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.environ | {"PYTHONPATH": path}
+
+
+@pytest.mark.smoke
 @pytest.mark.timeout(900)
-def test_killed_before_and_after_the_silver_commit_and_before_the_checkpoint_nothing_is_lost_or_duplicated(
+def test_a_source_that_starts_too_slowly_is_started_again_and_killed_with_sigkill_nothing_is_lost_or_duplicated(
     mosquitto, publish, tmp_path
 ):
+    """Planted: a set of readings seen that is read back too new (proof.mistakes.READS_LATEST_PROGRESS, test_prove)."""
     made = [(f"d{device}", "1-a", seq) for seq in range(READINGS) for device in range(DEVICES)]
     messages = [(f"fleet/{one[0]}/telemetry", record(*one)) for one in made]
     messages += random.Random(1).choices(messages, k=50)
@@ -65,26 +108,27 @@ def test_killed_before_and_after_the_silver_commit_and_before_the_checkpoint_not
         for end in range(100, len(messages) + 100, 100):  # a group each, so that several micro-batches form
             publish(messages[end - 100 : end])
             sent = min(end, len(messages))
-            until(lambda sent=sent: status(state)["messages"] == sent, "what was sent is in the spool")
+            eventually(lambda sent=sent: status(state)["messages"] == sent, "what was sent is in the spool")
 
+        slow = with_slow_start(tmp_path, tmp_path / "was slow")
         limit = ["--once", "--max-rows", "100"]
-        chain.killed_at("progress written", 1, *limit)  # before the silver commit
-        chain.killed_at("silver committed", 2, *limit)  # after it
-        chain.killed_at("quarantine committed", 2, *limit)  # before the checkpoint commit
+        said = [chain.killed_at(stage, times, *limit, env=slow) for stage, times in KILLS]
+        assert (tmp_path / "was slow").exists()
+        assert "took Spark too long to start; trying again" in said[0]
 
         with chain.start("--json") as pipeline:
-            pipeline.wait_for_line("ready", PATIENCE_S)
-            until(lambda: status(chain.status_path).get("lag_bytes") == 0, "the backlog is read")
+            pipeline.wait_for_line("ready", SPARK_LIMIT_S)
+            eventually_in_spark(lambda: status(chain.status_path).get("lag_bytes") == 0, "the backlog is read")
             assert summary(chain.tables) == (len(made), len(made), CORRUPT)
             java = children(pipeline.pid)
 
             # Live now: what is published appears, duplicates do not.
             publish([*messages[:20], ("fleet/d0/telemetry", record("d0", "2-b", 0))])
-            until(lambda: summary(chain.tables).rows == len(made) + 1, "the live reading is in silver")
-            until(lambda: status(chain.status_path).get("lag_bytes") == 0, "all of it is read")
-            code, out, err = pipeline.terminate()
+            eventually(lambda: summary(chain.tables).rows == len(made) + 1, "the live reading is in silver")
+            eventually(lambda: status(chain.status_path).get("lag_bytes") == 0, "all of it is read")
+            code, out, err = pipeline.terminate(SPARK_LIMIT_S)
             assert code == 0, err
-            until(lambda: not any(map(alive, java)), "no Java process is left behind")
+            eventually(lambda: not any(map(alive, java)), "no Java process is left behind")
         assert collector.terminate()[0] == 0
 
     rows = list(identities(chain.tables))
@@ -99,44 +143,30 @@ def test_killed_before_and_after_the_silver_commit_and_before_the_checkpoint_not
 
 
 @pytest.mark.timeout(900)
-def test_plain_parquet_killed_after_the_silver_commit_and_read_on_has_every_reading_once(tmp_path):
+@pytest.mark.parametrize(("stage", "times", "table_format"), BREAKS)
+def test_broken_off_in_spark_at_a_stage_and_read_on_has_every_reading_once(
+    spark, tmp_path, capfd, stage, times, table_format
+):
+    """What a replay by Spark itself does, of every kind of stage; that no process survives a kill is shown above.
+
+    Planted: an append without the transaction that makes it happen once (proof.mistakes, prove.py).
+    """
     made = [("pump", f"{boot}-a", seq) for seq in range(READINGS) for boot in range(DEVICES)]
     payloads = [record(*one) for one in made]
-    payloads += [*payloads[::7], b"corrupt"]
+    payloads += [*payloads[::7], *(b"corrupt %d" % i for i in range(CORRUPT))]
+    random.Random(stage).shuffle(payloads)
     fill(tmp_path / "spool" / "north", [payloads[start : start + 50] for start in range(0, len(payloads), 50)])
-    chain, limit = Chain(tmp_path), ["--once", "--max-rows", "200", "--format", "parquet"]
-    chain.killed_at("silver committed", 2, *limit)
-    with chain.start(*limit) as pipeline:
-        code, _, err = pipeline.finish(PATIENCE_S)
-        assert code == 0, err
-    assert summary(chain.tables) == (len(made), len(made), 1)
-    assert status(chain.status_path)["alerts"] is None, "no gold"
-    with chain.start("--once") as pipeline:
-        code, _, err = pipeline.finish()
-        assert code == 2 and "give --format parquet or other --tables" in err
-
-
-# Runs before anything else in each Python process; what it holds up is given 10 s by Spark.
-SLOW_START = """
-import os, sys, time
-if "pyspark.sql.streaming.python_streaming_source_runner" in sys.orig_argv and not os.path.exists({mark!r}):
-    open({mark!r}, "x").close()
-    time.sleep(15)
-"""
-
-
-@pytest.mark.timeout(900)
-def test_a_source_whose_python_process_starts_too_slowly_for_spark_is_started_again(tmp_path):
-    payloads = [record("pump", "1-a", seq) for seq in range(READINGS)]
-    fill(tmp_path / "spool" / "north", [payloads])
-    mark = tmp_path / "was slow"
-    (tmp_path / "sitecustomize.py").write_text(SLOW_START.format(mark=str(mark)))
-    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with Chain(tmp_path).start("--once", env=os.environ | {"PYTHONPATH": path}) as pipeline:
-        code, _, err = pipeline.finish(PATIENCE_S)
-    assert code == 0 and mark.exists(), err
-    assert "took Spark too long to start; trying again" in err
-    assert summary(tmp_path / "tables") == (READINGS, READINGS, 0)
+    chain = Chain(tmp_path)
+    limit = [*chain.arguments, "--once", "--max-rows", "200", "--format", table_format]
+    ended_at(spark, stage, times, *limit)
+    assert 0 <= summary(chain.tables).rows < len(made)
+    assert run_pipeline(spark, *limit) == 0
+    assert summary(chain.tables) == (len(made), len(made), CORRUPT)
+    if table_format == "parquet":
+        assert status(chain.status_path)["alerts"] is None, "no gold"
+        capfd.readouterr()
+        assert run_pipeline(spark, *chain.arguments, "--once") == 2
+        assert "give --format parquet or other --tables" in capfd.readouterr().err
 
 
 def run(*arguments: object, **environment: str) -> tuple[int, str, str]:
@@ -190,7 +220,7 @@ def test_nothing_of_pyspark_is_imported_before_java_was_found():
 def test_a_java_process_that_does_not_end_with_its_standard_input_is_killed():
     for program, code in (("cat", 0), ("sleep 600", -signal.SIGKILL)):
         with subprocess.Popen(program.split(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as java:
-            process.end_java(java, PATIENCE_S if code == 0 else 0.1)
+            process.end_java(java, SPARK_LIMIT_S if code == 0 else 0.1)
             assert java.returncode == code
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pyspark
 import pytest
 from deltalake import DeltaTable
-from spark_helpers import Process, fill, record, until
+from spark_helpers import Process, fill, record
 from standalone import Cluster, executors_below
+from umqtt_testkit.waiting import eventually
 
 import spark_ingest
 from spark_ingest.collector.serve import SpoolServer
@@ -127,7 +128,7 @@ def test_local_cluster_executors_killed_in_a_micro_batch_lose_and_double_nothing
             there, held = data_files(silver)
             return bool(there - held)
 
-        until(mid_batch, "a bucket has written and not been committed", 600)
+        eventually(mid_batch, "a bucket has written and not been committed", 600)
         victims = executors_below(driver.pid)
         assert victims
         # All: one may hold nothing that the others still need.

@@ -20,9 +20,10 @@ from pathlib import Path
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
-from spark_helpers import Process, alive, collector_process, record, status, until
+from spark_helpers import Process, alive, collector_process, record, status
 from umqtt_kit.certs import Authority
 from umqtt_testkit.mosquitto import Mosquitto
+from umqtt_testkit.waiting import eventually
 
 from spark_ingest.collector import collector as collector_module
 from spark_ingest.collector import process as process_module
@@ -84,7 +85,7 @@ def test_one_process_collects_from_several_brokers_into_spools_of_their_own(mosq
             client.publish(topic, topic.encode(), qos=1).wait_for_publish(60)
             client.disconnect()
             client.loop_stop()
-        until(lambda: status(state).get("messages") == 3, "a message at each, and a status")
+        eventually(lambda: status(state).get("messages") == 3, "a message at each, and a status")
         assert status(state)["collectors"]["south"]["messages"] == 1
         again = subprocess.run([*map(str, command[:-2])], capture_output=True, text=True, timeout=60, check=False)
         assert again.returncode == 2 and f"process id {one.pid}" in again.stderr, "one process a spool"
@@ -108,8 +109,10 @@ def test_one_broker_that_is_away_holds_up_no_other(mosquitto, publish, tmp_path)
         with Process(command) as one:
             one.wait_for_line("subscribed north")
             publish(MESSAGES)
-            until(lambda: status(state).get("messages") == len(MESSAGES), "everything from the broker that is there")
-            until(lambda: status(state)["collectors"]["away"]["lost_links"] > 3, "tried again and again")
+            eventually(
+                lambda: status(state).get("messages") == len(MESSAGES), "everything from the broker that is there"
+            )
+            eventually(lambda: status(state)["collectors"]["away"]["lost_links"] > 3, "tried again and again")
             assert one.terminate()[0] == 0
 
 
@@ -141,7 +144,7 @@ def test_tls_with_a_client_certificate_and_nothing_is_sent_to_a_stranger(mosquit
         large = [bytes([i]) * size for i, size in enumerate((1, 16384, 16385, 300_000, 5))]
         for payload in [*large, *(payload for _, payload in MESSAGES)]:
             client.publish(TOPIC, payload, qos=1)
-        until(lambda: status(state).get("messages") == len(MESSAGES) + 5, "everything over TLS")
+        eventually(lambda: status(state).get("messages") == len(MESSAGES) + 5, "everything over TLS")
         assert one.terminate()[0] == 0
     assert payloads(tmp_path / "spool") == [*large, *(payload for _, payload in MESSAGES)]
     client.disconnect()
@@ -153,7 +156,7 @@ def test_tls_with_a_client_certificate_and_nothing_is_sent_to_a_stranger(mosquit
     ):
         state.unlink()
         with collector(host, ca, *more) as one:
-            until(lambda: status(state).get("lost_links", 0) >= 2, f"refused: {why}")
+            eventually(lambda: status(state).get("lost_links", 0) >= 2, f"refused: {why}")
             assert re.search(why, status(state)["last_error"]), status(state)["last_error"]
             assert status(state)["subscribed"] is False
             assert one.terminate()[0] == 0
@@ -169,7 +172,7 @@ def test_a_password_lets_in_and_is_seen_nowhere(mosquitto_with, tmp_path):
     file.write_text("wrong\n")
     options = ["--username", "collector", "--password-file", file, "--status", state]
     with collector_process(one_broker.port, tmp_path / "spool", "north", *options) as one:
-        until(lambda: status(state).get("refusals"), "refused")
+        eventually(lambda: status(state).get("refusals"), "refused")
         assert "not authorized" in status(state)["last_error"] or "bad user name" in status(state)["last_error"]
         file.write_text(secret + "\n")  # Read at every attempt.
         one.wait_for_line("subscribed north")
@@ -185,8 +188,8 @@ def test_a_session_that_a_real_broker_forgot_is_an_alarm_in_status_metrics_and_l
         one.wait_for_line("subscribed north")
         one_broker.stop()
         one_broker.start()  # Without persistence: it has forgotten everything.
-        until(lambda: status(state)["sessions_lost"] == 1, "the alarm")
-        until(lambda: status(state)["subscribed"], "subscribed anew")
+        eventually(lambda: status(state)["sessions_lost"] == 1, "the alarm")
+        eventually(lambda: status(state)["subscribed"], "subscribed anew")
         code, _, err = one.terminate()
     lines = [json.loads(line) for line in err.splitlines()]
     (alarm,) = [line for line in lines if line["event"] == "session_lost"]
@@ -202,7 +205,7 @@ def test_another_broker_under_the_same_name_is_told_for_the_old_one_still_holds_
         assert one.terminate()[0] == 0
     with collector_process(paired, tmp_path / "spool", "north", "--status", state) as one:
         one.wait_for_line("subscribed north")
-        until(lambda: "what the old broker still holds" in (status(state).get("last_error") or ""), "told")
+        eventually(lambda: "what the old broker still holds" in (status(state).get("last_error") or ""), "told")
         assert status(state)["sessions_lost"] == 0
         assert one.terminate()[0] == 0
 
@@ -212,7 +215,7 @@ def test_two_collectors_with_one_client_id_are_told_of_each_other(mosquitto, tmp
     with collector_process(mosquitto, tmp_path / "a", "north", "--status", state) as one:
         one.wait_for_line("subscribed north")
         with collector_process(mosquitto, tmp_path / "b") as other:
-            until(lambda: status(state)["takeovers"], "the alarm")
+            eventually(lambda: status(state)["takeovers"], "the alarm")
             assert "another collector called north" in status(state)["last_error"] or status(state)["takeovers"]
             other.terminate()
         assert one.terminate()[0] == 0
@@ -241,7 +244,7 @@ def test_metrics_are_prometheus_text_with_every_counter(mosquitto, publish, tmp_
                 lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
             return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
-        until(lambda: scrape()['umqtt_collector_messages_total{collector="north"}'] == len(MESSAGES), "counted")
+        eventually(lambda: scrape()['umqtt_collector_messages_total{collector="north"}'] == len(MESSAGES), "counted")
         found = scrape()
         names = {name.split("{")[0] for name in found}
         numbers = {k for k, v in vars(Counters()).items() if isinstance(v, int | float) and not isinstance(v, bool)}
@@ -252,7 +255,7 @@ def test_metrics_are_prometheus_text_with_every_counter(mosquitto, publish, tmp_
         assert found['umqtt_collector_last_message_timestamp_seconds{collector="north"}'] > 1.6e9
         spools = RemoteSpools(served[1], token.read_bytes())
         assert [m.payload for m in messages(spools.view("north"))] == [payload for _, payload in MESSAGES]
-        until(lambda: scrape()["umqtt_collector_serve_requests_total"] > 0, "requests counted")
+        eventually(lambda: scrape()["umqtt_collector_serve_requests_total"] > 0, "requests counted")
     finally:
         child.send_signal(signal.SIGTERM)
         assert child.wait(60) == 0
@@ -281,9 +284,9 @@ def test_nobody_who_reads_its_output_or_a_full_disk_below_it_is_no_reason_not_to
         streams = {"stdout": {"stdout": full}, "stderr": {"stderr": full}}.get(stream, {"stdout": closed})
         one = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, **streams)
     try:
-        until(lambda: status(state).get("subscribed") or one.poll() is not None, "the subscription")
+        eventually(lambda: status(state).get("subscribed") or one.poll() is not None, "the subscription")
         publish(MESSAGES)
-        until(lambda: status(state)["messages"] == len(MESSAGES) or one.poll() is not None, "every message")
+        eventually(lambda: status(state)["messages"] == len(MESSAGES) or one.poll() is not None, "every message")
         assert (status(state)["lost_links"], one.poll()) == (0, None)
         one.terminate()
         assert one.wait(60) == 0
@@ -317,7 +320,7 @@ def test_on_a_terminal_a_table_shows_the_state_and_events_stay_above_it(mosquitt
             text = b"".join(shown).decode(errors="replace")
             return bool(re.search(wanted, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)))
 
-        until(there, f"{wanted!r} on the terminal")
+        eventually(there, f"{wanted!r} on the terminal")
 
     try:
         assert child.stdout is not None and child.stdout.readline() == b"subscribed north\n"

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from spark_helpers import RECEIVED_MS, TOPIC, Process, collector_process, publish_packet, record, status, until
+from spark_helpers import RECEIVED_MS, TOPIC, Process, collector_process, publish_packet, record, status
+from umqtt_testkit.waiting import eventually
 
 from spark_ingest.collector.room import NoRoom, Room, spool_bytes
 from spark_ingest.spool.access import LocalSpools
@@ -48,7 +49,7 @@ def cpu_seconds(pid: int) -> float:
 def assert_waits(pid: int, what: str) -> None:
     """For some time, in which a collector that spins would take all of it."""
     began, ticks = time.monotonic(), cpu_seconds(pid)
-    until(lambda: time.monotonic() - began > 1.5, what)
+    eventually(lambda: time.monotonic() - began > 1.5, what)
     assert cpu_seconds(pid) - ticks < 0.25 * (time.monotonic() - began), "it spins"
 
 
@@ -59,14 +60,16 @@ def test_at_its_limit_the_broker_keeps_the_messages_until_segments_are_removed(b
     with collector_process(broker, root, "north", *limits) as one:
         one.wait_for_line("subscribed north")
         publish(MESSAGES)
-        until(lambda: status(state)["waiting"], "a full spool")
+        eventually(lambda: status(state)["waiting"], "a full spool")
         assert "holds" in status(state)["waiting"] and status(state)["connected"] is False
         durable = reader.view.durable()
         assert_waits(one.pid, "some time without room")
         full = status(state)
         assert 256 << 10 <= full["spool_bytes"] <= (256 << 10) + (32 << 10), "one group over the limit at most"
         assert (full["pauses"], full["lost_links"]) == (1, 0), "waiting is not a lost link"
-        until(lambda: reader.view.durable()[1] > durable[1] or reader.view.durable()[2] == 0, "a segment of its own")
+        eventually(
+            lambda: reader.view.durable()[1] > durable[1] or reader.view.durable()[2] == 0, "a segment of its own"
+        )
         pauses = 0
 
         def full_or_done() -> bool:
@@ -74,12 +77,12 @@ def test_at_its_limit_the_broker_keeps_the_messages_until_segments_are_removed(b
 
         while set(reader.payloads) != WANTED:
             # Removed only when it is full again, or when everything is there.
-            until(full_or_done, "more messages")
+            eventually(full_or_done, "more messages")
             pauses = status(state)["pauses"]
             reader.read()
             reader.remove()
         # The last message may have been the one too many.
-        until(lambda: not status(state)["waiting"], "room again")
+        eventually(lambda: not status(state)["waiting"], "room again")
         code, _, err = one.terminate()
     assert code == 0
     assert set(reader.payloads) == WANTED
@@ -95,13 +98,13 @@ def test_a_reader_that_has_read_everything_can_remove_it_although_nothing_more_c
     with collector_process(mosquitto, root, "north", *limits) as one:
         one.wait_for_line("subscribed north")
         publish(MESSAGES[:200])
-        until(lambda: status(state)["waiting"], "a full spool")
+        eventually(lambda: status(state)["waiting"], "a full spool")
         reader.read()
         committed = reader.place
         # The next micro-batch, which is empty, comes only when the durable position moves by itself.
-        until(lambda: reader.view.durable() != committed, "the durable position moves while nothing is received")
+        eventually(lambda: reader.view.durable() != committed, "the durable position moves while nothing is received")
         assert reader.view.remove_before(committed, older_than=time.time() + 60) > 0
-        until(lambda: not status(state)["waiting"], "room again")
+        eventually(lambda: not status(state)["waiting"], "room again")
         assert one.terminate()[0] == 0
 
 
@@ -128,12 +131,12 @@ def test_a_full_disk_loses_nothing_and_spins_not(small_disk, broker, publish, tm
     with collector_process(broker, small_disk / "spool", "north", *more) as one:
         one.wait_for_line("subscribed north")
         publish(MESSAGES)
-        until(lambda: status(state)["waiting"], "a full disk")
+        eventually(lambda: status(state)["waiting"], "a full disk")
         assert_waits(one.pid, "some time with a full disk")
         reader.read()
         assert set(reader.payloads) <= WANTED
         ballast.unlink()
-        until(lambda: not status(state)["waiting"], "room again")
+        eventually(lambda: not status(state)["waiting"], "room again")
         reader.remove()
 
         def all_read() -> bool:
@@ -141,7 +144,7 @@ def test_a_full_disk_loses_nothing_and_spins_not(small_disk, broker, publish, tm
             reader.remove()
             return set(reader.payloads) == WANTED
 
-        until(all_read, "everything that was published")
+        eventually(all_read, "everything that was published")
         assert one.terminate()[0] == 0
 
 
@@ -154,7 +157,7 @@ def test_a_collector_that_takes_a_failed_append_for_a_good_one_is_caught(small_d
     with Process(command) as one:
         one.wait_for_line("subscribed north")
         publish(MESSAGES)
-        until(lambda: status(state)["messages"] == len(MESSAGES), "everything is acknowledged")
+        eventually(lambda: status(state)["messages"] == len(MESSAGES), "everything is acknowledged")
     reader = Reader(root)
     reader.read()
     assert WANTED - set(reader.payloads)
@@ -169,7 +172,7 @@ def test_a_collector_that_is_started_on_a_full_disk_waits_for_room(small_disk, m
             ballast.write(bytes(4096))
     with collector_process(mosquitto, root, "north", "--status", state, "--min-free-bytes", "0") as one:
         # Not even what was subscribed to can be written down.
-        until(lambda: status(state).get("waiting"), "a full disk")
+        eventually(lambda: status(state).get("waiting"), "a full disk")
         publish(MESSAGES[:50])
         (small_disk / "ballast").unlink()
         reader = Reader(root)
@@ -178,7 +181,7 @@ def test_a_collector_that_is_started_on_a_full_disk_waits_for_room(small_disk, m
             reader.read()
             return set(reader.payloads) == {b"before"} | {payload for _, payload in MESSAGES[:50]}
 
-        until(all_read, "what was published on a full disk")
+        eventually(all_read, "what was published on a full disk")
         assert one.terminate()[0] == 0
 
 
@@ -188,17 +191,19 @@ def test_a_spool_folder_that_is_taken_away_stops_acknowledgements(mosquitto, pub
     with collector_process(mosquitto, root, "north", "--status", state) as one:
         one.wait_for_line("subscribed north")
         publish(MESSAGES[:10])
-        until(lambda: status(state)["messages"] == 10, "the first")
-        until(lambda: status(state)["updated_ms"] - status(state)["last_message_ms"] > 1200, "the next look is due")
+        eventually(lambda: status(state)["messages"] == 10, "the first")
+        eventually(
+            lambda: status(state)["updated_ms"] - status(state)["last_message_ms"] > 1200, "the next look is due"
+        )
         (root / "north").rename(tmp_path / "away")
         publish(MESSAGES[10:20])
-        until(lambda: status(state)["waiting"], "found out")
+        eventually(lambda: status(state)["waiting"], "found out")
         assert "cannot be read" in status(state)["waiting"]
         taken = status(state)["messages"]
         publish(MESSAGES[20:30])
         (tmp_path / "away").rename(root / "north")
-        until(lambda: not status(state)["waiting"], "put back")
-        until(lambda: status(state)["messages"] >= 30, "the rest")
+        eventually(lambda: not status(state)["waiting"], "put back")
+        eventually(lambda: status(state)["messages"] >= 30, "the rest")
         assert taken <= 20
         assert one.terminate()[0] == 0
     reader = Reader(root)

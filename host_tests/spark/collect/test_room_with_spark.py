@@ -1,7 +1,8 @@
 """The law of a bounded spool with a real reader: Spark's commits make room, and everything passes through."""
 
 import pytest
-from spark_helpers import TOPIC, collector_process, record, status, until
+from spark_helpers import TOPIC, collector_process, record, status
+from umqtt_testkit.waiting import eventually
 
 from spark_ingest.spool.access import LocalSpools
 
@@ -20,7 +21,7 @@ def test_a_spool_a_fraction_of_the_load_is_emptied_by_sparks_commits_until_all_h
         one.wait_for_line("subscribed north")
         publish(MESSAGES)
         # Full before anybody reads, so that Spark finds a spool in which nothing moves.
-        until(lambda: status(state)["waiting"], "a full spool")
+        eventually(lambda: status(state)["waiting"], "a full spool")
         stream = spark.readStream.format("mqtt").option("path", str(root)).option("retentionHours", 0).load()
 
         def gather(frame, _batch_id: int) -> None:
@@ -29,7 +30,9 @@ def test_a_spool_a_fraction_of_the_load_is_emptied_by_sparks_commits_until_all_h
         writer = stream.writeStream.foreachBatch(gather).option("checkpointLocation", str(tmp_path / "checkpoint"))
         query = writer.trigger(processingTime="200 milliseconds").start()
         try:
-            until(lambda: len(set(passed)) == len(MESSAGES) or query.exception(), "everything in Spark", timeout=200)
+            eventually(
+                lambda: len(set(passed)) == len(MESSAGES) or query.exception(), "everything in Spark", timeout=200
+            )
             assert query.exception() is None
         finally:
             query.stop()

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from spark_helpers import RECEIVED_MS, TOPIC, fill, publish_packet, until
+from spark_helpers import RECEIVED_MS, TOPIC, fill, publish_packet
 from umqtt_testkit.ports import reserved_port
+from umqtt_testkit.waiting import eventually
 
 from spark_ingest.collector import serve
 from spark_ingest.collector.serve import SpoolServer
@@ -293,7 +294,7 @@ def test_those_who_never_show_a_token_keep_nobody_out(served, monkeypatch):
     with pytest.raises(SpoolUnreachable, match="too many clients"):
         served.client().names()
     later[0].close()
-    until(lambda: served.server.clients == 3, "the place of one that has gone")
+    eventually(lambda: served.server.clients == 3, "the place of one that has gone")
     assert served.client().names()
     for one in strangers:
         one.close()

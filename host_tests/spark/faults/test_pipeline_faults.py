@@ -1,4 +1,7 @@
-"""The pipeline where something is broken: it stops with a clear line, and goes on without loss once that is mended."""
+"""The pipeline where something is broken: it stops with a clear line, and goes on without loss once that is mended.
+
+In the tests' own Spark session, but for one start of the command where nothing else will do.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
-from proof.chain import Chain, until
+from own_session import run_pipeline
+from proof.chain import Chain
 from proof.fleet import Fleet
 from proof.needs import needs_java
 from proof.oracle import Oracle, Tally
-from spark_helpers import publish_packet
+from spark_helpers import eventually_in_spark, publish_packet
 
 from spark_ingest.spool.writer import Spool
 
@@ -24,9 +28,11 @@ _OTHERS = ("WARNING: Using incubator modules", "ready", "ingest ")
 class Story:
     """A spool that grows between one fault and the next, and a pipeline that is started to meet it."""
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: Chain, spark, capfd: pytest.CaptureFixture[str]) -> None:
         self.chain = chain
         self.fleet = Fleet("made", 1)
+        self._spark = spark
+        self._capfd = capfd
         self.grow()
 
     def grow(self) -> None:
@@ -36,9 +42,12 @@ class Story:
             packets = [publish_packet(*message, number) for number, message in enumerate(messages, 1)]
             spool.append(b"".join(packets), len(packets), time.time_ns() // 1_000_000)
 
-    def stops(self, *texts: str) -> None:
-        """Start the pipeline: it ends with an error, and says why in one line, the last, that holds `texts`."""
-        code, lines = self._run()
+    def stops(self, *texts: str, command: bool = False) -> None:
+        """Start the pipeline: it ends with an error, and says why in one line, the last, that holds `texts`.
+
+        command: start it as a process of its own, with the chain's `prefix`.
+        """
+        code, lines = self._run_command() if command else self._run()
         assert code in (1, 2), lines
         # A full disk makes a thread of delta-rs say more, before.
         assert [line for line in lines if line.startswith("pipeline: ")] == lines[-1:], lines
@@ -51,12 +60,17 @@ class Story:
         if not last:
             self.grow()
 
-    def _run(self) -> tuple[int | None, list[str]]:
+    def _run(self) -> tuple[int, list[str]]:
+        self._capfd.readouterr()
+        code = run_pipeline(self._spark, *self.chain.pipeline_options(), "--once")
+        return code, _own_lines("".join(self._capfd.readouterr()))
+
+    def _run_command(self) -> tuple[int | None, list[str]]:
         self.chain.start_pipeline("--once")
         life = self.chain.pipeline
         assert life is not None
-        until(lambda: life.code() is not None, "the pipeline ends")
-        return life.code(), [line for line in life.told().splitlines() if not line.startswith(_OTHERS)]
+        eventually_in_spark(lambda: life.code() is not None, "the pipeline ends")
+        return life.code(), _own_lines(life.told())
 
     def assert_nothing_lost(self) -> None:
         tally = Tally()
@@ -64,17 +78,21 @@ class Story:
         assert tally.failures == []
 
 
+def _own_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if not line.startswith(_OTHERS)]
+
+
 @pytest.fixture
-def story(tmp_path: Path):
+def story(spark, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     with Chain(tmp_path, random.Random(1)) as chain:
-        yield Story(chain)
+        yield Story(chain, spark, capfd)
 
 
-# A start of Spark for each fault: half a minute on two quiet cores.
 pytestmark = [needs_java, pytest.mark.timeout(900)]
 
 
 def test_a_full_disk_below_the_checkpoint_and_then_the_tables(story: Story, disk) -> None:
+    """Planted: a first attempt that counts what it could not write as seen (test_batch, with every stage)."""
     checkpoint, tables = disk("checkpoint"), disk("tables")
     story.goes_on()
     checkpoint.fill()
@@ -95,10 +113,10 @@ def test_without_permission_then_on_damage_then_with_a_checkpoint_of_another_ver
     story.goes_on()
     log = chain.tables / "silver" / "_delta_log"
     log.chmod(0o500)
-    story.stops("ermission denied")
+    story.stops("ermission denied", command=True)
     log.chmod(0o700)
     chain.checkpoint.chmod(0o500)
-    story.stops("cannot write to", "Permission denied")
+    story.stops("cannot write to", "Permission denied", command=True)
     chain.checkpoint.chmod(0o700)
     segment = max(path for path in (chain.spool / "north").glob("*.seg") if path.stat().st_size)
     whole = segment.read_bytes()

@@ -10,18 +10,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
-import spark_helpers
-from spark_helpers import alive, children, status
+from spark_helpers import SPARK_LIMIT_S, alive, children, eventually_in_spark, status
 from umqtt_testkit.ports import reserved_port
+from umqtt_testkit.waiting import eventually
 
 from . import mistakes
 
-PATIENCE_S = 300.0
-# Several starts of Spark compete for the cores.
-until = partial(spark_helpers.until, timeout=PATIENCE_S)
 # Micro-batches one after the other: a kill at a random moment then falls into one.
 _INTERVAL_MS = 50
 _GOLD_INTERVAL_S = 0.5
@@ -67,12 +63,12 @@ class Life:
     def kill(self) -> None:
         """SIGKILL."""
         self._child.kill()
-        self._child.wait(PATIENCE_S)
+        self._child.wait(SPARK_LIMIT_S)
 
     def end(self) -> int:
         """SIGTERM; the exit code."""
         self._child.terminate()
-        return self._child.wait(PATIENCE_S)
+        return self._child.wait(SPARK_LIMIT_S)
 
 
 class Chain:
@@ -107,13 +103,13 @@ class Chain:
             if life is not None and life.code() is None:
                 offspring = children(life.pid)
                 life.kill()
-                until(lambda offspring=offspring: not any(map(alive, offspring)), "descendants gone")
+                eventually(lambda offspring=offspring: not any(map(alive, offspring)), "descendants gone")
 
     def start_broker(self) -> None:
         """Start the broker on its store, and wait until it listens."""
         command = [sys.executable, "-m", "umqtt_broker", "-p", self.port, "--store", self.folder / "broker.db"]
         self.broker = life = Life(command, self.folder / "broker.log", self.folder)
-        until(lambda: life.has_said("listening on "), "the broker listens")
+        eventually(lambda: life.has_said("listening on "), "the broker listens")
 
     def start_collector(self) -> None:
         """Start the collector; it finds the broker by itself."""
@@ -129,19 +125,22 @@ class Chain:
         """Wait until the collector's session is subscribed."""
         assert self.collector is not None
         life = self.collector
-        until(lambda: life.has_said("subscribed north"), "the collector is subscribed")
+        eventually(lambda: life.has_said("subscribed north"), "the collector is subscribed")
 
     def start_pipeline(self, *more: object, die_at: tuple[str, int] | None = None) -> None:
         """Start the pipeline, without waiting. die_at: it kills itself at the stage, the N-th time."""
-        command = [*self.prefix, *mistakes.command("pipeline", self._mistake, die_at)]
-        command += ["--spool", str(self.spool), "--tables", str(self.tables), "--checkpoint", str(self.checkpoint)]
-        command += ["--status", str(self.status_path), "--interval-ms", str(_INTERVAL_MS)]
-        command += ["--gold-interval", str(_GOLD_INTERVAL_S)]
+        command = [*self.prefix, *mistakes.command("pipeline", self._mistake, die_at), *self.pipeline_options()]
         if self._master:
             command += ["--master", self._master]
         self.status_path.unlink(missing_ok=True)
         self.spool.mkdir(exist_ok=True)  # the collector may not have come to it yet
         self.pipeline = Life([*command, *more], self.folder / "pipeline.log", self.folder)
+
+    def pipeline_options(self) -> list[object]:
+        """The pipeline's options, but for Spark's."""
+        options: list[object] = ["--spool", str(self.spool), "--tables", str(self.tables)]
+        options += ["--checkpoint", str(self.checkpoint), "--status", str(self.status_path)]
+        return [*options, "--interval-ms", str(_INTERVAL_MS), "--gold-interval", str(_GOLD_INTERVAL_S)]
 
     @property
     def is_cluster(self) -> bool:
@@ -197,7 +196,7 @@ class Chain:
         """Wait until a pipeline that was started with `die_at` has killed itself."""
         life = self.pipeline
         assert life is not None
-        until(lambda: life.code() is not None, "the pipeline reaches the stage at which it kills itself")
+        eventually_in_spark(lambda: life.code() is not None, "the pipeline reaches its stage and kills itself")
         if life.code() != -signal.SIGKILL:
             raise AssertionError(f"the pipeline ended with {life.code()}: {life.told()[-1000:]}")
 
@@ -216,8 +215,8 @@ class Chain:
                 self.kills[kind] += 1
             return  # Spark may well go on; pipeline_works starts the next if it does not
         # Nobody is left behind: the Java process ends with its Python, the Python process with its Java.
-        until(lambda: life.code() is not None, f"the pipeline ends after a kill of {kind}")
-        until(lambda: not any(map(alive, offspring)), f"nothing is left after a kill of {kind}")
+        eventually_in_spark(lambda: life.code() is not None, f"the pipeline ends after a kill of {kind}")
+        eventually(lambda: not any(map(alive, offspring)), f"nothing is left after a kill of {kind}")
         self.kills["driver python" if kind == "stage" else kind] += 1
         self.start_pipeline(die_at=die_at)
 

@@ -7,18 +7,22 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from spark_helpers import publish_packet
+from own_session import ended_at, run_pipeline
+from spark_helpers import eventually_in_spark, publish_packet
 
 from spark_ingest.spool.writer import Spool
 
 from . import mistakes, trace
-from .chain import Chain, until
+from .chain import Chain
 from .fleet import Fleet
 from .oracle import Oracle, Tally
 from .publisher import Publisher
 from .runs import await_spool
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Takes an empty folder and a seed; returns the laws broken, in words.
 Case = Callable[[Path, object], list[str]]
@@ -66,10 +70,26 @@ def pipeline(control: PipelineControl, folder: Path, seed: object) -> list[str]:
         chain.start_pipeline(*more)
         again = chain.pipeline
         assert again is not None
-        until(lambda: again.code() is not None, "the pipeline has read everything")
+        eventually_in_spark(lambda: again.code() is not None, "the pipeline has read everything")
         if again.code():
             return [f"the pipeline ended with {again.code()}: {again.told()[-300:]}"]
     Oracle(chain.spool, chain.tables, [fleet.published], tally).count()
+    return tally.failures
+
+
+def pipeline_in_session(spark: SparkSession, control: PipelineControl, folder: Path, seed: object) -> list[str]:
+    """As pipeline(), in a session that is there: the micro-batch breaks off at the stage, and no process dies."""
+    fleet = Fleet("made", seed)
+    spool, tables = folder / "spool", folder / "tables"
+    _fill(spool / "north", fleet, random.Random(f"{seed}/groups"))
+    tally = Tally()
+    arguments = ["--spool", spool, "--tables", tables, "--checkpoint", folder / "checkpoint"]
+    arguments += ["--once", "--max-rows", _GROUP]
+    with mistakes.planted(control.mistake):
+        ended_at(spark, *control.die_at, *arguments)
+        if run_pipeline(spark, *arguments):
+            return ["the pipeline failed"]
+    Oracle(spool, tables, [fleet.published], tally).count()
     return tally.failures
 
 

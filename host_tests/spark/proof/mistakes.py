@@ -5,7 +5,15 @@ A name says what goes wrong; the text is the program that makes it so. `command`
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spark_ingest.pipeline import batch, gold
+from spark_ingest.pipeline.dedup import Seen
+from spark_ingest.pipeline.progress import Progress
+from spark_ingest.tables.delta import Delta
 
 # Collector
 
@@ -129,3 +137,18 @@ def command(part: str, mistake: str, die_at: tuple[str, int] | None = None) -> l
         program = _PROGRAMS[part].format(mistake=mistake, die_at=die_at or ("", 0))
         return [sys.executable, "-c", program]
     return [sys.executable, "-m", f"spark_ingest.{part}"]
+
+
+@contextmanager
+def planted(mistake: str) -> Iterator[None]:
+    """Plant a mistake of the pipeline in this process, and take it out again."""
+    names = {"os": os, "batch": batch, "gold": gold, "Seen": Seen, "Progress": Progress, "Delta": Delta}
+    changed = {each: dict(vars(each)) for each in (batch, gold, Seen, Progress, Delta)}
+    exec(mistake, names)
+    try:
+        yield
+    finally:
+        for each, attributes in changed.items():
+            for name, value in attributes.items():
+                if vars(each).get(name) is not value:
+                    setattr(each, name, value)

@@ -7,12 +7,12 @@ import struct
 import threading
 import time
 
-from spark_helpers import publish_packet
+from spark_helpers import SPARK_LIMIT_S, publish_packet
+from umqtt_testkit import encoder
 
 from .fleet import Fleet, Message
 
 _WINDOW = 50
-_PATIENCE_S = 300.0
 
 
 class Publisher:
@@ -46,7 +46,7 @@ class Publisher:
         """Stop publishing, and return when all of it is acknowledged."""
         self._settled.clear()
         self.go.clear()
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + SPARK_LIMIT_S
         while not self._settled.wait(0.1):
             if time.monotonic() > deadline or not self._thread.is_alive():
                 raise AssertionError(f"{self._client_id.decode()}: {len(self._window)} not acknowledged {self.failure}")
@@ -54,7 +54,7 @@ class Publisher:
     def close(self) -> None:
         """End the thread."""
         self._is_closed = True
-        self._thread.join(_PATIENCE_S)
+        self._thread.join(SPARK_LIMIT_S)
 
     def _run(self) -> None:
         while not self._is_closed:
@@ -67,8 +67,7 @@ class Publisher:
     def _one_connection(self, link: socket.socket) -> None:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer.clear()
-        body = b"\0\4MQTT\4\0\0\0" + struct.pack(">H", len(self._client_id)) + self._client_id
-        link.sendall(bytes([0x10, len(body)]) + body)
+        link.sendall(encoder.connect(self._client_id, clean_session=False))
         while len(self._buffer) < 4:
             self._receive(link)
         if self._buffer[:2] != b"\x20\2" or self._buffer[3]:

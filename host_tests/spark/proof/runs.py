@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from spark_helpers import eventually_in_spark
+
 from spark_ingest.pipeline import batch, cluster, gold
 
-from .chain import SPARK_KINDS, Chain, until
+from .chain import SPARK_KINDS, Chain
 from .fleet import Fleet
 from .oracle import Oracle, Tally, durable_position, is_read, read_spool
 from .publisher import Publisher
@@ -28,7 +30,6 @@ _GOLD_STAGES = [(stage, 1) for stage in gold.STAGES]
 STAGE = "stage"
 # What of Spark is killed, run by run. After a worker's death the pipeline may live on, so no death at a stage follows.
 KINDS = (STAGE, "driver java", STAGE, "driver python", "worker")
-RUNS_PER_CHAIN = len(KINDS)
 # Spark's executors are processes of their own there.
 CLUSTER = "local-cluster[2,1,1024]"
 _STALLED_S = 120.0
@@ -72,7 +73,7 @@ class Run:
             if kind == STAGE:
                 chain.await_death()
             elif kind in SPARK_KINDS:
-                until(chain.pipeline_works, "the pipeline writes micro-batches")
+                eventually_in_spark(chain.pipeline_works, "the pipeline writes micro-batches")
                 time.sleep(rng.uniform(*_PAUSE_S))
             if kind == STAGE or kind in SPARK_KINDS:
                 chain.next_pipeline(kind, self.stage() if following == STAGE else None)
@@ -129,7 +130,7 @@ def await_tables(chain: Chain) -> None:
         chain.pipeline_works()
         return is_read(chain.spool, chain.checkpoint) and chain.pipeline_is_ready()
 
-    until(is_done, "the pipeline has read the spool")
+    eventually_in_spark(is_done, "the pipeline has read the spool")
 
 
 def run(
@@ -138,20 +139,21 @@ def run(
     seed: object,
     *,
     masters: Sequence[str] = ("",),
+    kinds: Sequence[str] = KINDS,
     say: Callable[[str], None] = lambda _: None,
 ) -> Tally:
-    """`runs` runs, a new chain for every RUNS_PER_CHAIN of them. `folder` is empty, and keeps what was stored.
+    """`runs` runs, a new chain for every round of `kinds`. `folder` is empty, and keeps what was stored.
 
-    masters: of Spark, in turn; "" is a local one.
+    masters: of Spark, in turn; "" is a local one. kinds: what of Spark is killed, run by run.
     """
     tally = Tally()
-    for first in range(0, runs, RUNS_PER_CHAIN):
+    for first in range(0, runs, len(kinds)):
         place = folder / f"chain-{first}"
         place.mkdir()
         chain_seed = f"{seed}/{first}"
-        master = masters[first // RUNS_PER_CHAIN % len(masters)]
+        master = masters[first // len(kinds) % len(masters)]
         try:
-            _one_chain(place, runs - first, chain_seed, master, tally)
+            _one_chain(place, kinds[: runs - first], chain_seed, master, tally)
         except AssertionError as error:  # a part that does not come back, or says nothing
             tally.other += 1
             tally.failures.append(f"{place}: {error}")
@@ -161,10 +163,9 @@ def run(
     return tally
 
 
-def _one_chain(place: Path, most: int, seed: str, master: str, tally: Tally) -> None:
-    """At most `most` runs over one chain, counted at the end."""
+def _one_chain(place: Path, kinds: Sequence[str], seed: str, master: str, tally: Tally) -> None:
+    """A run for each of `kinds` over one chain, counted at the end."""
     with Chain(place, random.Random(seed), master=master) as chain:
-        kinds = list(KINDS[:most])
         if chain.is_cluster:
             kinds = ["executor" if kind == "worker" else kind for kind in kinds]
         load = Run(chain, seed, tally, kinds[0])

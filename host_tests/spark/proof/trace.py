@@ -10,9 +10,10 @@ import subprocess
 from pathlib import Path
 
 from umqtt_testkit.strace import Event, events, strace_command
+from umqtt_testkit.waiting import eventually
 
 from . import mistakes
-from .chain import Chain, until
+from .chain import Chain
 from .fleet import Fleet
 from .oracle import read_spool
 from .publisher import Publisher
@@ -125,11 +126,13 @@ def trace(folder: Path, seed: object, mistake: str = "") -> TraceLaw:
         publisher = Publisher(Fleet("traced", seed), chain.port, "traced", _RATE)
         publisher.start()
         publisher.go.set()
-        until(lambda: len(publisher.fleet.published.order) >= _MESSAGES, "messages are published")
+        eventually(lambda: len(publisher.fleet.published.order) >= _MESSAGES, "messages are published")
         publisher.settle()
         wanted = set(publisher.fleet.published.order)
         if mistake != mistakes.ACKNOWLEDGES_EARLY:
-            until(lambda: wanted <= {stored.payload for stored in read_spool(chain.spool / "north")}, "all is stored")
+            eventually(
+                lambda: wanted <= {stored.payload for stored in read_spool(chain.spool / "north")}, "all is stored"
+            )
         assert chain.collector is not None
         chain.collector.end()
         _await_end_of(chain.output)
@@ -146,7 +149,7 @@ def _await_end_of(output: Path) -> None:
         users = subprocess.run(["pgrep", "-x", "strace"], capture_output=True, text=True, check=False).stdout.split()
         return any(str(output) in _command_line(user) for user in users)
 
-    until(lambda: not is_open(), "strace has written its output")
+    eventually(lambda: not is_open(), "strace has written its output")
 
 
 def _command_line(process: str) -> str:

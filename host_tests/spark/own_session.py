@@ -1,0 +1,56 @@
+"""The pipeline in the tests' own Spark session: what a start of Java would cost tens of times, it costs once."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_ingest.pipeline import command
+from spark_ingest.pipeline import pipeline as pipeline_module
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Ended(Exception):
+    """What a stage raises where the process is to end. No handler of the pipeline catches it; Spark's callback does."""
+
+
+def run_pipeline(spark: SparkSession, *arguments: object, on_stage: Callable[[str], None] | None = None) -> int:
+    """``python -m spark_ingest.pipeline ARGUMENTS`` in this process and this session; the exit code.
+
+    Its standard streams are this process's. Tests that need a process of its own, to kill it or to see it start and
+    stop Java, start one.
+    """
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline_module, "start_session", lambda *_, **__: spark)
+        patch.setattr(pipeline_module, "stop_session", lambda _session: None)
+        try:
+            return command.main([str(each) for each in arguments], on_stage=on_stage)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+
+def ended_at(spark: SparkSession, stage: str, times: int, *arguments: object) -> None:
+    """Run the pipeline until a stage has been reached for the N-th time, where its micro-batch breaks off."""
+    left = times
+
+    def end(reached: str) -> None:
+        nonlocal left
+        if reached == stage:
+            left -= 1
+            if not left:
+                raise Ended(stage)
+
+    # Gold is updated in this thread, micro-batches in one of Spark's callbacks, whose errors become an exit code.
+    with suppress(Ended):
+        assert run_pipeline(spark, *arguments, on_stage=end) != 0
+    assert not left, f"{stage!r} was not reached {times} times"
