@@ -1,28 +1,29 @@
-"""A standalone Spark cluster on loopback: a master and two workers from pip's spark-class, ended by their ids."""
+"""A standalone Spark cluster on loopback: a master and a worker with two cores, ended by their ids."""
 
 import os
 import re
 import sys
-import time
 from pathlib import Path
 
 from spark_helpers import Process, children
+from umqtt_testkit.waiting import eventually
 
 from spark_ingest.pipeline.session import _own_spark_home
 
 _CLASS = "org.apache.spark.deploy"
+# Many of them on few cores: a short start is worth more than peak speed.
+SHORT_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 
 
 class Cluster:
-    """Master and workers with folders of their own below `folder`; use as a context manager.
+    """Master and worker with folders of their own below `folder`; use as a context manager.
 
     :ivar url: the master's ``spark://`` URL.
     :ivar home: its SPARK_HOME, whose Python processes start in time on a busy machine: Spark gives them 10 s.
     """
 
-    def __init__(self, folder: Path, workers: int = 2) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._workers = workers
         self._processes: list[Process] = []
         self._logs: list[Path] = []
         self.url = ""
@@ -32,10 +33,8 @@ class Cluster:
     def __enter__(self) -> "Cluster":
         try:
             self.url = self._start("master", "master.Master", "--port", 0).wait(r"Starting Spark master at (\S+)")
-            for number in range(self._workers):
-                name = f"worker-{number}"
-                size = ["--cores", 1, "--memory", "1g", "--work-dir", self._folder / name, self.url]
-                self._start(name, "worker.Worker", *size).wait(r"Successfully registered with master ()")
+            size = ["--cores", 2, "--memory", "1g", "--work-dir", self._folder / "worker", self.url]
+            self._start("worker", "worker.Worker", *size).wait(r"Successfully registered with master ()")
         except BaseException:
             self.__exit__()
             raise
@@ -57,8 +56,9 @@ class Cluster:
             "SPARK_HOME": str(self.home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
-            # Many of them on few cores: a short start is worth more than peak speed.
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "SPARK_DAEMON_JAVA_OPTS": f"-Djava.io.tmpdir={folder} {SHORT_START}",
+            "SPARK_LAUNCHER_OPTS": SHORT_START,
+            "SPARK_LOCAL_DIRS": str(folder),
             "PYSPARK_PYTHON": sys.executable,
         }
         command = ["sh", "-c", f'exec "$0" "$@" > {log} 2>&1', self.home / "bin" / "spark-class", f"{_CLASS}.{kind}"]
@@ -73,15 +73,11 @@ class _Log:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def wait(self, pattern: str, timeout: float = 300.0) -> str:
-        deadline = time.monotonic() + timeout
-        while True:
-            text = self._path.read_text() if self._path.exists() else ""
-            found = re.search(pattern, text)
-            if found:
-                return found[1]
-            assert time.monotonic() < deadline, f"no {pattern!r} in {self._path}:\n{text}"
-            time.sleep(0.05)
+    def wait(self, pattern: str) -> str:
+        def found() -> re.Match[str] | None:
+            return re.search(pattern, self._path.read_text()) if self._path.exists() else None
+
+        return eventually(found, lambda: f"{pattern!r} in {self._path}")[1]
 
 
 def _is_executor(pid: int) -> bool:

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from proof.chain import Chain, until
+from proof.chain import Chain
 from proof.fleet import Fleet
 from proof.oracle import Oracle, Tally
 from proof.publisher import Publisher
 from proof.runs import await_spool
+from umqtt_testkit.waiting import eventually
 
 _RATE = 1000.0
 
@@ -30,14 +31,14 @@ class Story:
         """Publish at least `count` more messages; returns when the broker has acknowledged them."""
         wanted = len(self.publisher.fleet.published.order) + count
         self.publisher.go.set()
-        until(lambda: len(self.publisher.fleet.published.order) >= wanted, "published")
+        eventually(lambda: len(self.publisher.fleet.published.order) >= wanted, "published")
         self.publisher.settle()
 
     def await_error(self, *texts: str) -> None:
         """Wait until the collector says what is wrong, in a line."""
         collector = self.chain.collector
         assert collector is not None
-        until(lambda: any(all(text in line for text in texts) for line in collector.told().splitlines()), texts[0])
+        eventually(lambda: any(all(text in line for text in texts) for line in collector.told().splitlines()), texts[0])
         assert "Traceback" not in collector.told()
 
     def assert_nothing_lost(self) -> None:
@@ -55,7 +56,7 @@ class Story:
         self.chain.start_collector()
         collector = self.chain.collector
         assert collector is not None
-        until(lambda: collector.code() is not None, "the collector ends")
+        eventually(lambda: collector.code() is not None, "the collector ends")
         assert collector.code() in (1, 2)
         (line,) = collector.told().splitlines()
         assert all(text in line for text in texts), line
