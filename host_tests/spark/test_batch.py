@@ -1,6 +1,7 @@
 """The exactly-once law of a micro-batch: stopped anywhere and replayed, 0 lost and 0 duplicated."""
 
 import itertools
+import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from spark_ingest.tables import identities, summary
 
 QUERY = "0b7e"
 BATCHES = 4
+FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
 
 
 @pytest.fixture(params=list(FORMATS))
@@ -71,7 +73,9 @@ def lost_and_duplicated(folder: Path, made: set[tuple[str, str, int]]) -> tuple[
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_killed_at_any_stage_of_any_micro_batch_nothing_is_lost_or_duplicated(tmp_path, stage, table_format):
-    for batch_id in range(BATCHES):
+    """Planted: a replay that reads the newest progress (below); an append without its transaction (prove.py)."""
+    # Each micro-batch is met by some stage.
+    for batch_id in range(BATCHES) if FULL else [STAGES.index(stage) % BATCHES]:
         folder = tmp_path / str(batch_id)
         batches, made, corrupt = workload(seed=batch_id)
         run_killed(folder, batches, [(batch_id, stage)] * 2, table_format)

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-from spark_helpers import RECEIVED_MS, TOPIC, fill, publish_packet
+from spark_helpers import RECEIVED_MS, SPARK_LIMIT_S, TOPIC, fill, publish_packet
 from test_offsets import numbered
 
 from spark_ingest.collector.serve import SpoolServer
@@ -28,17 +28,13 @@ from spark_ingest.spool.blocks import segment_path
 from spark_ingest.spool.view import SpoolView
 from spark_ingest.spool.writer import Spool
 
-# Spark and its Python workers start several times; a machine with three runs of tests may take its time.
-PATIENCE_S = 240
-pytestmark = pytest.mark.timeout(300)
-
 
 def read_everything(writer: DataStreamWriter) -> StreamingQuery:
     """Run a query to the end of what is there, once more where Spark did not wait for its source's process."""
     while True:
         query = writer.trigger(availableNow=True).start()
         try:
-            assert query.awaitTermination(PATIENCE_S)
+            assert query.awaitTermination(SPARK_LIMIT_S)
         except StreamingQueryException:
             if not began_too_slowly(query):
                 raise
@@ -265,7 +261,7 @@ def test_the_progress_of_a_query_says_what_is_durable_and_from_it_follows_the_la
 def test_a_reader_that_spark_leaves_behind_says_nothing(tmp_path):
     ended = subprocess.run(
         [sys.executable, Path(__file__).with_name("reader_left_behind.py"), tmp_path],
-        capture_output=True, text=True, check=True, timeout=PATIENCE_S,
+        capture_output=True, text=True, check=True, timeout=SPARK_LIMIT_S,
     )  # fmt: skip
     assert ended.stdout == "what the reader said: ''\n", ended.stderr
 

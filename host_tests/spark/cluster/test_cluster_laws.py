@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from spark_helpers import record
 
 from spark_ingest.errors import IngestError, TablesWriteFailed, UsageError
-from spark_ingest.pipeline import cluster, cluster_files, cluster_tasks
+from spark_ingest.pipeline import cluster_files, cluster_tasks
 from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter
 from spark_ingest.pipeline.cluster import STAGES, ClusterWriter, Reports
 from spark_ingest.pipeline.cluster_tasks import Job
@@ -322,12 +322,6 @@ def test_a_boot_s_bucket_never_changes_and_buckets_are_even():
     for names in ("d%d\0001-a", "pump-%04d\00017-9f3a2c5d8e1b4a70", "d7\000%d-a"):
         shares = Counter(cluster_tasks.bucket_of(names % i, 16) for i in range(4000))
         assert len(shares) == 16 and min(shares.values()) > 200 and max(shares.values()) < 330
-
-
-def test_nothing_of_the_write_path_deletes_a_file():
-    for module in (cluster, cluster_files, cluster_tasks):
-        source = Path(module.__file__ or "").read_text()
-        assert not [word for word in ("unlink", "rmtree", "os.remove", "rmdir") if word in source]
 
 
 def test_files_have_bounds_by_which_readers_skip_them(tmp_path):

@@ -12,6 +12,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from spark_helpers import Process
+from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 from spark_ingest.spool.access import LocalSpools, View
 from spark_ingest.spool.blocks import Position
@@ -21,8 +22,6 @@ TOPIC = "fleet/pump/telemetry"
 PLANTED = Path(__file__).with_name("planted.py")
 COLLECTOR = ("-m", "spark_ingest.collector")
 KILLS = 4
-# Seconds in which nothing at all comes.
-PATIENCE_S = 60.0
 
 
 class Load:
@@ -47,17 +46,18 @@ class Load:
         """Stop, and return when the broker has delivered everything: what came last is in the spool."""
         self._ended.set()
         self._thread.join()
-        last, place, came = len(self._sent), None, time.monotonic()
-        while True:
+        last, place = len(self._sent), None
+
+        def came() -> bool:
+            nonlocal place
             # More than one, for a collector that loses some; a broker delivers them in order.
             self._publish(0)
             durable = view.durable()
-            if durable != place:
-                if any(number >= last for number in numbers(view, place, durable)):
-                    return
-                place, came = durable, time.monotonic()
-            assert time.monotonic() - came < PATIENCE_S, "the last messages never came"
-            time.sleep(0.05)
+            found = durable != place and any(number >= last for number in numbers(view, place, durable))
+            place = durable
+            return found
+
+        eventually(came, "the last messages are in the spool")
 
     def stop(self) -> None:
         self._ended.set()
@@ -72,7 +72,7 @@ class Load:
                 self._publish(self._rng.randrange(0, 600))
             self._ended.wait(self._rng.choice((0, 0.005, 0.02)))
             if len(self._sent) > 1000:
-                self._sent[-1000].wait_for_publish(30)
+                self._sent[-1000].wait_for_publish(WAIT_LIMIT_S)
 
     def _publish(self, size: int) -> None:
         payload = struct.pack(">I", len(self._sent)) + bytes(size)

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 from spark_ingest.collector import connection as connection_module
 from spark_ingest.collector.config import CollectorConfig
@@ -17,7 +18,6 @@ from spark_ingest.collector.wire import CONNACK
 from spark_ingest.spool.writer import Spool
 
 PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
-PATIENCE_S = 30.0
 
 
 class Linked:
@@ -29,7 +29,7 @@ class Linked:
             address = listener.getsockname()
             self.link = Link(*address, keep_alive=60, clock=lambda: self.now)
             self.broker, _ = listener.accept()
-        self.broker.settimeout(PATIENCE_S)
+        self.broker.settimeout(WAIT_LIMIT_S)
         self.never, self._wake = os.pipe()
 
     def wait(self) -> bool:
@@ -39,7 +39,7 @@ class Linked:
     def answer(self, data: bytes) -> None:
         """Send `data` from the broker's end; returns when it lies at the link's, unread."""
         self.broker.sendall(data)
-        assert select.select([self.link._socket], [], [], PATIENCE_S)[0]
+        assert select.select([self.link._socket], [], [], WAIT_LIMIT_S)[0]
 
     def close(self) -> None:
         self.link.close()

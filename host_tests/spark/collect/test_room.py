@@ -46,13 +46,6 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def assert_waits(pid: int, what: str) -> None:
-    """For some time, in which a collector that spins would take all of it."""
-    began, ticks = time.monotonic(), cpu_seconds(pid)
-    eventually(lambda: time.monotonic() - began > 1.5, what)
-    assert cpu_seconds(pid) - ticks < 0.25 * (time.monotonic() - began), "it spins"
-
-
 def test_at_its_limit_the_broker_keeps_the_messages_until_segments_are_removed(broker, publish, tmp_path):
     root, state = tmp_path / "spool", tmp_path / "status.json"
     limits = ["--max-spool-bytes", "256K", "--group-bytes", "8K", "--status", state]
@@ -63,7 +56,6 @@ def test_at_its_limit_the_broker_keeps_the_messages_until_segments_are_removed(b
         eventually(lambda: status(state)["waiting"], "a full spool")
         assert "holds" in status(state)["waiting"] and status(state)["connected"] is False
         durable = reader.view.durable()
-        assert_waits(one.pid, "some time without room")
         full = status(state)
         assert 256 << 10 <= full["spool_bytes"] <= (256 << 10) + (32 << 10), "one group over the limit at most"
         assert (full["pauses"], full["lost_links"]) == (1, 0), "waiting is not a lost link"
@@ -122,7 +114,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", folder], check=True)
 
 
-def test_a_full_disk_loses_nothing_and_spins_not(small_disk, broker, publish, tmp_path, request):
+def test_a_full_disk_loses_nothing(small_disk, broker, publish, tmp_path, request):
     kept_free = "0" if request.node.callspec.params["broker"] == "mosquitto" else "500K"
     state, ballast = tmp_path / "status.json", small_disk / "ballast"
     ballast.write_bytes(bytes(1400 << 10))
@@ -132,7 +124,6 @@ def test_a_full_disk_loses_nothing_and_spins_not(small_disk, broker, publish, tm
         one.wait_for_line("subscribed north")
         publish(MESSAGES)
         eventually(lambda: status(state)["waiting"], "a full disk")
-        assert_waits(one.pid, "some time with a full disk")
         reader.read()
         assert set(reader.payloads) <= WANTED
         ballast.unlink()
@@ -145,6 +136,23 @@ def test_a_full_disk_loses_nothing_and_spins_not(small_disk, broker, publish, tm
             return set(reader.payloads) == WANTED
 
         eventually(all_read, "everything that was published")
+        assert one.terminate()[0] == 0
+
+
+@pytest.mark.tier(3)
+@pytest.mark.parametrize("limit", [["--max-spool-bytes", "256K"], ["--min-free-bytes", "500K"]], ids=["limit", "disk"])
+def test_a_collector_without_room_waits_and_spins_not(small_disk, mosquitto, publish, tmp_path, limit):
+    """Planted: no pause between two looks for room."""
+    state = tmp_path / "status.json"
+    (small_disk / "ballast").write_bytes(bytes(1000 << 10))
+    more = ["--status", state, "--segment-bytes", "128K", "--group-bytes", "8K", *limit]
+    with collector_process(mosquitto, small_disk / "spool", "north", *more) as one:
+        one.wait_for_line("subscribed north")
+        publish(MESSAGES)
+        eventually(lambda: status(state)["waiting"], "no room")
+        began, ticks = time.monotonic(), cpu_seconds(one.pid)
+        eventually(lambda: time.monotonic() - began > 1.5, "some time, of which one that spins would take all")
+        assert cpu_seconds(one.pid) - ticks < 0.25 * (time.monotonic() - began), "it spins"
         assert one.terminate()[0] == 0
 
 

@@ -1,7 +1,6 @@
 """The law of a bounded spool with a real reader: Spark's commits make room, and everything passes through."""
 
-import pytest
-from spark_helpers import TOPIC, collector_process, record, status
+from spark_helpers import TOPIC, collector_process, eventually_in_spark, record, status
 from umqtt_testkit.waiting import eventually
 
 from spark_ingest.spool.access import LocalSpools
@@ -10,7 +9,6 @@ from spark_ingest.spool.access import LocalSpools
 MESSAGES = [(TOPIC, record("pump", "1-a", seq, filler="x" * 300)) for seq in range(500)]
 
 
-@pytest.mark.timeout(300)
 def test_a_spool_a_fraction_of_the_load_is_emptied_by_sparks_commits_until_all_has_passed(
     spark, mosquitto, publish, tmp_path
 ):
@@ -30,9 +28,7 @@ def test_a_spool_a_fraction_of_the_load_is_emptied_by_sparks_commits_until_all_h
         writer = stream.writeStream.foreachBatch(gather).option("checkpointLocation", str(tmp_path / "checkpoint"))
         query = writer.trigger(processingTime="200 milliseconds").start()
         try:
-            eventually(
-                lambda: len(set(passed)) == len(MESSAGES) or query.exception(), "everything in Spark", timeout=200
-            )
+            eventually_in_spark(lambda: len(set(passed)) == len(MESSAGES) or query.exception(), "everything in Spark")
             assert query.exception() is None
         finally:
             query.stop()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from spark_helpers import RECEIVED_MS, TOPIC, fill, publish_packet
 from umqtt_testkit.ports import reserved_port
-from umqtt_testkit.waiting import eventually
+from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 from spark_ingest.collector import serve
 from spark_ingest.collector.serve import SpoolServer
@@ -27,7 +27,6 @@ from spark_ingest.spool.remote import RemoteSpools
 from spark_ingest.spool.writer import Spool
 
 TOKEN = b"correct-horse-battery-staple"
-PATIENCE_S = 60.0
 
 
 class Served:
@@ -41,7 +40,7 @@ class Served:
         self.address = "{}:{}".format(*self.server.address)
 
     def client(self, token: bytes = TOKEN) -> RemoteSpools:
-        return RemoteSpools(self.address, token, timeout_s=PATIENCE_S)
+        return RemoteSpools(self.address, token, timeout_s=WAIT_LIMIT_S)
 
 
 @pytest.fixture
@@ -172,7 +171,7 @@ def test_an_answer_cut_short_at_any_byte_is_an_error_and_never_data(served, afte
 
     between = Tampering(served.server.address, cut)
     with pytest.raises(SpoolUnreachable, match=r"ended after|cannot reach|closed"):
-        RemoteSpools(between.address, TOKEN, timeout_s=PATIENCE_S).view("north").read(0, 0, 600)
+        RemoteSpools(between.address, TOKEN, timeout_s=WAIT_LIMIT_S).view("north").read(0, 0, 600)
     between.close()
 
 
@@ -201,7 +200,7 @@ def test_a_server_that_does_not_know_the_token_is_found_out():
 
     threading.Thread(target=pretend, daemon=True).start()
     with pytest.raises(SpoolUnreachable, match="does not accept the token"):
-        RemoteSpools(f"127.0.0.1:{listener.getsockname()[1]}", TOKEN, timeout_s=PATIENCE_S).names()
+        RemoteSpools(f"127.0.0.1:{listener.getsockname()[1]}", TOKEN, timeout_s=WAIT_LIMIT_S).names()
     listener.close()
 
 
@@ -211,7 +210,7 @@ def test_another_version_is_refused_by_name(served, monkeypatch):
 
     between = Tampering(served.server.address, older)
     with pytest.raises(SpoolUnreachable, match="another version"):
-        RemoteSpools(between.address, TOKEN, timeout_s=PATIENCE_S).names()
+        RemoteSpools(between.address, TOKEN, timeout_s=WAIT_LIMIT_S).names()
     between.close()
     link = socket.create_connection(served.server.address)
     frames.receive_exactly(link, frames.GREETING.size)
@@ -234,7 +233,7 @@ def test_nonsense_from_a_client_ends_its_connection_and_no_other(served):
     print("seed", seed)
     rng = random.Random(seed)
     for _ in range(20):
-        link = socket.create_connection(served.server.address, timeout=PATIENCE_S)
+        link = socket.create_connection(served.server.address, timeout=WAIT_LIMIT_S)
         # The server may have closed before everything is sent.
         with contextlib.suppress(OSError):
             link.sendall(rng.randbytes(rng.randrange(1, 200)))
@@ -283,7 +282,7 @@ def test_those_who_never_show_a_token_keep_nobody_out(served, monkeypatch):
     assert good.names()
     strangers = []
     for _ in range(12):
-        strangers.append(socket.create_connection(served.server.address, timeout=PATIENCE_S))
+        strangers.append(socket.create_connection(served.server.address, timeout=WAIT_LIMIT_S))
         frames.receive_exactly(strangers[-1], frames.GREETING.size)
     # The oldest have made room for the newer; those who have shown the token are no strangers.
     assert [one.recv(1) for one in strangers[:8]] == [b""] * 8
@@ -303,7 +302,7 @@ def test_those_who_never_show_a_token_keep_nobody_out(served, monkeypatch):
 def test_the_time_to_show_a_token_is_for_all_of_it(served, monkeypatch):
     """A byte now and then does not buy more."""
     monkeypatch.setattr(serve, "_HELLO_WITHIN_S", 0.5)
-    link = socket.create_connection(served.server.address, timeout=PATIENCE_S)
+    link = socket.create_connection(served.server.address, timeout=WAIT_LIMIT_S)
     frames.receive_exactly(link, frames.GREETING.size)
     link.settimeout(0.1)
     sent, closed = 0, False

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from spark_helpers import fill, record
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 from spark_ingest.errors import MissingDependency
 from spark_ingest.java import require_java
@@ -79,7 +80,7 @@ def on_a_terminal(*command: object, stdout_too: bool = True, **environment: str)
             break
         written += data
     os.close(ours)
-    out = process.communicate(timeout=60)[0]
+    out = process.communicate(timeout=WAIT_LIMIT_S)[0]
     assert process.returncode == 0, written
     screen = Screen()
     screen.feed(written.decode())
@@ -135,8 +136,6 @@ def test_where_no_cursor_moves_there_are_plain_lines(how: str) -> None:
     assert lines[-1].startswith("ingest stopped, 12,345 messages, ") and "open alerts 1" in lines[-1]
 
 
-# One start of Spark: about 12 s on two quiet cores.
-@pytest.mark.timeout(300)
 def test_the_command_itself_on_a_terminal_shows_what_it_stored(tmp_path: Path) -> None:
     try:
         require_java()

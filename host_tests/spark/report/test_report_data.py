@@ -17,6 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from gold_tables import DAY, END_US, HOUR, US, decoded, empty, fleet, write_rows, write_table
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 from spark_ingest.errors import IngestError, UsageError
 from spark_ingest.report import write_report
@@ -33,7 +34,7 @@ def rows(tables: Path, name: str) -> list[dict]:
 
 def umqtt(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "umqtt_kit", "report", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=cwd)
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False, cwd=cwd)
 
 
 def test_the_same_tables_give_the_same_page_byte_for_byte(tables: Path, page_file: Path, tmp_path: Path) -> None:

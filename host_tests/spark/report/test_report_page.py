@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from gold_tables import END_US, HOUR, decoded, empty, fleet, write_rows
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 from spark_ingest.report import write_report
 from spark_ingest.report.build import collect
 from spark_ingest.report.gold import Gold
 
-PATIENCE_MS = 30_000
 playwright = pytest.importorskip("playwright.sync_api")
 OpenPage = Callable[..., "playwright.Page"]
 
@@ -63,8 +63,8 @@ def open_page(browser: "playwright.Browser") -> Iterator[OpenPage]:
 
     def opened(file: Path, fragment: str = "", **options: object) -> "playwright.Page":
         context = browser.new_context(**options)
-        context.set_default_timeout(PATIENCE_MS)
-        playwright.expect.set_options(timeout=PATIENCE_MS)
+        context.set_default_timeout(WAIT_LIMIT_S * 1000)
+        playwright.expect.set_options(timeout=WAIT_LIMIT_S * 1000)
         contexts.append(context)
         page = context.new_page()
         address = file.as_uri()

@@ -19,8 +19,6 @@ from spark_ingest.errors import UsageError
 from spark_ingest.sql import open_tables, spark_views
 
 duckdb = pytest.importorskip("duckdb")
-# One start of Spark, in whichever test comes first: about 10 s on two quiet cores.
-pytestmark = pytest.mark.timeout(400)
 _PAGE = Path(__file__).resolve().parents[3] / "docs" / "sql.md"
 _EXAMPLES = examples(_PAGE)
 _QUESTIONS = re.findall(r"^### (.*?)$|^```sql\n(.*?)^```", _PAGE.read_text(), re.M | re.S)

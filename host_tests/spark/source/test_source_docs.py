@@ -47,7 +47,6 @@ def run(example: Example) -> str:
     return printed.getvalue()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("example", [pytest.param(each, id=each.heading) for each in EXAMPLES if each.run])
 def test_an_example_of_the_page_runs_and_prints_what_it_says(spark, folder, monkeypatch, example):
     monkeypatch.chdir(folder)
