@@ -82,6 +82,7 @@ PARTS: dict[str, Callable[[Lab, Scale, bool], Iterator[Row]]] = {
 @contextmanager
 def _session() -> Iterator[SparkSession]:
     from spark_ingest import MqttDataSource
+    from spark_ingest.pipeline.process import stop_session
     from spark_ingest.pipeline.session import start_session
 
     # Spark's workers find the bench's own source there.
@@ -92,7 +93,7 @@ def _session() -> Iterator[SparkSession]:
         session.dataSource.register(MqttDataSource)
         yield session
     finally:
-        session.stop()
+        stop_session(session)
         shutil.rmtree(scratch, ignore_errors=True)
 
 

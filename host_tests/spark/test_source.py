@@ -63,6 +63,7 @@ class Query:
         return [batch for batch in batches if batch]
 
 
+@pytest.mark.smoke
 def test_a_query_resumes_where_the_checkpoint_says_and_reads_only_what_is_new(spark, tmp_path):
     query = Query(spark, tmp_path, minPartitions=3)
     fill(tmp_path / "spool" / "north", numbered(0, 3, 4))

@@ -10,8 +10,9 @@ from pathlib import Path
 import pyspark
 import pytest
 from deltalake import DeltaTable
-from spark_helpers import SPARK_LIMIT_S, Process, eventually_in_spark, fill, record
+from spark_helpers import SPARK_LIMIT_S, Process, alive, children, eventually_in_spark, fill, record
 from standalone import SHORT_START, Cluster, executors_below
+from umqtt_testkit.waiting import eventually
 
 import spark_ingest
 from spark_ingest.collector.serve import SpoolServer
@@ -101,9 +102,11 @@ class Submitted:
             assert len(victims) == 2, "one a core"
             for victim in victims:
                 os.kill(victim, signal.SIGKILL)
+            offspring = children(driver.pid)
             killed.touch()
             code, out, err = driver.finish(SPARK_LIMIT_S)
         assert code == -signal.SIGKILL, out + err
+        eventually(lambda: not any(map(alive, offspring)), "the killed driver's Java process is gone")
         written = self._written()
         assert written, "written on executors, and not in the table"
         assert summary(self.tables).rows, "and the micro-batch before it is"
@@ -125,6 +128,7 @@ class Submitted:
         return there - held
 
 
+@pytest.mark.smoke
 @pytest.mark.timeout(900)
 def test_a_standalone_cluster_reads_over_tcp_and_killed_executors_and_a_killed_driver_lose_and_double_nothing(tmp_path):
     """Planted: a commit of a part of what the executors wrote (test_cluster_laws)."""

@@ -140,13 +140,16 @@ def test_a_full_disk_loses_nothing(small_disk, broker, publish, tmp_path, reques
 
 
 @pytest.mark.tier(3)
-@pytest.mark.parametrize("limit", [["--max-spool-bytes", "256K"], ["--min-free-bytes", "500K"]], ids=["limit", "disk"])
-def test_a_collector_without_room_waits_and_spins_not(small_disk, mosquitto, publish, tmp_path, limit):
+@pytest.mark.parametrize("full", ["limit", "disk"])
+def test_a_collector_without_room_waits_and_spins_not(small_disk, mosquitto, publish, tmp_path, full):
     """Planted: no pause between two looks for room."""
     state = tmp_path / "status.json"
-    (small_disk / "ballast").write_bytes(bytes(1000 << 10))
-    more = ["--status", state, "--segment-bytes", "128K", "--group-bytes", "8K", *limit]
-    with collector_process(mosquitto, small_disk / "spool", "north", *more) as one:
+    (small_disk / "ballast").write_bytes(bytes(1400 << 10))
+    root, more = tmp_path / "spool", ["--max-spool-bytes", "256K", "--group-bytes", "8K"]
+    if full == "disk":
+        root = small_disk / "spool"
+        more = ["--min-free-bytes", "500K", "--segment-bytes", "128K", "--group-bytes", "32K"]
+    with collector_process(mosquitto, root, "north", "--status", state, *more) as one:
         one.wait_for_line("subscribed north")
         publish(MESSAGES)
         eventually(lambda: status(state)["waiting"], "no room")

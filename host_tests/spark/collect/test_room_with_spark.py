@@ -1,5 +1,6 @@
 """The law of a bounded spool with a real reader: Spark's commits make room, and everything passes through."""
 
+import pytest
 from spark_helpers import TOPIC, collector_process, eventually_in_spark, record, status
 from umqtt_testkit.waiting import eventually
 
@@ -9,6 +10,7 @@ from spark_ingest.spool.access import LocalSpools
 MESSAGES = [(TOPIC, record("pump", "1-a", seq, filler="x" * 300)) for seq in range(500)]
 
 
+@pytest.mark.tier(2)
 def test_a_spool_a_fraction_of_the_load_is_emptied_by_sparks_commits_until_all_has_passed(
     spark, mosquitto, publish, tmp_path
 ):

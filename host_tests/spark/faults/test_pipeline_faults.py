@@ -92,7 +92,7 @@ pytestmark = [needs_java, pytest.mark.timeout(900)]
 
 
 def test_a_full_disk_below_the_checkpoint_and_then_the_tables(story: Story, disk) -> None:
-    """Planted: a first attempt that counts what it could not write as seen (test_batch, with every stage)."""
+    """Planted: a set of readings seen that is read back too new (proof.mistakes.READS_LATEST_PROGRESS)."""
     checkpoint, tables = disk("checkpoint"), disk("tables")
     story.goes_on()
     checkpoint.fill()

@@ -115,6 +115,7 @@ def test_engines_read_the_folder_as_it_stands(tmp_path):
     assert sorted(frame["seq"]) == list(range(MADE))
 
 
+@pytest.mark.tier(2)
 def test_spark_reads_the_folder_as_it_stands(tmp_path, spark):
     writer(tmp_path).write(over_midnight(), 0, QUERY)
     silver = spark.read.parquet(str(tmp_path / "silver"))

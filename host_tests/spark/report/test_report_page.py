@@ -101,6 +101,7 @@ def tile(page: "playwright.Page", title: str) -> "playwright.Locator":
     return page.locator(".tile").filter(has=page.get_by_role("heading", name=title, exact=True)).locator(".figure")
 
 
+@pytest.mark.smoke
 def test_the_tiles_and_the_table_show_what_the_tables_hold(open_page: OpenPage, tables: Path, page_file: Path) -> None:
     data = collect(Gold(tables), 7)
     page = open_page(page_file)
