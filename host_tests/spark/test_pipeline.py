@@ -226,6 +226,22 @@ def test_a_java_process_that_does_not_end_with_its_standard_input_is_killed():
             assert java.returncode == code
 
 
+def test_the_next_run_removes_the_scratch_folder_of_one_that_was_killed(tmp_path):
+    """Planted: a scratch folder that nothing names."""
+    killed = process.scratch_folder(tmp_path)
+    left = killed.__enter__()
+    (left / "blockmgr-1").mkdir()
+    with process.scratch_folder(tmp_path) as scratch:
+        assert scratch.is_dir() and not left.exists()
+    assert not scratch.exists()
+    other = tmp_path / "not of Spark's"
+    other.mkdir()
+    (tmp_path / "umqtt" / "scratch").write_text(str(other))
+    with process.scratch_folder(tmp_path):
+        assert other.exists()
+    killed.__exit__(None, None, None)
+
+
 def test_a_failed_query_is_explained_by_the_package_s_own_error_line_where_there_is_one():
     text = (
         "[STREAM_FAILED] Query terminated\nTraceback (most recent call last):\n"

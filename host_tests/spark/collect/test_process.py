@@ -23,7 +23,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from spark_helpers import Process, alive, collector_process, record, status
 from umqtt_kit.certs import Authority
 from umqtt_testkit.mosquitto import Mosquitto
-from umqtt_testkit.waiting import eventually
+from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 from spark_ingest.collector import collector as collector_module
 from spark_ingest.collector import process as process_module
@@ -87,7 +87,9 @@ def test_one_process_collects_from_several_brokers_into_spools_of_their_own(mosq
             client.loop_stop()
         eventually(lambda: status(state).get("messages") == 3, "a message at each, and a status")
         assert status(state)["collectors"]["south"]["messages"] == 1
-        again = subprocess.run([*map(str, command[:-2])], capture_output=True, text=True, timeout=60, check=False)
+        again = subprocess.run(
+            [*map(str, command[:-2])], capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False
+        )
         assert again.returncode == 2 and f"process id {one.pid}" in again.stderr, "one process a spool"
         assert one.terminate()[0] == 0
     root = tmp_path / "spool"
@@ -240,7 +242,7 @@ def test_metrics_are_prometheus_text_with_every_counter(mosquitto, publish, tmp_
         assert url and served
 
         def scrape() -> dict[str, float]:
-            with urllib.request.urlopen(url[0], timeout=20) as answer:
+            with urllib.request.urlopen(url[0], timeout=WAIT_LIMIT_S) as answer:
                 lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
             return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
@@ -258,7 +260,7 @@ def test_metrics_are_prometheus_text_with_every_counter(mosquitto, publish, tmp_
         eventually(lambda: scrape()["umqtt_collector_serve_requests_total"] > 0, "requests counted")
     finally:
         child.send_signal(signal.SIGTERM)
-        assert child.wait(60) == 0
+        assert child.wait(WAIT_LIMIT_S) == 0
     assert "0123456789abcdef" not in err.read_text()
 
 
@@ -289,7 +291,7 @@ def test_nobody_who_reads_its_output_or_a_full_disk_below_it_is_no_reason_not_to
         eventually(lambda: status(state)["messages"] == len(MESSAGES) or one.poll() is not None, "every message")
         assert (status(state)["lost_links"], one.poll()) == (0, None)
         one.terminate()
-        assert one.wait(60) == 0
+        assert one.wait(WAIT_LIMIT_S) == 0
     finally:
         one.kill()
         one.wait()
@@ -329,8 +331,8 @@ def test_on_a_terminal_a_table_shows_the_state_and_events_stay_above_it(mosquitt
         read_until(rf"north +collecting +{len(MESSAGES)} ")
     finally:
         child.terminate()
-        assert child.wait(60) == 0
-    reader.join(60)
+        assert child.wait(WAIT_LIMIT_S) == 0
+    reader.join(WAIT_LIMIT_S)
     os.close(main)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from spark_helpers import RECEIVED_MS, Process, fill, publish_packet
 from umqtt_kit.__main__ import run
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 from spark_ingest.collector.serve import SpoolServer
 from spark_ingest.spool.access import LocalSpools
@@ -104,7 +105,7 @@ def test_cat_follows_a_spool_that_is_removed_and_made_anew(tree):
 
 def test_cat_into_head_ends_without_a_word(tree):
     command = f"{sys.executable} -m umqtt_kit spool cat {tree} | head -1; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -92,7 +92,7 @@ pytestmark = [needs_java, pytest.mark.timeout(900)]
 
 
 def test_a_full_disk_below_the_checkpoint_and_then_the_tables(story: Story, disk) -> None:
-    """Planted: a set of readings seen that is read back too new (proof.mistakes.READS_LATEST_PROGRESS)."""
+    """Planted: an error of the disk that is swallowed, so that Spark commits the micro-batch."""
     checkpoint, tables = disk("checkpoint"), disk("tables")
     story.goes_on()
     checkpoint.fill()
