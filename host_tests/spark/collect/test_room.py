@@ -142,7 +142,7 @@ def test_a_full_disk_loses_nothing(small_disk, broker, publish, tmp_path, reques
 @pytest.mark.tier(3)
 @pytest.mark.parametrize("full", ["limit", "disk"])
 def test_a_collector_without_room_waits_and_spins_not(small_disk, mosquitto, publish, tmp_path, full):
-    """Planted: no pause between two looks for room."""
+    """On a quiet machine: one that spins beside much other work is not seen."""
     state = tmp_path / "status.json"
     (small_disk / "ballast").write_bytes(bytes(1400 << 10))
     root, more = tmp_path / "spool", ["--max-spool-bytes", "256K", "--group-bytes", "8K"]
