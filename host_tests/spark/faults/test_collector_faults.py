@@ -45,6 +45,7 @@ class Story:
         """Wait for what is still on its way, and compare."""
         published = self.publisher.fleet.published
         await_spool(self.chain.spool, set(published.order))
+        self.publisher.close()
         assert self.chain.collector is not None
         assert self.chain.collector.end() == 0
         tally = Tally()
