@@ -1,11 +1,20 @@
-"""The one way in which tests wait: for an event, with one limit that only a broken program reaches."""
+"""How tests wait: until what they wait for happens, with one limit that only a broken program reaches.
+
+Where something can be waited for (a thread, a process, a queue, a socket), wait for it and give WAIT_LIMIT_S as its
+timeout. Where nothing can, ask again and again with `eventually`::
+
+    eventually(lambda: "ready" in log.read_text(), "a line in the log")
+    board = eventually(lambda: found.get("board"), lambda: f"the board, among {found}")
+
+Nothing here waits for a time to pass: a test that needs time to pass owns the clock (portable.Clock, virtual_time).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 Found = TypeVar("Found")
 
@@ -20,26 +29,40 @@ class NotInTime(AssertionError):
     """What a test waited for did not happen within WAIT_LIMIT_S."""
 
 
-def eventually(condition: Callable[[], Found], what: str | Callable[[], object] = "") -> Found:
+class SecondsClock(Protocol):
+    """The functions of the module `time` that eventually() calls."""
+
+    def monotonic(self) -> float: ...
+
+    def sleep(self, seconds: float, /) -> None: ...
+
+
+def eventually(
+    condition: Callable[[], Found], what: str | Callable[[], object] = "", *, clock: SecondsClock = time
+) -> Found:
     """Call `condition` until it returns something true, and return that.
 
-    For what has no event to wait for: a file, another process's state, a figure in a broker's thread. `what` describes
-    it, or is called for what to say, when NotInTime is raised after WAIT_LIMIT_S.
+    For what has no event to wait for: a file, another process's state, a figure in a broker's thread. An exception of
+    `condition` ends the wait.
+
+    what: describes what is waited for, for the message of NotInTime; or a function that is called for the description.
+    clock: what to sleep on, and what the limit is counted by.
+    Raises NotInTime after WAIT_LIMIT_S.
     """
-    deadline = time.monotonic() + WAIT_LIMIT_S
+    deadline = clock.monotonic() + WAIT_LIMIT_S
     pause_s = _FIRST_PAUSE_S
     while not (found := condition()):
-        if time.monotonic() > deadline:
+        if clock.monotonic() > deadline:
             raise NotInTime(_message(what, found))
-        time.sleep(pause_s)
+        clock.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
     return found
 
 
 async def eventually_async(condition: Callable[[], Found], what: str | Callable[[], object] = "") -> Found:
-    """As eventually(), for coroutines: the event loop runs between two calls of `condition`.
+    """Like eventually(), for coroutines: the event loop runs between two calls of `condition`.
 
-    Counts by the loop's clock, so that virtual time works: there the limit passes at once when nothing is left to do.
+    The limit is counted by the loop's clock. In virtual time it passes at once when nothing else is left to do.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + WAIT_LIMIT_S
