@@ -1,8 +1,24 @@
 """The kit's own MQTT decoder refuses what a server must refuse."""
 
 import pytest
-from umqtt_testkit.encoder import acknowledgement, connack, encode, first_byte, publish, suback
+from umqtt_testkit.encoder import (
+    acknowledgement,
+    connack,
+    connect,
+    disconnect,
+    encode,
+    first_byte,
+    pingreq,
+    pingresp,
+    publish,
+    suback,
+    subscribe,
+    unsubscribe,
+)
 from umqtt_testkit.wire import Type, WireError, decode
+
+# Bytes and nothing else.
+pytestmark = pytest.mark.tier(0)
 
 CONNECT = bytes.fromhex("101a 0004 4d515454 04 2e 003c 0001 63 0001 74 0002 7b7d".replace(" ", ""))
 CONNECT = CONNECT[:1] + bytes([len(CONNECT) - 2]) + CONNECT[2:]
@@ -46,6 +62,27 @@ def test_encoders_and_decoder_agree():
         assert whole(acknowledgement(kind, 65535)).packet_id == 65535
     packet = whole(publish(b"a/b", b"x", 2, 9, dup=True))
     assert (packet.qos, packet.packet_id, packet.dup, packet.topic_name) == (2, 9, True, b"a/b")
+    packet = whole(subscribe(3, (b"a/+", 0), (b"#", 2)))
+    assert (packet.packet_id, packet.topic_filters) == (3, [(b"a/+", 0), (b"#", 2)])
+    packet = whole(unsubscribe(4, b"a/+", b"#"))
+    assert (packet.packet_id, packet.topic_filters) == (4, [(b"a/+", 0), (b"#", 0)])
+    assert [whole(each).type for each in (pingreq(), pingresp(), disconnect())] == [
+        Type.PINGREQ, Type.PINGRESP, Type.DISCONNECT,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("will", [None, (b"w", b"", 0, False), (b"w/1", b"gone", 2, True)])
+@pytest.mark.parametrize(("user_name", "password"), [(None, None), (b"u", None), (b"u", b"\xff\0")])
+@pytest.mark.parametrize("level", [3, 4])
+def test_a_connect_comes_back_field_by_field(will, user_name, password, level: int):
+    data = connect(
+        b"c", clean_session=False, keep_alive=65535, will=will, user_name=user_name, password=password, level=level
+    )
+    packet = whole(data)
+    assert (packet.client_id, packet.clean_session, packet.keep_alive) == (b"c", False, 65535)
+    assert (packet.user_name, packet.password, packet.protocol_level) == (user_name, password, level)
+    expected = will or (None, b"", 0, False)
+    assert (packet.will_topic, packet.will_payload, packet.will_qos, packet.will_retain) == expected
 
 
 @pytest.mark.parametrize(

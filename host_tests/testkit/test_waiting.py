@@ -65,11 +65,9 @@ def test_at_the_limit_the_condition_has_been_asked_once_more(late_s: float):
     ("what", "said"),
     [("a line in the log", "a line in the log"), (lambda: "line 3 of 4", "line 3 of 4"), ("", "the condition")],
 )
-def test_the_message_names_the_limit_what_was_missing_and_the_last_answer(
-    what: str | Callable[[], object], said: str
-):
+def test_the_message_names_the_limit_what_was_missing_and_the_last_answer(what: str | Callable[[], object], said: str):
     with pytest.raises(NotInTime) as caught:
-        eventually(lambda: [], what, clock=OwnTime())
+        eventually(list, what, clock=OwnTime())
     assert str(caught.value) == f"not within 60 s: {said} (last: [])"
 
 
