@@ -37,6 +37,7 @@ PLACES = {
     "architecture": 0,
     "laws": 0,
     "unit": 0,
+    "unit/test_app_ntp.py": 1,
     "boards": 2,
     "end_to_end": 2,
     "kit": 2,

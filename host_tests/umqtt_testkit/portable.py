@@ -5,6 +5,9 @@ anything that only one interpreter has. Two module variables are understood: `HE
 MicroPython that runs the file) and `TIMEOUT_S = 100` (seconds before a silent MicroPython is taken for hung).
 """
 
+# Seconds that any wait may take before the test fails: see umqtt_testkit.waiting.
+WAIT_LIMIT_S = 60.0
+
 TICKS_PERIOD = 1 << 30  # ticks_ms() of a 32-bit board wraps here
 _TICKS_HALF = TICKS_PERIOD >> 1
 

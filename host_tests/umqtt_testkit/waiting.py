@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-Found = TypeVar("Found")
+# A wait ends when what it waits for happens, so the limit costs nothing; it is as long as it is because machines are
+# shared and busy. Give it to join(), communicate(), recv() and the like.
+from .portable import WAIT_LIMIT_S as WAIT_LIMIT_S
 
-# Seconds that any wait may take before the test fails. A wait ends when what it waits for happens, so the limit costs
-# nothing; it is this long because machines are shared and busy. Give it to join(), communicate(), recv() and the like.
-WAIT_LIMIT_S = 60.0
+Found = TypeVar("Found")
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
 

@@ -8,9 +8,14 @@ from umqtt_robust.policy import DROP_NEWEST, DROP_OLDEST, EXPIRED, FULL
 from umqtt_robust.store import MemoryStore
 
 
+def unreachable(host, port, path):
+    raise OSError(113)
+
+
 def offline(slots, **options):
     clock = Clock()
-    client = Client(b"c", "mqtt://127.0.0.1:1", store=MemoryStore(slots), ticks=clock.ticks_ms, **options)
+    options["transports"] = {"mqtt": unreachable}
+    client = Client(b"c", "mqtt://h", store=MemoryStore(slots), ticks=clock.ticks_ms, **options)
     client.dropped = []
     client.on_dropped = lambda packet_id, topic, payload, reason: client.dropped.append((int(payload), reason))
     client.clock = clock
