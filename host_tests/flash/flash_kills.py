@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from umqtt_testkit.board import VirtualBoard
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 import umqtt_robust
 from umqtt_robust import Client
 
 _LIBRARY = Path(umqtt_robust.__file__).parent
 _TOPIC = b"readings"
+# The collector's own last messages, at QoS 1 and at QoS 2.
+_ENDS = ("end-1", "end-2")
 _LONGEST_LIFE_S = 0.4  # after the first reading of a life
-_WITHIN_S = 30.0
 
 # Alternates QoS 1 and 2. What it prints once publish() has returned is its promise.
 _PROGRAM = """
@@ -68,24 +70,42 @@ class _Collector:
     def __init__(self, port: int) -> None:
         self.arrived: list[str] = []
         self._client = Client("collector", f"mqtt://127.0.0.1:{port}", clean_session=True)
-        self._client.on(_TOPIC, lambda topic, payload: self.arrived.append(payload.decode()))
+        self._client.on(_TOPIC, self._take)
         self._client.subscribe(_TOPIC, qos=2)
         self._stop = threading.Event()
         self._subscribed = threading.Event()
+        self._all_sent = threading.Event()
+        self._ends: set[str] = set()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        if not self._subscribed.wait(_WITHIN_S):
+        if not self._subscribed.wait(WAIT_LIMIT_S):
             raise TimeoutError("the collector got no subscription")
 
+    def _take(self, topic: bytes, payload: bytes) -> None:
+        text = payload.decode()
+        (self._ends.add if text in _ENDS else self.arrived.append)(text)
+
     def _run(self) -> None:
-        while not self._stop.is_set():
+        asked = False
+        while not self._stop.is_set() and len(self._ends) < len(_ENDS):
             self._client.poll(20)
             if self._client.connected and self._client.subscribed:
                 self._subscribed.set()
+            if self._all_sent.is_set() and not asked:
+                asked = True
+                for qos, end in enumerate(_ENDS, 1):
+                    self._client.publish(_TOPIC, end, qos=qos)
+
+    def finish(self) -> None:
+        """Take what the broker has until now: messages of one QoS keep their order, so the last of each comes after."""
+        self._all_sent.set()
+        self._thread.join(WAIT_LIMIT_S)
+        if self._thread.is_alive():
+            raise TimeoutError("the broker did not deliver everything")
 
     def close(self) -> None:
         self._stop.set()
-        self._thread.join(_WITHIN_S)
+        self._thread.join(WAIT_LIMIT_S)
 
 
 def count_kills(folder: Path, kills: int, seed: int, store: str = "FlashStore") -> Count:
@@ -98,6 +118,7 @@ def count_kills(folder: Path, kills: int, seed: int, store: str = "FlashStore") 
     broker = subprocess.Popen(
         [sys.executable, "-m", "umqtt_broker", "-p", "0", "--store", ":memory:"], stdout=subprocess.PIPE, text=True
     )
+    collector = None
     try:
         assert broker.stdout is not None
         port = int(broker.stdout.readline().rpartition(":")[2])
@@ -108,22 +129,21 @@ def count_kills(folder: Path, kills: int, seed: int, store: str = "FlashStore") 
             board.install({"lib/umqtt_robust": _LIBRARY, "main.py": program.encode()})
             for _ in range(kills):
                 board.start()
-                board.wait_for("promised", _WITHIN_S)
+                board.wait_for("promised", WAIT_LIMIT_S)
                 time.sleep(rng.random() * _LONGEST_LIFE_S)  # the moment of the kill is the experiment, not a wait
                 board.kill()
             program = _PROGRAM.format(port=port, readings=1, **_STORES[store])
             board.install({"main.py": program.encode()})
             board.start()
-            board.wait_for("all delivered", _WITHIN_S)
+            board.wait_for("all delivered", WAIT_LIMIT_S)
             board.stop()
         promised = [match.decode() for match in _PROMISE.findall(log.read_bytes())]
-        deadline = time.monotonic() + _WITHIN_S
-        while store == "FlashStore" and not set(promised) <= set(collector.arrived) and time.monotonic() < deadline:
-            time.sleep(0.05)  # what the broker has it still delivers
-        collector.close()
+        collector.finish()
     finally:
+        if collector:
+            collector.close()
         broker.terminate()
-        broker.communicate(timeout=_WITHIN_S)
+        broker.communicate(timeout=WAIT_LIMIT_S)
     return _count(kills, promised, collector.arrived)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from umqtt_testkit.interpreter import device_search_path, micropython_command
 
 _HERE = Path(__file__).resolve().parent
-_TIMEOUT_S = 500
+# The full measurement takes half a minute on a quiet core.
+_HUNG_AFTER_S = 500
 
 # Erases per 1000 messages: (geometry, bytes of payload, slots occupied all the time): limit.
 BUDGETS = {
@@ -28,15 +29,18 @@ ENDURANCE = 100_000  # erases that a block stands
 READINGS_PER_YEAR = 365.25 * 24 * 360  # one every 10 s
 
 
-def measure() -> list[dict[str, Any]]:
-    """The cases of sweep_wear.py. Raises MicroPythonMissing, CalledProcessError."""
+def measure(quick: bool = False) -> list[dict[str, Any]]:
+    """The cases of sweep_wear.py. quick: a shorter life of each partition.
+
+    Raises MicroPythonMissing, CalledProcessError.
+    """
     folders = device_search_path(_HERE, _HERE.parent / "laws")
     done = subprocess.run(
-        [*micropython_command("16M"), str(_HERE / "sweep_wear.py")],
+        [*micropython_command("16M"), str(_HERE / "sweep_wear.py"), *(["quick"] if quick else [])],
         env={**os.environ, "MICROPYPATH": os.pathsep.join([*folders, ".frozen"])},
         capture_output=True,
         text=True,
-        timeout=_TIMEOUT_S,
+        timeout=_HUNG_AFTER_S,
         check=True,
     )
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -77,8 +81,17 @@ def _key(case: dict[str, Any]) -> tuple[str, int, int]:
     return case["geometry"], case["payload"], case["occupied"]
 
 
+def too_slow(cases: list[dict[str, Any]]) -> list[str]:
+    """Starts that take longer than RESTORE_MS."""
+    return [
+        f"restore on {case['geometry']}: {case['ms']} ms"
+        for case in cases
+        if case["case"] == "restore" and case["ms"] >= RESTORE_MS
+    ]
+
+
 def over_budget(cases: list[dict[str, Any]]) -> list[str]:
-    """What passes its limit; a case that is missing is over its limit too."""
+    """What passes its limit, whatever the time it took; a case that is missing is over its limit too."""
     found = {_key(case): case["erases"] for case in cases if case["case"] == "wear"}
     over = []
     for key, limit in BUDGETS.items():
@@ -89,8 +102,8 @@ def over_budget(cases: list[dict[str, Any]]) -> list[str]:
             over.append(f"late storing on {case['geometry']} writes")
         if case["case"] == "life" and case["most_erased"] * case["blocks"] > case["erases"] + 101 * case["blocks"]:
             over.append(f"one block of {case['geometry']} wears out long before the others")
-        if case["case"] == "restore" and (case["ms"] >= RESTORE_MS or case["messages"] != 64):
-            over.append(f"restore on {case['geometry']}: {case['messages']} messages in {case['ms']} ms")
+        if case["case"] == "restore" and case["messages"] != 64:
+            over.append(f"restore on {case['geometry']}: {case['messages']} messages")
         if case["case"] == "restore" and case["heap"] > HEAP_PER_SLOT * 64:
             over.append(f"the store takes {case['heap']} B of heap on {case['geometry']}")
     return over

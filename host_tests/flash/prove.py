@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
         "other": tally.other,
         "controls": len(caught),
         "controls_caught": sum(1 for how in caught.values() if how),
-        "wear_over_budget": flash_wear.over_budget(wear),
+        "wear_over_budget": flash_wear.over_budget(wear) + flash_wear.too_slow(wear),
         "seed": seed,
         "seconds": round(time.monotonic() - begun, 1),
     }

@@ -1,11 +1,14 @@
 """What the store costs the flash, counted inside MicroPython: one line of JSON for each case.
 
+With the argument `quick` the life of a partition is a sixth as long.
+
 A case is (geometry, payload, occupied): so many bytes of payload, under a topic name of 24, in 64 slots of which so
 many are occupied all the time; 1000 messages are stored and acknowledged in order.
 """
 
 import gc
 import json
+import sys
 import time
 
 from sweep_device import Device, Ledger
@@ -106,9 +109,8 @@ def restore(geometry):
         print(json.dumps({"case": "restore", "geometry": geometry, "messages": count, "ms": ms, "heap": heap}))
 
 
-def life(geometry):
+def life(geometry, messages):
     """How evenly the wear spreads over the partition of a board, one message at a time: littlefs moves what is worn."""
-    messages = 30 * MESSAGES
     with PowerCutFlash(geometry, PARTITIONS[geometry]) as flash:
         outbox = Outbox(FlashStore(ROOT + "/mqtt", SLOTS, CHUNKS[geometry]), 8)
         flash.flash.clear_counters()
@@ -135,12 +137,13 @@ def rate():
 
 
 def main():
+    life_messages = (5 if "quick" in sys.argv else 30) * MESSAGES
     for geometry in ("esp32", "rp2"):
         for size, occupied in ((64, 1), (64, 8), (64, 56), (300, 8)):
             wear(geometry, size, occupied)
         late(geometry)
         restore(geometry)
-        life(geometry)
+        life(geometry, life_messages)
     rate()
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 READINGS = 12
-WITHIN_S = 60
 
 PROGRAM = """
 import os, sys
@@ -47,7 +47,7 @@ def broker() -> Iterator[int]:
     assert process.stdout is not None
     yield int(process.stdout.readline().rpartition(":")[2])
     process.terminate()
-    process.communicate(timeout=WITHIN_S)
+    process.communicate(timeout=WAIT_LIMIT_S)
 
 
 def trace(folder: Path, broker: int, fsync: str) -> list[str]:
@@ -61,7 +61,9 @@ def trace(folder: Path, broker: int, fsync: str) -> list[str]:
     # Whole: what waited for a broker that was slow to acknowledge goes in one call, as much as a send buffer holds.
     command = [strace, "-o", str(calls), "-s", "2000", "-e", "trace=openat,mkdir,write,fsync,sendto,close"]
     done = subprocess.run(
-        [*command, sys.executable, str(program), str(broker), str(folder), fsync], capture_output=True, timeout=WITHIN_S
+        [*command, sys.executable, str(program), str(broker), str(folder), fsync],
+        capture_output=True,
+        timeout=WAIT_LIMIT_S,
     )
     if b"ptrace" in done.stderr or b"PTRACE" in done.stderr:
         pytest.skip("this machine does not let strace trace")
@@ -113,6 +115,7 @@ def faults(calls: list[str], folder: Path) -> list[str]:
 
 
 def test_publish_returns_and_bytes_leave_only_after_the_fsync_that_covers_them(broker: int, tmp_path: Path):
+    """Planted: a store that does not call fsync, by the next test."""
     calls = trace(tmp_path, broker, "yes")
     assert faults(calls, tmp_path) == []
     text = "\n".join(calls)

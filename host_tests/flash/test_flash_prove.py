@@ -22,12 +22,14 @@ def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "kills": Count(10, 100, 100, 0, 0, 0, 3),
         "caught": {"SkipsFlush on esp32": "lost"},
         "over": [],
+        "slow": [],
     }
     monkeypatch.setattr(flash_plan, "sweep", lambda cuts, seed, progress: found["tally"])
     monkeypatch.setattr(flash_plan, "catch_controls", lambda seed: found["caught"])
     monkeypatch.setattr(flash_kills, "count_kills", lambda folder, kills, seed: found["kills"])
     monkeypatch.setattr(flash_wear, "measure", list)
     monkeypatch.setattr(flash_wear, "over_budget", lambda cases: found["over"])
+    monkeypatch.setattr(flash_wear, "too_slow", lambda cases: found["slow"])
     return found
 
 
@@ -71,12 +73,13 @@ def test_a_broken_law_is_counted_and_fails(
     }
 
 
-@pytest.mark.parametrize("fault", ["kills", "caught", "over"])
+@pytest.mark.parametrize("fault", ["kills", "caught", "over", "slow"])
 def test_every_other_fault_fails_too(found: dict[str, Any], capsys: pytest.CaptureFixture[str], fault: str):
     found[fault] = {
         "kills": Count(10, 100, 99, 1, 0, 0, 0),
         "caught": {"SkipsFlush on esp32": ""},
         "over": ["esp32: 61 erases"],
+        "slow": ["restore on rp2: 300 ms"],
     }[fault]
     assert run(capsys)[0] == 1
 
