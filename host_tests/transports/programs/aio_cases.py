@@ -172,7 +172,8 @@ async def leaving_ends_what_waits():
     one = client(url=config["closed_url"], quiesce_ms=0)
     async with one:
         waiting = asyncio.create_task(fails(LinkLost, one.publish("a", b"", qos=1)))
-        await asyncio.sleep(0.05)
+        while not one.pending:
+            await asyncio.sleep(0)
     await waiting
     try:
         # With an exception what is in the outbox is not waited for: that would take days.

@@ -72,8 +72,12 @@ def main(config):
     client.subscribe("talk", 1)
     expected = []
     polls = 0
+
+    def may_publish():
+        return client.subscribed and client.connected and len(expected) < config.get("count", 1) and client.pending < 20
+
     while len(set(came)) < config.get("count", 1) or client.pending:
-        if client.subscribed and client.connected and len(expected) < config.get("count", 1) and client.pending < 20:
+        if may_publish():
             body = b"%d " % len(expected)
             body += b"x" * (size - len(body))
             expected.append(body)
@@ -84,7 +88,7 @@ def main(config):
         polls += 1
         if len(errors) >= config.get("errors", 1) or ticks_diff(ticks_ms(), began) > 1000 * config.get("seconds", 60):
             break
-        if wait:
+        if wait and not may_publish():
             client.poll(min(wait, 500))
     else:
         client.disconnect()
