@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from programs import PATIENCE_S
 from umqtt_testkit.peer import ScriptedPeer
 from umqtt_testkit.portable import Clock
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 from umqtt_robust import Client
 
@@ -30,14 +30,14 @@ def silent_address() -> Iterator[tuple[str, int]]:
 
 
 def drive(client: Client, done) -> None:
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + WAIT_LIMIT_S
     while not done():
         assert time.monotonic() < until
         client.poll(100)
 
 
 def test_after_an_address_that_does_not_answer_the_next_one_is_tried(monkeypatch, silent_address) -> None:
-    with ScriptedPeer(timeout_s=PATIENCE_S) as peer:
+    with ScriptedPeer() as peer:
         addresses = [silent_address, (peer.host, peer.port)]
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments: list(found))

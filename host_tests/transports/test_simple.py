@@ -16,10 +16,10 @@ from pathlib import Path
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
-from programs import PATIENCE_S
 from umqtt_testkit.encoder import acknowledgement, connack, publish, suback
 from umqtt_testkit.interpreter import device_search_path
 from umqtt_testkit.peer import ScriptedPeer
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 from umqtt_testkit.wire import Type
 
 PEERS = Path(os.environ.get("UMQTT_PEERS", "/nowhere")) / "examples"
@@ -31,7 +31,7 @@ def test_every_call_against_a_broker(program, mosquitto) -> None:
 
 
 def scripted(program, case: str, script) -> None:
-    with ScriptedPeer(timeout_s=PATIENCE_S) as peer:
+    with ScriptedPeer() as peer:
         peer.run(script)
         program("simple_cases.py", server=peer.host, port=peer.port, case=case).finish()
 
@@ -128,7 +128,7 @@ def listener(mosquitto):
     client.connect(HOST, port)
     client.loop_start()
     client.subscribe([("#", 1), ("$SYS/broker/subscriptions/count", 0)])
-    assert ready.wait(PATIENCE_S)
+    assert ready.wait(WAIT_LIMIT_S)
     yield port, client, heard
     client.disconnect()
     client.loop_stop()
@@ -136,7 +136,7 @@ def listener(mosquitto):
 
 def hear(heard, topic: str) -> bytes:
     while True:
-        got = heard.get(timeout=PATIENCE_S)
+        got = heard.get(timeout=WAIT_LIMIT_S)
         if got[0] == topic:
             return got[1]
 
@@ -148,7 +148,7 @@ needs_peers = pytest.mark.skipif(not PEERS.is_dir(), reason="the published examp
 def test_the_published_publisher_runs(interpreter, tmp_path: Path, listener) -> None:
     port, _, heard = listener
     process = run_example(interpreter, tmp_path, "example_pub.py", port)
-    assert process.communicate(timeout=PATIENCE_S) == ("", None) and process.returncode == 0
+    assert process.communicate(timeout=WAIT_LIMIT_S) == ("", None) and process.returncode == 0
     assert hear(heard, "foo_topic") == b"hello"
 
 
@@ -184,7 +184,7 @@ def test_the_published_will_is_published(interpreter, tmp_path: Path, listener) 
 def test_the_published_resubscriber_runs(interpreter, tmp_path: Path, listener) -> None:
     port, _, heard = listener
     process = run_example(interpreter, tmp_path, "example_resubscribe_robust.py", port)
-    output, _ = process.communicate(timeout=PATIENCE_S)
+    output, _ = process.communicate(timeout=WAIT_LIMIT_S)
     assert process.returncode == 0, output
     # umqtt.robust loses message 2; here it arrives, and is the second that the program sees.
     assert "message 1" in output and "message 2" in output

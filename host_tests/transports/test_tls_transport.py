@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from programs import PATIENCE_S
 from umqtt_testkit.proxy import FaultProxy
 from umqtt_testkit.relay import Direction
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 CONNACK = b"\x20\x02\x00\x00"
 
@@ -53,7 +53,7 @@ class Server:
         self.release.set()
         self.listener.close()
         for thread in self.threads:
-            thread.join(PATIENCE_S)
+            thread.join(WAIT_LIMIT_S)
 
 
 @pytest.fixture
@@ -69,10 +69,11 @@ def url(port: int) -> str:
 
 @pytest.mark.parametrize("ca", ["ca.pem", "ca.der"])
 def test_messages_of_every_size_pass_unchanged(program, broker, certificates: Path, ca: str) -> None:
-    port = broker()
-    for size in (16, 700, 900):
-        events = program("talk.py", url=url(port), tls={"ca": str(certificates / ca)}, count=60, size=size).finish()
-        assert [event["event"] for event in events] == ["connected", "done"]
+    """Sizes around the ends of a one-byte length, of TLS's pieces on a board, and of the client's buffers."""
+    sizes = [16, 119, 120, 127, 128, 500, 512, 700, 900, 1000]
+    tls = {"ca": str(certificates / ca)}
+    events = program("talk.py", url=url(broker()), tls=tls, count=60, sizes=sizes).finish()
+    assert [event["event"] for event in events] == ["connected", "done"]
 
 
 def test_a_client_certificate_is_shown(program, broker, certificates: Path) -> None:
@@ -114,14 +115,13 @@ def test_a_handshake_that_is_never_answered_ends_at_connect_timeout(program, cer
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         tls = {"ca": str(certificates / "ca.pem")}
-        *errors, end = program("talk.py", url=url(port), tls=tls, connect_timeout=1500, errors=3).finish()
-    assert len(errors) == 3 and end["polls"] < 100, "it must wait for the broker, not spin"
+        *errors, end = program("talk.py", url=url(port), tls=tls, connect_timeout=1000, errors=2, poll_ms=50).finish()
+    assert len(errors) == 2 and end["polls"] < 100, "it must wait for the broker, not spin"
     for error in errors:
         assert error["type"] == "LinkLost" and "connect_timeout" in error["text"]
-        assert error["seconds"] >= 1.4
-    # Each attempt is the same, and the machine may stand still in some: the shortest is the client's own.
-    assert min(error["seconds"] for error in errors) < 3
-    assert min(error["longest_tick_ms"] for error in errors) < 500
+        assert error["seconds"] >= 0.9
+    # A tick that waited for the broker would take the whole timeout: then there were two or three.
+    assert max(error["polls"] for error in errors) > 5
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
@@ -136,7 +136,9 @@ def test_cut_during_the_handshake(program, broker, certificates: Path, direction
         cuts = range(0, handshake, 1 if os.environ.get("UMQTT_SWEEP") else 71)
         for at in cuts:
             proxy.cut_next(at, direction)
-        running = program("talk.py", url=url(proxy.port), tls=tls, errors=10000, seconds=600, client_id="")
+        running = program(
+            "talk.py", url=url(proxy.port), tls=tls, errors=10000, limit_s=10 * WAIT_LIMIT_S, client_id=""
+        )
         events = running.finish()
     assert events[-1]["event"] == "done"
     failed = [event for event in events if event["event"] in ("error", "lost")]
@@ -164,7 +166,7 @@ def test_close_notify_is_the_end_while_tcp_stays_open(program, certificates: Pat
         link.setblocking(False)
         with suppress(ssl.SSLWantReadError):
             link.unwrap()  # close_notify; TCP is still there
-        open_until_then.append(server.release.wait(PATIENCE_S))
+        open_until_then.append(server.release.wait(WAIT_LIMIT_S))
 
     server.run(script)
     try:
@@ -184,7 +186,7 @@ def test_what_a_full_link_did_not_take_goes_once_and_whole(program, server: Serv
         link.sendall(CONNACK)
         packets = 0
         server.release.wait(1.5)
-        link.settimeout(PATIENCE_S)
+        link.settimeout(WAIT_LIMIT_S)
         while packets < 400 and (data := link.recv(65536)):
             got.extend(data)
             while len(got) > 3:
@@ -205,25 +207,28 @@ def test_what_a_full_link_did_not_take_goes_once_and_whole(program, server: Serv
                     packets += 1
         link.sendall(b"\xd0\x00")
         done.set()
-        server.release.wait(PATIENCE_S)
+        server.release.wait(WAIT_LIMIT_S)
 
     done = threading.Event()
     server.listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     server.run(script)
     running = program("flood.py", url=url(server.port), tls={"ca": str(certificates / "ca.pem")}, count=400)
     assert running.finish()[-1]["event"] == "done"
-    assert done.wait(PATIENCE_S)
+    assert done.wait(WAIT_LIMIT_S)
 
 
 def test_what_tls_has_decrypted_already_is_not_waited_for(program, server: Server, certificates: Path) -> None:
-    """One record holds more messages than one tick reads, and nothing follows it."""
+    """One record holds more messages than one tick reads, and nothing follows it.
+
+    Planted: a wait for the socket alone, which never ends.
+    """
 
     def script(link: ssl.SSLSocket) -> None:
         link.recv(1000)
         link.sendall(CONNACK)
         link.sendall((b"\x30\x62\x00\x01t" + b"z" * 95) * 150)
-        server.release.wait(PATIENCE_S)
+        server.release.wait(WAIT_LIMIT_S)
 
     server.run(script)
     running = program("listen.py", url=url(server.port), tls={"ca": str(certificates / "ca.pem")}, count=150)
-    assert running.finish()[-1]["ms"] < 20000
+    running.finish()

@@ -9,10 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from programs import PATIENCE_S, Program, command_of
+from programs import Program, command_of
 from umqtt_testkit.interpreter import MicroPythonMissing
 from umqtt_testkit.mosquitto import Mosquitto
 from umqtt_testkit.ports import bound
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 _SUBJECTS = {"broker": "localhost", "expired": "localhost", "stranger": "localhost", "client": "pump-7"}
 
@@ -55,7 +56,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certificates")
 
     def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=PATIENCE_S)
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=WAIT_LIMIT_S)
 
     def new_key(option: str, name: str, subject: str, *more: str) -> None:
         curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")

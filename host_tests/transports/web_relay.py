@@ -7,7 +7,7 @@ import ssl
 import threading
 from typing import Self
 
-from programs import PATIENCE_S
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
@@ -32,13 +32,13 @@ class WebRelay:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(PATIENCE_S)
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(WAIT_LIMIT_S)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(kind is not None), self._loop).result(PATIENCE_S)
+        asyncio.run_coroutine_threadsafe(self._stop(kind is not None), self._loop).result(WAIT_LIMIT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE_S)
+        self._thread.join(WAIT_LIMIT_S)
         self._loop.close()
 
     async def _start(self) -> None:

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from umqtt_testkit.interpreter import device_search_path, micropython_command
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 FOLDER = Path(__file__).resolve().parent
-# Waits end when what they wait for happens: only what is broken is waited for that long, and a busy machine has time.
-PATIENCE_S = 60.0
 
 
 def command_of(interpreter: str) -> list[str]:
@@ -39,7 +38,7 @@ class Program:
         # of one above 255 bytes (set_sys_argv() in ports/unix/main.c).
         assert self._process.stdin is not None
         with self._process.stdin as stdin:
-            stdin.write(json.dumps(config) + "\n")
+            stdin.write(json.dumps({"limit_s": WAIT_LIMIT_S, **config}) + "\n")
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
         self.printed: list[str] = []
@@ -50,24 +49,24 @@ class Program:
             self._lines.put(line)
         self._lines.put(None)
 
-    def next(self, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
+    def next(self) -> dict[str, Any]:
         """The next object that it prints. Fails when it prints something else or ends."""
-        line = self._lines.get(timeout=timeout_s)
+        line = self._lines.get(timeout=WAIT_LIMIT_S)
         if line is not None:
             self.printed.append(line)
             try:
                 return json.loads(line)
             except ValueError:
                 pass
-        self._process.wait(PATIENCE_S)
-        while (line := self._lines.get(timeout=PATIENCE_S)) is not None:
+        self._process.wait(WAIT_LIMIT_S)
+        while (line := self._lines.get(timeout=WAIT_LIMIT_S)) is not None:
             self.printed.append(line)
         raise AssertionError("the program failed:\n" + "".join(self.printed))
 
-    def until(self, event: str, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
+    def until(self, event: str) -> dict[str, Any]:
         """Reads on to that event and returns it."""
         while True:
-            got = self.next(timeout_s)
+            got = self.next()
             if got["event"] == event:
                 return got
             assert got["event"] not in ("done", "stopped"), self.printed
@@ -77,7 +76,7 @@ class Program:
         events = [self.next()]
         while events[-1]["event"] not in ("done", "stopped"):
             events.append(self.next())
-        assert self._process.wait(PATIENCE_S) == 0, self.printed
+        assert self._process.wait(WAIT_LIMIT_S) == 0, self.printed
         return events
 
     def cpu_s(self) -> float:

@@ -1,4 +1,5 @@
-# What aio.Client promises, on either interpreter, against a broker: reads JSON {"url", "closed_url", "tls"}.
+# What aio.Client promises, on either interpreter, against a broker: reads JSON {"url", "closed_url", "tls", "limit_s"}.
+# What happens before there is a link is the same for every scheme: only "mqtt" waits for a message to expire.
 # With "refuses" only the case of a broker that refuses the first subscription.
 # Prints {"event": case, ...} after each case, then done.
 import asyncio
@@ -50,7 +51,7 @@ def say(case, **more):
     print(json.dumps(more))
 
 
-async def fails(error, awaited, seconds=60):
+async def fails(error, awaited, seconds=config["limit_s"]):
     try:
         await asyncio.wait_for(awaited, seconds)
     except error as caught:
@@ -232,7 +233,7 @@ async def idle_ticks():
         await one.subscribe("ok/i")
         tick = one.tick
         one.tick = lambda: ticks.append(1) or tick()
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.5)  # nothing comes that could be waited for: a client that polls does so meanwhile
         quiet = len(ticks)
         await one.publish("ok/i", b"x", qos=1)
         del one.tick
@@ -244,7 +245,9 @@ async def main():
                  cancelled_wait_loses_no_message, full_outbox_waits, expired_is_an_error, outside_is_an_error,
                  leaving_ends_what_waits, what_a_callback_raises_comes_out, overflow_is_counted,
                  large_messages_are_whole, idle_ticks):  # fmt: skip
-        if case.__name__ == "refused" if config.get("refuses") else case.__name__ != "refused":
+        if case is expired_is_an_error and config["url"][:5] != "mqtt:":
+            continue
+        if (case is refused) == bool(config.get("refuses")):
             say(case.__name__, **await case())
     say("done")
 

@@ -3,16 +3,12 @@ import json
 import sys
 
 from umqtt_robust import Client
-from umqtt_robust._platform import ticks_diff, ticks_ms
 from umqtt_robust.tls import TLS
 
 config = json.loads(sys.stdin.readline())
 came = []
 client = Client("listener", config["url"], 0, transports={"mqtts": TLS(**config["tls"])}, random=lambda n: 0)
 client.on_message = lambda topic, payload: came.append(payload)
-began = 0
 while len(came) < config["count"]:
-    client.poll(40000)
-    if came and not began:
-        began = ticks_ms()
-print(json.dumps({"event": "done", "ms": ticks_diff(ticks_ms(), began)}))
+    client.poll(1 << 28)  # longer than any test: it ends when something comes
+print(json.dumps({"event": "done"}))

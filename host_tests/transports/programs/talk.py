@@ -1,10 +1,11 @@
 # Talks to itself through a broker, on either interpreter: what it publishes, it also subscribes to.
 #
-# Reads one line of JSON: {"url", "tls": keyword arguments of TLS or null, "count", "size", "errors", "seconds", ...}.
+# Reads one line of JSON: {"url", "tls": keyword arguments of TLS or null, "count", "size" or "sizes" in turn, "errors",
+# "limit_s", "poll_ms", ...}.
 #
 # Prints one JSON object a line: {"event": "connected" | "error" | "lost" | "done" | "stopped", ...}. With an error:
-# the seconds since the one before, and the longest tick since then.
-# It ends when every message came back and is acknowledged, after `errors` errors, or after `seconds`. With
+# the seconds and the polls since the one before.
+# It ends when every message came back and is acknowledged, after `errors` errors, or after `limit_s` seconds. With
 # `only_connect` it does nothing more once it is connected.
 import json
 import sys
@@ -42,7 +43,7 @@ def main(config):
     began = ticks_ms()
     errors = []
     came = []
-    size = config.get("size", 16)
+    sizes = config.get("sizes") or [config.get("size", 16)]
     client = Client(
         config.get("client_id", "talker"),
         config["url"],
@@ -51,13 +52,13 @@ def main(config):
         connect_timeout=config.get("connect_timeout", 15000),
     )
 
-    since = [began, 0]  # the last error: when it was, and the longest tick after it
+    since = [began, 0]  # the last error: when it was, and the polls after it
 
     def failed(error):
         errors.append(error)
         now = ticks_ms()
         say("error", type=type(error).__name__, text=str(error), seconds=ticks_diff(now, since[0]) / 1000,
-            longest_tick_ms=since[1])  # fmt: skip
+            polls=since[1])  # fmt: skip
         since[:] = now, 0
 
     def connected(present):
@@ -79,17 +80,16 @@ def main(config):
     while len(set(came)) < config.get("count", 1) or client.pending:
         if may_publish():
             body = b"%d " % len(expected)
-            body += b"x" * (size - len(body))
+            body += b"x" * (sizes[len(expected) % len(sizes)] - len(body))
             expected.append(body)
             client.publish("talk", body, 1)
-        started = ticks_ms()
+        since[1] += 1
         wait = client.tick()
-        since[1] = max(since[1], ticks_diff(ticks_ms(), started))
         polls += 1
-        if len(errors) >= config.get("errors", 1) or ticks_diff(ticks_ms(), began) > 1000 * config.get("seconds", 60):
+        if len(errors) >= config.get("errors", 1) or ticks_diff(ticks_ms(), began) > 1000 * config["limit_s"]:
             break
         if wait and not may_publish():
-            client.poll(min(wait, 500))
+            client.poll(min(wait, config.get("poll_ms", 500)))
     else:
         client.disconnect()
         client.tick()
