@@ -20,6 +20,7 @@ from umqtt_kit.bundle import Bundle, library_folder
 from umqtt_kit.data import firmware_folder
 from umqtt_kit.mpy_cross import compile_file
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 _TESTS = Path(__file__).resolve().parents[1]
 _UNITS = sorted((_TESTS / "unit").glob("test_app_*.py"))
@@ -47,7 +48,11 @@ def _compile(sources: Mapping[str, str], folder: Path) -> None:
 def _run(program: str, *search: Path) -> subprocess.CompletedProcess[str]:
     head = f"import sys\nsys.path[:] = {[str(folder) for folder in search]}\n"
     return subprocess.run(
-        [*micropython_command("1M"), "-c", head + program], capture_output=True, text=True, timeout=60, check=False
+        [*micropython_command("1M"), "-c", head + program],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_LIMIT_S,
+        check=False,
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 import umqtt_robust
 
@@ -32,6 +33,6 @@ def test_100_kb_message_into_a_64_kb_heap(compiled: Path):
     except MicroPythonMissing as missing:
         pytest.skip(str(missing))
     script = f"import sys; sys.path.insert(0, {str(compiled)!r}); import large_message"
-    done = subprocess.run([*command, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*command, "-c", script], capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False)
     assert done.returncode == 0 and done.stdout.startswith("whole"), done.stdout + done.stderr
     assert int(done.stdout.split()[1]) <= 65536

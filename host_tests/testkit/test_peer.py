@@ -5,6 +5,7 @@ import socket
 import pytest
 from umqtt_testkit.encoder import acknowledgement, connack, publish
 from umqtt_testkit.peer import PeerError, ScriptedPeer
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 from umqtt_testkit.wire import Type
 
 CONNECT = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x0a\x00\x01c"
@@ -12,7 +13,7 @@ CONNECT = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x0a\x00\x01c"
 
 @pytest.fixture
 def client(peer: ScriptedPeer):
-    with socket.create_connection((peer.host, peer.port), timeout=30) as sock:
+    with socket.create_connection((peer.host, peer.port), timeout=WAIT_LIMIT_S) as sock:
         yield sock
 
 
@@ -77,8 +78,8 @@ def test_the_end_of_the_other_side_is_expected_or_reported(peer: ScriptedPeer):
 @pytest.mark.parametrize(
     ("sent", "complaint", "timeout_s"),
     [
-        (b"\xc0\x00", "expected CONNECT .*PINGREQ", 30),
-        (b"\x30\x00", "malformed packet: PUBLISH", 30),
+        (b"\xc0\x00", "expected CONNECT .*PINGREQ", WAIT_LIMIT_S),
+        (b"\x30\x00", "malformed packet: PUBLISH", WAIT_LIMIT_S),
         (b"\x10", "nothing came within", 0.05),
     ],
 )
@@ -95,7 +96,7 @@ def test_silence_is_expected_or_its_breach_reported(peer: ScriptedPeer, client: 
     link.expect_nothing(0.01)
     client.sendall(b"\xc0\x00")
     with pytest.raises(PeerError, match=r"expected silence, got .*PINGREQ"):
-        link.expect_nothing(30)
+        link.expect_nothing(WAIT_LIMIT_S)
 
 
 def test_refused_after_refuse(peer: ScriptedPeer):

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 from umqtt_testkit.ports import bound
 from umqtt_testkit.proxy import FaultProxy, ProxyError, execute
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 SEED = 20
-PATIENCE_S = 30
 
 
 class Upstream:
@@ -21,12 +21,12 @@ class Upstream:
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
-        self.listener.settimeout(PATIENCE_S)
+        self.listener.settimeout(WAIT_LIMIT_S)
         self.address: tuple[str, int] = self.listener.getsockname()
 
     def accept(self) -> socket.socket:
         connection, _ = self.listener.accept()
-        connection.settimeout(PATIENCE_S)
+        connection.settimeout(WAIT_LIMIT_S)
         return connection
 
 
@@ -49,7 +49,7 @@ def connect(proxy: FaultProxy) -> Iterator:
     opened: list[socket.socket] = []
 
     def open_one() -> socket.socket:
-        opened.append(socket.create_connection((proxy.host, proxy.port), timeout=PATIENCE_S))
+        opened.append(socket.create_connection((proxy.host, proxy.port), timeout=WAIT_LIMIT_S))
         return opened[-1]
 
     yield open_one
@@ -154,7 +154,7 @@ def test_a_blackhole_swallows_and_gives_back_when_lifted(proxy: FaultProxy, upst
     assert is_quiet(broker, 0)
     with pytest.raises(BlockingIOError):
         upstream.accept()
-    upstream.listener.settimeout(PATIENCE_S)
+    upstream.listener.settimeout(WAIT_LIMIT_S)
     proxy.blackhole(False)
     assert receive(broker, 11) == b"in the dark"
     assert receive(device, 8) == b"here too"
@@ -253,7 +253,7 @@ def test_an_upstream_that_is_not_there_resets_the_device_and_is_counted():
         # Sometimes before connect() has returned.
         with (
             pytest.raises(ConnectionResetError),
-            socket.create_connection((proxy.host, proxy.port), timeout=PATIENCE_S) as device,
+            socket.create_connection((proxy.host, proxy.port), timeout=WAIT_LIMIT_S) as device,
         ):
             device.recv(1)
         assert proxy.counters.upstream_failed == 1
@@ -290,7 +290,7 @@ def test_the_process_form_obeys_and_ends_with_its_stdin(upstream: Upstream):
         ready = process.stdout.readline()
         assert ready.startswith("listening on 127.0.0.1:")
         port = int(ready.rpartition(":")[2])
-        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as device, upstream.accept() as broker:
+        with socket.create_connection(("127.0.0.1", port), timeout=WAIT_LIMIT_S) as device, upstream.accept() as broker:
             device.sendall(b"x")
             assert receive(broker, 1) == b"x"
             process.stdin.write("counters\ncut\n")
@@ -299,4 +299,4 @@ def test_the_process_form_obeys_and_ends_with_its_stdin(upstream: Upstream):
             assert process.stdout.readline() == "ok 1\n"
             assert end_of(device)[1] == "reset"
         process.stdin.close()
-        assert process.wait(PATIENCE_S) == 0
+        assert process.wait(WAIT_LIMIT_S) == 0

@@ -37,6 +37,7 @@ from typing import Self
 
 from .encoder import acknowledgement, connack, pingresp, suback
 from .ports import bound
+from .waiting import WAIT_LIMIT_S
 from .wire import Packet, Type, WireError, decode
 
 _DRIVE_EVERY_S = 0.001
@@ -53,7 +54,7 @@ class ScriptedPeer:
     test). timeout_s: longest wait of every step.
     """
 
-    def __init__(self, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, *, timeout_s: float = WAIT_LIMIT_S) -> None:
         self.drive: Callable[[], object] | None = None
         self.timeout_s = timeout_s
         self._listener = socket.create_server(("127.0.0.1", 0))

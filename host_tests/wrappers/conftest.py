@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from umqtt_testkit.interpreter import MicroPythonMissing, device_search_path, micropython_command
 from umqtt_testkit.peer import ScriptedPeer
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 @pytest.fixture(params=["cpython", "micropython"])
@@ -26,7 +27,9 @@ def run_program(request: pytest.FixtureRequest, peer: ScriptedPeer) -> Callable[
 
     def play(program: str, script: Callable[[ScriptedPeer], None]) -> list[str]:
         peer.run(script)
-        done = subprocess.run([*command, "-c", head + program], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [*command, "-c", head + program], capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False
+        )
         peer.join()
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.splitlines()
