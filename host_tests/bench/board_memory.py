@@ -28,6 +28,7 @@ from umqtt_kit.deploy.build import build
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.models import MODELS
 from umqtt_testkit.peer import Link, PeerError, ScriptedPeer
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 from umqtt_testkit.wire import Type
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +38,6 @@ BEGIN, END = "<!-- memory -->", "<!-- /memory -->"
 _SHOWN_KB = (96, 128, 192)
 _AMPLE_KB = 256
 _LEAST_KB, _MOST_KB, _STEP_KB = 48, 112, 2
-_PATIENCE_S = 30.0
 _READINGS = 5
 _SENSOR = b"""
 import gc
@@ -115,7 +115,7 @@ def free_heap(board: str, kilobytes: int) -> int | None:
 
 
 def _last_free(virtual: VirtualBoard, peer: ScriptedPeer) -> int | None:
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + WAIT_LIMIT_S
     link: Link | None = None
     found: list[int] = []
     while len(found) < _READINGS:

@@ -23,11 +23,10 @@ from umqtt_kit.bundle import Bundle, library_folder
 from umqtt_testkit.interpreter import device_search_path, micropython_command
 from umqtt_testkit.ports import reserved_port
 from umqtt_testkit.proxy import FaultProxy
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 _DEVICE = Path(__file__).resolve().parent / "device"
 _STUBS = _DEVICE / "stubs"
-_START_WITHIN_S = 60.0
-_ANSWERS_WITHIN_S = 60.0
 _SAYS_WHY_WITHIN_S = 1.0
 _PINGS = 21
 # Messages that the receive rows let pass before they count: those that the kernel had gathered meanwhile.
@@ -45,7 +44,7 @@ class Program:
         self._process = process
         self._what = what
 
-    def next(self, within_s: float = _ANSWERS_WITHIN_S) -> dict[str, Any]:
+    def next(self, within_s: float = WAIT_LIMIT_S) -> dict[str, Any]:
         """Its next line. Raises LabError when it ends instead, or does not come; the program is killed then."""
         assert self._process.stdout is not None
         watchdog = threading.Timer(within_s, self._process.kill)
@@ -185,7 +184,7 @@ class Lab:
         process = subprocess.Popen([command, "-c", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self._stack.callback(process.wait)
         self._stack.callback(process.terminate)
-        deadline = time.monotonic() + _START_WITHIN_S
+        deadline = time.monotonic() + WAIT_LIMIT_S
         while time.monotonic() < deadline and process.poll() is None:
             try:
                 socket.create_connection(("127.0.0.1", port), 1).close()

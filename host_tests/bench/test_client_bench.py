@@ -100,12 +100,15 @@ def tools() -> None:
     require_mosquitto()
 
 
+# Each program of the bench has its own limit: this is for the bench that hangs itself.
+_HUNG_AFTER_S = 280
+
+
 def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(_BENCH / "client.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=_HUNG_AFTER_S, check=False)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("tools")
 def test_each_row_is_a_line_of_json_with_the_promised_keys():
     ended = _bench("--quick", "--json", "--only", "publish QoS 2, loopback")
@@ -125,7 +128,6 @@ def test_what_is_asked_wrongly_is_answered_in_a_line_that_says_what_to_do():
         assert told in ended.stderr.splitlines()[-1]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("tools")
 def test_a_peer_that_fails_is_named_and_the_rest_is_measured(tmp_path: Path):
     (tmp_path / "umqtt").mkdir()

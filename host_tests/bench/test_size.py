@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from umqtt_kit.bundle import Bundle, library_folder
 from umqtt_kit.deploy.build import build
 from umqtt_kit.deploy.filesets import OPTIONAL
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 try:
     micropython_command()
@@ -54,7 +56,7 @@ def test_the_smallest_set_is_all_that_qos_0_and_1_both_ways_and_a_new_link_need(
         [*micropython_command(), str(_DEVICE / "smallest.py"), str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=WAIT_LIMIT_S,
         check=False,
     )
     assert ended.stdout, ended.stderr
@@ -79,10 +81,13 @@ def test_the_command_prints_modules_totals_and_budgets_as_json(capsys):
     assert shown["budgets"]["smallest_mpy_bytes"].keys() == {"limit", "goal", "used", "met"}
 
 
-def test_the_files_of_a_board_are_those_of_its_deployment(capsys):
+def test_the_files_of_a_board_are_those_of_its_deployment(capsys, monkeypatch):
+    # The command is asked twice, for people and for programs; a board's files are compiled once.
+    made_once = functools.cache(build)
+    monkeypatch.setattr("umqtt_kit.deploy.build.build", made_once)
     assert run(["size", "--board", "RPI_PICO_W", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    built = build("RPI_PICO_W", OPTIONAL).files
+    built = made_once("RPI_PICO_W", OPTIONAL).files
     assert shown["files"] == {path: len(content) for path, content in built.items()}
     assert shown["file_system_bytes"] == 212 * 4096
     assert shown["flash_bytes"] % 4096 == 0

@@ -18,8 +18,6 @@ from get_stubs import BOARDS, stubs_of
 
 from umqtt_robust import client
 
-# A type checker takes a minute on a busy machine.
-pytestmark = pytest.mark.timeout(300)
 _ROOT = Path(__file__).resolve().parents[2]
 
 

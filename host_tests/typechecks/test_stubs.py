@@ -17,8 +17,6 @@ import umqtt_robust
 from umqtt_robust import client as client_module
 from umqtt_robust.errors import InvalidArgument
 
-# A type checker takes a minute on a busy machine.
-pytestmark = pytest.mark.timeout(300)
 _HERE = Path(__file__).resolve().parent
 _LIBRARY = Path(umqtt_robust.__file__).resolve().parent
 
