@@ -43,7 +43,8 @@ class Session(Subscriptions):
         self.timers = []  # functions of parts that every tick calls; each returns ms until it must be called again
         self._handlers = []
         self._filters = {}
-        self._requests = {}  # packet id of an unanswered SUBSCRIBE or UNSUBSCRIBE: topic filter
+        # Packet id of an unanswered SUBSCRIBE or UNSUBSCRIBE: topic filter, or None when a later request replaced it.
+        self._requests = {}
 
     def start(self, outbox, keep_alive):
         """keep_alive: ms, 0: off."""

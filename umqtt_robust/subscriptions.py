@@ -53,7 +53,11 @@ class Subscriptions(Incoming):
         self._want(topic_filter, _LEAVING)
 
     def _want(self, topic_filter, state):
-        self._filters[checked(topic_filter, "check_topic_filter")] = state
+        topic_filter = checked(topic_filter, "check_topic_filter")
+        for packet_id in self._requests:
+            if self._requests[packet_id] == topic_filter:
+                self._requests[packet_id] = None  # its answer is to a question that no longer counts
+        self._filters[topic_filter] = state
         self._ask = True
         self.subscribed = False
         self._wait = 0  # tick() is due
@@ -90,11 +94,11 @@ class Subscriptions(Incoming):
         self.subscribed = not self._requests
 
     def _answered(self, packet_id, return_code):
-        topic_filter = self._requests.pop(packet_id, None)
+        topic_filter = self._requests.pop(packet_id, b"")
         self._asked_at = self.now
         state = self._filters.get(topic_filter, 0)
-        if not state & _ASKED:  # nobody asked, or not for this any more
-            self.unexpected += 1
+        if not topic_filter:
+            self.unexpected += topic_filter == b""  # nobody asked; None: a later request for the filter counts
         elif state & _LEAVING or return_code == 0x80:
             del self._filters[topic_filter]
             if return_code:

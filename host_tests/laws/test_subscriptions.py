@@ -128,3 +128,36 @@ def test_requests_of_a_handler_leave_room_for_the_acknowledgement():
             equal(world.brokers[0].session.queue, [])
             equal(world.faults(), [])
             assert world.brokers[0].session.subscriptions[b"f" * length] == 1
+
+
+class AnswersLate(Broker):
+    """Answers an UNSUBSCRIBE only when the next SUBSCRIBE has left, which it never gets: the link breaks there."""
+
+    late = None
+
+    def _subscribe(self, wire, kind, body):
+        if kind == 10:
+            self.late = body
+        elif self.late:
+            Broker._subscribe(self, wire, 10, self.late)
+        else:
+            Broker._subscribe(self, wire, kind, body)
+
+
+def test_an_answer_counts_for_the_request_that_it_answers():
+    # Planted: answers credited to filters. Then UNSUBACK passes for the SUBACK of the later SUBSCRIBE.
+    world = World([AnswersLate()])
+    world.client.subscribe(b"a", 1)
+    comes_back(world)
+    broker = world.brokers[0]
+    world.client.unsubscribe(b"a")
+    world.client.tick()
+    world.client.subscribe(b"a", 1)
+    world.settle()
+    assert broker.late and not world.client.subscribed
+    broker.late = None
+    world.wire.break_now()
+    comes_back(world)
+    equal(broker.sessions[b"c"].subscriptions, {b"a": 1})
+    equal(world.client.unexpected, 0)
+    equal(world.faults(), [])
