@@ -8,6 +8,7 @@ import socket
 import ssl
 import tempfile
 import time
+import traceback
 
 
 def const(value):
@@ -16,6 +17,11 @@ def const(value):
 
 def collect():
     """gc.collect() where memory is short; here it would only take time."""
+
+
+def print_exception(error):
+    """Print the traceback to standard error."""
+    traceback.print_exception(error)
 
 
 def ticks_ms():

@@ -9,13 +9,14 @@ try:
     from select import poll
     from socket import getaddrinfo
     from socket import socket as Socket
+    from sys import print_exception
     from time import ticks_ms
 
     from micropython import const
 except ImportError:
-    from ._host import Socket, collect, const, getaddrinfo, poll, ticks_ms
+    from ._host import Socket, collect, const, getaddrinfo, poll, print_exception, ticks_ms
 
-__all__ = ("Socket", "collect", "const", "getaddrinfo", "poll", "ticks_diff", "ticks_ms")
+__all__ = ("Socket", "collect", "const", "getaddrinfo", "poll", "print_exception", "ticks_diff", "ticks_ms")
 
 
 def ticks_diff(later, earlier):

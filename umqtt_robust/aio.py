@@ -15,7 +15,7 @@ counted in `discarded`, and none that has arrived is lost.
 
 import asyncio
 
-from .errors import LinkLost, MQTTError, OutboxFull, Refused
+from .errors import InvalidArgument, LinkLost, MQTTError, OutboxFull, Refused
 from .inbox import Inbox
 from .topics import check_topic_filter
 
@@ -56,6 +56,10 @@ class Client(Inbox):
         Inbox.__init__(self, *arguments, on_dropped=self._dropped, **options)
 
     async def __aenter__(self):
+        if self._running:
+            raise InvalidArgument("this client is inside async with already")
+        self.connect()  # after an earlier `async with` too
+        self._failure = None
         self._running = True
         self._driver = asyncio.create_task(self._drive())
         return self

@@ -15,10 +15,14 @@ def connect(client):
     if not client_id and not clean_session or password is not None and username is None:
         # [MQTT-3.1.3-7], [MQTT-3.1.2-22]
         raise InvalidArgument("an empty client_id needs clean_session, and a password a username")
+    if not isinstance(client.window, int) or client.window < 1:
+        raise InvalidArgument("window must be at least 1 message")
     if username is not None:
         username = check_utf8(username, "username")
     if isinstance(password, str):
         password = password.encode()
+    if password is not None and (not isinstance(password, bytes) or len(password) > 65535):
+        raise InvalidArgument("password must be bytes or str of at most 65535 bytes")
     client.connect_as = client_id, keep_alive, clean_session, will, username, password
     client.connect_as_usual = connect_packet(*client.connect_as)
 

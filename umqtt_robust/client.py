@@ -34,7 +34,8 @@ class Client(Links):
     see policy.py; queue_qos0: keep messages at QoS 0 while they cannot be sent; manual_ack: see acknowledge();
     transports: {scheme: factory(host, port, path)} beside TCP for mqtt; allow_plain: servers may mix mqtts and mqtt;
     allow_mqtt31: fall back to MQTT 3.1; keep_broker_queue: see resume.py; ticks(): ms that wrap at 2**30;
-    random(n): 0 to n - 1.
+    random(n): 0 to n - 1; handler_retries: how often a handler that raised is called again with its message, which
+    repeats whatever it did before it raised; 0 unless told.
 
     Callbacks, by keyword or as attributes: on_connect(session_present), on_disconnect(error),
     on_acknowledged(packet_id), on_dropped(packet_id, topic, payload, reason), on_error(error),
@@ -55,7 +56,7 @@ class Client(Links):
     # attribute that only the class has costs several times as much to read.
     connect_timeout = 15000
     rx_size = tx_size = 1024
-    policy = 0
+    policy = handler_retries = 0
     max_bytes = transports = None
     allow_plain = allow_mqtt31 = keep_broker_queue = False
     on_connect = on_disconnect = on_message = on_large = on_dropped = on_error = on_dead_letter = None
@@ -94,6 +95,8 @@ class Client(Links):
             or username is not None
             or password is not None
             or self.ping_after
+            or not isinstance(self.window, int)
+            or self.window < 1
         ):
             load("checks").connect(self)
         else:

@@ -21,6 +21,7 @@ def Will(
 
 class Client(Session):
     connect_timeout: int
+    handler_retries: int
     transports: Mapping[str, _Factory] | None
     allow_plain: bool
     allow_mqtt31: bool
@@ -63,6 +64,7 @@ class Client(Session):
         transports: Mapping[str, _Factory] | None = None,
         allow_plain: bool = False,
         allow_mqtt31: bool = False,
+        handler_retries: int = 0,
         keep_broker_queue: bool = False,
         ticks: Callable[[], int] = ...,
         random: Callable[[int], int] = ...,

@@ -1,6 +1,6 @@
 """What arrives: whole packets out of a buffer, to the handlers of the program and to the other half of the session."""
 
-from ._platform import const
+from ._platform import const, print_exception
 from .base_errors import ProtocolError
 from .parts import load
 from .states import AWAIT_PUBACK, CLOSED, LINK, UP
@@ -13,7 +13,6 @@ _SUBACK = const(0x90)
 _UNSUBACK = const(0xB0)
 _PINGRESP = const(0xD0)
 _DUP = const(0x08)
-_TRIES = const(3)
 
 
 def is_plain(text):
@@ -160,8 +159,8 @@ class Incoming:
     def hand_over(self, handler, topic, payload, k=0, p=0, end=0):
         """Calls a handler; with `end` a raw one, which takes (topic, payload, k, p, end) as buffer and offsets."""
         # Acknowledgements leave in the order of arrival [MQTT-4.6.0-2], so a message that is put off would hold up
-        # all others: a handler that raises is tried again at once, and then the message is a dead letter.
-        for _ in range(_TRIES):
+        # all others: a handler that raises is called again at once if it may be, and then the message is a dead letter.
+        for _ in range(1 + self.handler_retries):
             try:
                 if end:
                     handler(topic, payload, k, p, end)
@@ -171,6 +170,7 @@ class Incoming:
             except Exception as error:  # noqa: BLE001 - the program's own code: anything may come
                 failure = error
                 self.redelivered = True
+                print_exception(error)
         self.dead_letters += 1
         if self.on_dead_letter:
             if end:

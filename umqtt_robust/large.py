@@ -3,6 +3,7 @@
 Left unacknowledged it would come back at every reconnect.
 """
 
+from ._platform import print_exception
 from .errors import MQTTError, ProtocolError
 
 
@@ -101,6 +102,7 @@ class Part:
                 self._handler(self._topic, self._offset, self._size, chunk)
             except Exception as error:  # noqa: BLE001 - the program's own code: anything may come
                 self._handler = None
+                print_exception(error)
                 self._session.dead_letters += 1
                 if self._session.on_dead_letter:
                     self._session.on_dead_letter(self._topic, None, error)

@@ -5,6 +5,8 @@ from .errors import InvalidArgument
 
 def parse_url(url):
     """(scheme, host, port, path) of a broker's URL such as mqtt://broker.example or mqtts://[::1]:8883."""
+    if not isinstance(url, str):
+        raise InvalidArgument("a broker is a str like mqtt://host:1883, not " + repr(url))
     scheme, _, rest = url.partition("://")
     port = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}.get(scheme)
     address, _, path = rest.partition("/")
@@ -23,7 +25,7 @@ def parse(client, urls):
     """(factory, its arguments, name) of each broker. urls: one or several. Raises InvalidArgument."""
     servers = []
     secure = []
-    for url in (urls,) if isinstance(urls, str) else urls:
+    for url in urls if isinstance(urls, (tuple, list)) else (urls,):
         scheme, host, port, path = parse_url(url)
         factory = (client.transports or {}).get(scheme)
         arguments = host, port, path

@@ -242,27 +242,43 @@ def test_erased_store_against_a_broker_that_remembers():
 
 
 def test_a_handler_that_raises():
+    # Planted: three calls for each message, whoever asked for them.
     for qos in (0, 1, 2):
-        world = connected()
-        calls = []
-        dead = []
+        for retries in (0, 2):
+            world = connected(handler_retries=retries)
+            calls = []
+            dead = []
 
-        def handler(topic, payload, world=world, calls=calls):
-            calls.append((payload, world.client.redelivered))
-            raise ValueError("planned")
+            def handler(topic, payload, world=world, calls=calls):
+                calls.append((payload, world.client.redelivered))
+                raise ValueError("planned")
 
-        world.client.on(b"down/bad", handler)
-        world.client.on_dead_letter = lambda topic, payload, error, dead=dead: dead.append((topic, payload, str(error)))
-        for topic in (b"down/bad", b"down/good"):
-            world.brokers[0].send(b"c", topic, b"x", qos)
-        world.settle()
-        equal(calls, [(b"x", False), (b"x", True), (b"x", True)])
-        equal(dead, [(b"down/bad", b"x", "planned")])
-        equal(world.client.dead_letters, 1)
-        equal(world.messages, [(b"down/good", b"x")])
-        equal(world.brokers[0].session.queue, [], "not acknowledged")
-        equal(world.faults(), [])
-        assert world.client.connected
+            def died(topic, payload, error, dead=dead):
+                dead.append((topic, payload, str(error)))
+
+            world.client.on(b"down/bad", handler)
+            world.client.on_dead_letter = died
+            for topic in (b"down/bad", b"down/good"):
+                world.brokers[0].send(b"c", topic, b"x", qos)
+            world.settle()
+            equal(calls, [(b"x", number > 0) for number in range(1 + retries)])
+            equal(dead, [(b"down/bad", b"x", "planned")])
+            equal(world.client.dead_letters, 1)
+            equal(world.messages, [(b"down/good", b"x")])
+            equal(world.brokers[0].session.queue, [], "not acknowledged")
+            equal(world.faults(), [])
+            assert world.client.connected
+
+
+def test_poll_inside_a_handler_is_an_error_that_says_so():
+    world = connected()
+    dead = []
+    world.client.on(b"down/x", lambda topic, payload: world.client.poll(1000))
+    world.client.on_dead_letter = lambda topic, payload, error: dead.append(error)
+    world.brokers[0].send(b"c", b"down/x", b"x", 1)
+    world.settle()
+    equal([(type(error), str(error)) for error in dead], [(InvalidArgument, "poll() inside a handler")])
+    assert world.client.connected
 
 
 def test_session_lost_in_await_pubcomp():

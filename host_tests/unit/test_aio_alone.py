@@ -5,6 +5,7 @@ import asyncio
 from umqtt_testkit.portable import equal
 
 from umqtt_robust import aio
+from umqtt_robust.errors import InvalidArgument
 
 
 def offline(**options):
@@ -42,5 +43,21 @@ def test_a_message_at_qos_0_that_is_given_up_before_there_is_a_link_is_counted()
             except asyncio.CancelledError:
                 pass
         equal(client.discarded, 1)
+
+    asyncio.run(main())
+
+
+def test_entered_again_inside_it_is_an_error_and_afterwards_a_new_life():
+    async def main():
+        client = offline()
+        for _ in range(2):
+            async with client:
+                assert not client.closed
+                try:
+                    async with client:
+                        raise AssertionError("entered twice")
+                except InvalidArgument as error:
+                    equal(str(error), "this client is inside async with already")
+            assert client.closed
 
     asyncio.run(main())

@@ -51,10 +51,15 @@ def test_bad_arguments_are_refused_at_the_call():
         {"password": "x"},
         {"keep_alive": 10, "ping_after": 10001},
         {"username": 7},
+        {"username": "u", "password": 7},
+        {"username": "u", "password": bytes(65536)},
+        {"window": 0},
+        {"window": "8"},
     ):
         raises(InvalidArgument, offline, **options)
     raises(InvalidArgument, Client, b"", "mqtt://a", clean_session=False)
-    raises(InvalidArgument, Client, b"c", ())
+    for servers in ((), None, 7, b"mqtt://a", ("mqtt://a", 7)):
+        raises(InvalidArgument, Client, b"c", servers)
     raises(InvalidArgument, Client, b"c", "mqtts://a")
     raises(InvalidArgument, Client, b"c\0", "mqtt://a")
     raises(InvalidArgument, Client, "\ud800", "mqtt://a")
