@@ -15,7 +15,8 @@ and a state that changes has a file of its own, which counts for its own message
 
 Wear: on littlefs a small file lies in the log of its folder, and a log erases a block when it is full: once in about
 4 KB, less what lives there. So files are rewritten and not removed, and eight folders share the living. A folder takes
-two blocks; those that are not needed are not made.
+two blocks; those that are not needed are not made. A chunk with blocks of its own (_MOST_CHUNKS) gives them back when
+its slot is free: its file is emptied, or by restore() where the power was cut before that.
 """
 
 import os
@@ -76,6 +77,7 @@ class Box:
         self._orders = array("I", bytes(4 * slots))
         self.slots = slots
         self.torn = 0
+        self._large = []  # slots whose first chunk has blocks of its own
 
     def _name(self, slot):
         return "%d/%s%d" % (slot % _FOLDERS, self._prefix, slot)
@@ -129,13 +131,19 @@ class Box:
         step = self._chunk - 4
         if n - i > step * _MOST_CHUNKS:
             step = n
+            if slot not in self._large:
+                self._large.append(slot)
         name = self._name(slot)
         part = 0
-        while i < n:
-            part += 1
-            self._write("%s.%d" % (name, part), body[i : i + step])
-            i += step
-        self._write(name, head, first)  # last: now the message is stored
+        try:
+            while i < n:
+                part += 1
+                self._write("%s.%d" % (name, part), body[i : i + step])
+                i += step
+            self._write(name, head, first)  # last: now the message is stored
+        except StoreError:
+            self._free_chunk(slot)
+            raise
         self._order = self._orders[slot] = order
 
     def message(self, slot):
@@ -176,6 +184,15 @@ class Box:
 
     def tombstone(self, slot):
         self._write_raw(self._name(slot), b"\0")
+        self._free_chunk(slot)
+
+    def _free_chunk(self, slot):
+        if slot in self._large:
+            self._large.remove(slot)
+            try:
+                self._write_raw(self._name(slot) + ".1", b"")
+            except StoreError:  # the message is gone all the same; restore() tries again
+                pass
 
     def restore(self, names):
         """names: of the files in all folders."""
@@ -201,6 +218,14 @@ class Box:
                     self._orders[slot] = order
                     self._order = max(self._order, order)
                     found.append((order, slot, packet_id, flags, lifetime))
+        for name in names:
+            if name[2:i] == self._prefix and name[-2:] == ".1" and name[i:-2].isdigit():
+                slot = int(name[i:-2])
+                if os.stat(self._path + name)[6] > self._chunk:
+                    if slot in [message[1] for message in found]:
+                        self._large.append(slot)
+                    else:
+                        self._write_raw(name, b"")
         found.sort()
         result = []
         for order, slot, packet_id, flags, lifetime in found:
