@@ -282,6 +282,9 @@ class Inbound:
     def ids(self):
         return list(self._slot_of)
 
+    def room(self):
+        return self._box.slots - len(self._slot_of)
+
     def put(self, packet_id, flags, topic, payload):
         box = self._box
         used = self._slot_of.values()

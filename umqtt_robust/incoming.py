@@ -1,7 +1,7 @@
 """What arrives: whole packets out of a buffer, to the handlers of the program and to the other half of the session."""
 
 from ._platform import const, print_exception
-from .base_errors import ProtocolError
+from .base_errors import OutboxFull, ProtocolError
 from .parts import load
 from .states import AWAIT_PUBACK, CLOSED, LINK, UP
 
@@ -13,6 +13,7 @@ _SUBACK = const(0x90)
 _UNSUBACK = const(0xB0)
 _PINGRESP = const(0xD0)
 _DUP = const(0x08)
+_BLOCKED = const(-2)
 
 
 def is_plain(text):
@@ -111,6 +112,9 @@ class Incoming:
         if qos == 4:
             self.part("qos2").received(head, packet_id, bytes(buf[t:k]), bytes(buf[p:end]))
             return True
+        if self.pending > self._room:
+            self.part("holding").take(head, packet_id, bytes(buf[t:k]), bytes(buf[p:end]))
+            return True
         self.describe(head, packet_id, head & _DUP > 0)
         if qos and self.manual_ack:
             self.part("manual").hold(packet_id)
@@ -123,7 +127,9 @@ class Incoming:
             if view[t:k] != self.seen:
                 self.find_route(bytes(view[t:k]))
             self.deliver(self.seen, bytes(view[p:end]))
-        if qos and self.state == UP and not self.manual_ack:
+        if self._room == _BLOCKED:
+            self.part("holding").put_back(head, packet_id, bytes(buf[t:k]), bytes(buf[p:end]))
+        elif qos and self.state == UP and not self.manual_ack:
             self.out.put_ack(_PUBACK, packet_id)
         return True
 
@@ -160,16 +166,26 @@ class Incoming:
         """Calls a handler; with `end` a raw one, which takes (topic, payload, k, p, end) as buffer and offsets."""
         # Acknowledgements leave in the order of arrival [MQTT-4.6.0-2], so a message that is put off would hold up
         # all others: a handler that raises is called again at once if it may be, and then the message is a dead letter.
+        # Not so when it found no room in the outbox, where room will be: see holding.py.
+        if self._room == _BLOCKED:  # another handler of the same message was
+            return
+        pending = self.pending
         for _ in range(1 + self.handler_retries):
             try:
                 if end:
                     handler(topic, payload, k, p, end)
                 else:
                     handler(topic, payload)
+                if self.pending != pending:
+                    self.part("holding").learn(self.pending - pending)
                 return
             except Exception as error:  # noqa: BLE001 - the program's own code: anything may come
                 failure = error
                 self.redelivered = True
+                if pending and isinstance(error, OutboxFull):
+                    self.part("holding").learn(self.pending - pending + 1)
+                    self._room = _BLOCKED
+                    return
                 print_exception(error)
         self.dead_letters += 1
         if self.on_dead_letter:

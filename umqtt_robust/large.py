@@ -36,6 +36,7 @@ class Part:
         self._offset = -1  # into the payload; -1: not there yet
         self._size = 0
         self._handler = None
+        self._skipped = False
         if length < 2 + self._id_left or head & 6 == 6:
             raise ProtocolError("malformed PUBLISH")
         return self
@@ -86,6 +87,11 @@ class Part:
             session.check_inbound(self._topic)
         if head & 14 == 12 and session.part("qos2").knows(self._packet_id):
             return  # the same message again
+        if session.pending > session._room or head & 4 and not session.part("qos2").has_room():
+            # It cannot wait: see holding.py.
+            self._skipped = session.part("holding").skip_large(head)
+            if self._skipped:
+                return
         session.received += 1
         session.flags = head
         session.packet_id = self._packet_id
@@ -110,6 +116,8 @@ class Part:
     def _end(self):
         session = self._session
         session.large = None
+        if self._skipped:
+            return
         if self._head & 6 == 4:
             session.part("qos2").received_large(self._head, self._packet_id)
         elif self._head & 6:

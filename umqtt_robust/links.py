@@ -4,7 +4,7 @@ from ._platform import const, ticks_diff
 from .base_errors import LinkLost, MQTTError
 from .parts import load
 from .session import Session
-from .states import CLOSED
+from .states import CLOSED, UP
 
 _NEVER = const(0x1FFFFFFF)
 _LONGEST = const(128000)  # ms between two attempts
@@ -63,6 +63,11 @@ class Links(Session):
                     raise LinkLost("slept for days")
             self._wait = self._tick()
         except BaseException as error:  # of a callback too: the link is out of step with what was read from it
+            if self.state == UP and not isinstance(error, OSError):
+                try:
+                    self.out.flush()  # what is owed to the broker leaves first
+                except OSError:
+                    pass
             self._lost(error)
             if not isinstance(error, (OSError, MQTTError, MemoryError)):
                 raise

@@ -20,6 +20,15 @@ class Part:
         """A message has come."""
         self._held.append(packet_id)
 
+    def let_go(self, packet_id):
+        """It is put off, and will come again."""
+        if packet_id in self._held:
+            self._held.remove(packet_id)
+
+    def holds(self):
+        """Whether the program has messages that it has not acknowledged."""
+        return bool(self._held)
+
     def acknowledge(self, packet_id):
         """See Client.acknowledge()."""
         if packet_id not in self._held:

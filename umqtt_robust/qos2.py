@@ -2,7 +2,6 @@
 
 from ._platform import const
 from .base_errors import ProtocolError
-from .errors import StoreError
 from .states import DONE, UP
 
 _PUBREC = const(0x50)
@@ -11,6 +10,7 @@ _PUBCOMP = const(0x70)
 _DUP = const(0x08)
 _STATE = const(0x46)
 _STORED = const(0x5F)  # the flags that count for the store too
+_BLOCKED = const(-2)
 _HANDED_OVER = const(0x80)  # of a stored message: only its packet id still counts
 
 # An outbound message, as it stands in its flags; packet << 8 | state: next state.
@@ -46,10 +46,12 @@ class MemoryInbound:
         """The packet ids of all of them."""
         return list(self._messages)
 
+    def room(self):
+        """How many more messages it takes."""
+        return self._slots - len(self._messages)
+
     def put(self, packet_id, flags, topic, payload):
-        """Raises StoreError when it is full: on a new link the broker releases some, and sends this one again."""
-        if len(self._messages) >= self._slots:
-            raise StoreError("no room for an inbound message")
+        """Only where there is room."""
         self._messages[packet_id] = flags, topic, payload
 
     def get(self, packet_id):
@@ -66,7 +68,8 @@ class Part:
     def __init__(self, session):
         self._session = session
         store = session.outbox.store
-        self._inbound = store.inbound = store.inbound or MemoryInbound()
+        # In RAM, and of a session that the broker forgets with the link, nothing can be left for later.
+        self._inbound = store.inbound = store.inbound or MemoryInbound(65535 if session.clean_session else 64)
         # Messages that lay in the store before this start: their handler may have run.
         self._old = self._inbound.ids()
         self._open = []  # packet ids that the program has not acknowledged
@@ -95,6 +98,8 @@ class Part:
             self._open.remove(packet_id)
         else:
             self._deliver(packet_id, message)
+            if self._session._room == _BLOCKED:
+                self._session.part("holding").put_back(message[0] & ~6, 0, message[1], message[2])
         self._remove(packet_id)
 
     def _remove(self, packet_id):
@@ -128,7 +133,7 @@ class Part:
         """PUBREC, PUBREL or PUBCOMP has come; there is room for the answer."""
         session = self._session
         if kind == _PUBREL & 0xF0:
-            self._release(packet_id)
+            self.release(packet_id)
             return
         outbox = session.outbox
         slot = outbox.slot_of.get(packet_id)
@@ -168,6 +173,11 @@ class Part:
 
     # Inbound
 
+    def has_room(self):
+        """Whether another message can be kept; none can behind one that could not."""
+        holding = self._session.parts.get("holding")
+        return self._inbound.room() > 0 and not (holding and holding.skipped)
+
     def knows(self, packet_id):
         return self._inbound.get(packet_id) is not None
 
@@ -179,6 +189,9 @@ class Part:
             if known:
                 # The broker uses the id for another message: it has lost the session, and we the CONNACK that said so.
                 self._give_up(packet_id)
+            if not self.has_room():
+                self._session.part("holding").skip()
+                return
             self._inbound.put(packet_id, head & 15, topic, payload)
         self._session.out.put_ack(_PUBREC, packet_id)
 
@@ -190,16 +203,25 @@ class Part:
             self._inbound.put(packet_id, head & 15 | _HANDED_OVER, b"", b"")
         self._session.out.put_ack(_PUBREC, packet_id)
 
-    def _release(self, packet_id):
+    def release(self, packet_id):
+        """PUBREL has come: hands the message over and completes it."""
         message = self._inbound.get(packet_id)
         session = self._session
         if message is None:  # PUBCOMP was lost
             session.out.put_ack(_PUBCOMP, packet_id)
         elif packet_id not in self._open:
+            if session.pending > session._room:
+                session.part("holding").take(_PUBREL, packet_id)
+                return
             if session.manual_ack and not message[0] & _HANDED_OVER:
                 self._open.append(packet_id)
             self._deliver(packet_id, message)
-            if packet_id not in self._open and self.knows(packet_id):
+            if session._room == _BLOCKED:
+                if packet_id in self._open:
+                    self._open.remove(packet_id)
+                self._old.append(packet_id)  # its handler has run
+                session.part("holding").put_back(_PUBREL, packet_id)
+            elif packet_id not in self._open and self.knows(packet_id):
                 self._complete(packet_id)
 
     def handled(self, packet_id):

@@ -33,6 +33,8 @@ class Session(Subscriptions):
         self._left = 0  # bytes that receive() left with the caller
         self._ping = 0  # 1: PINGREQ is due, 2: it was sent
         self._ask = True  # a SUBSCRIBE or UNSUBSCRIBE is to be sent
+        # Inbound flow control, see holding.py: a message is handed over while pending <= _room; WAIT, BLOCKED: none is.
+        self._room = _NEVER
         self.redelivered = self.subscribed = False
         self.outbox = self.out = self.large = self._broken = self._keep_alive = None
         self._topic = self._topic_bytes = None  # the topic that publish() checked last

@@ -87,6 +87,9 @@ class DurableInbound:
     def ids(self):
         return sorted(self._flash.inbound)
 
+    def room(self):
+        return 64 - len(self._flash.inbound)
+
     def put(self, packet_id, flags, topic, payload):
         self._flash.write(self._flash.inbound, packet_id, (flags, topic, payload))
 

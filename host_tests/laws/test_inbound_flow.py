@@ -1,0 +1,166 @@
+"""What the client takes is handed over, kept, or asked for again: however much waits, and whatever handlers do.
+
+The broker of these tests sends everything that waits at once, as far as MQTT 3.1.1 lets it, so acknowledgements for the
+client's own messages come behind all of it.
+"""
+
+from umqtt_testkit.portable import Rng, equal
+from world import FULL, Flash, World
+
+from umqtt_robust.store import MemoryStore
+
+HEAP = "64M"
+TIMEOUT_S = 170
+
+WAITING = (1, 31, 32, 33, 64, 65, 200) + ((2000,) if FULL else ())
+# Messages that a handler publishes for each that it gets, and their QoS.
+PUBLISHES = ((0, 0), (1, 0), (1, 1), (1, 2), (3, 1))
+
+
+def worlds(qos, publishes, how, kept, waiting, **options):
+    """A world in which so many messages wait for a client whose handler publishes."""
+    flash = Flash(32) if kept else None
+    if not kept:
+        options["store"] = MemoryStore(32)
+    world = World(flash=flash, **options)
+    got = world.got = []
+
+    def handler(topic, payload):
+        for n in range(publishes):
+            world.client.publish(b"out/%d" % n, payload, how)
+        got.append(payload)
+
+    world.program = lambda world: world.client.on(b"in/#", handler)
+    world.program(world)
+    world.client.subscribe(b"in/#", qos)
+    assert world.run(lambda: world.client.connected and world.client.subscribed)
+    world.settle()
+    if qos:
+        world.client.disconnect()
+        world.settle()
+    for i in range(waiting):
+        assert world.brokers[0].send(b"c", b"in/x", b"%d" % i, qos)
+    world.client.connect()
+    return world
+
+
+def finished(world):
+    world.run(lambda: world.client.connected)
+    for _ in range(3):
+        world.run(lambda: not world.client.pending and not world.brokers[0].sessions[b"c"].queue, 20000)
+        world.settle()
+
+
+def check(world, publishes, waiting, about):
+    wanted = [b"%d" % i for i in range(waiting)]
+    equal(world.got, wanted, about)
+    equal(world.client.dead_letters, 0, about)
+    equal(world.faults(), [], about)
+    out = {}
+    for topic, payload in world.taken():
+        if payload not in out.setdefault(topic, []):
+            out[topic].append(payload)
+    for n in range(publishes):
+        equal(out.get(b"out/%d" % n, []), wanted, about)
+
+
+def test_everything_that_waits_is_handed_over_in_order_and_once():
+    # Planted: a full box raises; a handler's OutboxFull is a dead letter; what is skipped is not fetched.
+    for kept in (False, True):
+        for qos in (0, 1, 2):
+            for publishes, how in PUBLISHES:
+                for waiting in WAITING if FULL or publishes == 1 else (33, 65):
+                    if not qos and publishes and how and waiting > 32:
+                        continue  # see the next test
+                    about = repr((kept, qos, publishes, how, waiting))
+                    world = worlds(qos, publishes, how, kept, waiting)
+                    finished(world)
+                    check(world, publishes, waiting, about)
+
+
+def test_at_qos_0_what_there_is_no_room_for_is_counted():
+    # A broker drops it too for a client that does not read. Planted: dropped without being counted.
+    world = worlds(0, 1, 1, False, 2000)
+    finished(world)
+    assert 32 < len(world.got) < 2000
+    equal(len(world.got) + world.client.discarded, 2000)
+    equal(world.got, sorted(world.got, key=int))
+    equal(world.faults(), [])
+
+
+def test_a_handler_that_finds_the_outbox_full_gets_its_message_again():
+    # The program has filled the outbox itself. Planted: the message becomes a dead letter.
+    for qos in (0, 1, 2):
+        world = World(store=MemoryStore(4))
+        tries = []
+
+        def handler(topic, payload, world=world, tries=tries):
+            tries.append((payload, world.client.redelivered))
+            world.client.publish(b"out", payload, 1)
+
+        world.client.on(b"in", handler)
+        world.client.subscribe(b"in", qos)
+        assert world.run(lambda world=world: world.client.connected and world.client.subscribed)
+        world.brokers[0].acknowledge = False
+        for n in range(4):
+            world.client.publish(b"own", b"%d" % n, 1)
+        world.brokers[0].send(b"c", b"in", b"x", qos)
+        world.brokers[0].send(b"c", b"in", b"y", qos)
+        world.settle()
+        equal(tries, [(b"x", False)])
+        world.brokers[0].acknowledge = True
+        world.wire.break_now()
+        world.settle()
+        finished(world)
+        equal(tries[1:3], [(b"x", True), (b"y", tries[2][1])], repr(qos))
+        equal([payload for topic, payload in world.taken() if topic == b"out"], [b"x", b"y"])
+        equal(world.client.dead_letters, 0)
+
+
+def test_cut_at_random_and_with_the_power_cut_nothing_is_lost():
+    # QoS 1 and 2 may come again after a cut, flagged; what a handler published may too. Planted: forget() keeps what
+    # waits.
+    for seed in range(400 if FULL else 40):
+        rng = Rng(seed)
+        qos, how = rng.between(1, 2), rng.between(1, 2)
+        waiting = rng.choice((33, 65, 120))
+        power = rng.chance(50)
+        world = worlds(qos, 1, how, power, waiting)
+        for _ in range(rng.between(1, 4)):
+            world.cuts.append({"cut_down": rng.between(5, 4000), "power": power})
+        finished(world)
+        finished(world)
+        about = "seed %d" % seed
+        wanted = [b"%d" % i for i in range(waiting)]
+        equal([p for i, p in enumerate(world.got) if p not in world.got[:i]], wanted, about)
+        if not power and qos == 2:
+            equal(world.got, wanted, about)
+        out = [payload for topic, payload in world.taken()]
+        equal(sorted(set(out), key=int), wanted, about)
+        equal(world.faults(), [], about)
+
+
+def test_a_handler_is_not_called_again_before_something_has_left_the_outbox():
+    # Full by its bytes, not by its messages. Planted: called again at once, and for ever.
+    world = World(store=MemoryStore(32), max_bytes=100)
+    tries = []
+
+    def handler(topic, payload):
+        tries.append(payload)
+        if len(tries) < 10:
+            world.client.publish(b"out", bytes(50), 1)
+
+    world.client.on(b"in", handler)
+    world.client.subscribe(b"in", 1)
+    assert world.run(lambda: world.client.connected and world.client.subscribed)
+    world.brokers[0].acknowledge = False
+    world.client.publish(b"own", bytes(80), 1)
+    world.brokers[0].send(b"c", b"in", b"x", 1)
+    world.settle(3000)
+    equal(tries, [b"x"])
+    world.brokers[0].acknowledge = True
+    world.wire.break_now()
+    finished(world)
+    equal(tries, [b"x", b"x", b"x"])  # and once when it came again, before the first PUBACK
+    equal([topic for topic, _ in world.taken()][-1], b"out")
+    equal(world.client.dead_letters, 0)

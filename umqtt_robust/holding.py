@@ -1,0 +1,157 @@
+"""Inbound flow control: messages that wait for room in the outbox, and those that could not be kept at all.
+
+A handler may publish. While the outbox has no room for that, messages wait here, up to LIMIT bytes, and are handed over
+and acknowledged in their order. The client reads on meanwhile, because what makes room, the acknowledgements of its own
+messages, comes on the same link behind further messages.
+
+What cannot be kept, here or in the store at QoS 2, is left unacknowledged at QoS 1 and 2, and so is all that comes
+after it at these: when what was kept is done, the client ends the link with DISCONNECT and makes a new one, on which
+the broker sends them again, in order. At QoS 0 it is dropped and counted, as a broker does for a client that does not
+read.
+"""
+
+from ._platform import const, ticks_diff
+from .base_errors import LinkLost
+
+LIMIT = const(4096)  # bytes, with those that keeping a message costs
+_COST = const(64)
+_MOMENT = const(1000)  # ms
+_PUBACK = const(0x40)
+_PUBREL = const(0x62)
+_NEVER = const(0x1FFFFFFF)
+
+# Instead of a number of messages in Session._room:
+WAIT = -1  # what comes now waits behind others, or is skipped
+BLOCKED = -2  # a handler has just found the outbox full: its message is to be put back
+
+
+class Part:
+    """See Session.part()."""
+
+    def __init__(self, session):
+        self._session = session
+        self._waiting = []  # [first byte, packet id, topic, payload]; a PUBREL: of a message that lies in the store
+        self._bytes = 0
+        self._limit = _NEVER  # a message is handed over while so many are pending
+        self._again = False  # the first of them was handed over once, and waits
+        self._until = _NEVER  # until so few are pending
+        self._ready_at = None  # ms: since when there is room for what was skipped
+        self.skipped = False  # a message was left for the next link
+
+    def learn(self, most):
+        """A handler has put so many messages into the outbox: no other is called without room for as many."""
+        session = self._session
+        left = max(0, session.outbox.store.slots - most)
+        if left < self._limit and not session.policy:  # with another policy there is always room
+            self._limit = left
+            self._update()
+
+    def forget(self, session):
+        """The link is gone: the broker sends again what was not acknowledged."""
+        self.skipped = False
+        self._ready_at = None
+        self._waiting = [message for message in self._waiting if not message[0] & 6]
+        self._update()
+
+    def _update(self):
+        self._bytes = sum([len(message[2]) + len(message[3]) + _COST for message in self._waiting])
+        self._session._room = WAIT if self._waiting or self.skipped else self._limit
+
+    def take(self, head, packet_id, topic=b"", payload=b""):
+        """A message waits, or is skipped."""
+        if head != _PUBREL:
+            keeps = not self._session.clean_session  # the broker
+            if self.skipped and head & 6 or self._bytes > LIMIT and (keeps or not head & 6):
+                if head & 6:
+                    self.skip()
+                else:
+                    self._session.discarded += 1
+                return
+        self._waiting.append((head, packet_id, topic, payload))
+        self._update()
+
+    def put_back(self, head, packet_id, topic=b"", payload=b""):
+        """A message whose handler found the outbox full waits as the first."""
+        session = self._session
+        if head & 6 and session.manual_ack and head != _PUBREL:
+            session.part("manual").let_go(packet_id)
+        self._waiting.insert(0, (head, packet_id, topic, payload))
+        self._again = True
+        self._until = session.pending - 1
+        self._update()
+
+    def skip_large(self, head):
+        """A message that comes in pieces cannot wait. True: it is not handed over and not acknowledged."""
+        if not head & 6:
+            self._session.discarded += 1
+        elif self._session.clean_session:
+            return False  # the broker would not send it again
+        else:
+            self.skip()
+        return True
+
+    def skip(self):
+        """A message is not kept, and so not acknowledged."""
+        self.skipped = True
+        self._update()
+
+    def pump(self):
+        """Hands over what there is room for; False when acknowledgements must leave first."""
+        session = self._session
+        while self._waiting and session.pending <= min(self._limit, self._until):
+            if not session.out.has_room():
+                return False
+            head, packet_id, topic, payload = self._waiting.pop(0)
+            session._room = self._limit
+            self._until = _NEVER
+            if head == _PUBREL:
+                session.part("qos2").release(packet_id)
+            else:
+                self._hand_over(head, packet_id, topic, payload)
+            self._update()
+        if self.skipped and not self._waiting:
+            self._fetch()
+        return True
+
+    def _hand_over(self, head, packet_id, topic, payload):
+        session = self._session
+        session.describe(head, packet_id, head & 8 > 0 or self._again)
+        self._again = False
+        manual = head & 6 and session.manual_ack
+        if manual:
+            session.part("manual").hold(packet_id)
+        if session.on_raw:
+            k = len(topic)
+            session.hand_over(session.on_raw, topic + payload, 0, k, k, k + len(payload))
+        else:
+            if topic != session.seen:
+                session.find_route(topic)
+            session.deliver(topic, payload)
+        if session._room == BLOCKED:
+            self.put_back(head, packet_id, topic, payload)
+        elif head & 6 and session.state and not manual:
+            session.out.put_ack(_PUBACK, packet_id)
+
+    def _fetch(self):
+        # A new link, as soon as there is room again and what is owed to the broker has left. What is still in flight
+        # would be sent twice: the client waits a moment for its acknowledgements.
+        session = self._session
+        store = session.outbox.store
+        inbound = store.inbound
+        manual = session.parts.get("manual")
+        if (
+            session.pending > store.slots // 2
+            or inbound and inbound.room() <= len(inbound.ids())
+            or manual and manual.holds()
+        ):  # fmt: skip
+            self._ready_at = None
+            return
+        if self._ready_at is None:
+            self._ready_at = session.now
+        if session.in_flight and 0 <= ticks_diff(session.now, self._ready_at) < _MOMENT:
+            return
+        if session.out.flush():
+            session.again = True
+            session._brief = -1  # that it was brief means nothing
+            session.say_goodbye()
+            raise LinkLost("fetching what there was no room for")
