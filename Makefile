@@ -25,14 +25,14 @@ check: setup lint types ## Lint, types and the tests that matter most for what c
 	@$(PY) -m pytest $(PARALLEL) $$($(PY) host_tests/running/affected.py $(BASE)) $(ARGS)
 
 test: setup lint types ## Lint, types and every test
-	@$(PY) -m pytest $(PARALLEL) --tiers 0,1,2,smoke $(ARGS)
+	@$(PY) -m pytest $(PARALLEL) --tiers=0,1,2,smoke $(ARGS)
 
 test-costs: setup ## Run every test and write what each costs into docs/testing.md and host_tests/running/costs.tsv
-	@$(PY) -m pytest $(PARALLEL) --tiers 0,1,2,smoke --costs .costs.json $(ARGS)
+	@$(PY) -m pytest $(PARALLEL) --tiers=0,1,2,smoke --costs=.costs.json $(ARGS)
 	@$(PY) host_tests/running/costs.py .costs.json
 
 prove-tests: setup ## What needs a machine for itself: bounds in time, benches, the test kit's own judges, one at a time
-	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest --tiers 3 $(ARGS)
+	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest --tiers=3 $(ARGS)
 
 prove-steady: setup ## The tests again and again on a machine that is busy and slow at random (ARGS="--json --seed N")
 	@$(PY) host_tests/running/steady.py $(ARGS)

@@ -89,7 +89,7 @@ def run(arguments: list[str], seed: str, folder: Path) -> tuple[int, list[str]]:
     """Run pytest once; (tests that passed, ids of those that failed). Its output and failures stay in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     environment = os.environ | {"UMQTT_DELAYS": seed, "PYTHONPATH": str(_HERE / "delays")}
-    command = [sys.executable, "-m", "pytest", "-q", *PARALLEL, "--failures", str(folder / "failures"), *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", *PARALLEL, f"--failures={folder / 'failures'}", *arguments]
     with ExitStack() as stack:
         output = stack.enter_context((folder / "output.log").open("wb"))
         stack.enter_context(busy_processes())
@@ -114,8 +114,8 @@ def main() -> int:
     options = parser.parse_args()
     began = time.monotonic()
     tests, failures = 0, []
-    plans = [("tiers 0 and 1", ["--tiers", "0,1"])] * options.runs + [
-        ("everything", ["--tiers", "0,1,2,smoke"])
+    plans = [("tiers 0 and 1", ["--tiers=0,1"])] * options.runs + [
+        ("everything", ["--tiers=0,1,2,smoke"])
     ] * options.whole
     for number, (name, arguments) in enumerate(plans):
         seed = f"{options.seed}-{number}"
