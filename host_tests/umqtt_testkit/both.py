@@ -13,6 +13,7 @@ import re
 import select
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -47,6 +48,7 @@ class DeviceProcess:
     """One MicroPython that holds one imported test file."""
 
     def __init__(self, test_file: Path, search_path: list[str], heap: str | None) -> None:
+        self._folder = tempfile.TemporaryDirectory()
         command = [
             *micropython_command(heap),
             str(_RUNNER),
@@ -60,6 +62,7 @@ class DeviceProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            env=os.environ | {"TMPDIR": self._folder.name},
         )
 
     def run(self, test: str, timeout_s: float) -> tuple[dict[str, str], str]:
@@ -107,6 +110,7 @@ class DeviceProcess:
             if pipe is not None and not pipe.closed:
                 with suppress(BrokenPipeError):  # a request that a dead process never read
                     pipe.close()
+        self._folder.cleanup()
 
     def _end(self) -> str:
         code = self._process.wait()
@@ -136,10 +140,13 @@ class CPythonTest(pytest.Function):
     """A portable test on the interpreter that runs pytest."""
 
     def runtest(self) -> None:
-        try:
-            super().runtest()
-        except Skip as reason:
-            pytest.skip(str(reason))
+        # A temporary folder of its own: portable tests have nothing to clear one away with (see new_path()).
+        with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TMPDIR", folder)
+            try:
+                super().runtest()
+            except Skip as reason:
+                pytest.skip(str(reason))
 
 
 class MicroPythonTest(pytest.Item):

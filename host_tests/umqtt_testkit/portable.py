@@ -40,6 +40,18 @@ def equal(actual, expected, about=""):
         raise AssertionError("{}got {!r}, expected {!r}".format(about and about + ": ", actual, expected))
 
 
+def new_path(name):
+    """A path in the temporary folder where nothing is yet; `name` (str) is part of it.
+
+    Whatever a test leaves there is removed: at its end on CPython, at the end of its file on MicroPython.
+    """
+    import os
+    from binascii import hexlify
+
+    folder = os.getenv("TMPDIR") or "/tmp"
+    return f"{folder}/{name}-{hexlify(os.urandom(8)).decode()}"
+
+
 def _names(error):
     if isinstance(error, tuple):
         return " or ".join([one.__name__ for one in error])

@@ -8,7 +8,7 @@ import _app_fakes as fakes
 from app.board import Board
 from app.command_door import CommandDoor
 from startup import Startup
-from umqtt_testkit.portable import equal
+from umqtt_testkit.portable import equal, new_path
 
 _CMD = b"fleet/pump-7/cmd"
 _REPLY = b"fleet/pump-7/reply"
@@ -31,7 +31,7 @@ def _and_put_back(test):
 
 class World:
     def __init__(self, root=None):
-        self.root = root or "/tmp/umqtt-door-%s" % os.urandom(4).hex()
+        self.root = root or new_path("door")
         if not root:
             os.mkdir(self.root)
         boots = Startup(self.root)

@@ -10,7 +10,7 @@ from app.commands import CommandError, Commands, parse_command
 from app.ledger import SIZE, Ledger
 from app.telemetry import Telemetry
 from startup import Startup
-from umqtt_testkit.portable import Rng, equal, raises
+from umqtt_testkit.portable import Rng, equal, new_path, raises
 
 _REPLY = b"fleet/pump-7/reply"
 _CMD = b"fleet/pump-7/cmd"
@@ -20,7 +20,7 @@ class World:
     """A board's parts over one flash folder; boot() is a restart."""
 
     def __init__(self, room=100):
-        self.root = "/tmp/umqtt-commands-%s" % os.urandom(4).hex()
+        self.root = new_path("commands")
         os.mkdir(self.root)
         self.save({"brokers": ["mqtt://b"]})
         self.client = fakes.Client(room)

@@ -5,7 +5,7 @@ import os
 
 import _app_fakes as fakes
 from app.discovery import Discovery, config_topic, describe
-from umqtt_testkit.portable import Rng, equal
+from umqtt_testkit.portable import Rng, equal, new_path
 
 _METRICS = {"cellar_temp_c": 21.4, "rssi": -61, "mem_free": 104320}
 _ID = "pump-7"
@@ -29,7 +29,7 @@ class _Board:
 
 class _World:
     def __enter__(self):
-        self.path = "/tmp/umqtt-discovery-%s" % os.urandom(4).hex()
+        self.path = new_path("discovery")
         self.board = _Board()
         return self
 

@@ -6,7 +6,7 @@ import os
 import _app_fakes as fakes
 from app.gaps import Gaps, add_to_gaps
 from app.telemetry import Telemetry
-from umqtt_testkit.portable import Clock, Rng, equal
+from umqtt_testkit.portable import Clock, Rng, equal, new_path
 
 from umqtt_robust import Client
 from umqtt_robust.policy import DROP_OLDEST, EXPIRED, FULL, UNREADABLE
@@ -20,7 +20,7 @@ _BEFORE = "16-0000000000000000"
 
 class _File:
     def __enter__(self):
-        self.path = "/tmp/umqtt-gaps-%s" % os.urandom(4).hex()
+        self.path = new_path("gaps")
         return self
 
     def __exit__(self, *_):

@@ -8,14 +8,14 @@ from app.crash import CrashReport, last_crash
 from app.log import Log
 from app.status import Status
 from postmortem import format_traceback, keep_traceback
-from umqtt_testkit.portable import equal
+from umqtt_testkit.portable import equal, new_path
 
 _STATUS = b"fleet/pump-7/status"
 _LOG = b"fleet/pump-7/log"
 
 
 def _path():
-    return "/tmp/umqtt-traceback-%s" % os.urandom(4).hex()
+    return new_path("traceback")
 
 
 def _log(client):

@@ -5,7 +5,7 @@ import os
 
 from app import settings, settings_files
 from app.settings import SettingsError, check_secrets, check_settings, check_together
-from umqtt_testkit.portable import equal, raises
+from umqtt_testkit.portable import equal, new_path, raises
 
 _GOOD = {"brokers": ["mqtt://127.0.0.1:1883"]}
 
@@ -20,7 +20,7 @@ class _Folder:
     """A new folder with these files, as text; removed at the end."""
 
     def __init__(self, **files):
-        self.path = "/tmp/umqtt-settings-%s" % os.urandom(4).hex()
+        self.path = new_path("settings")
         os.mkdir(self.path)
         for name, text in files.items():
             self.write(name + ".json", text)

@@ -5,7 +5,7 @@ import sys
 
 import startup
 from startup import BASE, CONFIRMED, CRASHED, INTERRUPTED, NONE, RETRY, Startup
-from umqtt_testkit.portable import Rng, equal
+from umqtt_testkit.portable import Rng, equal, new_path
 
 _POWER_ON, _WATCHDOG = 1, 3
 
@@ -16,7 +16,7 @@ class _Machine:
 
 def _root():
     sys.modules["machine"] = _Machine
-    path = "/tmp/umqtt-startup-%s" % os.urandom(4).hex()
+    path = new_path("startup")
     os.mkdir(path)
     return path
 

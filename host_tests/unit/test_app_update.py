@@ -11,7 +11,7 @@ from app.update import Updater
 from app.update_http import Http
 from startup import BASE, NONE, Startup
 from umqtt_testkit.flash import ROOT, PowerCutFlash
-from umqtt_testkit.portable import equal, raises
+from umqtt_testkit.portable import equal, new_path, raises
 
 from umqtt_robust.errors import LinkLost
 
@@ -145,7 +145,7 @@ def boot(root, confirm=False):
 
 
 def fresh():
-    root = "/tmp/umqtt-update-%s" % os.urandom(4).hex()
+    root = new_path("update")
     os.mkdir(root)
     write(root, OLD)
     boot(root, True)

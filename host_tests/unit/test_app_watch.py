@@ -7,7 +7,7 @@ import startup
 from app.health import CONFIRM_MS, RETRY_MS, TRIAL_MS, Health
 from app.status import Status
 from startup import CONFIRMED, RETRY, Startup
-from umqtt_testkit.portable import equal
+from umqtt_testkit.portable import equal, new_path
 
 _WATCHDOG = 3
 
@@ -30,7 +30,7 @@ class World:
     """failures: boots before this one that the watchdog ended. trial: a version on trial boots."""
 
     def __init__(self, failures=0, trial=False):
-        self.root = "/tmp/umqtt-watch-%s" % os.urandom(4).hex()
+        self.root = new_path("watch")
         os.mkdir(self.root)
         for _ in range(failures):
             Startup(self.root, _WATCHDOG).begin()

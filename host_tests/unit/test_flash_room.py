@@ -2,7 +2,7 @@
 
 import os
 
-from umqtt_testkit.portable import equal
+from umqtt_testkit.portable import equal, new_path
 
 from umqtt_robust.errors import StoreError
 from umqtt_robust.flash import FlashStore
@@ -47,7 +47,7 @@ class Full(Cut):
 
 
 def folder():
-    path = (os.getenv("TMPDIR") or "/tmp") + "/flash-room-" + "".join(["%02x" % byte for byte in os.urandom(8)])
+    path = new_path("flash-room")
     os.mkdir(path)
     return path
 

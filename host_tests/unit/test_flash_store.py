@@ -3,7 +3,7 @@
 import os
 
 from umqtt_testkit.flash import ROOT, PowerCutFlash
-from umqtt_testkit.portable import Rng, equal, raises
+from umqtt_testkit.portable import Rng, equal, new_path, raises
 
 from umqtt_robust import flash
 from umqtt_robust.errors import StoreError
@@ -13,7 +13,7 @@ from umqtt_robust.outbox import Outbox
 HEAP = "1M"
 
 def folder():
-    return "/tmp/umqtt-flash-store-" + "".join([f"{byte:02x}" for byte in os.urandom(8)])
+    return new_path("flash-store")
 
 
 def remove(path):
