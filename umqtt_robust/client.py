@@ -56,7 +56,7 @@ class Client(Links):
     # attribute that only the class has costs several times as much to read.
     connect_timeout = 15000
     rx_size = tx_size = 1024
-    policy = handler_retries = 0
+    policy = 0
     max_bytes = transports = None
     allow_plain = allow_mqtt31 = keep_broker_queue = False
     on_connect = on_disconnect = on_message = on_large = on_dropped = on_error = on_dead_letter = None

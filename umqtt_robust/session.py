@@ -21,6 +21,9 @@ _LARGE = const(0xFFFFFF)  # bytes of payload
 class Session(Subscriptions):
     """One client's state, over any number of links. The public attributes are described in Client."""
 
+    handler_retries = 0
+    clean_session = True  # nothing can be left to the broker for the next link
+
     def __init__(self):
         """Makes every attribute, also those that the first link will set; start() comes next."""
         # The table of an instance's attributes is one piece that grows by steps: here it does before anything else

@@ -99,6 +99,10 @@ class BridgeInbound:
         """Return the packet identifiers."""
         return list(self._ids)
 
+    def room(self) -> int:
+        """Return how many more it takes: an identifier needs no room."""
+        return 65535 - len(self._ids)
+
     def get(self, packet_id: int) -> tuple[int, bytes, bytes] | None:
         """Return the message as one that was handed over, or None."""
         return (_HANDED_OVER, b"", b"") if packet_id in self._ids else None
