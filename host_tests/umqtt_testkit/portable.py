@@ -37,7 +37,8 @@ def raises(error, function, *args, **kwargs):
 def equal(actual, expected, about=""):
     """Assert `actual == expected`. Shows both values, which a bare `assert` does not do on MicroPython."""
     if actual != expected:
-        raise AssertionError("{}got {!r}, expected {!r}".format(about and about + ": ", actual, expected))
+        where = str(about) + ": " if about != "" else ""
+        raise AssertionError(f"{where}got {actual!r}, expected {expected!r}")
 
 
 def new_path(name):
