@@ -8,6 +8,7 @@ SLEEPS = (60000, 1 << 28, (1 << 29) - 1, 1 << 29, (1 << 29) + 5, (1 << 30) - 100
 
 
 def test_a_long_sleep_ends_in_a_new_link_and_no_loss():
+    # Planted: what was in flight on the old link is not sent again on the new one.
     for sleep in (60000, 1 << 28, 1 << 29, (1 << 29) + 5, (1 << 30) - 1000):
         world = up(0)
         world.client.publish(b"t", b"before", 1)
@@ -20,6 +21,7 @@ def test_a_long_sleep_ends_in_a_new_link_and_no_loss():
 
 
 def test_waits_between_attempts_to_the_millisecond():
+    # Planted: the wait doubles after the first failed attempt already.
     for start in STARTS:
         world = World(start=start)
         attempts = []
@@ -36,6 +38,7 @@ def test_waits_between_attempts_to_the_millisecond():
 
 
 def test_the_wait_is_short_again_only_after_a_good_link():
+    # Planted: every link makes the next wait short, however soon it ended.
     world = World()
     for lasted, limit in ((20000, 1000), (1000, 1000), (1000, 2000), (1000, 4000), (20000, 1000)):
         assert world.run(lambda: world.client.connected)
@@ -46,6 +49,7 @@ def test_the_wait_is_short_again_only_after_a_good_link():
 
 
 def test_a_long_sleep_while_waiting_for_the_next_attempt():
+    # Planted: a wait that began 2**29 ms ago or earlier counts as not begun.
     for start in STARTS:
         for sleep in SLEEPS:
             world = World(start=start)
@@ -59,6 +63,7 @@ def test_a_long_sleep_while_waiting_for_the_next_attempt():
 
 
 def test_a_long_sleep_while_connected_is_a_new_link_at_once():
+    # Planted: a clock that seems to run backwards is not taken for a long sleep.
     for start in STARTS:
         for sleep in SLEEPS:
             world = up(start)
@@ -73,6 +78,7 @@ def test_a_long_sleep_while_connected_is_a_new_link_at_once():
 
 
 def test_a_long_sleep_while_connecting_and_while_closing():
+    # Planted: the deadline of disconnect() is not brought forward after a long sleep.
     for sleep in SLEEPS:
         world = World()
         world.brokers[0].answer = False
@@ -93,6 +99,7 @@ def test_a_long_sleep_while_connecting_and_while_closing():
 
 
 def test_a_link_that_lasted_for_days_was_a_good_one():
+    # Planted: a link that lasted 2**29 ms or longer, a negative difference, counts as short.
     # 2**29 ms, 6.2 days, is where a difference of two times changes its sign.
     for days in (1, 7, 13, 20):
         world = World(keep_alive=0)
@@ -113,6 +120,7 @@ def test_a_link_that_lasted_for_days_was_a_good_one():
 
 
 def test_every_broker_is_tried_in_a_round_before_the_wait():
+    # Planted: the client waits after each server, not after each round.
     brokers = [Broker("a"), Broker("b"), Broker("c")]
     world = World(brokers)
     for broker in brokers:
@@ -128,6 +136,7 @@ def test_every_broker_is_tried_in_a_round_before_the_wait():
 
 
 def test_jitter_is_full_and_within_its_limits():
+    # Planted: half of each wait is fixed.
     for seed in range(20):
         rng = Rng(seed, quiet=True)
         world = World(random=rng.below)
@@ -147,6 +156,7 @@ def test_jitter_is_full_and_within_its_limits():
 
 
 def test_a_refusal_is_reported_and_tried_again_only_at_the_longest_delay():
+    # Planted: return code 2 is tried again after the usual wait.
     for code in (1, 2, 3, 4, 5):
         world = World([Broker(return_code=code)])
         assert world.run(lambda world=world: world.of_kind("error"))
@@ -157,6 +167,7 @@ def test_a_refusal_is_reported_and_tried_again_only_at_the_longest_delay():
 
 
 def test_a_client_that_is_thrown_off_again_and_again_says_why_that_may_be():
+    # Planted: short links are not counted.
     world = World()
     for _ in range(3):
         assert not world.of_kind("error")
@@ -168,6 +179,7 @@ def test_a_client_that_is_thrown_off_again_and_again_says_why_that_may_be():
 
 
 def test_mqtt_3_1_is_a_fallback_when_allowed():
+    # Planted: with MQTT 3.1 every link begins a new session.
     for clean_session in (False, True):
         world = World([Broker(mqtt31=True)], allow_mqtt31=True, clean_session=clean_session)
         world.client.subscribe(b"down/#", 2)
@@ -188,6 +200,7 @@ def test_mqtt_3_1_is_a_fallback_when_allowed():
 
 
 def test_a_link_that_was_only_ticked_when_asked_was_a_good_one_too():
+    # Planted: a link counts as ended when the last bytes arrived.
     for lasted in (10000, 25000, 29000):
         world = World(keep_alive=60)
         world.unreachable = True
@@ -203,6 +216,7 @@ def test_a_link_that_was_only_ticked_when_asked_was_a_good_one_too():
 
 
 def test_mqtt_3_1_failover_forgets_what_belongs_to_the_other_broker():
+    # Planted: the session of one broker is resumed at another.
     # CONNACK of MQTT 3.1 has no session_present: what the client knows of the first broker must not reach the second.
     first, second = Broker("a", mqtt31=True), Broker("b", mqtt31=True)
     world = World([first, second], allow_mqtt31=True)

@@ -24,6 +24,7 @@ def whole(world, traffic):
 
 
 def test_session_present_exactly_once():
+    # Planted: a message whose PUBREC came is published again on the next link.
     for step, make_world in (
         (1, World),
         (2, lambda: World(flash=Flash())),
@@ -36,6 +37,7 @@ def test_session_present_exactly_once():
 
 
 def test_two_cuts_session_present_exactly_once():
+    # Planted: the list of PUBRELs to repeat is the list of released messages itself, which is emptied as they leave.
     up, down, _ = length_of_a_session(World)
     rng = Rng(20)
     cuts = []
@@ -79,12 +81,14 @@ def forgetful(**options):
 
 
 def test_session_lost_at_least_once_and_no_stale_id():
+    # Planted: DUP outlives the session for which it was set.
     for step, options in ((1, {}), (2, {"late": True}), (3, {"durable": True})):
         cuts = everywhere(lambda options=options: World([Broker(late=options.get("late", False))]), step)
         sweep(forgetful(**options), [[cut] for cut in cuts], lost_then_new)
 
 
 def test_session_lost_and_its_connack_too():
+    # Planted: a known packet id always means the same message, whatever DUP and payload say.
     # The client cannot see that the session is new: the next CONNACK says session_present=1.
     for connack in range(5):
         cuts = everywhere(World, 4)
@@ -92,6 +96,7 @@ def test_session_lost_and_its_connack_too():
 
 
 def test_second_broker_at_least_once_and_no_stale_id():
+    # Planted: the session of one broker is resumed at another.
     for late in (False, True):
 
         def make_world(late=late):
@@ -132,6 +137,7 @@ def test_second_broker_at_least_once_and_no_stale_id():
 
 
 def test_pieces_of_any_size_and_a_link_that_is_often_full():
+    # Planted: a write that took a part counts as having taken all.
     for piece in (1, 2, 3, 5, 7):
         for tx_size in (32, 64, 1024):
             sweep(lambda tx_size=tx_size: World(tx_size=tx_size, rx_size=64), [[{"piece": piece}]], whole)

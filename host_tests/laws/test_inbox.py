@@ -25,6 +25,7 @@ def connected(broker=None, **options):
 
 
 def test_each_once_at_qos_2_and_acknowledged_wherever_the_link_is_cut():
+    # Planted: the end of a link makes the inbox forget the packet ids of QoS 2 too.
     for name, total in (("cut_down", 60), ("cut_up", 24)):
         for at in every(total, 1):
             world = connected()
@@ -47,6 +48,7 @@ def test_each_once_at_qos_2_and_acknowledged_wherever_the_link_is_cut():
 
 
 def test_what_waited_over_a_lost_session_acknowledges_nothing_of_the_new_one():
+    # Planted: the inbox keeps packet ids of QoS 2 when the session is lost.
     for qos in (1, 2):
         world = connected()
         client = world.client
@@ -71,6 +73,7 @@ def test_what_waited_over_a_lost_session_acknowledges_nothing_of_the_new_one():
 
 
 def test_a_stale_id_that_the_program_holds_swallows_no_new_message():
+    # Planted: a message that is given up can still be acknowledged.
     # The session was lost, and the CONNACK that said so: the broker begins again with the same packet ids.
     world = connected()
     client = world.client
@@ -91,6 +94,7 @@ def test_a_stale_id_that_the_program_holds_swallows_no_new_message():
 
 
 def test_an_acknowledgement_that_the_store_refuses_ends_the_link_and_not_the_program():
+    # Planted: release() ignores a StoreError, and the link stays.
     world = connected(flash=Flash())
     client = world.client
     broker = world.brokers[0]

@@ -6,12 +6,14 @@ from world import World, publish
 
 
 def test_ping_leaves_at_half_the_keep_alive():
+    # Planted: PINGREQ is due after the whole keep-alive.
     for start in STARTS:
         world = up(start)
         equal(run_until(world, lambda: pings(world), 20000), 5000)
 
 
 def test_a_blackholed_idle_link_is_found_within_keep_alive():
+    # Planted: PINGREQ may stay unanswered for a whole keep-alive.
     for start in STARTS:
         world = up(start)
         world.wire.mute = True
@@ -19,6 +21,7 @@ def test_a_blackholed_idle_link_is_found_within_keep_alive():
 
 
 def test_a_link_that_takes_no_bytes_is_found_within_keep_alive():
+    # Planted: the wait for PINGRESP begins when the link has taken PINGREQ.
     for start in STARTS:
         world = up(start)
         world.wire.full = True
@@ -26,6 +29,7 @@ def test_a_link_that_takes_no_bytes_is_found_within_keep_alive():
 
 
 def test_a_blackhole_in_the_middle_of_a_packet_is_found_within_keep_alive():
+    # Planted: half a packet in the buffer counts as heard anew at every tick.
     for start in STARTS:
         world = up(start)
         world.wire.send(publish(b"t", b"half of it never comes")[:9])
@@ -35,6 +39,7 @@ def test_a_blackhole_in_the_middle_of_a_packet_is_found_within_keep_alive():
 
 
 def test_a_half_open_link_is_found_under_a_steady_flow_at_qos_0():
+    # Planted: PINGREQ is due only when nothing was sent.
     for start in STARTS:
         world = up(start)
         world.wire.mute = True
@@ -48,6 +53,7 @@ def test_a_half_open_link_is_found_under_a_steady_flow_at_qos_0():
 
 
 def test_a_broker_that_only_acknowledges_is_alive_and_found_when_it_stops():
+    # Planted: PUBACK does not count as a sign of life.
     for start in STARTS:
         world = up(start)
         broker = world.brokers[0]
@@ -65,6 +71,7 @@ def test_a_broker_that_only_acknowledges_is_alive_and_found_when_it_stops():
 
 
 def test_a_lost_puback_on_a_live_link_closes_it_and_nothing_is_sent_twice_before():
+    # Planted: messages in flight have no deadline.
     world = up(0, ack_timeout=30000)
     broker = world.brokers[0]
     broker.acknowledge = False
@@ -77,6 +84,7 @@ def test_a_lost_puback_on_a_live_link_closes_it_and_nothing_is_sent_twice_before
 
 
 def test_keep_alive_0_never_pings_and_never_gives_up():
+    # Planted: keep_alive=0 means 60 s.
     world = up(0, keep_alive=0)
     world.wire.mute = True
     world.settle(1000000)
@@ -84,6 +92,7 @@ def test_keep_alive_0_never_pings_and_never_gives_up():
 
 
 def test_fin_is_noticed_at_the_next_tick():
+    # Planted: the end of the stream counts as nothing to read.
     world = up(0)
     world.wire.fin = True
     world.client.tick()
@@ -91,6 +100,7 @@ def test_fin_is_noticed_at_the_next_tick():
 
 
 def test_ping_leaves_when_only_the_other_side_is_quiet():
+    # Planted: PINGREQ is due only when nothing arrived.
     for start in STARTS:
         # Only messages arrive: the broker must hear from the client.
         world = up(start)
@@ -113,6 +123,7 @@ def test_ping_leaves_when_only_the_other_side_is_quiet():
 
 
 def test_whatever_arrives_is_an_answer_to_a_ping_until_twice_the_keep_alive():
+    # Planted: a client that hears something never gives up a PINGREQ.
     for start in STARTS:
         world = up(start)
         world.brokers[0].answer_pings = False
@@ -130,6 +141,7 @@ def test_whatever_arrives_is_an_answer_to_a_ping_until_twice_the_keep_alive():
 
 
 def test_a_ping_that_is_answered_late_counts_from_what_arrived_last():
+    # Planted: the wait for PINGRESP always counts from PINGREQ.
     for start in STARTS:
         world = up(start)
         world.brokers[0].answer_pings = False
@@ -142,6 +154,7 @@ def test_a_ping_that_is_answered_late_counts_from_what_arrived_last():
 
 
 def test_every_answered_ping_is_followed_by_another():
+    # Planted: PINGRESP does not end the wait for it.
     for start in STARTS:
         world = up(start)
         equal(run_until(world, lambda: len(pings(world)) == 20, 200000), 100000)
@@ -149,6 +162,7 @@ def test_every_answered_ping_is_followed_by_another():
 
 
 def test_ping_times_can_be_chosen():
+    # Planted: ping_after is ignored.
     world = up(0, ping_after=3000, ping_timeout=1500)
     world.wire.mute = True
     equal(run_until(world, lambda: world.wire.up > 15, 20000), 3000)
@@ -156,12 +170,14 @@ def test_ping_times_can_be_chosen():
 
 
 def test_a_long_keep_alive_waits_ten_seconds_for_the_answer():
+    # Planted: the wait for PINGRESP has no upper limit.
     world = up(0, keep_alive=60)
     world.wire.mute = True
     equal(run_until(world, lambda: not world.client.connected, 70000), 40000)
 
 
 def test_the_acknowledgement_that_is_missing_longest_ends_the_link():
+    # Planted: only the first message in flight has a deadline.
     # The first one moves on with PUBREC after 20 s; the second never gets its PUBACK.
     for start in STARTS:
         world = up(start)
@@ -181,6 +197,7 @@ def test_the_acknowledgement_that_is_missing_longest_ends_the_link():
 
 
 def test_each_acknowledgement_has_its_own_time():
+    # Planted: only the last message in flight has a deadline.
     world = up(0)
     broker = world.brokers[0]
     broker.acknowledge = False
@@ -194,6 +211,7 @@ def test_each_acknowledgement_has_its_own_time():
 
 
 def test_an_old_deadline_does_not_end_a_new_link():
+    # Planted: messages stay in flight, with their deadlines, when the link is gone.
     # The link is busy for a while: what is in flight on the old link has not been sent on the new one.
     for qos in (1, 2):
         world = up(0, tx_size=32, queue_qos0=True)
@@ -210,6 +228,7 @@ def test_an_old_deadline_does_not_end_a_new_link():
 
 
 def test_suback_that_does_not_come_ends_the_link():
+    # Planted: SUBACK has no deadline.
     world = up(0)
     world.brokers[0].answer = False
     world.client.subscribe(b"t")
@@ -220,6 +239,7 @@ def test_suback_that_does_not_come_ends_the_link():
 
 
 def test_connack_has_a_deadline():
+    # Planted: connect_timeout ends nothing.
     for start in STARTS:
         for state in ("no answer", "no bytes taken", "not connected"):
             world = World(start=start, connect_timeout=7000)
@@ -244,6 +264,7 @@ def test_connack_has_a_deadline():
 
 
 def test_a_quiescing_disconnect_ends_in_time_in_every_state():
+    # Planted: tick() does not ask to be called at the deadline of disconnect().
     for start in STARTS:
         for state in ("unreachable", "no acknowledgement", "back off"):
             world = World(start=start) if state != "no acknowledgement" else up(start)
@@ -265,6 +286,7 @@ def test_a_quiescing_disconnect_ends_in_time_in_every_state():
 
 
 def test_a_publish_between_rare_ticks_has_its_whole_ack_timeout():
+    # Planted: publish() takes the time of the last tick.
     for gap in (1000, 60000, 250000):
         world = up(0, keep_alive=600)
         broker = world.brokers[0]

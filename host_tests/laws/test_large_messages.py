@@ -50,6 +50,7 @@ def cuts():
 
 
 def test_streamed_to_a_handler_exactly_once_at_qos_2():
+    # Planted: DUP of a large message whose PUBREC was lost is handed over again.
     for cut in cuts():
         for qos in (1, 2):
             world = receiver(cut)
@@ -62,6 +63,7 @@ def test_streamed_to_a_handler_exactly_once_at_qos_2():
 
 
 def test_skipped_and_acknowledged_without_a_handler():
+    # Planted: a large message that nobody takes is not acknowledged.
     for cut in cuts()[::3]:
         for qos in (1, 2):
             world = receiver(cut, handler=False)
@@ -71,6 +73,7 @@ def test_skipped_and_acknowledged_without_a_handler():
 
 
 def test_acknowledged_with_manual_acknowledgement_too():
+    # Planted: with manual_ack a large message waits for acknowledge(), which nobody calls.
     for qos in (1, 2):
         world = receiver({}, manual_ack=True)
         broker = world.brokers[0]
@@ -99,6 +102,7 @@ def test_sent_in_pieces_that_a_busy_link_takes():
 
 
 def test_a_new_large_message_under_a_stale_id_is_not_swallowed():
+    # Planted: a known packet id means the same message, with DUP or without.
     # The session was lost, and the CONNACK that said so: the broker begins again with the same packet ids.
     world = receiver({})
     world.wire.send(publish(b"down/old", b"stored", 2, 1))
@@ -116,6 +120,7 @@ def test_a_new_large_message_under_a_stale_id_is_not_swallowed():
 
 
 def test_many_large_messages_wait_for_a_busy_link_each_as_it_is():
+    # Planted: a large message replaces the one that the link is still taking.
     for qos in (1, 2):
         for piece in (1, 40, 5000):
             world = World([Broker()], tx_size=64)

@@ -15,6 +15,7 @@ def connected(**options):
 
 
 def test_manual_acknowledgement_in_any_order_pubacks_in_order_of_arrival():
+    # Planted: PUBACKs leave in the order of acknowledge().
     for seed in range(100):
         rng = Rng(seed, quiet=True)
         world = connected(manual_ack=True, tx_size=rng.choice((32, 64, 1024)))
@@ -50,6 +51,7 @@ def test_manual_acknowledgement_in_any_order_pubacks_in_order_of_arrival():
 
 
 def test_manual_acknowledgement_at_qos_2_is_handed_over_once_over_any_number_of_links():
+    # Planted: PUBREL on the next link hands over again what the program has not acknowledged.
     for when in ("before", "offline", "after"):
         world = connected(manual_ack=True)
         client = world.client
@@ -77,6 +79,7 @@ def test_manual_acknowledgement_at_qos_2_is_handed_over_once_over_any_number_of_
 
 
 def test_manual_acknowledgement_at_qos_1_comes_again_on_the_next_link_and_is_flagged():
+    # Planted: what was not acknowledged on the last link still waits for its PUBACK on this one.
     world = connected(manual_ack=True)
     world.brokers[0].send(b"c", b"down/x", b"one", 1)
     world.settle()
@@ -95,6 +98,7 @@ def test_manual_acknowledgement_at_qos_1_comes_again_on_the_next_link_and_is_fla
 
 
 def test_pubrels_in_the_order_of_the_pubrecs_of_a_broker_that_answers_out_of_order():
+    # Planted: PUBRELs are repeated in the order of packet ids.
     for hold in (2, 3, 5, 8):
         for cut in range(0, 60, 2):
             world = connected(broker=Broker(hold_recs=hold))
@@ -135,6 +139,7 @@ def test_acknowledgements_keep_their_order_when_the_send_buffer_is_full():
 
 
 def test_acknowledgements_before_publishes_and_pubrels_before_publishes_on_a_new_link():
+    # Planted: PUBRELs are repeated after all PUBLISHes.
     world = connected(window=4)
     broker = world.brokers[0]
     world.wire.cut_down = world.wire.down_bytes + 8  # two PUBRECs
@@ -150,6 +155,7 @@ def test_acknowledgements_before_publishes_and_pubrels_before_publishes_on_a_new
 
 
 def test_acknowledgements_by_the_program_wait_for_room_and_go_before_publishes():
+    # Planted: PUBLISH does not wait for PUBACKs that found no room.
     for qos in (1, 2):
         world = connected(manual_ack=True, tx_size=32, rx_size=256)
         client = world.client
@@ -173,6 +179,7 @@ def test_acknowledgements_by_the_program_wait_for_room_and_go_before_publishes()
 
 
 def test_pubrels_that_waited_for_room_are_forgotten_with_the_session():
+    # Planted: PUBRELs that wait for room outlive the session.
     for lost in (False, True):
         world = connected(tx_size=64, window=20, broker=Broker(hold_recs=20))
         client = world.client
@@ -205,6 +212,7 @@ def test_pubrels_that_waited_for_room_are_forgotten_with_the_session():
 
 
 def test_the_packet_id_of_an_unanswered_request_is_in_use():
+    # Planted: the packet ids of SUBSCRIBE and UNSUBSCRIBE are free at once.
     for publish_first in (True, False):
         world = connected()
         client = world.client
@@ -225,6 +233,7 @@ def test_the_packet_id_of_an_unanswered_request_is_in_use():
 
 
 def test_packet_ids_follow_those_in_the_store_after_a_restart():
+    # Planted: packet ids begin at 1 after a restart.
     flash = Flash()
     world = World(flash=flash)
     world.unreachable = True
@@ -236,6 +245,7 @@ def test_packet_ids_follow_those_in_the_store_after_a_restart():
 
 
 def test_packet_ids_through_the_wrap_skip_those_in_use():
+    # Planted: packet ids are given out though a message still has them.
     for stuck in (1, 2, 3):
         world = connected(window=3)
         client = world.client
@@ -258,6 +268,7 @@ def test_packet_ids_through_the_wrap_skip_those_in_use():
 
 
 def test_random_use_never_reuses_a_packet_id_or_breaks_an_order():
+    # Planted: an acknowledged message moves the place of the next one to send, which is skipped.
     for seed in range(80):
         rng = Rng(seed, quiet=True)
         world = World(
@@ -313,6 +324,7 @@ def test_random_use_never_reuses_a_packet_id_or_breaks_an_order():
 
 
 def test_a_handler_acknowledges_another_message_while_a_session_is_forgotten():
+    # Planted: forgetting a session takes every stored message for still there.
     world = connected(manual_ack=True)
     client = world.client
     seen = []
@@ -335,6 +347,7 @@ def test_a_handler_acknowledges_another_message_while_a_session_is_forgotten():
 
 
 def test_messages_at_qos_0_leave_in_the_order_of_publish_with_those_that_were_kept():
+    # Planted: on a live link QoS 0 overtakes what was kept while there was none.
     world = World(queue_qos0=True, tx_size=32)
     client = world.client
     for i in range(20):

@@ -33,6 +33,7 @@ def check(stream, pieces):
 
 
 def test_soup():
+    # Planted: PUBLISH may have QoS 3.
     states = {}
     for seed in range(ROUNDS):
         rng = Rng(seed, quiet=True)
@@ -50,6 +51,7 @@ def test_soup():
 
 
 def test_truncated_at_every_byte_then_the_end():
+    # Planted: a packet ends where the bytes end.
     for seed in range(20):
         rng = Rng(seed, quiet=True)
         stream = b"".join([valid_packet(rng) for _ in range(3)])
@@ -86,6 +88,7 @@ def test_anything_instead_of_connack():
 
 
 def test_soup_with_work_in_progress_ends_in_order():
+    # Planted: the count of messages in flight outlives the link.
     # Messages in flight and requests open: acknowledgements of anything must not break the client.
     for seed in range(ROUNDS // 10):
         rng = Rng(seed, quiet=True)

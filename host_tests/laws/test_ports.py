@@ -27,6 +27,7 @@ def whole(world, traffic):
 
 
 def test_a_session_cut_at_every_byte():
+    # Planted: close() raises what lwIP says of a broken socket.
     def test(make_world, port):
         up, down, _ = length_of_a_session(make_world)
         cuts = [[{"cut_up": at}] for at in every(up, 3)] + [[{"cut_down": at}] for at in every(down, 3)]
@@ -37,6 +38,7 @@ def test_a_session_cut_at_every_byte():
 
 
 def test_a_power_cut_at_every_byte():
+    # Planted: what was sent before a restart goes again without DUP.
     def test(make_world, port):
         sweep(
             lambda: make_world(flash=Flash()),
@@ -55,6 +57,7 @@ def connected(make_world, **options):
 
 
 def test_fin_and_rst_are_noticed_at_the_next_tick():
+    # Planted: read() takes an error for nothing to read.
     def test(make_world, port):
         for fin in (True, False):
             for publishing in (False, True):
@@ -77,6 +80,7 @@ def test_fin_and_rst_are_noticed_at_the_next_tick():
 
 
 def test_a_blackhole_is_found_within_keep_alive():
+    # Planted: the wait for PINGRESP begins when the link has taken PINGREQ.
     def test(make_world, port):
         for attribute in ("mute", "full"):
             for publishing in (False, True):
@@ -91,6 +95,7 @@ def test_a_blackhole_is_found_within_keep_alive():
 
 
 def test_the_next_address_of_a_name_is_tried():
+    # Planted: an address that fails at once ends the attempt.
     def test(make_world, port):
         for first in ("refused", "unreachable", "no such family"):
             world = make_world()
@@ -103,6 +108,7 @@ def test_the_next_address_of_a_name_is_tried():
 
 
 def test_every_failure_to_connect_is_reported_and_tried_again_and_leaves_no_socket():
+    # Planted: the socket of an address that failed stays open.
     def test(make_world, port):
         for how in ("refused", "unreachable", "silent"):
             world = make_world()
@@ -120,6 +126,7 @@ def test_every_failure_to_connect_is_reported_and_tried_again_and_leaves_no_sock
 
 
 def test_a_name_that_cannot_be_looked_up_is_an_error_like_others():
+    # Planted: a name without an address is an IndexError.
     def test(make_world, port):
         for error in (OSError("Name or service not known"), OSError(-2), OSError(-202), OSError(port.ETIMEDOUT)):
             world = make_world()
@@ -159,6 +166,7 @@ def test_poll_drives_the_client_and_raises_nothing():
 
 
 def test_disconnect_closes_the_socket():
+    # Planted: a link that is dropped leaves its socket open.
     def test(make_world, port):
         for state in ("connected", "connecting", "broken"):
             world = connected(make_world)
@@ -176,6 +184,7 @@ def test_disconnect_closes_the_socket():
 
 
 def test_failover_when_a_broker_is_gone():
+    # Planted: the same broker is tried again and again.
     def test(make_world, port):
         world = make_world([Broker("a"), Broker("b")])
         traffic = Traffic(world)

@@ -53,11 +53,13 @@ def at_every_write(make_broker, finish, cuts=()):
 
 
 def test_power_cut_at_every_write_exactly_once():
+    # Planted: PUBREL leaves before the record of its PUBREC is durable.
     at_every_write(Broker, whole)
     at_every_write(lambda: Broker(late=True, hold_recs=3), whole)
 
 
 def test_power_cut_at_every_write_while_the_session_is_lost():
+    # Planted: a lost session is not marked as lost before it is forgotten record by record.
     # The writes with which a lost session is forgotten are cut too: half of it must not be taken for whole.
     for late in (False, True):
 
@@ -92,6 +94,7 @@ def test_power_cut_at_every_write_while_the_session_is_lost():
 
 
 def test_power_cut_at_every_write_while_another_broker_takes_over():
+    # Planted: the session of one broker is resumed at another.
     for cut in every(150, 25):
         for at in range(1, 45, 1 if len(every(9, 9)) > 2 else 2):
             for after in (False, True):
@@ -122,6 +125,7 @@ def test_power_cut_at_every_write_while_another_broker_takes_over():
 
 
 def test_many_power_cuts_exactly_once():
+    # Planted: a stored message that is handed over again after a power cut is not flagged.
     for seed in range(200 if len(every(9, 9)) > 2 else 60):
         rng = Rng(seed, quiet=True)
         world = durable(Broker(late=rng.chance(50), hold_recs=rng.below(4)))
@@ -166,6 +170,7 @@ def test_a_restart_between_any_two_ticks_with_memory_only():
 
 
 def test_the_purge_is_for_the_broker_that_it_is_meant_for():
+    # Planted: a purge that failed at one broker is carried out at the next.
     # Both brokers remember; the store belongs to the second. The link that purges the first one fails.
     flash = Flash()
     world = World([Broker("a"), Broker("b")], flash=flash)
@@ -186,6 +191,7 @@ def test_the_purge_is_for_the_broker_that_it_is_meant_for():
 
 
 def test_a_write_that_fails_at_every_step_loses_nothing():
+    # Planted: a message whose removal failed is handed over again without a flag.
     world = durable()
     Traffic(world).run()
     for at in range(1, world.flash.operations + 1):

@@ -25,6 +25,7 @@ def comes_back(world):
 
 
 def test_fin_instead_of_puback():
+    # Planted: what was in flight on the old link is not sent again on the new one.
     world = connected()
     broker = world.brokers[0]
     broker.acknowledge = False
@@ -38,6 +39,7 @@ def test_fin_instead_of_puback():
 
 
 def test_truncated_payload_then_fin_is_never_delivered():
+    # Planted: a packet ends where the bytes end.
     for qos in (0, 1, 2):
         whole = publish(b"down/x", b"whole payload", qos, 9 if qos else 0)
         for at in range(1, len(whole)):
@@ -51,6 +53,7 @@ def test_truncated_payload_then_fin_is_never_delivered():
 
 
 def test_packet_id_0_at_the_wrap():
+    # Planted: packet id 0 follows 65535.
     world = connected(window=2)
     world.client.last_id = 65534
     ids = []
@@ -66,6 +69,7 @@ def test_packet_id_0_at_the_wrap():
 
 
 def test_inbound_qos_2():
+    # Planted: PUBREL of an unknown packet id gets no PUBCOMP.
     world = connected()
     broker = world.brokers[0]
     for i in range(3):
@@ -92,6 +96,7 @@ def test_inbound_qos_2():
 
 
 def test_a_dup_of_an_inbound_qos_2_message_is_stored_once():
+    # Planted: DUP under a known packet id is stored again.
     world = connected(flash=Flash())
     writes = world.flash.operations
     for dup in (False, True, True, True):
@@ -102,6 +107,7 @@ def test_a_dup_of_an_inbound_qos_2_message_is_stored_once():
 
 
 def test_connack_with_session_present_1():
+    # Planted: every link subscribes again, also in a session that the broker has kept.
     world = connected()
     world.wire.break_now()
     world.client.tick()
@@ -113,6 +119,7 @@ def test_connack_with_session_present_1():
 
 
 def test_connack_5():
+    # Planted: return code 5 ends the client for good.
     world = World([Broker(return_code=5)])
     assert world.run(lambda: world.of_kind("error"))
     equal(world.of_kind("error")[0].args, ("connect", 5))
@@ -123,6 +130,7 @@ def test_connack_5():
 
 
 def test_connack_with_reserved_values():
+    # Planted: reserved values of CONNACK are accepted.
     for flags, code in ((2, 0), (3, 0), (255, 0), (1, 1), (1, 5), (0, 6), (0, 255)):
         world = World()
         world.brokers[0].answer = False
@@ -134,6 +142,7 @@ def test_connack_with_reserved_values():
 
 
 def test_non_ascii_str_payload():
+    # Planted: str is sent as ASCII.
     world = connected()
     for qos in (0, 1, 2):
         world.client.publish("t\xf6pic", "\xb0C \u20ac \U0001f321", qos)
@@ -142,12 +151,14 @@ def test_non_ascii_str_payload():
 
 
 def test_blackhole_while_idle():
+    # Planted: PINGREQ may stay unanswered for a whole keep-alive.
     world = up(0)
     world.wire.mute = True
     equal(run_until(world, lambda: not world.client.connected, 20000), 10000)
 
 
 def test_blackhole_while_publishing():
+    # Planted: PINGREQ is due only when nothing was sent.
     for qos in (0, 1, 2):
         for mute in (True, False):
             world = up(0)
@@ -166,6 +177,7 @@ def test_blackhole_while_publishing():
 
 
 def test_lost_puback_on_a_live_link():
+    # Planted: messages in flight have no deadline.
     world = up(0)
     world.brokers[0].acknowledge = False
     world.client.publish(b"t", b"x", 1)
@@ -178,6 +190,7 @@ def test_lost_puback_on_a_live_link():
 
 
 def test_taken_over_client_id():
+    # Planted: short links are not counted.
     world = connected()
     for _ in range(3):
         world.settle(100)
@@ -214,6 +227,7 @@ def test_failover_to_a_second_broker_with_qos_2_in_flight_both_ways():
 
 
 def test_erased_store_against_a_broker_that_remembers():
+    # Planted: a session that only the broker remembers is taken for new, without a purge.
     flash = Flash()
     world = connected(flash=flash)
     broker = world.brokers[0]
@@ -271,6 +285,7 @@ def test_a_handler_that_raises():
 
 
 def test_poll_inside_a_handler_is_an_error_that_says_so():
+    # Planted: poll() inside a handler returns at once.
     world = connected()
     dead = []
     world.client.on(b"down/x", lambda topic, payload: world.client.poll(1000))
@@ -282,6 +297,7 @@ def test_poll_inside_a_handler_is_an_error_that_says_so():
 
 
 def test_session_lost_in_await_pubcomp():
+    # Planted: a message that awaits PUBCOMP goes on waiting for it when the session is lost.
     for late in (False, True):
         world = connected(Broker(late=late))
         broker = world.brokers[0]
@@ -298,6 +314,7 @@ def test_session_lost_in_await_pubcomp():
 
 
 def test_a_pubrec_that_comes_twice_counts_once():
+    # Planted: PUBREC is entered again each time it comes.
     world = connected(window=3)
     broker = world.brokers[0]
     broker.acknowledge = False
@@ -320,6 +337,7 @@ def test_a_pubrec_that_comes_twice_counts_once():
 
 
 def test_an_acknowledgement_of_what_was_never_sent_is_counted_and_nothing_else():
+    # Planted: PUBACK completes a message that was never sent.
     world = connected()
     world.brokers[0].acknowledge = False
     world.wire.full = True
@@ -340,6 +358,7 @@ def test_an_acknowledgement_of_what_was_never_sent_is_counted_and_nothing_else()
 
 
 def test_an_acknowledgement_of_another_qos_closes_the_link():
+    # Planted: PUBACK completes a message at QoS 2.
     for qos, head in ((1, 0x50), (1, 0x70), (2, 0x40), (2, 0x70)):
         world = connected()
         world.brokers[0].acknowledge = False
@@ -351,6 +370,7 @@ def test_an_acknowledgement_of_another_qos_closes_the_link():
 
 
 def test_bad_arguments_while_connected_send_nothing():
+    # Planted: a topic name may have a wildcard.
     world = connected()
     up_before = world.wire.up
     for arguments in ((b"a/+", b""), (b"", b""), (b"a\0", b""), (b"x" * 65536, b""), (b"a", 7), (b"a", b"", 3)):
@@ -362,6 +382,7 @@ def test_bad_arguments_while_connected_send_nothing():
 
 
 def test_a_callback_that_raises_leaves_the_stream_whole():
+    # Planted: an error of a callback leaves the link open, out of step with what was read.
     world = connected()
     broker = world.brokers[0]
     client = world.client
@@ -381,6 +402,7 @@ def test_a_callback_that_raises_leaves_the_stream_whole():
 
 
 def test_a_purge_does_not_publish_the_will():
+    # Planted: the link on which the purge is found to be needed ends without DISCONNECT.
     world = connected()
     world.options["store"] = None
     world.restart()
@@ -392,6 +414,7 @@ def test_a_purge_does_not_publish_the_will():
 
 
 def test_a_handler_that_needs_another_part_while_a_session_is_forgotten():
+    # Planted: forget() walks through a dict that a handler makes longer.
     # Its message was stored and never released: it is handed over when the session is found to be lost.
     world = connected()
     broker = world.brokers[0]
@@ -415,6 +438,7 @@ def test_a_handler_that_needs_another_part_while_a_session_is_forgotten():
 
 
 def test_on_message_can_be_set_after_a_message_of_the_topic_came():
+    # Planted: the route of a topic keeps the on_message of its first message.
     for qos in (1, 2):
         world = connected()
         client = world.client

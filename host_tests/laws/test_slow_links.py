@@ -50,6 +50,7 @@ class SlowWorld(World):
 
 
 def test_a_large_message_that_takes_longer_than_every_deadline_is_delivered():
+    # Planted: a large message on its way out does not put off the deadlines.
     for start in STARTS:
         for qos in (0, 1, 2):
             for keep_alive in (10, 0):
@@ -61,6 +62,7 @@ def test_a_large_message_that_takes_longer_than_every_deadline_is_delivered():
 
 
 def test_what_waits_for_its_acknowledgement_behind_a_large_message_is_not_given_up():
+    # Planted: a large message on its way in does not put off the acknowledgement timeout.
     for start in STARTS:
         for keep_alive in (10, 0):
             world = SlowWorld(start, keep_alive=keep_alive)
@@ -76,6 +78,7 @@ def test_what_waits_for_its_acknowledgement_behind_a_large_message_is_not_given_
 
 
 def test_a_link_that_stops_in_the_middle_of_a_large_message_is_found():
+    # Planted: a large message puts off the deadlines though the link takes none of it.
     for start in STARTS:
         for keep_alive, within in ((10, 10000), (0, 30000)):
             for up in (True, False):

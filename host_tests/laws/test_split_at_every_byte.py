@@ -9,6 +9,7 @@ TIMEOUT_S = 100
 
 
 def test_every_split_of_a_recorded_session_gives_the_same_events():
+    # Planted: the length of a packet is read before it has come.
     recorded, events = record()
     total = sum([len(data) for _, data in recorded])
     print("bytes", total, "events", len(events))
@@ -19,6 +20,7 @@ def test_every_split_of_a_recorded_session_gives_the_same_events():
 
 
 def test_pieces_of_equal_size_give_the_same_events():
+    # Planted: the topic name of a large message is its last piece.
     recorded, events = record()
     total = sum([len(data) for _, data in recorded])
     for size in (1, 2, 3, 5, 7, 16, 95, 96, 97):
@@ -26,6 +28,7 @@ def test_pieces_of_equal_size_give_the_same_events():
 
 
 def test_random_splits_give_the_same_events():
+    # Planted: the topic name of a large message is its last piece.
     recorded, events = record()
     total = sum([len(data) for _, data in recorded])
     for seed in range(300 if FULL else 60):

@@ -40,6 +40,7 @@ def comes_back(world):
 
 
 def test_cut_at_every_byte_the_broker_has_what_the_program_wants():
+    # Planted: a request whose answer was lost with the link is not sent again.
     for lost in (False, True):
         for together in (False, True):
             for cut in [{"cut_up": at} for at in every(125, 1)] + [{"cut_down": at} for at in every(50, 1)]:
@@ -57,6 +58,7 @@ def test_cut_at_every_byte_the_broker_has_what_the_program_wants():
 
 
 def test_random_wishes_and_cuts():
+    # Planted: a subscription is not asked for again when the session is lost.
     for seed in range(300):
         rng = Rng(seed, quiet=True)
         world = World(tx_size=rng.choice((32, 64, 1024)))
@@ -87,6 +89,7 @@ def test_random_wishes_and_cuts():
 
 
 def test_a_refusal_is_reported_once_and_the_others_stand():
+    # Planted: a filter that was refused is asked for again in the next session.
     world = World([Refusing()])
     client = world.client
     client.subscribe(b"a", 2)
@@ -103,6 +106,7 @@ def test_a_refusal_is_reported_once_and_the_others_stand():
 
 
 def test_requests_of_a_handler_leave_room_for_the_acknowledgement():
+    # Planted: requests may fill the send buffer to the last byte.
     for qos in (1, 2):
         for length in range(1, 70):
             world = World(tx_size=64, rx_size=256)

@@ -14,6 +14,7 @@ class Damaged(MemoryStore):
 
 
 def test_a_message_that_cannot_be_read_is_reported_and_the_others_are_sent():
+    # Planted: what the store cannot read is sent as an empty message.
     for qos in (1, 2):
         world = World(store=Damaged())
         dropped = []
