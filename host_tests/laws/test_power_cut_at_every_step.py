@@ -145,8 +145,8 @@ def test_many_power_cuts_exactly_once():
 def test_a_restart_between_any_two_ticks_with_memory_only():
     # The messages in RAM are gone; but the broker remembers, and no id of its session may swallow a new message.
     for ticks in range(24):
-        for late in (False, True):
-            world = World([Broker(late=late)])
+        for late, hold_recs in ((False, 0), (True, 0), (False, 9), (True, 9)):
+            world = World([Broker(late=late, hold_recs=hold_recs)])
             world.options["store"] = None
             traffic = Traffic(world)
             broker = world.brokers[0]
@@ -155,6 +155,8 @@ def test_a_restart_between_any_two_ticks_with_memory_only():
                     traffic.step()
                 else:
                     world.client.tick()
+                    world.clock.advance(1000)  # the first attempt begins after a second
+            assert broker.sessions or ticks < 2
             world.restart()
             world.run(lambda: world.client.connected and world.client.subscribed)
             for topic, payload, _ in UP:
