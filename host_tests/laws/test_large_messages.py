@@ -89,12 +89,13 @@ def test_sent_in_pieces_that_a_busy_link_takes():
         world = World([Broker()], tx_size=64)
         assert world.run(lambda world=world: world.client.connected)
         world.wire.piece = piece
-        buffer = bytearray(BODY)
         for qos in (0, 1, 2):
+            buffer = bytearray(BODY)
+            world.wire.full = True
             world.client.publish(b"up/large", buffer, qos)
             buffer[:] = bytes(len(buffer))
+            world.wire.full = False
             world.client.publish(b"up/small", b"x", qos)
-            buffer[:] = BODY
             world.settle()
         equal(world.taken().count((b"up/large", BODY)), 3)
         equal(world.taken().count((b"up/small", b"x")), 3)
