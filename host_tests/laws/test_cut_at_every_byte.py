@@ -167,6 +167,7 @@ def test_pieces_of_any_size_and_a_link_that_is_often_full():
 
 
 def test_order_check_itself():
+    # Planted: a check that compares what came without its order.
     check_order([(b"down/0", b"command 0"), (b"down/0", b"command 2"), (b"down/0", b"command 4")], DOWN)
     try:
         check_order([(b"down/0", b"command 4"), (b"down/0", b"command 0")], DOWN)

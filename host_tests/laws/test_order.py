@@ -116,6 +116,7 @@ def test_pubrels_in_the_order_of_the_pubrecs_of_a_broker_that_answers_out_of_ord
 
 
 def test_acknowledgements_keep_their_order_when_the_send_buffer_is_full():
+    # Planted: a PUBLISH whose acknowledgement finds no room is dropped.
     for seed in range(60):
         rng = Rng(seed, quiet=True)
         world = connected(tx_size=32, rx_size=rng.choice((32, 200)))

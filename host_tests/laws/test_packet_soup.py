@@ -68,6 +68,7 @@ def test_truncated_at_every_byte_then_the_end():
 
 
 def test_anything_instead_of_connack():
+    # Planted: PUBLISH may come before CONNACK.
     for seed in range(ROUNDS // 5):
         rng = Rng(seed, quiet=True)
         stream = make_stream(rng) if rng.chance(60) else bytes((0x20, 2, rng.below(4), rng.below(8)))
@@ -120,6 +121,7 @@ def test_soup_with_work_in_progress_ends_in_order():
 
 
 def test_memory_is_bounded():
+    # Planted: the client keeps every topic that it received.
     if not hasattr(gc, "mem_alloc"):
         return
     eater = Eater()
@@ -136,6 +138,7 @@ def test_memory_is_bounded():
 
 
 def test_a_length_of_256_megabytes_takes_no_memory():
+    # Planted: begin() makes room for the whole message.
     for head in (0x30, 0x32, 0x34, 0x40, 0x90):
         eater = Eater()
         up = eater.eat([CONNACK, bytes((head, 0xFF, 0xFF, 0xFF, 0x7F)), b"\0\1t\0\1" + bytes(5000)])

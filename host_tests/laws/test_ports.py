@@ -144,6 +144,7 @@ def test_a_name_that_cannot_be_looked_up_is_an_error_like_others():
 
 
 def test_poll_drives_the_client_and_raises_nothing():
+    # Planted: tick() stays marked as running after an error of the network.
     def test(make_world, port):
         world = make_world(keep_alive=10)
         client = world.client

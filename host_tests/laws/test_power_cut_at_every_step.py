@@ -25,6 +25,7 @@ def whole(world, traffic):
 
 
 def test_power_cut_at_every_byte_exactly_once():
+    # Planted: PUBREL leaves before the record of its PUBREC is durable.
     for late, step in ((False, 1), (True, 4)):
 
         def make_world(late=late):
@@ -143,6 +144,7 @@ def test_many_power_cuts_exactly_once():
 
 
 def test_a_restart_between_any_two_ticks_with_memory_only():
+    # Planted: a session that only the broker remembers is taken for new, without a purge.
     # The messages in RAM are gone; but the broker remembers, and no id of its session may swallow a new message.
     for ticks in range(24):
         for late, hold_recs in ((False, 0), (True, 0), (False, 9), (True, 9)):

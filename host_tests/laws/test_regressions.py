@@ -202,6 +202,7 @@ def test_taken_over_client_id():
 
 
 def test_failover_to_a_second_broker_with_qos_2_in_flight_both_ways():
+    # Planted: what belongs to the last session goes on in the next one.
     for late in (False, True):
         first, second = Broker("a", late=late), Broker("b", late=late)
         world = World([first, second])
