@@ -125,5 +125,6 @@ def test_publish_returns_and_bytes_leave_only_after_the_fsync_that_covers_them(b
 
 
 def test_the_trace_shows_a_store_that_does_not_call_fsync(broker: int, tmp_path: Path):
+    """Planted: a trace that does not show what leaves."""
     found = faults(trace(tmp_path, broker, "no"), tmp_path)
     assert len(found) >= READINGS

@@ -27,6 +27,7 @@ def test_a_board_killed_at_random_loses_nothing_and_sends_nothing_twice_at_qos_2
 
 
 def test_the_same_kills_without_the_flash_store_lose_readings(tmp_path: Path):
+    """Planted: a count that finds nothing lost."""
     print("seed", SEED)
     try:
         count = flash_kills.count_kills(tmp_path, KILLS_WITHOUT, SEED, "MemoryStore")
@@ -36,6 +37,7 @@ def test_the_same_kills_without_the_flash_store_lose_readings(tmp_path: Path):
 
 
 def test_the_count_finds_what_is_lost_twice_or_out_of_order():
+    """Planted: a count that takes each reading once."""
     good = ["a-0-1", "a-1-2", "a-2-1", "a-3-2"]
     count = flash_kills._count(1, good, good)
     assert (count.lost, count.duplicated, count.out_of_order, count.repeated_at_qos1) == (0, 0, 0, 0)

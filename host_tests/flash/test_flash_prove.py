@@ -41,6 +41,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
 
 
 def test_the_result_is_one_object(found: dict[str, Any], capsys: pytest.CaptureFixture[str]):
+    """Planted: the planted mistakes that were caught are left out of the count."""
     code, result = run(capsys)
     assert code == 0
     assert result.pop("seconds") >= 0
@@ -64,6 +65,7 @@ def test_the_result_is_one_object(found: dict[str, Any], capsys: pytest.CaptureF
 def test_a_broken_law_is_counted_and_fails(
     found: dict[str, Any], capsys: pytest.CaptureFixture[str], law: str, name: str
 ):
+    """Planted: what the ledger says decides which law counts as broken."""
     found["tally"].add(Result(Job("rp2", "reboots"), 0, f"cut at operation 3 of 9: {law}; ledger lost again"))
     code, result = run(capsys)
     assert code == 1
@@ -75,6 +77,7 @@ def test_a_broken_law_is_counted_and_fails(
 
 @pytest.mark.parametrize("fault", ["kills", "caught", "over", "slow"])
 def test_every_other_fault_fails_too(found: dict[str, Any], capsys: pytest.CaptureFixture[str], fault: str):
+    """Planted: a slow start does not fail the proof."""
     found[fault] = {
         "kills": Count(10, 100, 99, 1, 0, 0, 0),
         "caught": {"SkipsFlush on esp32": ""},
@@ -85,5 +88,6 @@ def test_every_other_fault_fails_too(found: dict[str, Any], capsys: pytest.Captu
 
 
 def test_without_micropython_the_exit_code_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Planted: a proof that cannot run counts as passed."""
     monkeypatch.setenv("UMQTT_MICROPYTHON", str(tmp_path / "nothing"))
     assert prove.main(["--quick", "--json"]) == 6

