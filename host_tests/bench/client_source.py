@@ -15,6 +15,8 @@ import threading
 from collections.abc import Iterator
 from typing import Self
 
+from umqtt_testkit.encoder import publish
+
 _MESSAGES_PER_WRITE = 512
 
 
@@ -100,13 +102,6 @@ def chunks(topic: bytes, qos: int, count: int, size: int) -> Iterator[bytes]:
 @functools.cache
 def _all_ids(topic: bytes, qos: int, size: int) -> list[bytes]:
     return [
-        b"".join(publish(topic, qos, first + i, size) for i in range(min(_MESSAGES_PER_WRITE, 65536 - first)))
+        b"".join(publish(topic, bytes(size), qos, first + i) for i in range(min(_MESSAGES_PER_WRITE, 65536 - first)))
         for first in range(1, 65536, _MESSAGES_PER_WRITE)
     ]
-
-
-def publish(topic: bytes, qos: int, packet_id: int, size: int) -> bytes:
-    """A PUBLISH of `size` bytes of payload; the whole packet must be shorter than 16 KB."""
-    body = len(topic).to_bytes(2, "big") + topic + (packet_id.to_bytes(2, "big") if qos else b"") + bytes(size)
-    length = bytes((len(body),)) if len(body) < 128 else bytes((len(body) & 127 | 128, len(body) >> 7))
-    return bytes((0x30 | qos << 1,)) + length + body

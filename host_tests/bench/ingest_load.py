@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import select
 import socket
-import struct
 import time
 from collections.abc import Iterable, Sequence
+
+from umqtt_testkit.encoder import connect, disconnect, publish
 
 _IDS = 60_000
 _CHUNK = 500
@@ -30,18 +31,9 @@ def readings(count: int, devices: int, tree: str = "fleet", first: int = 0) -> l
     ]
 
 
-def packet(topic: bytes, payload: bytes, packet_id: int, *, qos: int = 1) -> bytes:
-    """A PUBLISH at QoS 1, of less than 16 KB."""
-    length = 4 + len(topic) + len(payload)
-    head = (
-        bytes([0x30 | qos << 1, length]) if length < 128 else bytes([0x30 | qos << 1, length & 127 | 128, length >> 7])
-    )
-    return head + struct.pack(">H", len(topic)) + topic + struct.pack(">H", packet_id) + payload
-
-
 def packets(messages: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
     """The PUBLISH packets of messages, with identifiers that do not repeat within 60,000."""
-    return [packet(topic, payload, n % _IDS + 1) for n, (topic, payload) in enumerate(messages)]
+    return [publish(topic, payload, 1, n % _IDS + 1) for n, (topic, payload) in enumerate(messages)]
 
 
 class Publisher:
@@ -50,16 +42,14 @@ class Publisher:
     def __init__(self, port: int, client_id: str = "bench-publisher") -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), _PATIENCE_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        name = client_id.encode()
-        body = b"\0\4MQTT\4\2\0\0" + struct.pack(">H", len(name)) + name
-        self._socket.sendall(bytes([0x10, len(body)]) + body)
+        self._socket.sendall(connect(client_id.encode()))
         connack = self._socket.recv(4)
         if connack[3:] != b"\0":
             raise ConnectionError(f"the broker answered CONNECT with {connack.hex()}")
 
     def close(self) -> None:
         """Disconnect."""
-        self._socket.sendall(b"\xe0\0")
+        self._socket.sendall(disconnect())
         self._socket.close()
 
     def blast(self, sent: Sequence[bytes], window: int = 20_000) -> None:
@@ -95,7 +85,7 @@ class Publisher:
                 device, seq, now = n % devices, n // devices, time.time()
                 payload = record(device, seq, int(now * 1000))
                 topic = b"fleet/device-%06d/telemetry" % device
-                self._socket.sendall(packet(topic, payload, n % _IDS + 1))
+                self._socket.sendall(publish(topic, payload, 1, n % _IDS + 1))
                 made[f"device-{device:06d}", seq] = now
                 number += 1
             if select.select([self._socket], [], [], 0.002)[0]:

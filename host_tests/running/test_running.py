@@ -138,6 +138,7 @@ def test_recorded_costs_become_the_kept_ones_and_the_tables(tmp_path: Path, monk
     assert "| a | 2 | 4 | 2 |" in text and text.index("two | 3.0") < text.index("one | 1.2")
 
 
+@pytest.mark.tier(3)  # a judge of the other tests
 def test_delays_show_a_test_that_depends_on_luck(tmp_path: Path) -> None:
     tests = """
         import threading, time, pytest
@@ -154,6 +155,7 @@ def test_delays_show_a_test_that_depends_on_luck(tmp_path: Path) -> None:
     assert _pytest(tmp_path, tests.replace("time.sleep(0.01)", "done.wait()"), **delayed).returncode == 0
 
 
+@pytest.mark.tier(3)
 def test_a_steady_run_says_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "test_it.py").write_text(textwrap.dedent(_RED))
     monkeypatch.setattr(steady, "PARALLEL", ["-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={tmp_path}"])

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spark_helpers import RECEIVED_MS, publish_packet
+from umqtt_testkit.encoder import publish
 
-from spark_ingest.collector.wire import remaining_length
 from spark_ingest.errors import DataLoss, SpoolDamaged
 from spark_ingest.source import rows
 from spark_ingest.source.topics import matches_any, parse_filters
@@ -61,8 +61,7 @@ def decoded(view: SpoolView, end: int, **options) -> list[tuple]:
 
 
 def packet(topic: bytes, payload: bytes, qos: int, retain: bool, dup: bool) -> bytes:
-    body = struct.pack(">H", len(topic)) + topic + (b"\x12\x34" if qos else b"") + payload
-    return bytes((0x30 | dup << 3 | qos << 1 | retain,)) + remaining_length(len(body)) + body
+    return publish(topic, payload, qos, 0x1234, retain=retain, dup=dup)
 
 
 # Sizes on both sides of where the remaining length takes a byte more.
