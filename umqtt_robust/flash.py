@@ -218,14 +218,14 @@ class Box:
                     self._orders[slot] = order
                     self._order = max(self._order, order)
                     found.append((order, slot, packet_id, flags, lifetime))
+        live = [message[1] for message in found]
         for name in names:
             if name[2:i] == self._prefix and name[-2:] == ".1" and name[i:-2].isdigit():
-                slot = int(name[i:-2])
                 if os.stat(self._path + name)[6] > self._chunk:
-                    if slot in [message[1] for message in found]:
-                        self._large.append(slot)
-                    else:
-                        self._write_raw(name, b"")
+                    slot = int(name[i:-2])
+                    self._large.append(slot)
+                    if slot not in live:
+                        self._free_chunk(slot)
         found.sort()
         result = []
         for order, slot, packet_id, flags, lifetime in found:

@@ -21,8 +21,9 @@ _PUBREL = const(0x62)
 _NEVER = const(0x1FFFFFFF)
 
 # Instead of a number of messages in Session._room:
-WAIT = -1  # what comes now waits behind others, or is skipped
+WAIT = -1  # what comes now waits behind others
 BLOCKED = -2  # a handler has just found the outbox full: its message is to be put back
+SKIPPING = -3  # a message was left for the next link, so all that come after it are
 
 
 class Part:
@@ -46,6 +47,11 @@ class Part:
             self._limit = left
             self._update()
 
+    def block(self, most):
+        """A handler found no room for so many messages: its message is to be put back."""
+        self.learn(most)
+        self._session._room = BLOCKED
+
     def forget(self, session):
         """The link is gone: the broker sends again what was not acknowledged."""
         self.skipped = False
@@ -55,7 +61,7 @@ class Part:
 
     def _update(self):
         self._bytes = sum([len(message[2]) + len(message[3]) + _COST for message in self._waiting])
-        self._session._room = WAIT if self._waiting or self.skipped else self._limit
+        self._session._room = SKIPPING if self.skipped else WAIT if self._waiting else self._limit
 
     def take(self, head, packet_id, topic=b"", payload=b""):
         """A message waits, or is skipped."""
@@ -73,7 +79,12 @@ class Part:
     def put_back(self, head, packet_id, topic=b"", payload=b""):
         """A message whose handler found the outbox full waits as the first."""
         session = self._session
-        if head & 6 and session.manual_ack and head != _PUBREL:
+        if head == _PUBREL:
+            qos2 = session.part("qos2")
+            qos2._old.append(packet_id)  # its handler has run
+            if packet_id in qos2._open:
+                qos2._open.remove(packet_id)
+        elif head & 6 and session.manual_ack:
             session.part("manual").let_go(packet_id)
         self._waiting.insert(0, (head, packet_id, topic, payload))
         self._again = True

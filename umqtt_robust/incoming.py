@@ -176,15 +176,14 @@ class Incoming:
                     handler(topic, payload, k, p, end)
                 else:
                     handler(topic, payload)
-                if self.pending != pending:
-                    self.part("holding").learn(self.pending - pending)
+                if self.pending != pending and 2 * self.pending - pending > self.outbox.store.slots:
+                    self.part("holding").learn(self.pending - pending)  # as many more would not fit
                 return
             except Exception as error:  # noqa: BLE001 - the program's own code: anything may come
                 failure = error
                 self.redelivered = True
                 if pending and isinstance(error, OutboxFull):
-                    self.part("holding").learn(self.pending - pending + 1)
-                    self._room = _BLOCKED
+                    self.part("holding").block(self.pending - pending + 1)
                     return
                 print_exception(error)
         self.dead_letters += 1

@@ -19,10 +19,10 @@ class Links(Session):
     def poll(self, ms):
         """Waits up to ms, but no longer than tick() allows, for something to arrive; then calls tick().
 
-        Raises InvalidArgument inside a handler: nothing arrives while it runs, so it would wait for ever.
+        Raises MQTTError inside a handler: nothing arrives while it runs, so it would wait for ever.
         """
         if self._busy:
-            raise load("errors").InvalidArgument("poll() inside a handler")
+            raise MQTTError("poll() inside a handler")
         left = min(ms, self._wait - ticks_diff(self.ticks() & 0x3FFFFFFF, self.now))
         if left > 0 and not self._broken:
             if self.transport:

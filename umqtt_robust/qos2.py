@@ -11,6 +11,7 @@ _DUP = const(0x08)
 _STATE = const(0x46)
 _STORED = const(0x5F)  # the flags that count for the store too
 _BLOCKED = const(-2)
+_SKIPPING = const(-3)
 _HANDED_OVER = const(0x80)  # of a stored message: only its packet id still counts
 
 # An outbound message, as it stands in its flags; packet << 8 | state: next state.
@@ -175,8 +176,7 @@ class Part:
 
     def has_room(self):
         """Whether another message can be kept; none can behind one that could not."""
-        holding = self._session.parts.get("holding")
-        return self._inbound.room() > 0 and not (holding and holding.skipped)
+        return self._session._room != _SKIPPING and self._inbound.room() > 0
 
     def knows(self, packet_id):
         return self._inbound.get(packet_id) is not None
@@ -217,9 +217,6 @@ class Part:
                 self._open.append(packet_id)
             self._deliver(packet_id, message)
             if session._room == _BLOCKED:
-                if packet_id in self._open:
-                    self._open.remove(packet_id)
-                self._old.append(packet_id)  # its handler has run
                 session.part("holding").put_back(_PUBREL, packet_id)
             elif packet_id not in self._open and self.knows(packet_id):
                 self._complete(packet_id)

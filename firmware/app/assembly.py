@@ -87,6 +87,9 @@ def _client(settings, secrets, identity, status, state_folder, store_error):
         options.update(secrets["mqtt"])
     if settings["brokers"][0].startswith("mqtts:"):
         options["transports"] = {"mqtts": _tls(secrets["tls"])}
+    # Two readings: the heap is short, and what is longer is sent uncopied. On the class, because one more attribute of
+    # an instance would make its table grow.
+    Client.tx_size = 512
     name, brokers, slots = identity.device_id.encode(), tuple(settings["brokers"]), settings["outbox"]
     if len(brokers) == 1:
         brokers = brokers[0]  # which the client can read without loading more
