@@ -51,6 +51,7 @@ def _boots(subscriber: Subscriber) -> list[str]:
 
 
 def test_readings_are_records_of_what_the_board_measured(board, broker, subscriber):
+    """Planted: each reading comes 10 ms before its time."""
     _provision(board, broker)
     board.start()
     assert subscriber.wait_for(lambda: len(subscriber.records) >= 20)
@@ -72,6 +73,7 @@ def test_readings_are_records_of_what_the_board_measured(board, broker, subscrib
 
 
 def test_every_power_cut_begins_a_boot_with_a_higher_count_and_seq_0(board, broker, subscriber):
+    """Planted: the count of boots is not raised."""
     _provision(board, broker)
     for lives in range(1, 4):
         board.start()
@@ -98,6 +100,7 @@ def test_an_erased_flash_repeats_the_count_but_never_the_identity(board, broker,
 
 
 def test_the_status_is_online_while_it_runs_and_the_will_says_offline_after(board, broker, subscriber):
+    """Planted: the will says online."""
     _provision(board, broker)
     board.start()
     assert subscriber.wait_for(lambda: len(subscriber.payloads("status")) == 1 and bool(subscriber.records))
@@ -110,6 +113,7 @@ def test_the_status_is_online_while_it_runs_and_the_will_says_offline_after(boar
 
 
 def test_ping_is_answered_and_pause_answers_when_the_broker_has_everything(board, broker, subscriber, tmp_path):
+    """Planted: pause does not stop the readings."""
     _provision(board, broker)
     board.start()
     assert subscriber.wait_for(lambda: len(subscriber.records) > 3)
@@ -120,6 +124,12 @@ def test_ping_is_answered_and_pause_answers_when_the_broker_has_everything(board
     replies = {reply["id"]: reply for reply in subscriber.payloads("reply")}
     assert replies["1"]["result"]["boot"] == _boots(subscriber)[0]
     assert replies[None]["ok"] is False
+    # Six intervals later, by its own clock, the board has taken no further reading.
+    ups: list[int] = []
+    while not ups or ups[-1] < ups[0] + 300:
+        subscriber.publish(f"fleet/{_ID}/cmd", json.dumps({"id": f"later {len(ups)}", "cmd": "ping"}))
+        assert subscriber.wait_for(lambda: len(subscriber.payloads("reply")) == 4 + len(ups))
+        ups.append(subscriber.payloads("reply")[-1]["result"]["up"])
     made = set(read_witnesses(tmp_path / "witness"))
     assert replies["2"]["result"]["published"] == len(made)
     assert subscriber.wait_for(lambda: made <= subscriber.received.keys())
@@ -127,6 +137,7 @@ def test_ping_is_answered_and_pause_answers_when_the_broker_has_everything(board
 
 
 def test_readings_taken_while_wifi_is_away_arrive_later(board, broker, subscriber, tmp_path):
+    """Planted: readings are published at QoS 0."""
     _provision(board, broker, wifi=["workshop"])
     board.hooks(wifi=False)
     board.start()
@@ -141,6 +152,7 @@ def test_readings_taken_while_wifi_is_away_arrive_later(board, broker, subscribe
 
 
 def test_a_crash_is_kept_and_published_after_the_next_boot(board, broker, subscriber):
+    """Planted: the log record of a crash has the first line of the traceback, not the last."""
     _provision(board, broker)
     board.install({"/app/telemetry.py": b"raise KeyError('pressure')"})
     board.start()
@@ -169,6 +181,7 @@ def test_a_wrong_setting_is_named_on_the_console(board, settings, named):
 
 
 def test_without_a_device_id_the_hardware_names_the_board(board, broker, subscriber):
+    """Planted: every board without a device_id has the same name."""
     _provision(board, broker, device_id=None)
     board.start()
     assert subscriber.wait_for(lambda: len(subscriber.records) > 0)

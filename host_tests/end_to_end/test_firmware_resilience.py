@@ -65,6 +65,7 @@ def _command(subscriber: Subscriber, command_id: str, name: str, **args: object)
 def test_three_failed_boots_lead_to_safe_mode_which_still_obeys(
     board: VirtualBoard, broker: int, subscriber: Subscriber, line: str, watchdog_ms: int
 ):
+    """Planted: it takes four failed boots."""
     _break(board, line)
     _settings(board, broker, watchdog_ms=watchdog_ms)
     board.start()
@@ -87,6 +88,7 @@ def test_three_failed_boots_lead_to_safe_mode_which_still_obeys(
 
 
 def test_reboot_happens_once_though_it_is_sent_again_and_again(board: VirtualBoard, subscriber: Subscriber):
+    """Planted: the commands that were carried out are forgotten at a restart."""
     board.start()
     assert subscriber.wait_for(lambda: len(subscriber.records) > 3)
     before = subscriber.records[0]["boot"]
@@ -112,6 +114,7 @@ def test_reboot_happens_once_though_it_is_sent_again_and_again(board: VirtualBoa
 
 
 def test_set_counts_at_once_and_after_a_power_cut(board: VirtualBoard, subscriber: Subscriber):
+    """Planted: set is applied and not written."""
     board.start()
     assert subscriber.wait_for(lambda: len(subscriber.records) > 3)
     reply = _command(subscriber, "1", "set", key="interval_ms", value=300)
@@ -124,6 +127,7 @@ def test_set_counts_at_once_and_after_a_power_cut(board: VirtualBoard, subscribe
 
 
 def test_ctrl_c_leads_to_the_prompt_and_counts_as_no_failure(board: VirtualBoard, broker: int):
+    """Planted: Ctrl-C is not noted as an interruption."""
     # Without a broker no boot is confirmed in so short a time.
     _settings(board, broker, watchdog_ms=1500, brokers=["mqtt://127.0.0.1:1"], wifi=["workshop"])
     for _ in range(4):

@@ -56,6 +56,7 @@ def _readings(subscriber: Subscriber, count: int) -> list[tuple[str, int]]:
 def test_wakes_are_one_boot_until_the_power_is_cut_and_the_status_says_sleeping(
     board: VirtualBoard, subscriber: Subscriber
 ):
+    """Planted: each wake says online."""
     board.start()
     first = _readings(subscriber, 4)
     assert {boot for boot, _ in first} == {first[0][0]}
@@ -81,6 +82,7 @@ def test_wakes_are_one_boot_until_the_power_is_cut_and_the_status_says_sleeping(
 # A wake without network would take half a minute.
 @pytest.mark.parametrize("board", [1_500], indirect=True, ids=["awake for 1.5 s"])
 def test_a_reading_that_found_no_network_goes_with_the_next(board: VirtualBoard, subscriber: Subscriber):
+    """Planted: readings are published at QoS 0."""
     board.hooks(wifi=False)
     board.start()
     # Three lives without a network; the board reports none of them, so its console is what can be waited for.

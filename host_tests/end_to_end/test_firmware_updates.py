@@ -95,6 +95,7 @@ def _status(subscriber: Subscriber) -> dict:
 
 
 def test_a_version_comes_through_the_broker_and_goes_again(board: VirtualBoard, broker: int, subscriber: Subscriber):
+    """Planted: the version before is forgotten when one is confirmed."""
     assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
     ended = _ota(broker, "--json")
     assert ended.code == 0, ended.stderr
@@ -111,6 +112,7 @@ def test_a_version_comes_through_the_broker_and_goes_again(board: VirtualBoard, 
 
 
 def test_a_version_comes_from_a_web_server(board: VirtualBoard, broker: int, subscriber: Subscriber):
+    """Planted: an update over plain HTTP is refused though update_url is not set."""
     assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
     ended = _ota(broker, "--http")
     assert ended.code == 0, ended.stderr
@@ -152,6 +154,7 @@ _BAD = {
 def test_a_version_that_fails_is_started_once_and_given_up(
     board: VirtualBoard, broker: int, subscriber: Subscriber, tmp_path: Path, way: str
 ):
+    """Planted: a start on trial is not counted."""
     assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
     release = _bad_release(tmp_path, {"application": _BAD[way]})
     with _updater(broker) as updater, Web("127.0.0.1", 0).serve(release, lambda size: None) as url:
@@ -167,6 +170,7 @@ def test_a_version_that_fails_is_started_once_and_given_up(
 
 
 def test_a_device_that_is_not_there_is_exit_code_4(broker: int, monkeypatch: pytest.MonkeyPatch):
+    """Planted: a device that does not answer is exit code 1."""
     monkeypatch.setattr("umqtt_kit.commands.ota._ANSWER_S", 0.3)
     from click.testing import CliRunner
     from umqtt_kit.commands.ota import ota

@@ -33,6 +33,7 @@ def _start_fleet(broker: str, folder: Path, devices: int, *options: str) -> subp
 
 
 def test_every_witnessed_reading_arrives_across_cuts(broker, subscriber, tmp_path):
+    """Planted: readings are published at QoS 0."""
     with FaultProxy(("127.0.0.1", broker), seed=3) as network:
         fleet = _start_fleet(network.url, tmp_path, devices=8)
         assert fleet.stdout is not None
@@ -52,6 +53,7 @@ def test_every_witnessed_reading_arrives_across_cuts(broker, subscriber, tmp_pat
 
 
 def test_a_record_is_whole_and_every_number_in_it_is_measured(broker, subscriber, tmp_path):
+    """Planted: the CPU time is made up."""
     fleet = _start_fleet(f"mqtt://127.0.0.1:{broker}", tmp_path, 3, "--seconds", "0.5")
     fleet.communicate(timeout=WAIT_LIMIT_S)
     assert fleet.returncode == 0
@@ -71,6 +73,7 @@ def test_a_record_is_whole_and_every_number_in_it_is_measured(broker, subscriber
 
 
 def test_online_and_offline_are_said_with_the_reason(broker, subscriber, tmp_path):
+    """Planted: a device that is stopped gives the reason of the will."""
     fleet = _start_fleet(f"mqtt://127.0.0.1:{broker}", tmp_path, 1, "--seconds", "0.5")
     fleet.communicate(timeout=WAIT_LIMIT_S)
     assert subscriber.wait_for(lambda: len(subscriber.payloads("status")) == 2)
@@ -81,6 +84,7 @@ def test_online_and_offline_are_said_with_the_reason(broker, subscriber, tmp_pat
 
 
 def test_a_killed_fleet_is_said_to_be_offline_by_its_wills(broker, subscriber, tmp_path):
+    """Planted: the will gives the reason of a device that was stopped."""
     fleet = _start_fleet(f"mqtt://127.0.0.1:{broker}", tmp_path, 2)
     assert fleet.stdout is not None
     fleet.stdout.readline()
@@ -92,6 +96,7 @@ def test_a_killed_fleet_is_said_to_be_offline_by_its_wills(broker, subscriber, t
 
 
 def test_more_devices_than_files_may_be_open_is_refused_before_it_starts(tmp_path):
+    """Planted: the limit of open files is not looked at."""
     limited = ["sh", "-c", 'ulimit -n 100; exec "$@"', "sh", *umqtt_command("fleet", "--devices", "100")]
     ended = subprocess.run(limited, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False, cwd=tmp_path)
     assert ended.returncode == 2
