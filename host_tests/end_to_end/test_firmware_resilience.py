@@ -152,6 +152,7 @@ def _fill(board: VirtualBoard) -> None:
 
 
 def test_a_board_whose_flash_is_full_is_online_measures_and_answers(board: VirtualBoard, subscriber: Subscriber):
+    """Planted: a command that cannot be kept in flash is carried out all the same."""
     _fill(board)
     board.start()
     assert subscriber.wait_for(lambda: len(subscriber.records) >= 10), board.output
