@@ -175,6 +175,7 @@ def test_a_crash_is_kept_and_published_after_the_next_boot(board, broker, subscr
     ],
 )
 def test_a_wrong_setting_is_named_on_the_console(board, settings, named):
+    """Planted: the message does not name the setting."""
     _provision(board, 1883, **settings)
     board.start()
     board.wait_for(named)
