@@ -1,6 +1,6 @@
 """What every test costs: recorded while tests run, kept by file, and written down as tables.
 
-    pytest --costs FILE                      records seconds of worker and CPU time of every test in FILE
+    pytest --costs=FILE                      records seconds of worker and CPU time of every test in FILE
     python host_tests/running/costs.py FILE  takes a recorded run of everything over into costs.tsv and docs/testing.md
 
 costs.tsv decides which files begin first, and what fits into `make check`.

@@ -1,6 +1,6 @@
 """Failures of a run are kept as files, and `.ci/run` gives each test one more chance, alone.
 
-    pytest --failures FOLDER                      keeps each failure of the run: FOLDER/1.log, the test's id in line 1
+    pytest --failures=FOLDER                      keeps each failure of the run: FOLDER/1.log, the test's id in line 1
     python host_tests/running/failures.py FOLDER  runs these tests again, one at a time and with nothing beside them
 
 The second command ends with 0 if every one of them passes now, and lists them as unsteady with both logs. A test that
