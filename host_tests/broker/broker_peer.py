@@ -172,7 +172,11 @@ class Peer:
 
     def receive_all(self) -> list[Packet]:
         """Return the next packet, and those that came with it."""
-        packets = [self.receive()]
+        return [self.receive(), *self.received_already()]
+
+    def received_already(self) -> list[Packet]:
+        """Return the packets that came with an earlier one: the socket does not become readable for these."""
+        packets = []
         while (packet := self._take()) is not None:
             packets.append(packet)
         return packets

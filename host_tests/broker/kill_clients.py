@@ -178,6 +178,8 @@ def drain(members: list[Subscriber], port: int, topic_name: bytes, silence_s: fl
         peers = {stack.enter_context(Peer(port)): member for member in members}
         for peer, member in peers.items():
             member.go_on(peer)
+            for packet in peer.received_already():  # with CONNACK, perhaps all there is
+                member.take(peer, packet, acknowledge=True)
         while not any(member.has_last for member in members):
             ready, _, _ = select.select([peer.socket for peer in peers], [], [], silence_s)
             if not ready:
