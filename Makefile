@@ -21,7 +21,7 @@ $(VENV)/.ready: pyproject.toml tools/setup.sh
 demo: setup ## Boards, devices, broker, collector and Spark on this machine, and the count at the end
 	@$(VENV)/bin/umqtt demo $(ARGS)
 
-check: setup lint types ## Lint, types and the tests that matter most for what changed (BASE=REVISION): under 90 s
+check: setup lint types ## Lint, types and the tests that matter most for what changed (BASE=REVISION)
 	@$(PY) -m pytest $(PARALLEL) $$($(PY) host_tests/running/affected.py $(BASE)) $(ARGS)
 
 test: setup lint types ## Lint, types and every test

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HOST_TESTS = ROOT / "host_tests"
 
 # Worker seconds of tests that fit into `make check` beside its start, lint, types and the smoke tests.
-BUDGET_S = 60.0
+BUDGET_S = 45.0
 
 # Where the project's modules lie.
 _IMPORT_ROOTS = [ROOT, ROOT / "tools", ROOT / "firmware", HOST_TESTS]

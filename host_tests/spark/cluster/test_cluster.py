@@ -128,7 +128,6 @@ class Submitted:
         return there - held
 
 
-@pytest.mark.smoke
 @pytest.mark.timeout(900)
 def test_a_standalone_cluster_reads_over_tcp_and_killed_executors_and_a_killed_driver_lose_and_double_nothing(tmp_path):
     """Planted: a commit of a part of what the executors wrote (test_cluster_laws)."""
