@@ -67,3 +67,7 @@ if [ "${version:-0}" -lt 17 ]; then
         say "(everything else works without it)"
     fi
 fi
+if [ "${version:-0}" -ge 17 ]; then
+    say "preparing Spark's start (half a minute)"
+    "$venv/bin/umqtt" ingest --prepare >>"$log" 2>&1 || say "that failed, so Spark starts slower (details in $log)"
+fi

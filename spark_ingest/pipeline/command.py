@@ -16,6 +16,21 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
+def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    try:
+        _require_pyspark()
+        from .spark_home import make_archive
+
+        archive = make_archive()
+    except IngestError as error:
+        print(f"pipeline: {error}", file=sys.stderr)
+        context.exit(error.exit_code)
+    print(f"Spark starts with {archive} ({archive.stat().st_size >> 20} MB)")
+    context.exit()
+
+
 @click.command()
 @click.option("--spool", type=_FOLDER, metavar="DIR", help="The spool folder of the collectors.")
 @click.option("--server", metavar="HOST:PORT", help="Instead: collectors that serve spools, separated by commas.")
@@ -48,6 +63,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--allow-data-loss", is_flag=True, help="Go on when messages of the spool are gone.")
 @click.option("--status", type=_FILE, metavar="FILE", help="File rewritten twice a second with counts.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON object at the end.")
+@click.option("--prepare", is_flag=True, is_eager=True, expose_value=False, callback=_prepare,
+              help="Only make what lets Spark start in half of the time, once: half a minute and 150 MB.")  # fmt: skip
 @click.pass_context
 def ingest(context: click.Context, /, conf: tuple[str, ...], status: Path | None, as_json: bool, **given: Any) -> int:
     """Turn the spool into tables with Spark: one row a reading, whatever was sent twice.
@@ -84,8 +101,7 @@ def main(argv: Sequence[str] | None = None, *, on_stage: Callable[[str], None] |
 
 
 def _run(given: dict[str, Any], status: Path | None, on_stage: Callable[[str], None]) -> dict[str, object]:
-    if importlib.util.find_spec("pyspark") is None:
-        raise MissingDependency("the package pyspark is missing: pip install 'umqtt-robust[ingest]'")
+    _require_pyspark()
     # Not above: --help need not wait for it.
     from rich.console import Console
 
@@ -105,6 +121,11 @@ def _run(given: dict[str, Any], status: Path | None, on_stage: Callable[[str], N
         live.stop()
         status_file.close()
     return pipeline.status()
+
+
+def _require_pyspark() -> None:
+    if importlib.util.find_spec("pyspark") is None:
+        raise MissingDependency("the package pyspark is missing: pip install 'umqtt-robust[ingest]'")
 
 
 def _settings(given: Sequence[str]) -> dict[str, str]:

@@ -71,7 +71,7 @@ def scratch_folder(checkpoint: Path) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def stop_session(session: "SparkSession") -> None:
+def stop_session(session: "SparkSession", *, within_s: float = _JAVA_ENDS_WITHIN_S) -> None:
     """Stop Spark and its Java process: `stop()` alone would leave Java running until this process ends."""
     gateway = session.sparkContext._gateway
     session.stop()
@@ -80,7 +80,7 @@ def stop_session(session: "SparkSession") -> None:
     java = getattr(gateway, "proc", None)
     gateway.shutdown()
     if java is not None:
-        end_java(java)
+        end_java(java, within_s)
 
 
 def end_java(java: "subprocess.Popen[bytes]", within_s: float = _JAVA_ENDS_WITHIN_S) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..java import require_java
+from .spark_home import archive_options, spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,6 +63,7 @@ def start_session(
     memory: str = "1g",
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
+    java_options: str | None = None,
 ) -> "SparkSession":
     """A session that keeps to itself: no web interface, no files outside `scratch`, not even Java's, quiet.
 
@@ -73,6 +75,8 @@ def start_session(
     :param master: as Spark spells it (``spark://HOST:PORT``, ``local-cluster[2,1,1024]``); None: local, or
         spark-submit's.
     :param settings: further settings of Spark, which go before those that are made here.
+    :param java_options: further options of the driver's Java; None: those that use the archive of classes, if there
+        is one.
     """
     require_java()
     submitted = submitted_master()
@@ -84,12 +88,14 @@ def start_session(
     chosen = {**_SETTINGS, "spark.local.dir": str(scratch), "spark.sql.warehouse.dir": str(scratch / "warehouse")}
     if submitted is None:
         master = master or f"local[{cores}]"
-        chosen |= {"spark.master": master, **_java_settings(scratch, memory)}
+        home = os.environ.get("SPARK_HOME") or str(spark_home(scratch))
+        if java_options is None:
+            java_options = archive_options(Path(home))
+        chosen |= {"spark.master": master, **_java_settings(scratch, memory, java_options)}
         if _on_this_machine(master):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             chosen |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-        if "SPARK_HOME" not in os.environ:
-            os.environ["SPARK_HOME"] = str(_own_spark_home(scratch))
+        os.environ["SPARK_HOME"] = home
         # Of the short-lived Java that only composes the command of Spark's.
         os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SHORT_START)
     if not is_cluster(master):
@@ -128,48 +134,17 @@ def began_too_slowly(query: "StreamingQuery") -> bool:
 _SHORT_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 
 
-def _java_settings(scratch: Path, memory: str) -> dict[str, str]:
+def _java_settings(scratch: Path, memory: str, java_options: str) -> dict[str, str]:
     log4j = scratch / "log4j2.properties"
     log4j.write_text(_LOG4J)
     return {
         "spark.driver.memory": memory,
         # Java does not know TMPDIR: native libraries, broadcasts and artifacts would lie in /tmp after a kill.
         "spark.driver.extraJavaOptions": (
-            f'-Dlog4j2.configurationFile={log4j.as_uri()} "-Djava.io.tmpdir={scratch}" {_SHORT_START}'
+            f'-Dlog4j2.configurationFile={log4j.as_uri()} "-Djava.io.tmpdir={scratch}" {_SHORT_START} {java_options}'
         ),
     }
 
 
 def _on_this_machine(master: str) -> bool:
     return master.startswith("local") or re.match(r"spark://(127\.0\.0\.1|localhost):", master) is not None
-
-
-def _own_spark_home(scratch: Path) -> Path:
-    """A SPARK_HOME like pip's with two differences.
-
-    It lacks ``python/lib/pyspark.zip``. Spark puts that zip first on its workers' path. Modules in a zip have no
-    bytecode, so each of the seven processes that a query starts would compile all of pyspark anew, which on two cores
-    delays the first micro-batch by seconds. Without it they import the installed package.
-
-    Its ``spark-submit`` starts Java in a session of its own: a service manager, ``timeout`` or a terminal signals every
-    process of a group, and Java must outlive the signal, until this process has stopped the query in order. It ends
-    with its standard input, so it is never left behind.
-    """
-    import pyspark
-
-    installed = Path(pyspark.__file__).parent
-    home = scratch / "spark-home"
-    (home / "bin").mkdir(parents=True)
-    (home / "jars").symlink_to(installed / "jars", target_is_directory=True)
-    for script in (installed / "bin").iterdir():
-        if script.name != "spark-submit":
-            (home / "bin" / script.name).symlink_to(script)
-    submit = home / "bin" / "spark-submit"
-    submit.write_text(
-        f"#!{sys.executable}\n"
-        "import os, sys\n"
-        "os.setsid()\n"
-        f"os.execv({str(installed / 'bin' / 'spark-submit')!r}, ['spark-submit', *sys.argv[1:]])\n"
-    )
-    submit.chmod(0o700)
-    return home

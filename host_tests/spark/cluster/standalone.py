@@ -8,7 +8,7 @@ from pathlib import Path
 from spark_helpers import Process, children
 from umqtt_testkit.waiting import eventually
 
-from spark_ingest.pipeline.session import _own_spark_home
+from spark_ingest.pipeline.spark_home import archive_options, spark_home
 
 _CLASS = "org.apache.spark.deploy"
 # Many of them on few cores: a short start is worth more than peak speed.
@@ -28,7 +28,7 @@ class Cluster:
         self._logs: list[Path] = []
         self.url = ""
         folder.mkdir(parents=True, exist_ok=True)
-        self.home = _own_spark_home(folder)
+        self.home = spark_home(folder)
 
     def __enter__(self) -> "Cluster":
         try:
@@ -56,7 +56,7 @@ class Cluster:
             "SPARK_HOME": str(self.home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": f"-Djava.io.tmpdir={folder} {SHORT_START}",
+            "SPARK_DAEMON_JAVA_OPTS": f"-Djava.io.tmpdir={folder} {SHORT_START} {archive_options(self.home)}",
             "SPARK_LAUNCHER_OPTS": SHORT_START,
             "SPARK_LOCAL_DIRS": str(folder),
             "PYSPARK_PYTHON": sys.executable,

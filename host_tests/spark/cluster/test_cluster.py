@@ -18,6 +18,7 @@ import spark_ingest
 from spark_ingest.collector.serve import SpoolServer
 from spark_ingest.errors import MissingDependency
 from spark_ingest.java import require_java
+from spark_ingest.pipeline.spark_home import archive_options, spark_home
 from spark_ingest.spool.access import LocalSpools
 from spark_ingest.tables import identities, summary
 
@@ -30,7 +31,7 @@ SUBMIT = Path(spark_ingest.__file__).parent / "pipeline" / "submit.py"
 
 def small(folder: Path) -> list[str]:
     """Options for small Java processes that start fast and leave their files in `folder`."""
-    java = f"-Djava.io.tmpdir={folder} {SHORT_START}"
+    java = f"-Djava.io.tmpdir={folder} {SHORT_START} {archive_options(spark_home(folder))}"
     return [
         "--conf", "spark.executor.memory=512m",
         "--conf", "spark.executor.cores=1",
