@@ -29,22 +29,20 @@ def main() -> None:
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     print("ready", flush=True)
-    spools, done, told, last = LocalSpools(given.spool), 0, -1, False
+    spools, stored, told, last = LocalSpools(given.spool), set(), -1, False
     while not last:
         # What has come when the end is asked for is stored.
         last = ended.wait(_EVERY_S)
         records = [json.loads(one.payload) for name in spools.names() for one in messages(spools.view(name))]
-        if rows := records[done:]:
-            table = {
-                "device_id": pa.array([row["id"] for row in rows], pa.string()),
-                "boot": pa.array([row["boot"] for row in rows], pa.string()),
-                "seq": pa.array([row["seq"] for row in rows], pa.int64()),
-            }
+        # At QoS 1 a reading may lie in the spool twice.
+        if new := {(row["id"], row["boot"], row["seq"]) for row in records} - stored:
+            columns = zip(*sorted(new), strict=True)
+            table = dict(zip(("device_id", "boot", "seq"), (pa.array(column) for column in columns), strict=True))
             write_deltalake(str(given.tables / "silver"), pa.table(table), mode="append")
-        done = len(records)
-        if done != told:
-            told = done
-            status = {"messages": done, "rows_silver": done, "lag_bytes": 0}
+            stored |= new
+        if len(records) != told:
+            told = len(records)
+            status = {"messages": told, "rows_silver": len(stored), "lag_bytes": 0}
             replace_file(given.status, json.dumps(status).encode(), durable=False)
 
 
