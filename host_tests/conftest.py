@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "running"))
 
 import costs
 import failures
+import sharing
 import tiers
+from xdist.remote import Producer
 
 # The machines that run these tests are shared: how fast inputs are generated says nothing about the code. A failing
 # example is printed with what it takes to run it again. The examples are the same in every run, so that a failure comes
@@ -69,10 +72,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give each test its tier and limit, and begin with the files that take longest: what begins last ends a run."""
     kept = costs.by_file()
-    paths = {item.path for item in items}
-    longest_first = sorted(paths, key=lambda path: (-costs.worker_seconds(path, kept), path))
-    place = {path: number for number, path in enumerate(longest_first)}
-    items.sort(key=lambda item: place[item.path])
+    seconds: dict[Path, float] = defaultdict(float)
+    for path in {item.path for item in items}:
+        seconds[sharing.first_of(path)] += costs.worker_seconds(path, kept)
+
+    def place(item: pytest.Item) -> tuple[float, Path, Path]:
+        first = sharing.first_of(item.path)
+        return -seconds[first], first, item.path
+
+    items.sort(key=place)
     for item in items:
         tier = tiers.tier_of(item)
         if item.get_closest_marker("tier") is None:
@@ -83,6 +91,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = tiers.Chosen(wanted)
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = [item for item in items if item in chosen]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> sharing.Scheduling | None:
+    return sharing.Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -107,7 +120,7 @@ def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator:
-    """Headless Chromium."""
+    """Headless Chromium. Not for longer: while it runs, nothing else in this process may use asyncio."""
     playwright = pytest.importorskip("playwright.sync_api")
     if not Path(_CHROMIUM).exists():
         pytest.skip("chromium is not installed — apt install chromium")

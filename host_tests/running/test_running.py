@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import affected
 import costs
 import failures
 import pytest
+import sharing
 import steady
 import tiers
 
@@ -41,8 +43,8 @@ def _pytest(folder: Path, tests: str, *arguments: str, **environment: str) -> su
 
 
 def _own(folder: Path) -> dict[str, str]:
-    """The environment, with the test's own folder for what a run of pytest keeps."""
-    return os.environ | {"TMPDIR": str(folder)}
+    """The environment, with the test's own folder for what a run of pytest keeps, and no plugins but those named."""
+    return os.environ | {"TMPDIR": str(folder), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
 
 
 def _run_again(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -106,6 +108,18 @@ def test_what_is_not_luck_is_red(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_a_test_of_tier_0_has_no_socket_and_no_process(use) -> None:
     with tiers.tier_0_guard(), pytest.raises(tiers.Forbidden):
         use()
+
+
+def test_files_that_share_spark_are_one_workers_and_all_that_use_it_are_named() -> None:
+    """Planted: a file that uses the session `spark` and is in no group."""
+    grouped = {sharing.HOST_TESTS / each for files in sharing.TOGETHER for each in files}
+    assert all(path.is_file() for path in grouped)
+    assert {sharing.first_of(sharing.HOST_TESTS / each) for each in sharing.TOGETHER[0]} == {
+        sharing.HOST_TESTS / sharing.TOGETHER[0][0]
+    }
+    uses = re.compile(r"^def test.*[(, ]spark[,)]|getfixturevalue\(\"spark\"\)", re.MULTILINE)
+    alone = [path for path in (sharing.HOST_TESTS / "spark").rglob("test_*.py") if path not in grouped]
+    assert [path for path in alone if uses.search(path.read_text())] == []
 
 
 def test_the_file_nearest_to_a_change_is_checked_first_and_the_budget_holds() -> None:

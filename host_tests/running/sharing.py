@@ -1,0 +1,40 @@
+"""Which files share what is slow to start: one worker runs them, one after the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from xdist.scheduler import LoadFileScheduling
+
+HOST_TESTS = Path(__file__).resolve().parents[1]
+
+# Files below host_tests. The two Spark sessions take about as long as each other.
+TOGETHER = (
+    (
+        "spark/test_prove.py",
+        "spark/faults/test_pipeline_faults.py",
+        "spark/test_spark_home.py",
+    ),
+    (
+        "spark/test_pipeline.py",
+        "spark/test_source.py",
+        "spark/report/test_sql_examples.py",
+        "spark/source/test_source_docs.py",
+        "spark/pipeline/test_parquet.py",
+        "spark/cluster/test_cluster_laws.py",
+    ),
+)
+_FIRST = {HOST_TESTS / each: HOST_TESTS / files[0] for files in TOGETHER for each in files}
+
+
+def first_of(path: Path) -> Path:
+    """The file that stands for all that run with this one; itself, if it runs alone."""
+    return _FIRST.get(path, path)
+
+
+class Scheduling(LoadFileScheduling):
+    """`--dist loadfile`, in which the files of one group count as one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return str(first_of(HOST_TESTS.parent / file))
