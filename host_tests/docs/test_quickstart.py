@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,7 +113,8 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     yield {**kept, "PATH": f"{programs}:{kept['PATH']}", "XDG_RUNTIME_DIR": str(runtime)}
 
 
-def test_the_steps_work_word_for_word(tmp_path: Path, environment: dict[str, str]):
+def follow(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Take the page's steps, and see each print what the page says."""
     all_steps, logs = steps(PAGE.read_text())
     # The broker finds a port: one that is looked for before may be somebody else's when it starts.
     port, shown = "0", "…"
@@ -139,3 +141,14 @@ def test_the_steps_work_word_for_word(tmp_path: Path, environment: dict[str, str
         # The last that was started is the first to end: nothing complains about a broker that is away.
         codes = [shell.interrupt() for shell in reversed(running)]
     assert set(codes) <= {0, 130}, codes
+
+
+def test_the_steps_work_word_for_word(tmp_path: Path, environment: dict[str, str]):
+    follow(tmp_path, environment)
+
+
+@pytest.mark.tier(3)
+def test_they_take_less_than_the_promised_minute(tmp_path: Path, environment: dict[str, str]):
+    began = time.monotonic()
+    follow(tmp_path, environment)
+    assert time.monotonic() - began < 60
