@@ -31,8 +31,9 @@ test-costs: setup ## Run every test and write what each costs into docs/testing.
 	@$(PY) -m pytest $(PARALLEL) --tiers=0,1,2,smoke --costs=.costs.json $(ARGS)
 	@$(PY) host_tests/running/costs.py .costs.json
 
-prove-tests: setup ## What needs a machine for itself: bounds in time, benches, the test kit's own judges, one at a time
+prove-tests: setup ## Every test in full; tier 3, which needs a machine for itself, one at a time (an hour)
 	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest --tiers=3 $(ARGS)
+	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest $(PARALLEL) --tiers=0,1,2 $(ARGS)
 
 prove-steady: setup ## The tests again and again on a machine that is busy and slow at random (ARGS="--json --seed N")
 	@$(PY) host_tests/running/steady.py $(ARGS)

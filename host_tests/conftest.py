@@ -21,13 +21,16 @@ import sharing
 import tiers
 from xdist.remote import Producer
 
+_FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
+_FULL_IS_LONGER = 20
+
 # The machines that run these tests are shared: how fast inputs are generated says nothing about the code. A failing
 # example is printed with what it takes to run it again. The examples are the same in every run, so that a failure comes
 # from a change; full sweeps look for new ones.
 settings.register_profile(
     "shared",
     deadline=None,
-    derandomize=not os.environ.get("UMQTT_FULL_SWEEPS"),
+    derandomize=not _FULL,
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
 )
@@ -86,7 +89,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("tier") is None:
             item.add_marker(pytest.mark.tier(tier))
         if item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(tiers.TIERS[tier].hung_after_s))
+            item.add_marker(pytest.mark.timeout(tiers.TIERS[tier].hung_after_s * (_FULL_IS_LONGER if _FULL else 1)))
     if wanted := config.getoption("--tiers"):
         chosen = tiers.Chosen(wanted)
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
