@@ -9,6 +9,8 @@ Commands wait at the broker, in the session that it keeps, and are received at e
 update, pause) keeps the board awake.
 """
 
+import sys
+import time
 from binascii import crc32
 from struct import calcsize, pack, unpack
 
@@ -21,6 +23,8 @@ _LONGEST_AWAKE_MS = 30_000
 # For what the broker may still have to say after it has everything of ours.
 _QUIET_MS = 300
 _CLOSE_MS = 1_000
+# Half of the shortest watchdog that the settings allow.
+_LIGHT_SLEEP_MS = 500
 
 
 class Wake:
@@ -149,6 +153,27 @@ def _memory(data=None):
 
 
 def _deepsleep(ms):
+    if sys.platform == "rp2":
+        _sleep_lightly(ms)
+        return
     from machine import deepsleep
 
     deepsleep(ms)
+
+
+def _sleep_lightly(ms):
+    # rp2's own deepsleep() sleeps lightly and resets. This does the same, but feeds the watchdog: its bite in a light
+    # sleep locks an RP2040 up until its power is cut (up to MicroPython 1.28). Nor is there a limit of 4,294 s. Any
+    # interrupt ends a light sleep early.
+    from machine import lightsleep, reset
+
+    slept = 0
+    before = time.ticks_ms()
+    while slept < ms:
+        if startup.watchdog:
+            startup.watchdog.feed()
+        lightsleep(min(ms - slept, _LIGHT_SLEEP_MS))
+        now = time.ticks_ms()
+        slept += time.ticks_diff(now, before)
+        before = now
+    reset()

@@ -180,6 +180,32 @@ def test_the_next_life_knows_what_ended_the_last(make_board: MakeBoard, ending: 
     board.wait_for("cause 1 .")
 
 
+_SLEEPS_LONGER_THAN_WATCHED = """
+import machine
+print("cause", machine.reset_cause(), ".")
+if machine.reset_cause() == 1:
+    machine.WDT(timeout=300)
+    machine.deepsleep(1500)
+"""
+
+
+def test_a_watchdog_that_bites_in_the_sleep_of_an_rp2040_locks_it_up_until_a_power_cut(make_board: MakeBoard):
+    board = make_board(_SLEEPS_LONGER_THAN_WATCHED, board="RPI_PICO_W")
+    for _ in range(2):
+        board.start()
+        board.wait_for("locked up until its power is cut")
+        assert board.lives == 1
+        board.kill()
+
+
+def test_a_watchdog_of_an_rp2350_does_not_count_in_its_sleep(make_board: MakeBoard):
+    board = make_board(_SLEEPS_LONGER_THAN_WATCHED, board="RPI_PICO2_W")
+    board.start()
+    # A reset by command is one by the watchdog there.
+    board.wait_for("cause 3 .")
+    assert board.lives == 2
+
+
 def test_a_reset_runs_no_finally(make_board: MakeBoard):
     board = make_board(
         """

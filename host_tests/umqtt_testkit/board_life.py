@@ -34,6 +34,9 @@ _WATCHDOG_GRACE = 9 / 8
 # How often it is looked whether the watchdog bites, in its time. However late a look is, it counts for two
 # at most: a machine that stood still has held up the board too, which is no fault of its program.
 _WATCHDOG_LOOKS = 16
+# Up to MicroPython 1.28 a watchdog that bites in a light sleep of rp2 locks an RP2040 up, whose oscillator the reset
+# leaves stopped, and does not count on an RP2350 (ports/rp2/modmachine.c).
+_WATCHDOG_STOPS = "rp2350"
 # An interpreter that fails at once, again and again, is broken; it must not be started for ever.
 _MOST_FAILURES = 5
 _FAILURE_WITHIN_S = 2.0
@@ -82,6 +85,7 @@ class BoardProcess:
         self._rtc_hex = self._clock_ns = ""
         self._hard_cause = _POWER_ON  # what ended the last life that a soft reset did not end
         self._watchdog_s = self._hungry_s = self._looked_at = 0.0
+        self._light_sleep = False
         self._timers: dict[str, Timer] = {}
         self._raw_repl = self._raw_repl_wanted = self._interrupted = False
         self._tail = self._typed = b""
@@ -218,6 +222,7 @@ class BoardProcess:
         self._next_cause, self._sleep_s, self._end_ordered = _SOFT_RESET, 0.0, False
         self._up = False
         self._watchdog_s = 0.0
+        self._light_sleep = False
         self._raw_repl_wanted, self._interrupted = self._raw_repl, False
         self._tail = self._typed = self._partial_report = b""
         self._restless_since = None
@@ -311,6 +316,8 @@ class BoardProcess:
         elif name == "wdt":
             self._watchdog_s, self._hungry_s = int(value) / 1000 * _WATCHDOG_GRACE, 0.0
             self._look_later()
+        elif name in ("asleep", "awake"):
+            self._light_sleep = name == "asleep"
         elif name == "rtc":
             self._rtc_hex = value
         elif name == "clock":
@@ -333,13 +340,17 @@ class BoardProcess:
 
     def _watch_feeding(self) -> None:
         passed_s = min(time.monotonic() - self._looked_at, 2 * self._watchdog_s / _WATCHDOG_LOOKS)
-        self._hungry_s += passed_s
+        if not (self._light_sleep and self._settings.env.get("UMQTT_BOARD_CHIP") == _WATCHDOG_STOPS):
+            self._hungry_s += passed_s
         self._look_later()
         look = self._timers["watchdog"]
         # A feeding may lie there unheard.
         self._hear_reports()
         if self._timers.get("watchdog") is look and self._hungry_s >= self._watchdog_s:
             self._end_ordered, self._next_cause = True, _WATCHDOG_RESET
+            if self._light_sleep:
+                self._sleep_s = None
+                self._show(b"\r\n[virtual board: locked up until its power is cut]\r\n")
             self._life_ended()
 
     # The console

@@ -37,6 +37,7 @@ _UNIQUE_ID = os.getenv("UMQTT_BOARD_ID") or "020000000001"
 _RESET_CAUSE = int(os.getenv("UMQTT_BOARD_RESET_CAUSE") or PWRON_RESET)
 _HARD_CAUSE = int(os.getenv("UMQTT_BOARD_HARD_CAUSE") or PWRON_RESET)
 _RP2_LONGEST_WDT_MS = 8388
+_RP2_SLEEP_TOO_LONG_MS = (1 << 32) // 1000
 _rtc_memory = [_from_hex(os.getenv("UMQTT_BOARD_RTC") or "")]
 _frequency = [125000000 if IS_RP2 else 160000000]
 
@@ -85,11 +86,22 @@ def bootloader(timeout=None):
 def lightsleep(time_ms=None):
     if time_ms is None:
         _end_life()  # nothing here could wake it but the power button
+    if not IS_RP2:
+        time.sleep_ms(time_ms)
+        return
+    if time_ms >= _RP2_SLEEP_TOO_LONG_MS:
+        raise ValueError("sleep too long")
+    # Told, because the watchdog goes on: what it does to a sleeping chip, board_life.py knows.
+    tell("asleep")
     time.sleep_ms(time_ms)
+    tell("awake")
 
 
 def deepsleep(time_ms=None):
-    # rp2 has no deep sleep: it sleeps lightly, then resets (modmachine.c), which reset_cause() cannot tell apart.
+    if IS_RP2:
+        # It has no deep sleep (modmachine.c), and reset_cause() cannot tell it from other resets.
+        lightsleep(time_ms)
+        reset()
     tell("deepsleep -1" if time_ms is None else "deepsleep %d" % time_ms)
     _end_life()
 
