@@ -2,8 +2,11 @@
 
 The board never restarts because the network is away: its readings wait in the outbox. Nothing here waits; an attempt
 that the driver never ends is given up after 15 s, and after every third failed round the radio is switched off and on,
-which is what helps a driver that hangs.
+which is what helps a driver that hangs. Whatever a driver raises is a reason in the log and a failed attempt: esp32
+raises RuntimeError beside OSError, already when the radio is asked for, since its memory comes from the same heap.
 """
+
+import gc
 
 _ATTEMPT_MS = 15_000
 # The status of the attempt before may stay for a moment (seen on esp32): a failure is not believed earlier.
@@ -52,7 +55,7 @@ class Wifi:
 
     @property
     def connected(self):
-        return self._network is None or self._wlan is not None and self._wlan.isconnected()
+        return self._network is None or self._wlan is not None and bool(self._call(self._wlan.isconnected))
 
     def step(self, now_ms):
         """Begin, watch or give up an attempt. now_ms: Clock.uptime_ms()."""
@@ -76,15 +79,19 @@ class Wifi:
     def rssi(self):
         """Signal strength in dBm, or None where there is none."""
         try:
-            return self._wlan.status("rssi") if self._wlan and self._wlan.isconnected() else None
-        except (OSError, ValueError):
+            return self._wlan.status("rssi") if self.connected and self._wlan else None
+        except Exception:  # noqa: BLE001 - the link may have gone just now; step() tells when it has
             return None
 
     def off(self):
-        """Switch the radio off, before a deep sleep."""
-        if self._wlan:
-            self._call(self._wlan.disconnect)
-            self._call(self._wlan.active, False)
+        """Switch the radio off."""
+        wlan = self._wlan
+        if wlan:
+            self._call(wlan.disconnect)
+            self._call(wlan.active, False)
+            if hasattr(wlan, "deinit"):
+                # rp2: without it the radio's chip stays powered, and the driver as it is.
+                self._call(wlan.deinit)
 
     def _prepare(self):
         network = self._network
@@ -94,26 +101,28 @@ class Wifi:
             self._call(network.country, settings["country"])
         if settings["hostname"]:
             self._call(network.hostname, settings["hostname"])
-        self._wlan = wlan = network.WLAN(network.STA_IF)
+        # What is free of Python's heap goes back to the system of esp32, of which the radio takes its own.
+        gc.collect()
+        self._wlan = wlan = self._call(network.WLAN, network.STA_IF)
+        if not wlan:
+            return
         self._call(wlan.active, True)
         mode = "PM_POWERSAVE" if settings["power_save"] else "PM_PERFORMANCE"
         self._call(self._configure, "pm", getattr(wlan, mode, None))
         if network.STAT_GOT_IP > 1000:  # esp32
             self._call(self._configure, "reconnects", _DRIVER_TRIES)
-        return wlan
 
     def _configure(self, name, value):
         if value is not None:
             self._wlan.config(**{name: value})
 
     def _call(self, function, *arguments):
-        # A driver refuses some calls, others for a while: what it said is told, once, and life goes on.
+        # What it returns, or None: what it raised is told, once, and life goes on.
         try:
-            function(*arguments)
-            return True
-        except (OSError, ValueError) as error:
+            return function(*arguments)
+        except Exception as error:  # noqa: BLE001 - see above
             self._tell("Wi-Fi: %r" % error)
-            return False
+            return None
 
     def _tell(self, text):
         if text not in self._told:
@@ -121,22 +130,26 @@ class Wifi:
             self._report("warning", text)
 
     def _begin(self, now_ms):
-        wlan = self._wlan
         if self._restart:
             self._restart = False
-            if wlan:
-                self._call(wlan.active, False)
-            wlan = self._prepare()
+            self.off()
+            self._prepare()
+        wlan = self._wlan
         ssid = self._networks[self._position]
-        self._attempt_at = now_ms
-        self._call(wlan.disconnect)
         # An attempt that cannot even begin takes its turn like one that fails: the next is not made at once.
-        self._call(wlan.connect, ssid, self._passwords.get(ssid) or None)
+        self._attempt_at = now_ms
+        if wlan:
+            self._call(wlan.disconnect)
+            self._call(wlan.connect, ssid, self._passwords.get(ssid) or None)
 
     def _failure(self):
         # What went wrong, or None while it may still work.
-        status = self._wlan.status()
+        if not self._wlan:
+            return "the radio cannot be used"
+        status = self._call(self._wlan.status)
         network = self._network
+        if status is None:
+            return None
         if network.STAT_GOT_IP > 1000:
             if not 0 < status < 1000:
                 return None
@@ -152,12 +165,16 @@ class Wifi:
     def _failed(self, why, now_ms):
         self._tell("Wi-Fi: %s: %s" % (self._networks[self._position], why))
         self._attempt_at = None
-        self._call(self._wlan.disconnect)
+        if self._wlan:
+            self._call(self._wlan.disconnect)
+        else:
+            self._restart = True
         self._position += 1
         if self._position < len(self._networks):
             return
         self._position = 0
         self.failed_rounds += 1
-        self._restart = self.failed_rounds % _ROUNDS_UNTIL_RESTART == 0
+        if self.failed_rounds % _ROUNDS_UNTIL_RESTART == 0:
+            self._restart = True
         self._pause_until = now_ms + self._pause_ms
         self._pause_ms = min(2 * self._pause_ms, _LONGEST_PAUSE_MS)

@@ -100,6 +100,20 @@ show(fails(wlan.connect))
     assert again[0] == "TypeError"
 
 
+def test_esp32_has_no_radio_without_memory_and_rp2_can_take_its_radio_down():
+    program = """
+import network
+show((fails(network.WLAN, 0), hasattr(network.WLAN, "deinit")))
+world()
+show(network.WLAN(0).active())
+"""
+    assert answers(program, ESP, radio_memory=False) == [
+        (("RuntimeError", "Wifi Unknown Error 0x0101"), False), False
+    ]  # fmt: skip
+    program = "import network\nwlan = network.WLAN(0)\nwlan.active(True)\nwlan.deinit()\nshow(wlan.active())"
+    assert answers(program, PICO) == [False]
+
+
 @pytest.mark.parametrize(("board", "last"), [(ESP, False), (PICO, 1)])
 def test_a_scan_lists_what_is_in_sight(board: str, last: object):
     program = WLAN + "wlan.active(True)\nshow(wlan.scan())\nworld(wifi=False)\nshow(wlan.scan())"

@@ -6,11 +6,23 @@ from app.wifi import Wifi
 from umqtt_testkit.portable import Rng, equal
 
 
-class _Wlan:
+class _Driver:
+    """What raises: the error `raising[name]` of the call of that name, as ports/esp32/network_common.c does."""
+
+    def __init__(self):
+        self.raising = {}
+
+    def _may_raise(self, name):
+        if name in self.raising:
+            raise self.raising[name]
+
+
+class _Wlan(_Driver):
     PM_PERFORMANCE = 1
     PM_POWERSAVE = 2
 
     def __init__(self, network):
+        super().__init__()
         self._network = network
         self.up = False
         self.refuse = False
@@ -18,19 +30,29 @@ class _Wlan:
         self.calls = []
         self.configured = {}
         self.ssid = None
+        if network.STAT_GOT_IP == 3:
+            self.deinit = self._deinit  # esp32 has none
 
     def active(self, on):
         self.calls.append(("active", on))
+        self._may_raise("active")
+
+    def _deinit(self):
+        self.calls.append(("deinit",))
+        self._may_raise("deinit")
 
     def config(self, **values):
+        self._may_raise("config")
         if "reconnects" in values and self._network.STAT_GOT_IP == 3:
             raise ValueError("unknown config param")
         self.configured.update(values)
 
     def isconnected(self):
+        self._may_raise("isconnected")
         return self.up
 
     def status(self, what=None):
+        self._may_raise("status")
         if what == "rssi":
             if not self.up:
                 raise OSError("Wifi Not Connected")
@@ -39,10 +61,12 @@ class _Wlan:
 
     def disconnect(self):
         self.up = False
+        self._may_raise("disconnect")
 
     def connect(self, ssid, password):
         self.calls.append((ssid, password))
         self.ssid = ssid
+        self._may_raise("connect")
         if self.refuse:
             raise OSError("Wifi Internal State Error")
 
@@ -58,12 +82,17 @@ class _Esp32:
     def __init__(self):
         self.said = []
         self.wlan = _Wlan(self)
-        self.WLAN = lambda interface: self.wlan
+
+    def WLAN(self, interface):
+        self.wlan._may_raise("WLAN")
+        return self.wlan
 
     def country(self, code):
+        self.wlan._may_raise("country")
         self.said.append(("country", code, len(self.wlan.calls)))
 
     def hostname(self, name):
+        self.wlan._may_raise("hostname")
         self.said.append(("hostname", name, len(self.wlan.calls)))
 
 
@@ -87,7 +116,7 @@ def _attempts(wlan, wifi, seconds, start=0):
     for now_ms in range(start * 1000, (start + seconds) * 1000, 250):
         before = len(wlan.calls)
         wifi.step(now_ms)
-        made.extend([(now_ms // 1000, call[0]) for call in wlan.calls[before:] if call[0] != "active"])
+        made.extend([(now_ms // 1000, call[0]) for call in wlan.calls[before:] if call[0] not in ("active", "deinit")])
     return made
 
 
@@ -162,6 +191,10 @@ def test_the_radio_is_switched_off_and_on_after_every_third_failed_round():
     switched = [call for call in wlan.calls if call[0] == "active"]
     equal(switched, [("active", True)] + [("active", False), ("active", True)] * (wifi.failed_rounds // 3))
     assert wifi.failed_rounds >= 6
+    # The chip of rp2's radio stays powered without it.
+    _, wlan, _, wifi = _build(_Rp2, ["a"])
+    _attempts(wlan, wifi, 60)
+    equal([call[0] for call in wlan.calls].count("deinit"), wifi.failed_rounds // 3)
 
 
 def test_no_state_of_the_driver_raises_and_attempts_never_stop():
@@ -176,6 +209,32 @@ def test_no_state_of_the_driver_raises_and_attempts_never_stop():
                 up = wlan.up
                 made = _attempts(wlan, wifi, 180, minute * 180)
                 assert made or up, (seed, minute, wlan.state)
+
+
+def test_whatever_any_call_of_the_driver_raises_is_told_and_ends_with_it():
+    """Planted: RuntimeError is not caught; the constructor stands outside of what catches."""
+    calls = "WLAN active deinit config isconnected status disconnect connect country hostname"
+    for port in (_Esp32, _Rp2):
+        for call in calls.split():
+            for error in (OSError("Wifi Internal Error"), RuntimeError("Wifi Unknown Error 0x0101"), MemoryError()):
+                _, wlan, log, wifi = _build(port, ["a", "b"], country="DE", hostname="pump-7")
+                wlan.state = port.STAT_NO_AP_FOUND
+                wlan.raising[call] = error
+                _attempts(wlan, wifi, 40)
+                wlan.up = True
+                wifi.rssi()
+                wlan.up = False
+                _attempts(wlan, wifi, 10, 40)
+                if call != "deinit" or port is _Rp2:
+                    assert "Wi-Fi: %r" % error in _warnings(log), (call, error, _warnings(log))
+                wlan.raising = {}
+                wlan.calls = []
+                assert _attempts(wlan, wifi, 20, 50), (call, error)
+                wlan.up = True
+                wifi.step(70_000)
+                equal((wifi.connected, wifi.rssi()), (True, -61), call)
+                wifi.off()
+                equal(wlan.calls[-1], ("active", False) if port is _Esp32 else ("deinit",))
 
 
 def test_a_link_that_is_up_is_left_alone_and_its_strength_known():

@@ -6,6 +6,7 @@ Constants, return values and errors are those of the port that is played (esp32'
     "rssi": DBM             signal strength to report; without it there is none, for there is no radio
     "join_ms": MS           how long joining takes; 0 without
     "address": "10.0.0.7"   the station's own address
+    "radio_memory": false   esp32: nothing is left of the system's heap when the radio is asked for
 """
 
 import errno
@@ -85,6 +86,9 @@ class WLAN:
         if interface_id not in cls._interfaces:
             if interface_id not in (STA_IF, AP_IF):
                 raise ValueError("invalid WLAN interface identifier")
+            if not IS_RP2 and hook("radio_memory") is False:
+                # ESP_ERR_NO_MEM has no text of its own in esp_exceptions_helper() before MicroPython 1.28.
+                raise RuntimeError("Wifi Unknown Error 0x0101")
             cls._interfaces[interface_id] = super().__new__(cls)
         return cls._interfaces[interface_id]
 
@@ -111,6 +115,11 @@ class WLAN:
         if not is_active:
             self._ssid = None
         return None if IS_RP2 else self._active
+
+    if IS_RP2:
+
+        def deinit(self):
+            self.active(False)
 
     def connect(self, ssid=None, key=None, *, bssid=None, auth=-1, security=-1, channel=-1):
         if IS_RP2:
