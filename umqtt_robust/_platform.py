@@ -7,12 +7,17 @@ taken with `ticks_diff` is right for spans up to 2**29 ms (6.2 days) on every po
 try:
     from gc import collect
     from select import poll
-    from socket import getaddrinfo
-    from socket import socket as Socket
     from sys import print_exception
     from time import ticks_ms
 
     from micropython import const
+
+    try:
+        from socket import getaddrinfo
+        from socket import socket as Socket
+    except ImportError:
+        # A board without a network, where a transport of the program's own carries the bytes.
+        Socket = getaddrinfo = None
 except ImportError:
     from ._host import Socket, collect, const, getaddrinfo, poll, print_exception, ticks_ms
 

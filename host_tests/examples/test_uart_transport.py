@@ -6,6 +6,7 @@ import os
 import pty
 import select
 import socket
+import subprocess
 import termios
 import threading
 import tty
@@ -13,6 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from umqtt_kit.bundle import Bundle, library_folder
+from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -68,3 +71,31 @@ def test_the_transport_is_about_a_dozen_lines() -> None:
     source = (EXAMPLES / "uart_transport.py").read_text()
     code = source.split('"""', 2)[2].splitlines()
     assert sum(1 for one in code if one.strip() and not one.strip().startswith(('"""', "#"))) <= 18
+
+
+@pytest.mark.parametrize("bundled", [False, True])
+def test_a_board_without_sockets_imports_the_client(tmp_path: Path, bundled: bool):
+    """Planted: the platform's module imports socket without a way around it."""
+    folder = EXAMPLES.parent
+    if bundled:
+        folder = tmp_path
+        Bundle(library_folder()).compile(tmp_path)
+    program = f"""
+import builtins, sys
+there = __import__
+def without_network(name, *others):
+    if name in ("socket", "network"):
+        raise ImportError("no module named '%s'" % name)
+    return there(name, *others)
+builtins.__import__ = without_network
+sys.path[:] = [{str(folder)!r}]
+from umqtt_robust import Client
+client = Client(b"pump-7", "mqtt://uart", transports={{"mqtt": lambda host, port, path: None}})
+print("made")
+"""
+    try:
+        command = micropython_command()
+    except MicroPythonMissing as missing:
+        pytest.skip(str(missing))
+    done = subprocess.run([*command, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "made\n", done.stdout + done.stderr
