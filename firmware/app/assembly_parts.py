@@ -82,11 +82,13 @@ def _ntp(board):
 def _network():
     try:
         import network
-    except ImportError:
+
+        network.WLAN  # an image for a board with Ethernet has the module without it
+    except (ImportError, AttributeError):
         # Its module is not kept for what hardly ever happens.
         from app.settings import SettingsError
 
-        raise SettingsError("settings.json", "wifi", "must be empty: this board has no Wi-Fi")
+        raise SettingsError("settings.json", "wifi", "must be empty: the image on this board has no Wi-Fi")
     return network
 
 

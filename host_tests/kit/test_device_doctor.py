@@ -26,7 +26,7 @@ def test_a_fresh_board_lacks_application_and_settings(cable: Cable):
         found = checks(answer)
         assert answer.code == 5
         assert {name for name, check in found.items() if check["state"] == "ok"} == {
-            "port", "micropython", "flash", "heap", "clock",
+            "port", "micropython", "network", "flash", "heap", "clock",
         }  # fmt: skip
         assert found["application"]["remedy"] == "umqtt deploy"
         assert found["settings"]["remedy"] == "umqtt provision"

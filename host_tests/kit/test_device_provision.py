@@ -17,6 +17,7 @@ from umqtt_kit.device import Board, Configuration
 from umqtt_kit.device.configuration import check, read_configuration
 from umqtt_kit.provision.values import Change, target
 from umqtt_kit.provision.write import write
+from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 # Each unmistakable, so that it can be looked for in everything that was printed.
@@ -135,6 +136,39 @@ def test_a_broken_file_is_refused_without_showing_what_is_in_it(cable: Cable, tm
         for path, why in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file")):
             answer = cable.umqtt("provision", "--from", str(path))
             assert (answer.code, answer.stderr.count("\n")) == (2, 1) and f"{path}: {why}" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("network", "wifi", "why"),
+    [
+        ("none", None, "has no network: nothing was sent — load that of RPI_PICO_W"),
+        ("wired", ["workshop"], "has no Wi-Fi: nothing was sent — load that of RPI_PICO_W"),
+        ("wired", None, None),
+    ],
+)
+def test_an_image_without_a_network_is_told_before_anything_is_sent(
+    cable: Cable, tmp_path: Path, network: str, wifi: list[str] | None, why: str | None
+):
+    """Planted: the image is not asked, or only whether it has sockets."""
+    environment = {"UMQTT_BOARD_NETWORK": network, "UMQTT_BOARD_MACHINE": "Raspberry Pi Pico with RP2040"}
+    settings = {"device_id": "pump-7", "brokers": [BROKER]}
+    values = {"settings": settings, "wifi": [{"ssid": ssid, "password": WIFI_SECRET} for ssid in wifi or ()]}
+    file = private(tmp_path / "pump.json", json.dumps(values))
+    there = {"/settings.json": json.dumps({**settings, "wifi": wifi or []}).encode()}
+    with cable.board(board="RPI_PICO_W", env=environment, files=there) as board:
+        before = board_files(board)
+        commands = [("provision", "--from", file), ("deploy", "--no-wait", "--board", "RPI_PICO_W")]
+        for command in commands if why else commands[:1]:
+            answer = cable.umqtt(*command)
+            assert answer.code == (5 if why else 0), answer.stderr
+            if why:
+                assert why in answer.stderr and len(answer.stderr.splitlines()) == 1, answer.stderr
+                assert board_files(board) == before
+
+
+def board_files(virtual: VirtualBoard) -> dict[str, int]:
+    with Board(virtual.port, restart=False) as board:
+        return board.list_files()
 
 
 def test_the_ca_goes_along_and_the_settings_may_then_be_encrypted(cable: Cable, tmp_path: Path):

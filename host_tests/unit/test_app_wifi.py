@@ -1,9 +1,12 @@
 """The networks are tried in order, with a longer pause after every round that failed, and for ever."""
 
+import sys
+
 import _app_fakes as fakes
-from app.settings import check_settings
+from app.assembly_parts import _network
+from app.settings import SettingsError, check_settings
 from app.wifi import Wifi
-from umqtt_testkit.portable import Rng, equal
+from umqtt_testkit.portable import Rng, equal, raises
 
 
 class _Driver:
@@ -202,7 +205,7 @@ def test_no_state_of_the_driver_raises_and_attempts_never_stop():
         for seed in range(5):
             rng = Rng(seed, quiet=True)
             _, wlan, _, wifi = _build(port, ["a", "b", "c"])
-            for minute in range(60):
+            for minute in range(20):
                 wlan.state = rng.between(-4, 4) if rng.chance(50) else rng.between(199, 215)
                 wlan.refuse = rng.chance(20)
                 wlan.up = rng.chance(10)
@@ -244,6 +247,19 @@ def test_a_link_that_is_up_is_left_alone_and_its_strength_known():
     wlan.up = True
     equal(_attempts(wlan, wifi, 100, 1), [])
     equal((wifi.connected, wifi.rssi()), (True, -61))
+
+
+def test_an_image_without_wifi_is_named_by_the_setting_that_needs_it():
+    before = sys.modules.get("network")
+    sys.modules["network"] = fakes  # a module that has no WLAN
+    try:
+        error = raises(SettingsError, _network)
+    finally:
+        if before:
+            sys.modules["network"] = before
+        else:
+            del sys.modules["network"]
+    equal(str(error), "settings.json: wifi: must be empty: the image on this board has no Wi-Fi")
 
 
 def test_where_the_system_has_the_network_there_is_nothing_to_do():

@@ -66,6 +66,7 @@ def load_stubs(folder, control):
     sys.path[:] = [folder + "/stubs", folder + "/ports"]
     import _virtual
 
+    network = os.getenv("UMQTT_BOARD_NETWORK")
     if control is not None:
         _virtual.connect(open(control, "wb"))
     for name in sorted(os.listdir(sys.path[0])):
@@ -75,7 +76,26 @@ def load_stubs(folder, control):
         import _port
 
         _port.begin()
+    if network == "wired":
+        # As an image for a board with Ethernet.
+        del sys.modules["network"].WLAN
+    elif network == "none":
+        _take_network_away()
     return _virtual
+
+
+def _take_network_away():
+    """As an image for a board without one: neither module exists."""
+    import builtins
+
+    there = __import__
+
+    def importing(name, *others):
+        if name in ("network", "socket"):
+            raise ImportError("no module named '%s'" % name)
+        return there(name, *others)
+
+    builtins.__import__ = importing
 
 
 def boot(folder, image, program_size, control, witness, run_main):

@@ -59,6 +59,7 @@ def deploy(
     from umqtt_kit.deploy.sensors import with_sensors
     from umqtt_kit.deploy.telemetry import Watch
     from umqtt_kit.device import Board, read_configuration
+    from umqtt_kit.device.guess import check_network
 
     port = choose(device)
     reading = None
@@ -67,6 +68,7 @@ def deploy(
         check_compatible(info)
         record = read_record(board)
         configuration = read_configuration(board)
+        check_network(info, port, (configuration.settings or {}).get("wifi"))
         access = _access(board, configuration, wait=not (no_wait or dry_run))
         name = _board_name(board_name, record, port, info)
         with board.fed():

@@ -86,6 +86,7 @@ def _change(port: Port, source: str | None, pairs: tuple[str, ...]) -> Change:
 
 def _asked(port: Port) -> Change:
     from umqtt_kit.device import Board, read_configuration
+    from umqtt_kit.device.guess import check_network
     from umqtt_kit.provision.questions import ask
 
     if not sys.stdin.isatty():
@@ -93,6 +94,7 @@ def _asked(port: Port) -> Change:
     # The board runs again while the questions are answered: it may have a watchdog, and readings to take.
     with Board(port) as board:
         info = board.info()
+        check_network(info, port)
         current = read_configuration(board)
     return ask(current, info)
 

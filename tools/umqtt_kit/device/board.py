@@ -59,7 +59,8 @@ class Info:
 
     version: MicroPython's, for instance "1.28.0"; mpy_version, mpy_sub_version: of the .mpy files it loads;
     architecture: mpy-cross's name for its native code; device_id: from settings.json, else the unique id in hex;
-    app_version: of the application that boot.py has chosen, None without one; has_main: there is a /main.py.
+    app_version: of the application that boot.py has chosen, None without one; has_main: there is a /main.py; network:
+    what the image has, "wifi", "wired" (sockets, and no Wi-Fi) or "none".
     """
 
     version: str
@@ -78,6 +79,7 @@ class Info:
     device_id: str | None
     provisioned: bool
     has_main: bool
+    network: str
     path: tuple[str, ...]
 
     def as_dict(self) -> dict[str, object]:

@@ -7,7 +7,7 @@ import re
 from umqtt_kit.data import board_folders
 from umqtt_kit.device.board import Info
 from umqtt_kit.device.ports import Port, board_description
-from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 
 
 def guess_board(info: Info, port: Port) -> str:
@@ -20,6 +20,25 @@ def guess_board(info: Info, port: Port) -> str:
         raise KitError(f"{what} may be {', '.join(found)} — say which: --board {found[0]}", EXIT_USAGE)
     names = ", ".join(sorted(board_folders()))
     raise KitError(f"{what} is no board described here — say which is nearest: --board NAME, of {names}", EXIT_USAGE)
+
+
+def check_network(info: Info, port: Port, wifi: object = ()) -> None:
+    """Raises KitError (exit code 5) when the image on the board cannot reach a broker: it has no sockets, or the board
+    is to join networks (wifi: the SSIDs) and it has no Wi-Fi.
+    """
+    if info.network == "none":
+        missing, otherwise = "no network", ""
+    elif wifi and info.network != "wifi":
+        missing, otherwise = "no Wi-Fi", "; with a cable, leave the setting wifi empty"
+    else:
+        return
+    boards = [name for name in candidates(info, port) if board_description(name).get("machine") != info.machine]
+    image = " or ".join(boards) or "a board with Wi-Fi"
+    raise KitError(
+        f"{port.name}: this image ({info.machine}) has {missing}: nothing was sent — load that of {image}: umqtt flash "
+        f"IMAGE{otherwise}",
+        EXIT_DEVICE,
+    )
 
 
 def candidates(info: Info, port: Port) -> list[str]:

@@ -44,6 +44,14 @@ def _u_info():
             return function()
         except Exception:  # an application may fail in any way when it is imported
             return None
+    def network():
+        # What the image has, whatever is on the board: the same board runs images with and without it.
+        import socket
+        try:
+            import network
+            return "wifi" if hasattr(network, "WLAN") else "wired"
+        except ImportError:
+            return "wired"
     def text(value):
         return value if isinstance(value, str) else None
     system = sys.implementation
@@ -64,6 +72,7 @@ def _u_info():
         "heap_free": gc.mem_free(), "heap_size": gc.mem_free() + gc.mem_alloc(), "path": sys.path,
         "app_version": text(app_version), "provisioned": device is not None,
         "device_id": text(device.get("device_id")) if device else None,
+        "network": attempt(network) or "none",
         "has_main": attempt(lambda: os.stat("/main.py")) is not None,
     }
 print(repr(_u_info()))

@@ -11,12 +11,14 @@ from umqtt_kit.deploy.build import check_compatible
 from umqtt_kit.deploy.plan import read_record
 from umqtt_kit.deploy.telemetry import Watch, access_of_board
 from umqtt_kit.device import Board, DeviceError, Info, Port, read_configuration
+from umqtt_kit.device.guess import check_network
 from umqtt_kit.doctor import scripts
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
 from umqtt_kit.mqtt import Access
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 
+_NETWORKS = {"wifi": "Wi-Fi", "wired": "sockets, and no Wi-Fi"}
 _LEAST_FLASH_FREE = 64 * 1024
 # Two blocks: with less, littlefs writes nothing any more, and a reading that cannot be sent is lost.
 _FULL_BELOW = 8 * 1024
@@ -75,6 +77,7 @@ def _examine(port: Port) -> Iterator[Finding]:
         yield Finding("port", OK, f"{port.path} answers")
         info = board.info()
         yield _micropython(info)
+        yield _network(info, port)
         yield _flash(info)
         yield _heap(info)
         yield _clock(board)
@@ -98,6 +101,15 @@ def _examine(port: Port) -> Iterator[Finding]:
         access = access_of_board(board, settings, secrets)
         device_id = settings["device_id"] or info.unique_id or "unknown"
     yield _broker_from_here(access, device_id)
+
+
+def _network(info: Info, port: Port) -> Finding:
+    try:
+        check_network(info, port)
+    except KitError as error:
+        problem, _, remedy = str(error).partition(" — ")
+        return Finding("network", FAIL, problem, remedy)
+    return Finding("network", OK, f"the image has {_NETWORKS[info.network]}")
 
 
 def _micropython(info: Info) -> Finding:

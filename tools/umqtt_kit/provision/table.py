@@ -84,7 +84,7 @@ def find_boards(rows: list[Row], file: Path) -> list[tuple[Row, Port]]:
         if any(port == other for _, other in found):
             raise KitError(f"{file}, line {row.line}: {port.name} is named twice — nothing was written", EXIT_USAGE)
         with Board(port) as board:
-            prepare(board, row.change)
+            prepare(board, port, row.change)
         found.append((row, port))
     return found
 

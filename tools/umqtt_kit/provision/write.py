@@ -13,6 +13,7 @@ from umqtt_kit.deploy.filesets import optional_modules
 from umqtt_kit.deploy.plan import read_record
 from umqtt_kit.device import Board, Info, Port, read_configuration
 from umqtt_kit.device.configuration import SECRETS, SETTINGS
+from umqtt_kit.device.guess import check_network
 from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.provision.values import Change, Target, target
 
@@ -30,19 +31,24 @@ class Provisioned:
         return {"port": self.port, "device_id": self.device_id, "changed": list(self.changed), "deploy": self.deploy}
 
 
-def prepare(board: Board, change: Change) -> Target:
-    """What the board is to have; nothing is written. Raises KitError (exit code 2) when the board would refuse it."""
+def prepare(board: Board, port: Port, change: Change) -> tuple[Target, Info]:
+    """What the board is to have; nothing is written.
+
+    Raises KitError: exit code 2 when the board would refuse it, 5 when its image cannot reach a network.
+    """
+    info = board.info()
     try:
-        return target(read_configuration(board), change)
+        wanted = target(read_configuration(board), change)
     except ValueError as error:
         raise KitError(f"{board.name}: {error} — nothing was written", EXIT_USAGE) from error
+    check_network(info, port, wanted.settings.get("wifi"))
+    return wanted, info
 
 
 def provision(port: Port, change: Change) -> Provisioned:
     """Change one board; it is started afterwards. Raises KitError."""
     with Board(port) as board:
-        wanted = prepare(board, change)
-        info = board.info()
+        wanted, info = prepare(board, port, change)
         changed = write(board, wanted)
         record = read_record(board)
     needed = optional_modules(wanted.settings)
