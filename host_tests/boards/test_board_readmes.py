@@ -17,6 +17,8 @@ pytestmark = pytest.mark.tier(1)
 BOARDS = Path(__file__).resolve().parents[2] / "boards"
 NAMES = sorted(folder.parent.name for folder in BOARDS.glob("*/board.json"))
 REAL = [name for name in NAMES if name != "UNIX"]
+#: A release for which each board has an image of that name.
+RELEASE = "20251209-v1.27.0"
 SECTIONS = ("Boot loader", "From the box to telemetry", "Wiring", "Memory", "What was tried")
 
 
@@ -55,8 +57,9 @@ def test_the_steps_go_from_the_box_to_telemetry_in_their_order(name: str):
     board = json.loads((BOARDS / name / "board.json").read_text())
     flash = steps[1]
     assert flash[flash.index("--board") + 1] == name
-    pattern = board["firmware_image"].replace(".", r"\.").replace("*", r"\d{8}-v[\d.]+")
-    assert re.fullmatch(pattern, flash[-1])
+    assert flash[-1] == board["firmware_image"].replace("*", RELEASE)
+    # What an ESP32 is sold with is no file system: MicroPython stops there until the flash is erased.
+    assert ("--erase" in flash) == (board["chip"] is not None)
     assert "nothing here was run on this board yet" in text.replace("\n", " ")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import struct
 import threading
@@ -104,7 +105,8 @@ def test_the_first_esp32_boots_from_another_place(cable: Cable, tmp_path, esptoo
     (tmp_path / "ttyUSB0").touch()
     file = image_file(tmp_path, esp_image("esp32"))
     assert (
-        cable.umqtt("flash", file, "--yes", "--device", str(tmp_path / "ttyUSB0"), "--board", "ESP32_GENERIC").code == 0
+        cable.umqtt("flash", file, "--yes", "--keep", "--device", str(tmp_path / "ttyUSB0"), "--board", "ESP32_GENERIC")
+        .code == 0
     )
     assert f" 0x1000 {file}" in log.read_text()
 
@@ -119,7 +121,7 @@ def test_the_first_esp32_boots_from_another_place(cable: Cable, tmp_path, esptoo
         (esp_image("esp32s3"), ("--board", "RPI_PICO_W"), "takes no image of this kind"),
         (esp_image("esp32s3"), ("--board", "NO_SUCH"), "there is no board 'NO_SUCH'"),
         (esp_image("esp32s3"), ("--sha256", "0" * 64), "not the one given"),
-        (uf2_image(RP2040), ("--erase",), "--erase is for the ESP32 family"),
+        (uf2_image(RP2040), ("--erase",), "--erase and --keep are for the ESP32 family"),
         (uf2_image(RP2040), ("--board", "RPI_PICO2_W"), "for rp2040, and RPI_PICO2_W is an rp2350"),
         (uf2_image(SAMD21), (), "another family of chips (0x68ed2b88)"),
         (uf2_image(RP2040)[:-100], (), "damaged or cut short"),
@@ -140,15 +142,37 @@ def test_a_wrong_image_is_refused_before_anything_is_written(
 def test_without_a_yes_nothing_is_written(cable: Cable, tmp_path, port, esptool, monkeypatch: pytest.MonkeyPatch):
     log = esptool()
     monkeypatch.setattr("sys.stdin", (tmp_path / "empty").open("w+"))
-    answer = cable.umqtt("flash", image_file(tmp_path, esp_image("esp32s3")))
+    answer = cable.umqtt("flash", image_file(tmp_path, esp_image("esp32s3")), "--keep")
     assert answer.code == 2 and "repeat with --yes" in answer.stderr
     assert not log.exists()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_an_esp32_is_erased_or_not_as_somebody_said(
+    cable: Cable, tmp_path, port, esptool, monkeypatch: pytest.MonkeyPatch, answer: str
+):
+    """Planted: without a word the flash is not erased, and a new board loops in MicroPython's set-up."""
+    log = esptool()
+    file = image_file(tmp_path, esp_image("esp32s3"))
+    monkeypatch.setattr("sys.stdin", (tmp_path / "empty").open("w+"))
+    refused = cable.umqtt("flash", file, "--yes")
+    assert refused.code == 2 and "--erase" in refused.stderr and "--keep" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1 and not log.exists()
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("click.confirm", lambda text, **_: answer == "y")
+    assert cable.umqtt("flash", file, "--yes").code == 0
+    assert ("erase-flash" in log.read_text()) == (answer == "y")
 
 
 def test_what_esptool_says_is_told_with_what_to_do(cable: Cable, tmp_path, port, esptool, monkeypatch):
     esptool()
     monkeypatch.setenv("ESPTOOL_FAILS", "1")
-    answer = cable.umqtt("flash", image_file(tmp_path, esp_image("esp32s3")), "--yes")
+    answer = cable.umqtt("flash", image_file(tmp_path, esp_image("esp32s3")), "--yes", "--keep")
     assert answer.code == 5
     assert "Failed to connect to ESP32: No serial data received. — hold the button BOOT" in answer.stderr
 

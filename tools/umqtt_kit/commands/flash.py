@@ -25,20 +25,26 @@ if TYPE_CHECKING:
 @device_option
 @click.option("--board", "board_name", metavar="NAME", help="Folder under boards/, to check the image against.")
 @click.option("--sha256", metavar="HEX", help="What the image's SHA-256 must be.")
-@click.option("--erase", is_flag=True, help="ESP32: erase the whole flash first, with everything on it.")
+@click.option(
+    "--erase/--keep", default=None,
+    help="ESP32: erase the whole flash first, as a board needs that had no MicroPython yet, or keep its files.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def flash(
-    file: Path, device: str, board_name: str | None, sha256: str | None, erase: bool, yes: bool, as_json: bool
+    file: Path, device: str, board_name: str | None, sha256: str | None, erase: bool | None, yes: bool, as_json: bool
 ) -> int:
     """Write a MicroPython image onto a board: by esptool (ESP32 family), or as a UF2 file (RP2 family).
 
     The image comes from micropython.org/download. It is checked first: that it is whole, and for this chip. Its
     SHA-256 is shown, to be compared with the download page, before anything is written.
 
+    An ESP32 that had no MicroPython yet must be erased: what it was sold with is no file system, and MicroPython stops
+    there. --keep is for a newer image on a board of yours: settings and waiting readings stay.
+
     \b
     Example:
-      umqtt flash ESP32_GENERIC-20251209-v1.27.0.bin --device ttyUSB0
+      umqtt flash ESP32_GENERIC-20251209-v1.27.0.bin --device ttyUSB0 --erase
       umqtt flash RPI_PICO_W-20251209-v1.27.0.uf2
     """
     from umqtt_kit.flash import esp, uf2
@@ -51,9 +57,10 @@ def flash(
         _check_board(board_name, image)
     began = time.monotonic()
     if image.kind == UF2:
-        if erase:
+        if erase is not None:
             raise KitError(
-                "--erase is for the ESP32 family — for an RP2, copy flash_nuke.uf2 onto its drive first", EXIT_USAGE
+                "--erase and --keep are for the ESP32 family — for an RP2, copy flash_nuke.uf2 onto its drive first",
+                EXIT_USAGE,
             )
         where = _uf2_place(device, image)
         if where is None:
@@ -69,6 +76,8 @@ def flash(
                 f"{port.name} is a virtual board; there is nothing to flash — go on with: umqtt deploy", EXIT_USAGE
             )
         _check_usb(port, image)
+        if erase is None:
+            erase = _ask_to_erase(port.path)
         _confirm(image, port.path, yes)
         esp.write(image, port.path, erase=erase, show=notes().is_terminal and not as_json)
         place = port.path
@@ -127,6 +136,18 @@ def _has_boards() -> bool:
     from umqtt_kit.device import find_ports
 
     return any(port.boards and not port.virtual for port in find_ports())
+
+
+def _ask_to_erase(place: str) -> bool:
+    # No default: either is wrong for half of the boards, and what is erased is gone.
+    if not sys.stdin.isatty():
+        raise KitError(
+            "say what is to become of the files on it: --erase (a board that had no MicroPython yet needs it; all is "
+            "gone then), or --keep (settings and waiting readings stay)",
+            EXIT_USAGE,
+        )
+    say("A board that had no MicroPython yet must be erased first. On one that has, settings and waiting readings go.")
+    return click.confirm(f"Erase {place}?", default=None, err=True)
 
 
 def _confirm(image: Image, place: str, yes: bool) -> None:
