@@ -139,7 +139,8 @@ class Part:
         outbox = session.outbox
         slot = outbox.slot_of.get(packet_id)
         if slot is None or not outbox.flags[slot] & _DUP:
-            session.unexpected += 1  # of a message from before a session that was lost
+            if not (session.taken_over and kind == _PUBCOMP and session.part("resume").answered(packet_id)):
+                session.unexpected += 1  # of a message from before a session that was lost
         else:
             state = OUTBOUND.get(kind << 8 | outbox.flags[slot] & _STATE)
             if state is None:

@@ -1,14 +1,25 @@
 """A broker that remembers this client: may the client go on with its own half of the session?
 
 Packet ids, PUBREL state and inbound ids belong to one broker and to one life of the store. When the broker says
-session_present and the store knows nothing of that session (another broker of the list, an erased flash, memory after
-a reboot), the two halves do not fit: a stale packet id at the broker would swallow a new message. Then the client
-connects once with clean_session, which makes the broker forget, and connects again; SessionPurged is reported. With
-keep_broker_queue it takes the session as it is, for the messages that the broker has queued.
+session_present and the store knows nothing of that session, the two halves do not fit: a stale packet id at the broker
+would swallow a new message at QoS 2.
+
+A volatile store (memory after a reset) has lost nothing but its own messages. Its client takes the broker's half over,
+with what the broker has queued. Before a message at QoS 2 leaves, PUBREL makes the broker forget its packet id, if it
+knows it, and PUBCOMP says so: one round trip more.
+
+With any other store (another broker of the list, an erased flash), or when a broker does not answer these PUBRELs, the
+client connects once with clean_session, which makes the broker forget, and connects again; SessionPurged is reported.
+With keep_broker_queue it takes the session as it is.
 """
 
+from ._platform import const, ticks_diff
 from .base_errors import LinkLost, ProtocolError
 from .parts import load
+
+_PUBREL = const(0x62)
+_TRIES = const(3)
+_NEVER = const(0x1FFFFFFF)
 
 
 class SessionPurged(LinkLost):
@@ -20,11 +31,45 @@ class Part:
 
     def __init__(self, session):
         self._session = session
+        self._asked = self._free = 0  # packet id whose PUBCOMP is awaited; that the broker does not know
+        self._asked_at = self._unanswered = 0  # ms; links in a row that ended before PUBCOMP
+        session.timers.append(self.due)
 
     def forget(self, session):
-        """Nothing here belongs to a link."""
+        """The link is gone."""
+        if self._asked:
+            self._unanswered += 1
+        self._asked = 0
 
     def pump(self):
+        return True
+
+    def due(self):
+        """ms until PUBCOMP must have come. Raises LinkLost when it has not."""
+        if not self._asked:
+            return _NEVER
+        left = self._session.ack_timeout - ticks_diff(self._session.now, self._asked_at)
+        if left <= 0:
+            raise LinkLost("ack_timeout")
+        return left
+
+    def is_free(self, packet_id):
+        """Whether a new message at QoS 2 may leave under that packet id. Asks the broker where it is not known."""
+        session = self._session
+        if packet_id == self._free:
+            return True
+        if packet_id != self._asked and session.out.has_room():
+            session.out.put_ack(_PUBREL, packet_id)
+            self._asked = packet_id
+            self._asked_at = session.now
+        return False
+
+    def answered(self, packet_id):
+        """PUBCOMP has come. False: not for a PUBREL of is_free()."""
+        if packet_id != self._asked:
+            return False
+        self._free = packet_id
+        self._asked = self._unanswered = 0
         return True
 
     def check(self, broker):
@@ -32,7 +77,12 @@ class Part:
         client = self._session
         if client.clean_session:
             raise ProtocolError("session_present after clean_session")  # [MQTT-3.2.2-1]
-        if client.outbox.store.session == broker:
+        store = client.outbox.store
+        if store.session == broker and self._unanswered < _TRIES:
+            return True
+        if store.session is None and getattr(store, "volatile", False) and not client.keep_broker_queue:
+            client.begin_session()
+            client.taken_over = True
             return True
         if not client.keep_broker_queue:
             client.purge = load("packets").connect(
@@ -49,6 +99,7 @@ class Part:
         client.purge = None
         client.again = True
         client.begin_session()
+        self._unanswered = 0
         client.outbox.store.session = broker  # both halves are empty now
         client.say_goodbye()
         raise LinkLost("reconnecting with a fresh session")

@@ -39,6 +39,7 @@ class Session(Subscriptions):
         # Inbound flow control, see holding.py: a message is handed over while pending <= _room; WAIT, BLOCKED: none is.
         self._room = _NEVER
         self.redelivered = self.subscribed = False
+        self.taken_over = False  # the broker's half of the session is from before this start: see resume.py
         self.outbox = self.out = self.large = self._broken = self._keep_alive = None
         self._topic = self._topic_bytes = None  # the topic that publish() checked last
         # The topic that was received last, its handlers; matches() of topics.py, when a filter needs it.
@@ -119,6 +120,7 @@ class Session(Subscriptions):
 
     def begin_session(self):
         """The broker knows nothing of this client."""
+        self.taken_over = False
         store = self.outbox.store
         if store.session is not None:
             store.session = None  # a power cut from here on must not leave half of it to be taken for whole
@@ -184,6 +186,8 @@ class Session(Subscriptions):
 
     def _send(self, head, topic, packet_id, payload, at_once=True):
         # Puts a PUBLISH, unless there is no room for it even when the link has taken what it takes; False then.
+        if self.taken_over and head & 12 == 4 and not self.part("resume").is_free(packet_id):
+            return False
         out = self.out
         try:
             if self._ask:  # what the program asked for first goes first

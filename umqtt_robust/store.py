@@ -8,6 +8,7 @@ A store is a box of numbered slots with
     change(slot, flags, rank) stores new flags; rank: the place of its PUBREC among all
     tombstone(slot)           forgets it
     restore()                 what is stored, in the order of its put(): (slot, packet_id, flags, rank, lifetime) each
+    volatile                  True: a reset empties it and its session, and leaves nothing half done; may be missing
     inbound                   where messages at QoS 2 wait for PUBREL, see qos2.MemoryInbound, which replaces None
 What a method wrote, and `session` when it is set, is durable when it returns; a method that cannot write raises
 StoreError and leaves what was stored before as it was.
@@ -18,6 +19,7 @@ class MemoryStore:
     """Keeps messages in RAM: `slots` of them at most."""
 
     session = inbound = None
+    volatile = True
 
     def __init__(self, slots=32):
         self.slots = slots

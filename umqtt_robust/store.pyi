@@ -23,6 +23,7 @@ class Store(Protocol):
     def tombstone(self, slot: int) -> None: ...
 
 class MemoryStore:
+    volatile: bool
     session: str | None
     inbound: InboundStore | None
     slots: int

@@ -50,6 +50,13 @@ class BrokerSession:
         self.in_use = {}
         self.place = {}  # packet id: the place of its PUBREC among all that the client has read
         self.places = 0
+        self.told = False  # the client knows that the session began with it
+
+    def client_reset(self):
+        """The client has lost its memory: it may release any packet id."""
+        self.in_use = {}
+        self.place = {}
+        self.told = False
 
 
 class Broker:
@@ -156,9 +163,13 @@ class Broker:
         self._held = []
         self._rels = {}
         self._asked = []  # packet ids of requests whose answer the client has not read
-        wire.send(bytes((0x20, 2, 1 if present and not self.mqtt31 else 0, 0)))
+        wire.send(bytes((0x20, 2, 1 if present and not self.mqtt31 else 0, 0)), lambda: self._told(present))
         for message in self.session.queue:
             self._send(message)
+
+    def _told(self, present):
+        if self.session and not present and not self.mqtt31:
+            self.session.told = True
 
     def _subscribe(self, wire, kind, body):
         packet_id = body[0] << 8 | body[1]
@@ -238,7 +249,7 @@ class Broker:
         session = self.session
         place = session.place.get(packet_id)
         if place is None:
-            if not self.lost_unseen:
+            if session.told and not self.lost_unseen:
                 self.fault("PUBREL %d without PUBREC" % packet_id)
         elif self._rels and place < max(self._rels.values()):
             self.fault("PUBREL %d is not in the order of the PUBRECs" % packet_id)

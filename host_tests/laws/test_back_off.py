@@ -2,7 +2,7 @@
 
 from timing import STARTS, elapsed, run_until, up
 from umqtt_testkit.portable import Rng, equal
-from world import Broker, World
+from world import Broker, Flash, World
 
 SLEEPS = (60000, 1 << 28, (1 << 29) - 1, 1 << 29, (1 << 29) + 5, (1 << 30) - 1000)
 
@@ -219,7 +219,7 @@ def test_mqtt_3_1_failover_forgets_what_belongs_to_the_other_broker():
     # Planted: the session of one broker is resumed at another.
     # CONNACK of MQTT 3.1 has no session_present: what the client knows of the first broker must not reach the second.
     first, second = Broker("a", mqtt31=True), Broker("b", mqtt31=True)
-    world = World([first, second], allow_mqtt31=True)
+    world = World([first, second], allow_mqtt31=True, flash=Flash())
     client = world.client
     client.subscribe(b"down/#", 2)
     for broker, other in ((first, second), (second, first), (first, second)):

@@ -404,8 +404,8 @@ def test_a_callback_that_raises_leaves_the_stream_whole():
 
 def test_a_purge_does_not_publish_the_will():
     # Planted: the link on which the purge is found to be needed ends without DISCONNECT.
-    world = connected()
-    world.options["store"] = None
+    world = connected(flash=Flash())
+    world.flash.state.clear()
     world.restart()
     broker = world.brokers[0]
     seen = len(broker.seen)

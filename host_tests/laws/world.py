@@ -72,6 +72,10 @@ class World:
         self.power_cuts += 1
         for wire in self.wires:
             wire.break_now()
+        if not self.flash:
+            for broker in self.brokers:
+                for client_id in broker.sessions:
+                    broker.sessions[client_id].client_reset()
         self.start()
 
     def _message(self, topic, payload):

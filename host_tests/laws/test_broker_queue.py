@@ -1,0 +1,130 @@
+"""What a broker has queued for a client outlives the client's reset, also where its outbox lies in RAM.
+
+A packet id that the broker remembers from before the reset would swallow a new message at QoS 2, so the client makes
+the broker forget the id first. test_power_cut_at_every_step.py restarts with memory only between any two ticks.
+"""
+
+from umqtt_testkit.portable import equal
+from world import Broker, World, every
+
+HEAP = "2M"
+QUEUE = [(b"down/x", b"%d" % i) for i in range(5)]
+BEFORE = [(b"up", b"before %d" % i) for i in range(3)]
+CUTS = [{"cut_up": at} for at in every(120, 7)] + [{"cut_down": at} for at in every(90, 7)]
+AFTER = [(b"up", b"after %d" % i) for i in range(4)]
+
+
+def up(world):
+    world.client.tick()  # a link that broke is noticed
+    return world.run(lambda: world.client.connected and world.client.subscribed and not world.client.pending)
+
+
+def reset_with_a_queue(qos=1, broker=None, before=(), **options):
+    """A device loses its power, with messages at QoS 2 half done; then the broker has QUEUE for it."""
+    world = World([broker or Broker()], **options)
+    world.program = lambda world: world.client.subscribe(b"down/#", qos)
+    world.program(world)
+    assert up(world)
+    broker = world.brokers[0]
+    broker.hold_recs = 99
+    for topic, payload in before:
+        world.client.publish(topic, payload, 2)
+    world.client.tick()
+    world.wire.break_now()
+    broker.lost(world.wire)
+    broker.hold_recs = 0
+    for topic, payload in QUEUE:
+        assert broker.send(b"c", topic, payload, qos)
+    world.restart()
+    return world
+
+
+def purges(world):
+    return [1 for error in world.of_kind("error") if type(error).__name__ == "SessionPurged"]
+
+
+def test_it_arrives_after_a_reset():
+    # Planted: resume.py purges whatever its store does not know.
+    for qos in (1, 2):
+        for publishes in (None, 0, 1, 2):
+            world = reset_with_a_queue(qos)
+            if publishes is not None:
+                world.client.publish(b"up", b"after", publishes)
+            assert up(world)
+            world.client.publish(b"up", b"at once", 1)
+            assert up(world)
+            world.settle()
+            equal(world.messages, QUEUE)
+            equal(world.of_kind("connect")[-1], True)
+            # The session is the client's own from now on.
+            world.wire.break_now()
+            assert up(world)
+            world.brokers[0].send(b"c", b"down/x", b"last", qos)
+            world.settle()
+            equal(world.messages, QUEUE + [(b"down/x", b"last")])
+            equal(purges(world), [])
+            equal(world.faults(), [])
+
+
+def test_no_packet_id_from_before_the_reset_swallows_a_message_at_qos_2():
+    # Planted: a message at QoS 2 leaves at once; PUBCOMP is not waited for.
+    for late in (False, True):
+        for first in (False, True):
+            for cut in CUTS:
+                for window in (1, 8):
+                    world = reset_with_a_queue(2, Broker(late=late), BEFORE, window=window)
+                    world.cuts = [cut]
+                    if not first:
+                        assert world.run(lambda world=world: world.client.connected)
+                    for topic, payload in AFTER:
+                        world.client.publish(topic, payload, 2)
+                    assert up(world)
+                    world.settle()
+                    assert up(world)
+                    equal([one for one in world.taken() if one in AFTER], AFTER, cut)
+                    equal([one for one in world.messages if one in QUEUE], QUEUE, cut)
+                    equal(purges(world), [])
+                    equal(world.faults(), [])
+
+
+class Deaf(Broker):
+    """Ends the link at a PUBREL that it knows nothing of, or says nothing."""
+
+    silent = False
+
+    def _released(self, wire, packet_id):
+        if packet_id in self.session.inbound:
+            return Broker._released(self, wire, packet_id)
+        if not self.silent:
+            wire.fin = True
+
+
+def test_a_broker_that_takes_no_pubrel_for_an_id_that_it_does_not_know_is_purged():
+    # Planted: a PUBREL that is never answered is sent on every new link, for ever.
+    for silent in (False, True):
+        world = reset_with_a_queue(broker=Deaf())
+        world.brokers[0].silent = silent
+        assert up(world)
+        equal(world.messages, QUEUE)
+        for topic, payload in AFTER:
+            world.client.publish(topic, payload, 2)
+        assert up(world)
+        equal(world.taken(), AFTER)
+        equal(len(purges(world)), 1)
+        equal(world.faults(), [])
+        if silent:
+            assert "ack_timeout" in repr(world.of_kind("disconnect")), world.events
+
+
+def test_the_session_of_another_broker_is_purged():
+    # What lies in the store is of the other broker: its messages at QoS 2 were handed over when that one was left.
+    # Planted: every broker's session is taken over.
+    world = World([Broker("a"), Broker("b")])
+    world.client.subscribe(b"down/#", 2)
+    assert up(world)
+    for down in (0, 1):
+        world.brokers[down].down = True
+        world.brokers[1 - down].down = False
+        world.wire.break_now()
+        assert up(world)
+    equal(len(purges(world)), 1)
