@@ -29,7 +29,8 @@ class BridgeStatus:
     queued: messages that wait for the remote broker. The others are only counted up:
     messages_in, messages_out: accepted from, and given to, the remote broker; QoS 0 counts when it is written.
     connects: times the link came up. dropped_qos0: not sent, since the link was down or too slow.
-    unmatched: messages of a topic name that no rule has, or that would be too long at the other end; left out.
+    unmatched: messages of a topic name that no rule has, or that would be too long or have too many levels at the other
+    end; left out.
     echoes: the bridge's own messages, coming back from this broker; left out. too_large: came and were larger than
     this broker takes; left out. purges: times the remote broker was made to forget this bridge.
     last_error: what went wrong last, in one line.

@@ -15,6 +15,7 @@ from .bridge_local import LocalEnd
 from .bridge_store import NOTE
 from .origins import ORIGIN, topic_of
 from .packets import DUP, PUBACK, PUBCOMP, PUBLISH, PUBREC
+from .topics import is_too_deep
 
 if TYPE_CHECKING:
     from .bridge import Bridge
@@ -344,7 +345,7 @@ class Life:
             router.origins.own(self._local.session)
             return
         mapped = self._bridge.inward.get(topic_name) or self._bridge.inward.find(topic_name)
-        if not mapped:
+        if not mapped or is_too_deep(mapped, self._bridge.broker.config.max_topic_levels):
             self._status.unmatched += 1
         elif 4 + len(mapped) + len(payload) > self._max_packet_size:
             self._status.too_large += 1

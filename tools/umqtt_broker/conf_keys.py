@@ -110,6 +110,9 @@ _KEYS = (
         "Connections of all listeners at once; the limit of open files is raised for them, as far as that may be"),
     Key("max_packet_size", "broker", "max_packet_size", values.integer(20, 268435460), "16777216",
         "Bytes; a client that sends a larger packet is disconnected"),
+    Key("max_topic_levels", "broker", "max_topic_levels", values.integer(1, 65534), "200",
+        "Levels of a topic name or filter below its first, as mosquitto limits them; a client that names more is"
+        " disconnected"),
     Key("message_size_limit", "broker", "max_payload_size", values.integer(0, 268435455), "0",
         "Bytes of payload, also of a will; a larger message is acknowledged, counted and not routed; 0: no limit"),
     Key("max_receive_rate", "broker", "max_receive_rate", _number, "0",

@@ -101,6 +101,7 @@ class BrokerConfig:
         turn comes, for a client that is away when it returns, or when a full queue needs its room.
     session_expiry: seconds after which the session of a client that stays away is forgotten; 0: never.
     max_packet_size: bytes; a client that announces a larger packet is disconnected.
+    max_topic_levels: levels of a topic name or filter below its first; a client that names more is disconnected.
     max_payload_size: bytes; a larger message is acknowledged, counted and not routed; 0: no limit.
     max_connections: network connections at once; one more is closed at once and counted.
     max_keep_alive: seconds; a client that asks for more, or for none, is watched as if it had asked for this;
@@ -137,6 +138,7 @@ class BrokerConfig:
     message_expiry: int = 0
     session_expiry: int = 0
     max_packet_size: int = 16 * 1024 * 1024
+    max_topic_levels: int = 200
     max_payload_size: int = 0
     max_connections: int = 100_000
     max_keep_alive: int = 0
@@ -164,7 +166,7 @@ class BrokerConfig:
         # 65535 identifiers in use would leave none for the next message in the queue.
         if not 1 <= self.max_inflight_messages <= 65534:
             raise ConfigError(f"max_inflight_messages {self.max_inflight_messages} is not between 1 and 65534")
-        for name in ("max_queued_in_memory", "max_packet_size", "max_connections", "max_output_buffer"):
+        for name in ("max_queued_in_memory", "max_packet_size", "max_topic_levels", "max_connections", "max_output_buffer"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} {getattr(self, name)} is below 1")
         if self.connect_timeout <= 0:

@@ -23,7 +23,7 @@ from .packets import (
     encode_suback,
 )
 from .session import Session
-from .topics import is_topic_name, mounted_filter, split_shared
+from .topics import check_topic_name, mounted_filter, split_shared
 
 # MQTT 3.1 marks these with DUP when they are sent again (its sections 3.6, 3.8 and 3.10).
 _MAY_CARRY_DUP = frozenset({PUBREL | DUP, SUBSCRIBE | DUP, UNSUBSCRIBE | DUP})
@@ -45,7 +45,7 @@ def process_other(
     elif first_byte == SUBSCRIBE:
         _on_subscribe(connection, session, packet, acknowledgements)
     elif first_byte == UNSUBSCRIBE:
-        _, topic_filters = decode_unsubscribe(packet)
+        _, topic_filters = decode_unsubscribe(packet, connection.broker.config.max_topic_levels)
         for topic_filter in topic_filters:
             # What is no shared subscription nobody can have: there is nothing to do.
             with contextlib.suppress(ValueError):
@@ -68,8 +68,7 @@ def process_publish_qos2(
     if packet_id in inbound:
         # Its PUBREC cannot leave before the first copy is safe: the acknowledgements of a connection leave in order,
         # and the CONNACK of a new one waited for everything recorded before it.
-        if not is_topic_name(topic_name):
-            raise MalformedPacket("invalid topic name")  # [MQTT-3.3.2-2]
+        check_topic_name(topic_name, connection.broker.config.max_topic_levels)
         return
     connection.publish(topic_name, payload, 2, retain)
     if not inbound:
@@ -83,7 +82,7 @@ def process_publish_qos2(
 def _on_subscribe(connection: "Connection", session: Session, packet: bytes, acknowledgements: list[bytes]) -> None:
     broker = connection.broker
     router = broker.router
-    packet_id, requests = decode_subscribe(packet)
+    packet_id, requests = decode_subscribe(packet, broker.config.max_topic_levels)
     return_codes = bytearray()
     granted: list[tuple[bytes, int]] = []
     for asked, qos in requests:

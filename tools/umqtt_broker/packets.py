@@ -7,7 +7,7 @@ import struct
 from typing import NamedTuple
 
 from .errors import MalformedPacket
-from .topics import is_topic_filter, is_topic_name, is_utf8
+from .topics import is_too_deep, is_topic_filter, is_topic_name, is_utf8
 
 # First bytes as they stand on the wire, fixed flags included (table 2.2).
 CONNECT = 0x10
@@ -154,7 +154,7 @@ def decode_connect(packet: bytes) -> Connect:
     return Connect(level, bool(flags & 2), keep_alive, client_id, will, user_name, password, is_bridge)
 
 
-def decode_subscribe(packet: bytes) -> tuple[int, list[tuple[bytes, int]]]:
+def decode_subscribe(packet: bytes, max_levels: int) -> tuple[int, list[tuple[bytes, int]]]:
     """Decode the body of a SUBSCRIBE: packet_id and pairs (topic_filter, QoS). Raises MalformedPacket."""
     packet_id, at = _packet_id(packet), 2
     requests: list[tuple[bytes, int]] = []
@@ -166,26 +166,31 @@ def decode_subscribe(packet: bytes) -> tuple[int, list[tuple[bytes, int]]]:
         at += 1
         if qos > 2:
             raise MalformedPacket("SUBSCRIBE QoS above 2")  # [MQTT-3.8.3-4]
-        if not is_topic_filter(topic_filter):
-            raise MalformedPacket("invalid topic filter")
+        _check_topic_filter(topic_filter, max_levels)
         requests.append((topic_filter, qos))
     if not requests:
         raise MalformedPacket("SUBSCRIBE without a topic filter")  # [MQTT-3.8.3-3]
     return packet_id, requests
 
 
-def decode_unsubscribe(packet: bytes) -> tuple[int, list[bytes]]:
+def decode_unsubscribe(packet: bytes, max_levels: int) -> tuple[int, list[bytes]]:
     """Decode the body of an UNSUBSCRIBE: packet_id and the topic filters. Raises MalformedPacket."""
     packet_id, at = _packet_id(packet), 2
     topic_filters: list[bytes] = []
     while at < len(packet):
         topic_filter, at = _field(packet, at, "UNSUBSCRIBE cut short")
-        if not is_topic_filter(topic_filter):
-            raise MalformedPacket("invalid topic filter")
+        _check_topic_filter(topic_filter, max_levels)
         topic_filters.append(topic_filter)
     if not topic_filters:
         raise MalformedPacket("UNSUBSCRIBE without a topic filter")  # [MQTT-3.10.3-2]
     return packet_id, topic_filters
+
+
+def _check_topic_filter(topic_filter: bytes, max_levels: int) -> None:
+    if not is_topic_filter(topic_filter):
+        raise MalformedPacket("invalid topic filter")
+    if is_too_deep(topic_filter, max_levels):
+        raise MalformedPacket("too many topic levels")
 
 
 def _packet_id(packet: bytes) -> int:

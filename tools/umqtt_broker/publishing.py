@@ -4,12 +4,11 @@ from collections.abc import Callable
 from functools import partial
 
 from .config import BrokerConfig
-from .errors import MalformedPacket
 from .permission import Rights
 from .router import Router
 from .session import Session
 from .stats import Stats
-from .topics import MAX_REMEMBERED, is_topic_name, mounted_name
+from .topics import MAX_REMEMBERED, check_topic_name, mounted_name
 
 # Topic name, payload, QoS, retain flag. Raises MalformedPacket for an invalid topic name.
 Publish = Callable[[bytes, bytes, int, int], None]
@@ -24,13 +23,13 @@ def publisher(session: Session, router: Router, stats: Stats, config: BrokerConf
     if config.max_payload_size or not config.retain_available:
         publish = _limited(publish, stats, config)
     if session.rights is not None:
-        publish = _permitted(publish, stats, session.rights)
+        publish = _permitted(publish, stats, config, session.rights)
     if session.mount:
-        publish = _mounted(publish, session.mount)
+        publish = _mounted(publish, config, session.mount)
     return publish
 
 
-def _permitted(publish: Publish, stats: Stats, rights: Rights) -> Publish:
+def _permitted(publish: Publish, stats: Stats, config: BrokerConfig, rights: Rights) -> Publish:
     # Rights never change their answer, so a name that was allowed costs one look into a set.
     allowed: set[bytes] = set()
 
@@ -38,7 +37,7 @@ def _permitted(publish: Publish, stats: Stats, rights: Rights) -> Publish:
         if topic_name in allowed:
             publish(topic_name, payload, qos, retain)
             return
-        _check(topic_name)
+        check_topic_name(topic_name, config.max_topic_levels)
         if not rights.may_publish(topic_name):
             stats.denied += 1
             return
@@ -56,7 +55,7 @@ def _limited(publish: Publish, stats: Stats, config: BrokerConfig) -> Publish:
 
     def limited(topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
         if most and len(payload) > most:
-            _check(topic_name)
+            check_topic_name(topic_name, config.max_topic_levels)
             stats.dropped_too_large += 1
         else:
             publish(topic_name, payload, qos, retain if keeps_retained else 0)
@@ -64,14 +63,9 @@ def _limited(publish: Publish, stats: Stats, config: BrokerConfig) -> Publish:
     return limited
 
 
-def _mounted(publish: Publish, mount: bytes) -> Publish:
+def _mounted(publish: Publish, config: BrokerConfig, mount: bytes) -> Publish:
     def mounted(topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
-        _check(topic_name)
+        check_topic_name(topic_name, config.max_topic_levels)
         publish(mounted_name(mount, topic_name), payload, qos, retain)
 
     return mounted
-
-
-def _check(topic_name: bytes) -> None:
-    if not is_topic_name(topic_name):
-        raise MalformedPacket("invalid topic name")  # [MQTT-3.3.2-2]

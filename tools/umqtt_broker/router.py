@@ -1,6 +1,5 @@
 """From a PUBLISH to the sessions that get it: subscriptions, retained messages, shared encodings."""
 
-from .errors import MalformedPacket
 from .filters import matches, split
 from .origins import ORIGIN, Origins, is_origin
 from .packets import PUBLISH, encode_publish_head
@@ -9,7 +8,7 @@ from .session import Session
 from .shared import SharedQueue
 from .shares import Shares
 from .surroundings import Surroundings
-from .topics import MAX_REMEMBERED, has_wildcard, is_topic_name, split_shared
+from .topics import MAX_REMEMBERED, check_topic_name, has_wildcard, is_topic_name, split_shared
 from .trie import SubscriptionTrie
 
 # Topic names remembered with their subscribers. Past it the cache starts afresh: a client that invents a new
@@ -36,6 +35,7 @@ class Router:
         self.retained = RetainedMessages()
         self.origins = Origins()
         self.dirty = around.dirty
+        self._config = around.config
         self._store = around.store
         self._stats = around.stats
         # A topic name is checked when it enters; a hit is a valid name with those who may and want to read it.
@@ -165,8 +165,7 @@ class Router:
             dirty.clear()
 
     def _find_routes(self, topic_name: bytes) -> _Routes:
-        if not is_topic_name(topic_name):
-            raise MalformedPacket("invalid topic name")
+        check_topic_name(topic_name, self._config.max_topic_levels)
         if len(self._routes) >= _MAX_ROUTES:
             self.forget_routes()
         routes, mounted, bridged = self._match(topic_name)

@@ -16,7 +16,7 @@ from .permission import Peer, Permission, Rights
 from .session import Session
 from .store import Recovered
 from .tls import identity_of
-from .topics import mounted_name
+from .topics import check_topic_name, mounted_name
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -140,6 +140,8 @@ class Sessions:
         if packet.will is not None and listener.mount_point:
             topic_name = mounted_name(listener.mount_point, packet.will.topic_name)
             named = named._replace(will=packet.will._replace(topic_name=topic_name))
+        if named.will is not None:
+            check_topic_name(named.will.topic_name, config.max_topic_levels)
         # Asked with the CONNECT as it came: rules for identifiers are about those that clients choose.
         return self._permission(listener).connect(packet, peer), named
 

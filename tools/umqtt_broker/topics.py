@@ -21,6 +21,22 @@ def is_utf8(text: bytes) -> bool:
     return True
 
 
+def is_too_deep(topic: bytes, max_levels: int) -> bool:
+    """Tell whether a topic name or filter has more than `max_levels` levels below its first, counted as mosquitto does.
+
+    Every level costs a step in the trees of subscriptions and retained messages.
+    """
+    return topic.count(b"/") > max_levels
+
+
+def check_topic_name(topic_name: bytes, max_levels: int) -> None:
+    """Raise MalformedPacket if a client may not name a topic so."""
+    if not is_topic_name(topic_name):
+        raise MalformedPacket("invalid topic name")  # [MQTT-3.3.2-2]
+    if is_too_deep(topic_name, max_levels):
+        raise MalformedPacket("too many topic levels")
+
+
 def is_topic_name(topic_name: bytes) -> bool:
     """Tell whether a PUBLISH may carry `topic_name` [MQTT-3.3.2-2, MQTT-4.7.3-1]."""
     return bool(topic_name) and b"#" not in topic_name and b"+" not in topic_name and is_utf8(topic_name)

@@ -14,7 +14,7 @@ from umqtt_robust.topics import matches
 from ..retained import RetainedMessage
 from ..session import Session
 from ..shared import SharedQueue
-from ..topics import is_topic_filter, is_topic_name, is_utf8
+from ..topics import is_too_deep, is_topic_filter, is_topic_name, is_utf8
 from . import readings
 from .commit import StoreFailed, committed
 from .guard import Guard
@@ -343,6 +343,8 @@ class Api:
         if topic_name.startswith(b"$SYS/"):
             raise web.HTTPForbidden(text="topics below $SYS are the broker's own")
         router, config = self._broker.router, self._broker.config
+        if is_too_deep(topic_name, config.max_topic_levels):
+            raise web.HTTPBadRequest(text=f"topic has more levels than max_topic_levels {config.max_topic_levels}")
         payload, most = _decode_payload(body), config.max_payload_size
         if most and len(payload) > most:
             raise web.HTTPBadRequest(text=f"payload has {len(payload)} bytes, message_size_limit is {most}")
