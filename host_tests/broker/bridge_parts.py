@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from broker_peer import BrokerThread
-from umqtt_broker import BrokerConfig
+from umqtt_broker import BrokerConfig, Listener
 from umqtt_broker.bridge import BridgeStatus
 from umqtt_broker.bridge_config import BridgeConfig, parse_topic
 from umqtt_testkit.mosquitto import Mosquitto
@@ -20,6 +20,12 @@ HERE = Path(__file__).parent
 def far_mosquitto(folder: Path) -> Mosquitto:
     """Return a mosquitto for the other end of a bridge. Skips the test where there is none."""
     return Mosquitto(folder, "allow_anonymous true", "max_queued_messages 0")
+
+
+def far_broker(**settings: Any) -> BrokerThread:
+    """Return a broker for the other end of a bridge, whom it lets in as one."""
+    listener = Listener(port=settings.pop("port", 0), bridge_users=(b"*",))
+    return BrokerThread(BrokerConfig(listeners=(listener,), **settings))
 
 
 def bridge_config(port: int, *topics: str, name: str = "bridge", **settings: Any) -> BridgeConfig:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from broker_oracle import CLOSED, OPEN, verdict
-from umqtt_broker import Broker, BrokerConfig
+from umqtt_broker import Broker, BrokerConfig, Listener
 from umqtt_broker.connection import Connection
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK, PUBCOMP, PUBREC, PUBREL
@@ -91,7 +91,7 @@ class Wire:
     @classmethod
     async def open(cls) -> Wire:
         """A wire with a broker of its own in the running event loop; close() it."""
-        broker = Broker(BrokerConfig(port=0, sys_interval=0))
+        broker = Broker(BrokerConfig(listeners=(Listener(port=0, bridge_users=(b"*",)),), sys_interval=0))
         await broker.start()
         return cls(broker)
 

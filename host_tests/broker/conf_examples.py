@@ -41,6 +41,9 @@ RIGHT: dict[str, list[tuple[str, Callable[[Configuration], Any], Any]]] = {
         (f"{OPEN}max_connections -1", lambda c: first(c).max_connections, None),
     ],
     "mount_point": [(f"{OPEN}mount_point site/", lambda c: first(c).mount_point, b"site/")],
+    "allow_bridge": [
+        (f"{OPEN}allow_bridge plant\nallow_bridge *", lambda c: c.broker.listeners[0].bridge_users, (b"plant", b"*"))
+    ],
     "websockets_origin": [
         (
             f"{OPEN}websockets_origin https://a.example\nwebsockets_origin https://b.example",
@@ -199,6 +202,7 @@ WRONG: dict[str, list[str]] = {
 # Any text is right, or is judged only when the file that it names is read.
 TEXTS = {
     "bind_address",
+    "allow_bridge",
     "websockets_origin",
     "certfile",
     "keyfile",

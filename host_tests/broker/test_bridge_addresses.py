@@ -1,17 +1,16 @@
 """A bridge with several addresses: fail-over, and back to the first unless all are equal."""
 
 import pytest
-from bridge_parts import BridgedBroker, bridge_config
-from broker_peer import BrokerThread, Peer
-from umqtt_broker import BrokerConfig
+from bridge_parts import BridgedBroker, bridge_config, far_broker
+from broker_peer import Peer
 from umqtt_testkit.proxy import FaultProxy
 
 
 @pytest.mark.parametrize("round_robin", [False, True])
 def test_it_fails_over_and_returns_to_the_first_address_unless_all_are_equal(round_robin: bool) -> None:
     with (
-        BrokerThread(BrokerConfig(port=0)) as first,
-        BrokerThread(BrokerConfig(port=0)) as second,
+        far_broker() as first,
+        far_broker() as second,
         FaultProxy(("127.0.0.1", first.port)) as proxy,
         Peer(second.port) as far,
     ):

@@ -12,9 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from bridge_parts import BridgedBroker, bridge_config, far_mosquitto
-from broker_peer import BrokerThread, Peer
-from umqtt_broker import BrokerConfig
+from bridge_parts import BridgedBroker, bridge_config, far_broker, far_mosquitto
+from broker_peer import Peer
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from umqtt_testkit.proxy import FaultProxy
@@ -31,7 +30,7 @@ def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
         with far_mosquitto(tmp_path) as mosquitto:
             yield mosquitto.port
     else:
-        with BrokerThread(BrokerConfig(port=0)) as broker:
+        with far_broker() as broker:
             yield broker.port
 
 
@@ -76,7 +75,7 @@ def check(numbers: list[int], count: int, qos: int, seed: object = None) -> None
 def test_what_is_published_while_the_remote_broker_is_away_arrives_in_order_when_it_is_back(
     tmp_path: Path, qos: int
 ) -> None:
-    with BrokerThread(BrokerConfig(port=0)) as remote, FaultProxy(("127.0.0.1", remote.port)) as proxy:
+    with far_broker() as remote, FaultProxy(("127.0.0.1", remote.port)) as proxy:
         config = bridge_config(proxy.port, f"a out {qos}")
         with BridgedBroker(config, store=str(tmp_path / "broker.db")) as broker, Peer(remote.port) as far:
             broker.wait_connected()
@@ -129,7 +128,7 @@ def test_cut_anywhere_nothing_is_lost_in_either_direction_and_at_qos_2_nothing_c
 
 def test_a_slow_remote_broker_makes_the_local_queue_grow_on_disk_and_not_in_memory(tmp_path: Path) -> None:
     payload = bytes(10_000)
-    with BrokerThread(BrokerConfig(port=0)) as remote, FaultProxy(("127.0.0.1", remote.port)) as proxy:
+    with far_broker() as remote, FaultProxy(("127.0.0.1", remote.port)) as proxy:
         settings = {"store": str(tmp_path / "broker.db"), "max_inflight_messages": 20, "max_queued_in_memory": 50}
         with BridgedBroker(bridge_config(proxy.port, "a out 1", keep_alive=0), **settings) as broker:
             broker.wait_connected()

@@ -1,8 +1,7 @@
 """What limits clients does not limit the broker's own end of a bridge, and a bridge takes no client's place."""
 
-from bridge_parts import BridgedBroker, bridge_config
+from bridge_parts import BridgedBroker, bridge_config, far_broker
 from broker_peer import BrokerThread, Closed, Peer
-from umqtt_broker import BrokerConfig
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK
 
@@ -56,7 +55,7 @@ def test_no_client_gets_the_session_of_a_bridge(start_broker) -> None:
 
 
 def test_the_limit_of_connections_is_as_large_as_before_when_bridges_have_gone() -> None:
-    with BrokerThread(BrokerConfig(port=0)) as remote:
+    with far_broker() as remote:
         config = bridge_config(remote.port, "a out 1")
         with BridgedBroker(config, max_connections=2) as broker:
             broker.wait_connected()

@@ -4,9 +4,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from bridge_parts import BridgedBroker, bridge_config, far_mosquitto
+from bridge_parts import BridgedBroker, bridge_config, far_broker, far_mosquitto
 from broker_peer import BrokerThread, Peer
-from umqtt_broker import BrokerConfig
+from umqtt_broker import BrokerConfig, Listener
 from umqtt_testkit.ports import reserved_port
 
 
@@ -56,7 +56,7 @@ def test_what_both_brokers_share_arrives_once_at_either_end(tmp_path: Path, qos:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("try_private", [True, False])
 def test_a_remote_broker_that_sends_back_what_it_got_starts_no_loop(qos: int, try_private: bool) -> None:
-    with BrokerThread(BrokerConfig(port=0)) as remote:
+    with far_broker() as remote:
         config = bridge_config(remote.port, f"a/# both {qos}", try_private=try_private)
         with BridgedBroker(config) as broker:
             here, there = cross(broker, remote.port, qos)
@@ -75,7 +75,7 @@ def test_two_brokers_that_bridge_each_other_start_no_loop_and_nothing_comes_twic
             stack.enter_context(
                 BrokerThread(
                     BrokerConfig(
-                        port=ports[number],
+                        listeners=(Listener(port=ports[number], bridge_users=(b"*",)),),
                         store=str(tmp_path / f"{number}.db"),
                         bridges=(bridge_config(ports[1 - number], f"a/# both {qos}", name=f"bridge-{number}"),),
                     )

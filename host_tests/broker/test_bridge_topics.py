@@ -5,9 +5,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from bridge_parts import BridgedBroker, bridge_config, far_mosquitto
-from broker_peer import BrokerThread, Peer
-from umqtt_broker import BrokerConfig
+from bridge_parts import BridgedBroker, bridge_config, far_broker, far_mosquitto
+from broker_peer import Peer
 from umqtt_broker.bridge_config import TopicRule, parse_topic
 from umqtt_broker.bridge_topics import TopicMap
 
@@ -21,7 +20,7 @@ def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
         with far_mosquitto(tmp_path) as mosquitto:
             yield mosquitto.port
     else:
-        with BrokerThread(BrokerConfig(port=0)) as broker:
+        with far_broker() as broker:
             yield broker.port
 
 
@@ -93,7 +92,7 @@ def test_large_messages_cross_whole(remote: int, connect: Connect) -> None:
 
 def test_what_is_larger_than_this_broker_takes_is_counted_and_holds_up_nothing(connect: Connect) -> None:
     with ExitStack() as stack:
-        remote = stack.enter_context(BrokerThread(BrokerConfig(port=0)))
+        remote = stack.enter_context(far_broker())
         config = bridge_config(remote.port, "# in 2 L/")
         with BridgedBroker(config, max_packet_size=100_000) as broker:
             broker.wait_connected()
@@ -108,7 +107,7 @@ def test_what_is_larger_than_this_broker_takes_is_counted_and_holds_up_nothing(c
 
 def test_retained_messages_cross_with_their_flag_when_the_bridge_begins(remote: int, connect: Connect) -> None:
     connect(remote, b"far").publish(b"far/state", b"on", 1, retain=True)
-    with BrokerThread(BrokerConfig(port=0)):
+    with far_broker():
         pass
     with BridgedBroker(bridge_config(remote, "far/# in 1")) as broker:
         broker.wait_connected()

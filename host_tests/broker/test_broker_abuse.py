@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from broker_peer import Peer, StartBroker
 from umqtt_broker import Listener
+from umqtt_broker.file_permission import FilePermission
+from umqtt_broker.passwords import PasswordFile, PasswordHash
 from umqtt_testkit import encoder
-from umqtt_testkit.encoder import CONNECT
+from umqtt_testkit.encoder import CONNACK, CONNECT
 from umqtt_testkit.mosquitto import Mosquitto
 
 
@@ -59,3 +61,41 @@ def test_the_limit_of_levels_is_a_setting_and_counts_the_mount_point(start_broke
         peer.publish(name_of(2), b"", 2)
         peer.send(encoder.publish(name_of(3), b"x"))
         assert peer.wait_closed() == []
+
+
+def connack(port: int, packet: bytes) -> int:
+    """The return code that a CONNECT is answered with."""
+    with Peer(port) as peer:
+        peer.send(packet)
+        return peer.expect(CONNACK).body[1]
+
+
+def test_a_client_is_a_bridge_only_where_its_user_may_be_one(start_broker: StartBroker, tmp_path: Path) -> None:
+    # Planted: may_bridge() that is always True.
+    passwords = PasswordFile(tmp_path / "passwords")
+    for name in (b"plant", b"ada"):
+        passwords.set(name, PasswordHash.make(b"right", 1))
+    passwords.write()
+    permission = FilePermission(str(passwords.path))
+    broker = start_broker(
+        listeners=(
+            Listener(port=0, allow_anonymous=True),
+            Listener(port=0, permission=permission, bridge_users=(b"plant",)),
+        )
+    )
+    open_port, port = broker.view.listening_ports
+    bridge = {"level": 0x84, "password": b"right"}
+    assert connack(open_port, encoder.connect(b"anybody", level=0x84)) == 1
+    assert connack(port, encoder.connect(b"b", user_name=b"ada", **bridge)) == 1
+    assert connack(port, encoder.connect(b"b", user_name=b"plant", **bridge | {"password": b"wrong"})) == 4
+    assert connack(port, encoder.connect(b"b", user_name=b"plant", **bridge)) == 0
+    assert connack(port, encoder.connect(b"b", user_name=b"ada", password=b"right")) == 0
+
+
+def test_no_client_makes_the_broker_remember_it_as_a_bridge(start_broker: StartBroker, tmp_path: Path) -> None:
+    # Planted: a SUBSCRIBE to $origin/ that is granted; the broker takes the session for a bridge's after a restart.
+    broker = start_broker(store=str(tmp_path / "broker.db"))
+    with Peer(broker.port) as peer:
+        peer.connect(b"peer", clean_session=False)
+        assert peer.subscribe(b"$origin/0123", 1) == 0x80
+        assert peer.subscribe(b"$share/g/$origin/0123", 1) == 0x80

@@ -488,7 +488,10 @@ def test_long_topic_names_are_delivered_and_not_remembered(start_broker) -> None
             return Everything()
 
     count, long = 200, b"n/" + b"n" * 60_000
-    listeners = (Listener(port=0, permission=Asked()), Listener(port=0, mount_point=b"n/", permission=Asked()))
+    listeners = (
+        Listener(port=0, permission=Asked(), bridge_users=(b"*",)),
+        Listener(port=0, mount_point=b"n/", permission=Asked()),
+    )
     broker = start_broker(listeners=listeners)
     plain, mounted = broker.view.listening_ports
     with Peer(plain) as publisher, Peer(plain) as watcher, Peer(mounted) as below, Peer(plain) as bridge:

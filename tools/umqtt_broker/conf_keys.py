@@ -45,6 +45,9 @@ _KEYS = (
         "Connections of this listener at once; -1: no limit of its own"),
     Key("mount_point", "listener", "mount_point", values.mount_point, "",
         "Put before every topic of this listener's clients, and meant by access rules too; ends with `/`"),
+    Key("allow_bridge", "listener", "bridge_users", values.encoded, "",
+        "User name whose clients may connect as bridges of other brokers (`try_private true`); `*`: every client's."
+        " Others are answered with return code 1 and come back as clients", True),
     Key("websockets_origin", "listener", "origins", values.text, "see meaning",
         "Whose web pages may connect, as `https://example.org`. Without it: on a loopback address pages of this "
         "machine, elsewhere all", True),

@@ -53,6 +53,8 @@ class Listener:
     permission: who may do what here; None for the broker's.
     max_connections: of this listener at once; None for no limit of its own.
     mount_point: put before every topic of this listener's clients, and taken away before they see it.
+    bridge_users: user names that may connect as bridges: such a client may say that it leads to another broker, and
+        write below $SYS/broker/connection/. b"*": every client.
     internal: its clients are parts of the broker, bridges: max_connections and client_id_prefixes are not for them.
     where: "FILE:LINE" that asked for it, for messages about it.
     """
@@ -73,6 +75,7 @@ class Listener:
     permission: Permission | None = None
     max_connections: int | None = None
     mount_point: bytes = b""
+    bridge_users: tuple[bytes, ...] = ()
     internal: bool = False
     where: str = field(default="", compare=False)
 
@@ -166,7 +169,7 @@ class BrokerConfig:
         # 65535 identifiers in use would leave none for the next message in the queue.
         if not 1 <= self.max_inflight_messages <= 65534:
             raise ConfigError(f"max_inflight_messages {self.max_inflight_messages} is not between 1 and 65534")
-        for name in ("max_queued_in_memory", "max_packet_size", "max_topic_levels", "max_connections", "max_output_buffer"):
+        for name in _AT_LEAST_1:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} {getattr(self, name)} is below 1")
         if self.connect_timeout <= 0:
@@ -196,6 +199,13 @@ class BrokerConfig:
             )
 
 
+_AT_LEAST_1 = (
+    "max_queued_in_memory",
+    "max_packet_size",
+    "max_topic_levels",
+    "max_connections",
+    "max_output_buffer",
+)
 _NO_LIMIT_AT_0 = (
     "max_queued_messages",
     "max_queued_bytes",

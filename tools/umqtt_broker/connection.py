@@ -304,6 +304,9 @@ class Connection(asyncio.Protocol):
         self.broker.router.flush()
 
     def _answer(self, connect: Connect, return_code: int) -> None:
+        if return_code == ACCEPTED and connect.bridge and not self.broker.sessions.may_bridge(self, connect):
+            # As a broker answers that knows no bridges: it comes back as a client.
+            return_code = UNACCEPTABLE_PROTOCOL_VERSION
         if return_code != ACCEPTED:
             log_refused(connect.client_id, self.peer, return_code)
             self._refuse(return_code)

@@ -11,6 +11,7 @@ from .acknowledgements import ACKNOWLEDGEMENTS, process_run
 from .errors import MalformedPacket
 from .greeting import Greeting
 from .log import log_subscribe, log_unsubscribe
+from .origins import ORIGIN
 from .packets import (
     CONNECT,
     DUP,
@@ -95,7 +96,11 @@ def _on_subscribe(connection: "Connection", session: Session, packet: bytes, ack
         else:
             # What a group shares is read like anything else.
             wanted = topic_filter if shared is None else shared[1]
-            return_code = qos if session.rights is None else session.rights.grant(wanted, qos)
+            if wanted.startswith(ORIGIN):
+                # What the broker itself remembers of a bridge.
+                return_code = SUBSCRIPTION_FAILURE
+            else:
+                return_code = qos if session.rights is None else session.rights.grant(wanted, qos)
         return_codes.append(return_code)
         log_subscribe(session.client_id, topic_filter, return_code)
         if return_code != SUBSCRIPTION_FAILURE:

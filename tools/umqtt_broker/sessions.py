@@ -145,6 +145,12 @@ class Sessions:
         # Asked with the CONNECT as it came: rules for identifiers are about those that clients choose.
         return self._permission(listener).connect(packet, peer), named
 
+    def may_bridge(self, connection: Connection, packet: Connect) -> bool:
+        """Tell whether a client that is let in may be the bridge that it says it is."""
+        listener = connection.listener
+        users = listener.bridge_users
+        return listener.internal or b"*" in users or _peer(connection).username(packet) in users
+
     def _may_call_itself(self, client_id: bytes, listener: Listener) -> bool:
         config = self._config
         # The session of a bridge is for the bridge alone.
