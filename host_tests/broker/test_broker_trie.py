@@ -51,11 +51,26 @@ def test_subscriptions_match_as_brute_force_does_and_leave_an_empty_trie(seed: i
             found = trie.match(topic_name)
             assert len(found) == len(dict(found)), (seed, step)
             assert dict(found) == expected, (seed, step, topic_name)
+            # Planted: _join() that does nothing.
+            filters = {topic_filter for topic_filter, _ in model}
+            assert trie.node_count() < 2 * len(filters) + (not filters), (seed, step)
     keys = list(model)
     rng.shuffle(keys)
     for key in keys:
         assert trie.unsubscribe(*key)
     assert not trie and trie.node_count() == 0
+
+
+def test_a_filter_takes_no_more_nodes_for_its_levels() -> None:
+    # Planted: a trie with a node for each level, in which one packet of such filters took gigabytes.
+    trie: SubscriptionTrie[int] = SubscriptionTrie()
+    filters = [b"/".join([b"%d" % number] + [b"+", b"a"] * 100) for number in range(50)]
+    filters += [b"/".join([b"+"] * number + [b"x"] * (200 - number)) for number in range(1, 50)]
+    for number, topic_filter in enumerate(filters):
+        trie.subscribe(topic_filter, number, 1)
+    assert trie.node_count() < 2 * len(filters)
+    assert trie.match(b"/".join([b"7"] + [b"b", b"a"] * 100)) == [(7, 1)]
+    assert {found for found, _ in trie.match(b"/".join([b"x"] * 200))} == set(range(50, 99))
 
 
 @pytest.mark.parametrize("seed", range(2) if FULL else [0])

@@ -1,59 +1,131 @@
 """The subscription trie: which subscribers a topic name reaches.
 
-Nodes exist only while they or a node below them hold a subscriber, so a fleet that comes and goes leaves
-nothing behind. Everything runs in the event loop's thread: no subscribe can race with the removal of an empty
-node.
+A node is the end of a filter or a place where filters part: what lies between is the path of the node below, so that a
+filter takes one or two nodes however many levels it has. Nodes exist only while they are needed: a fleet that comes
+and goes leaves nothing behind. Everything runs in the event loop's thread: no subscribe can race with the removal of
+an empty node.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 Subscriber = TypeVar("Subscriber")
 
+# _follow(): the path does not match, or ends with # and matches whatever follows.
+_NOWHERE = -1
+_EVERYWHERE = -2
+
 
 class _Node(Generic[Subscriber]):
-    __slots__ = ("children", "subscribers")
+    """path: the levels behind the one that the node above knows this one by. Below the root each has subscribers or
+    several children.
 
-    def __init__(self) -> None:
-        self.children: dict[bytes, _Node[Subscriber]] = {}
-        self.subscribers: dict[Subscriber, int] = {}
+    Most have a single subscriber, which a dictionary would be large for: the others are beside it.
+    """
+
+    __slots__ = ("children", "others", "path", "qos", "subscriber")
+
+    def __init__(self, path: tuple[bytes, ...]) -> None:
+        self.path = path
+        self.children: dict[bytes, _Node[Subscriber]] | None = None
+        self.subscriber: Subscriber | None = None
+        self.qos = 0
+        self.others: dict[Subscriber, int] | None = None
+
+    def add(self, subscriber: Subscriber, qos: int) -> bool:
+        """Add a subscriber or replace its QoS. Returns True if it is new."""
+        if self.subscriber is None or self.subscriber is subscriber:
+            is_new = self.subscriber is None
+            self.subscriber, self.qos = subscriber, qos
+            return is_new
+        if self.others is None:
+            self.others = {}
+        is_new = subscriber not in self.others
+        self.others[subscriber] = qos
+        return is_new
+
+    def remove(self, subscriber: Subscriber) -> bool:
+        """Remove a subscriber. Returns whether it was there."""
+        others = self.others
+        if self.subscriber is not subscriber:
+            if others is None or others.pop(subscriber, None) is None:
+                return False
+        elif others:
+            self.subscriber, self.qos = others.popitem()
+        else:
+            self.subscriber = None
+        if not others:
+            self.others = None
+        return True
+
+    def merge_into(self, found: dict[Subscriber, int]) -> None:
+        """Add the subscribers to `found`, each with the higher QoS."""
+        if self.subscriber is not None and found.get(self.subscriber, -1) < self.qos:
+            found[self.subscriber] = self.qos
+        if self.others is not None:
+            for subscriber, qos in self.others.items():
+                if found.get(subscriber, -1) < qos:
+                    found[subscriber] = qos
 
 
 class SubscriptionTrie(Generic[Subscriber]):
-    """Topic filters, one level a node. Filters must be valid; the trie does not check them again."""
+    """Topic filters by their levels. Filters must be valid; the trie does not check them again."""
 
     def __init__(self) -> None:
-        self._root: _Node[Subscriber] = _Node()
+        self._root: _Node[Subscriber] = _Node(())
 
     def subscribe(self, topic_filter: bytes, subscriber: Subscriber, qos: int) -> bool:
         """Add or replace a subscription. Returns True if there was none before [MQTT-3.8.4-3]."""
-        node = self._root
-        for level in topic_filter.split(b"/"):
+        levels = topic_filter.split(b"/")
+        node, at = self._root, 0
+        while at < len(levels):
+            level = levels[at]
+            at += 1
+            if node.children is None:
+                node.children = {}
             child = node.children.get(level)
             if child is None:
-                child = node.children[level] = _Node()
+                child = node.children[level] = _Node(tuple(levels[at:]))
+                at = len(levels)
+            elif child.path:
+                same = _common(child.path, levels, at)
+                at += same
+                if same < len(child.path):
+                    # The filters part inside the path.
+                    parting: _Node[Subscriber] = _Node(child.path[:same])
+                    parting.children = {child.path[same]: child}
+                    child.path = child.path[same + 1 :]
+                    child = node.children[level] = parting
             node = child
-        is_new = subscriber not in node.subscribers
-        node.subscribers[subscriber] = qos
-        return is_new
+        return node.add(subscriber, qos)
 
     def unsubscribe(self, topic_filter: bytes, subscriber: Subscriber) -> bool:
-        """Remove a subscription and the nodes it leaves empty. Returns whether there was one."""
-        path: list[tuple[_Node[Subscriber], bytes]] = []
-        node = self._root
-        for level in topic_filter.split(b"/"):
-            path.append((node, level))
-            child = node.children.get(level)
-            if child is None:
+        """Remove a subscription and the nodes that nobody needs any more. Returns whether there was one."""
+        levels = topic_filter.split(b"/")
+        above: list[tuple[_Node[Subscriber], bytes]] = []
+        node, at = self._root, 0
+        while at < len(levels):
+            level = levels[at]
+            child = None if node.children is None else node.children.get(level)
+            if child is None or _common(child.path, levels, at + 1) < len(child.path):
                 return False
+            above.append((node, level))
+            at += 1 + len(child.path)
             node = child
-        if node.subscribers.pop(subscriber, None) is None:
+        if not node.remove(subscriber):
             return False
-        for parent, level in reversed(path):
-            child = parent.children[level]
-            if child.children or child.subscribers:
-                break
-            del parent.children[level]
+        if node.subscriber is None:
+            parent, level = above[-1]
+            if not node.children:
+                assert parent.children is not None  # the node is one of them
+                del parent.children[level]
+                if not parent.children:
+                    parent.children = None
+                # The one above may have no more reason to be.
+                above.pop()
+                node = parent
+            if above:
+                _join(*above[-1], node)
         return True
 
     def match(self, topic_name: bytes) -> list[tuple[Subscriber, int]]:
@@ -66,18 +138,26 @@ class SubscriptionTrie(Generic[Subscriber]):
         pending = [(self._root, 0)]
         while pending:
             node, depth = pending.pop()
+            if depth == count:
+                node.merge_into(found)
             children = node.children
+            if children is None:
+                continue
             wildcards = not (hidden and depth == 0)
             if wildcards and (rest := children.get(b"#")) is not None:
-                # `#` also matches the parent level, so it is looked at before the end of the name is.
-                _merge(found, rest.subscribers)
+                # `#` also matches the parent level, so it is looked at where the name ends as well.
+                rest.merge_into(found)
             if depth == count:
-                _merge(found, node.subscribers)
                 continue
-            if (exact := children.get(levels[depth])) is not None:
-                pending.append((exact, depth + 1))
-            if wildcards and (any_level := children.get(b"+")) is not None:
-                pending.append((any_level, depth + 1))
+            reached = [children.get(levels[depth]), children.get(b"+") if wildcards else None]
+            for child in reached:
+                if child is None:
+                    continue
+                end = _follow(child.path, levels, depth + 1) if child.path else depth + 1
+                if end == _EVERYWHERE:
+                    child.merge_into(found)
+                elif end != _NOWHERE:
+                    pending.append((child, end))
         return list(found.items())
 
     def __bool__(self) -> bool:
@@ -88,14 +168,40 @@ class SubscriptionTrie(Generic[Subscriber]):
         return sum(1 for _ in self._nodes())
 
     def _nodes(self) -> Iterator[_Node[Subscriber]]:
-        pending = list(self._root.children.values())
+        pending = [self._root]
         while pending:
-            node = pending.pop()
-            yield node
-            pending.extend(node.children.values())
+            children = pending.pop().children
+            if children is not None:
+                yield from children.values()
+                pending.extend(children.values())
 
 
-def _merge(found: dict[Subscriber, int], subscribers: dict[Subscriber, int]) -> None:
-    for subscriber, qos in subscribers.items():
-        if found.get(subscriber, -1) < qos:
-            found[subscriber] = qos
+def _common(path: tuple[bytes, ...], levels: Sequence[bytes], at: int) -> int:
+    """Return how many levels of a path are those at `at`."""
+    same = 0
+    for one, other in zip(path, levels[at : at + len(path)], strict=False):
+        if one != other:
+            break
+        same += 1
+    return same
+
+
+def _follow(path: tuple[bytes, ...], levels: Sequence[bytes], at: int) -> int:
+    """Return the depth of a name's levels that a path leads to from `at`."""
+    count = len(levels)
+    for level in path:
+        if level == b"#":
+            return _EVERYWHERE
+        if at == count or (level != levels[at] and level != b"+"):
+            return _NOWHERE
+        at += 1
+    return at
+
+
+def _join(parent: _Node[Subscriber], level: bytes, node: _Node[Subscriber]) -> None:
+    """Make one of a node without subscribers and its only child."""
+    if node.subscriber is None and node.children is not None and len(node.children) == 1:
+        (below, child), *_ = node.children.items()
+        child.path = (*node.path, below, *child.path)
+        assert parent.children is not None  # the node is one of them
+        parent.children[level] = child

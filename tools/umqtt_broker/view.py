@@ -60,7 +60,7 @@ class BrokerView:
 
     @property
     def subscription_nodes(self) -> int:
-        """Topic levels that the tree of subscriptions is made of; 0 without a subscription."""
+        """Nodes of the tree of subscriptions, at most two a filter; 0 without a subscription."""
         return self._broker.router.subscriptions.node_count()
 
     @property
