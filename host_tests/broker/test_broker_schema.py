@@ -249,6 +249,7 @@ def cut_off(database: sqlite3.Connection, batch: Batch) -> None:
 
     class Dying:
         executemany = database.executemany
+        total_changes = 0
 
         @staticmethod
         def execute(statement: str, *values: Any) -> sqlite3.Cursor:

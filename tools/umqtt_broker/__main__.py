@@ -69,6 +69,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         metavar="N",
         help=f"QoS 1 and 2 messages on the way to one client at a time (default: {defaults.max_inflight_messages})",
     )
+    parser.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="open the store also when part of it is lost or damaged; what is, is logged",
+    )
     options = parser.parse_args(arguments)
     if options.config is None:
         if options.lenient or options.test_config:
@@ -90,9 +95,12 @@ def _spoken(settings: dict[str, Any]) -> str:
 
 def _configuration(options: argparse.Namespace) -> Configuration:
     if options.config is not None:
-        return load(options.config, lenient=options.lenient)
+        configuration = load(options.config, lenient=options.lenient)
+        configuration.broker.accept_loss = options.accept_loss
+        return configuration
     # Without a file nobody asked for a log; what goes wrong is said.
-    return Configuration(BrokerConfig(**_settings(options)), LogConfig(types=("error", "warning")))
+    config = BrokerConfig(accept_loss=options.accept_loss, **_settings(options))
+    return Configuration(config, LogConfig(types=("error", "warning")))
 
 
 def _report(configuration: Configuration) -> int:

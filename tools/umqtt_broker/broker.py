@@ -44,7 +44,7 @@ class Broker:
     def __init__(self, config: BrokerConfig | None = None) -> None:
         self.config = config or BrokerConfig()
         self.stats = Stats()
-        self.store = open_store(self.config.store)
+        self.store = open_store(self.config.store, self.config.accept_loss)
         self.around = Surroundings(self.config, self.stats, self.store)
         self.router = Router(self.around)
         self.sessions = Sessions(self)

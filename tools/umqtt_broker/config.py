@@ -88,6 +88,7 @@ class BrokerConfig:
         needs a `permission` that authenticates, or `allow_anonymous`.
     listeners: where clients reach the broker.
     store: path of the SQLite store, or ":memory:" for sessions that end with the process.
+    accept_loss: open the store also when something of it is lost; what is, goes to the log.
     permission: who may connect, publish and subscribe.
 
     max_inflight_messages: QoS 1 and 2 messages sent to one client and not yet acknowledged.
@@ -127,6 +128,7 @@ class BrokerConfig:
     port: int = 1883
     listeners: tuple[Listener, ...] = ()
     store: str = MEMORY
+    accept_loss: bool = False
     allow_anonymous: bool = False
     permission: Permission = field(default_factory=Permission)
     max_inflight_messages: int = 1000

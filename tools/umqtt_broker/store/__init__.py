@@ -8,6 +8,6 @@ from .sqlite import SqliteStore
 __all__ = ["MemoryStore", "Recovered", "RecoveredSession", "SqliteStore", "Store", "open_store"]
 
 
-def open_store(path: str) -> Store:
-    """Return the store for a path or ":memory:". Raises StoreError."""
-    return MemoryStore() if path == MEMORY else SqliteStore(path)
+def open_store(path: str, accept_loss: bool = False) -> Store:
+    """Return the store for a path or ":memory:". accept_loss: also one that has lost something."""
+    return MemoryStore() if path == MEMORY else SqliteStore(path, accept_loss)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..errors import StoreError
 from . import schema
-from .sqlite import lock
+from .lock import StoreLock
 
 # What SQLite keeps beside a database: the log of what is committed but not yet in the file, and its index.
 _COMPANIONS = ("-wal", "-shm")
@@ -76,7 +76,7 @@ def restore(source: str, store_path: str) -> str | None:
     if os.path.islink(store_path):
         # The file itself is replaced: SQLite keeps the log beside it and not beside a link.
         store_path = os.path.realpath(store_path)
-    held = lock(store_path)
+    held = StoreLock(store_path)
     try:
         with _reading(source) as database, _new_file(store_path) as partial:
             if os.path.exists(store_path) and os.path.samefile(source, store_path):
@@ -85,7 +85,7 @@ def restore(source: str, store_path: str) -> str | None:
             kept = _set_aside(store_path)
         return kept
     finally:
-        os.close(held)
+        held.close()
 
 
 @contextlib.contextmanager
@@ -140,6 +140,9 @@ def _copy(database: sqlite3.Connection, to: str) -> None:
         # In one step: one moment's state, however busy the broker is; it goes on writing to its log meanwhile.
         database.backup(copy)
         copy.execute("PRAGMA journal_mode = DELETE")
+        if schema.check(copy, to) >= schema.COUNTS_COMMITS:
+            # The copy is behind the lock file of its store as soon as that goes on; it is put back all the same.
+            copy.execute("UPDATE broker SET run = x''")
         verdict = copy.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if verdict != "ok":
             raise StoreError(f"the copy {to} is damaged ({verdict}) — the disk or the file it was made from is broken")

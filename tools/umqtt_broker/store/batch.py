@@ -6,6 +6,7 @@ from typing import NamedTuple
 from ..packets import Will
 from ..retained import RetainedMessage
 from .base import Delivery, DeliveryRow, Holder, Wakeable
+from .lock import Witness
 
 
 class Page(NamedTuple):
@@ -54,6 +55,7 @@ class Batch:
     __slots__ = (
         "acknowledged",
         "away",
+        "changes",
         "deliveries",
         "early",
         "entries",
@@ -63,6 +65,7 @@ class Batch:
         "number",
         "packet_ids",
         "pages",
+        "progress",
         "released",
         "retained",
         "sent_limits",
@@ -81,6 +84,9 @@ class Batch:
         # Set when the transaction begins: what it inserts; how many of them were acknowledged while it ran.
         self.deliveries: list[Delivery] = []
         self.early = 0
+        # Set likewise: the commit that it will be. changes: whether anything was written, so that it is one.
+        self.progress = Witness(b"", 0, 0)
+        self.changes = False
         self.sessions: dict[int, tuple[bytes, bytes | None] | None] = {}
         # Shared queues made, by number, with their keys; None: ended.
         self.shares: dict[int, bytes | None] = {}

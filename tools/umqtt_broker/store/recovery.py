@@ -1,10 +1,13 @@
 """Reads what a store held when it was opened. The queues stay on disk: sessions page them in when they need them."""
 
+import os
 import sqlite3
 
 from ..packets import Will
 from ..retained import RetainedMessage
+from . import schema
 from .base import Recovered, RecoveredSession
+from .lock import read_witness
 
 # Sessions that have a queue: number of messages, and the payload bytes of those that are not released.
 _QUEUED = """
@@ -15,6 +18,27 @@ _QUEUED = """
 _LAST = "SELECT position, packet_id FROM delivery WHERE session = ? ORDER BY position DESC LIMIT 1"
 _SUBSCRIPTIONS = "SELECT topic_filter, qos, greeting FROM subscription WHERE session = ?"
 _RELEASED = "SELECT position, packet_id FROM delivery WHERE session = ? AND released > 0 ORDER BY released"
+
+
+def check_tail(path: str) -> str:
+    """Say what the store at `path` has lost at its end, "" for nothing. Changes nothing. Raises sqlite3.Error."""
+    # The witness first: a broker may be running.
+    witness = read_witness(path)
+    if witness is None or not os.path.exists(path):
+        return ""
+    database = schema.connect_to_look(path)
+    try:
+        if schema.check(database, path) < schema.COUNTS_COMMITS:
+            return ""
+        row = database.execute("SELECT run, commits, messages FROM broker").fetchone()
+    finally:
+        database.close()
+    if row is None or row[0] != witness.run or row[1] >= witness.commits:
+        return ""
+    return (
+        f"store {path} has lost its last {witness.commits - row[1]} commits, which stored"
+        f" {witness.messages - row[2]} messages: its log {path}-wal was damaged, cut short or removed"
+    )
 
 
 def recover(database: sqlite3.Connection) -> tuple[Recovered, int, int]:

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+from pathlib import Path
 
 from ..errors import StoreError
 
@@ -89,11 +90,19 @@ _MIGRATIONS = (
     CREATE TABLE broker (id BLOB NOT NULL);
     INSERT INTO broker VALUES (CAST(lower(hex(randomblob(16))) AS BLOB));
     """,
+    """
+    -- What the lock file is compared with: lock.Witness.
+    ALTER TABLE broker ADD COLUMN run BLOB NOT NULL DEFAULT x'';
+    ALTER TABLE broker ADD COLUMN commits INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE broker ADD COLUMN messages INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 
 
 # What this program writes.
 VERSION = len(_MIGRATIONS)
+# From this version on the table `broker` counts commits.
+COUNTS_COMMITS = 5
 
 
 def connect(path: str) -> sqlite3.Connection:
@@ -115,6 +124,13 @@ def connect(path: str) -> sqlite3.Connection:
         raise
     sync_folder(path)
     return database
+
+
+def connect_to_look(path: str) -> sqlite3.Connection:
+    """Open the database at `path` so that neither it nor its log changes. Raises sqlite3.Error."""
+    # Without a log there is nobody who writes; SQLite would leave an empty one behind.
+    mode = "mode=ro" if os.path.exists(os.path.realpath(path) + "-wal") else "mode=ro&immutable=1"
+    return sqlite3.connect(f"{Path(os.path.abspath(path)).as_uri()}?{mode}", uri=True, isolation_level=None)
 
 
 def check(database: sqlite3.Connection, path: str) -> int:

@@ -6,9 +6,8 @@ its transaction began is never written.
 """
 
 import asyncio
-import fcntl
 import logging
-import os
+import secrets
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,7 +19,8 @@ from ..stats import Stats
 from . import schema, writer
 from .base import Delivery, DeliveryRow, Holder, Recovered, Store, Waiting, Wakeable
 from .batch import MARK_KEY, Batch, Held, Mark, Page
-from .recovery import recover
+from .lock import RUN_SIZE, StoreLock, Witness
+from .recovery import check_tail, recover
 
 _log = logging.getLogger("umqtt_broker.store")
 
@@ -46,12 +46,13 @@ _POSITION_BITS = 48
 class SqliteStore(Store):
     """See Store. All methods run in the event loop's thread; only `_write` runs in the store's own."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, accept_loss: bool = False) -> None:
         self.durable = True
         self.recorded = 0
         self.batch = 1
         self.committed = 0
         self._path = path
+        self._accept_loss = accept_loss
         self._open_batch = Batch()
         self._committing: Batch | None = None
         # The open batch will be committed as soon as may be: something in it cannot become needless.
@@ -71,6 +72,7 @@ class SqliteStore(Store):
         self.failure = ""
         # Transactions that failed since one last worked.
         self._failed_in_a_row = 0
+        self._is_unwitnessed = False
         # Set by close(), which waits for the transaction under way.
         self._transaction_ended = asyncio.Event()
 
@@ -81,12 +83,14 @@ class SqliteStore(Store):
         self._loop = loop
         self._stats = stats
         self._after_commit = after_commit
-        self._lock = lock(self._path)
+        self._lock = StoreLock(self._path)
         try:
+            self._check_tail()
             self._database = schema.connect(self._path)
             recovered, self._next_session, self._releases = recover(self._database)
-        except (sqlite3.Error, StoreError) as error:
-            os.close(self._lock)
+            self._begin_run()
+        except (sqlite3.Error, OSError, StoreError) as error:
+            self._lock.close()
             if isinstance(error, StoreError):
                 raise
             raise StoreError(
@@ -94,6 +98,20 @@ class SqliteStore(Store):
             ) from error
         self._thread = ThreadPoolExecutor(1, "umqtt-broker-store")
         return recovered
+
+    def _check_tail(self) -> None:
+        """Look for commits that are gone, before anything is changed."""
+        if lost := check_tail(self._path):
+            if not self._accept_loss:
+                raise StoreError(f"{lost} — restore a backup, or start with --accept-loss to go on without them")
+            _log.error("%s: goes on without them, as told", lost)
+
+    def _begin_run(self) -> None:
+        """Count commits anew, in the database itself: no loss of the log can take it back to an earlier run."""
+        self._progress = Witness(secrets.token_bytes(RUN_SIZE), 0, 0)
+        self._database.execute("UPDATE broker SET run = ?, commits = ?, messages = ?", self._progress)
+        self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._lock.write(self._progress)
 
     async def close(self) -> None:
         """Commit what is recorded and close. Raises StoreError if that failed."""
@@ -111,7 +129,7 @@ class SqliteStore(Store):
                 timer.cancel()
         self._thread.shutdown()
         self._database.close()
-        os.close(self._lock)
+        self._lock.close()
         if lost:
             raise StoreError(f"the last changes could not be written to store {self._path} — see the log for the cause")
 
@@ -372,6 +390,8 @@ class SqliteStore(Store):
         # A copy: acknowledgements go on taking entries away while the store's thread writes.
         batch.deliveries = batch.undelivered()
         batch.early = 0
+        run, commits, messages = self._progress
+        batch.progress = Witness(run, commits + 1, messages + len(batch.deliveries))
         self._open_batch = Batch()
         self._writing, self._unwritten = self._unwritten, 0
         self.batch += 1
@@ -399,6 +419,8 @@ class SqliteStore(Store):
         self._committing = None
         self._writing = 0
         self.committed = batch.number
+        if batch.changes:
+            self._note_commit(batch.progress)
         self._stats.commits += 1
         if self.failure:
             _log.warning("store %s: works again, after %d transactions that failed", self._path, self._failed_in_a_row)
@@ -419,6 +441,15 @@ class SqliteStore(Store):
         self._release_safe()
         self._after_commit()
         self._transaction_ended.set()
+
+    def _note_commit(self, progress: Witness) -> None:
+        self._progress = progress
+        try:
+            self._lock.write(progress)
+        except OSError as error:
+            if not self._is_unwitnessed:
+                _log.warning("store %s: cannot write its lock file (%s): lost commits go unnoticed", self._path, error)
+            self._is_unwitnessed = True
 
     def _commit_next(self) -> None:
         """Go on with what came meanwhile, unless it may become needless."""
@@ -451,23 +482,3 @@ class SqliteStore(Store):
             waiting.holder.held -= 1
             waiting.holder.commit_failed()
         self._transaction_ended.set()
-
-
-def lock(path: str) -> int:
-    """Take the lock beside the store: two brokers with one store would each lose what the other knows.
-
-    Beside the file itself, whatever links lead to it.
-    Returns its descriptor; closing it gives the lock back. Raises StoreError.
-    """
-    try:
-        descriptor = os.open(os.path.realpath(path) + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StoreError(f"cannot write beside store {path} ({error.strerror}) — name another with --store") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise StoreError(
-            f"store {path} is open in another broker — stop that one, or name another with --store"
-        ) from error
-    return descriptor

@@ -24,6 +24,7 @@ def write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]
     """Write `batch`, commit, and return the rows of each page. Raises sqlite3.Error: roll back then."""
     execute, executemany = database.execute, database.executemany
     execute("BEGIN IMMEDIATE")
+    before = database.total_changes
     created = [(number, *made) for number, made in batch.sessions.items() if made is not None]
     discarded = [(number,) for number, made in batch.sessions.items() if made is None]
     # First the discarded: a client may have a new session under the same identifier in this very batch.
@@ -93,6 +94,9 @@ def write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]
         executemany(f"DELETE FROM {table} WHERE session = ?", discarded)
     executemany("DELETE FROM delivery WHERE session = ?", ended)
     pages = [_read_page(database, page) for page in batch.pages]
+    batch.changes = database.total_changes != before
+    if batch.changes:
+        execute("UPDATE broker SET run = ?, commits = ?, messages = ?", batch.progress)
     execute("COMMIT")
     return pages
 

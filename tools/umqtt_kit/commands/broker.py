@@ -34,6 +34,7 @@ _STORE = "umqtt-broker.db"
     metavar="N",
     help="QoS 1 and 2 messages on the way to one client at a time.  [default: 1000]",
 )
+@click.option("--accept-loss", is_flag=True, help="Open the store also when part of it is lost or damaged.")
 def broker(
     config: str | None,
     lenient: bool,
@@ -43,6 +44,7 @@ def broker(
     store: str | None,
     allow_anonymous: bool,
     max_inflight: int | None,
+    accept_loss: bool,
 ) -> int:
     """Run the MQTT broker until Ctrl-C.
 
@@ -72,6 +74,7 @@ def broker(
         ("--lenient", lenient),
         ("--test-config", test_config),
         ("--allow-anonymous", allow_anonymous),
+        ("--accept-loss", accept_loss),
     ):
         if is_given:
             arguments.append(option)
