@@ -1,9 +1,9 @@
 """A log that lost its end after it was acknowledged is noticed; one that a power cut tore is not taken for it.
 
-SQLite ends a log at the first frame that is not whole, without a word. UMQTT_FULL_SWEEPS=1 damages every frame.
+SQLite ends a log at the first frame that is not whole, without a word. UMQTT_FULL_SWEEPS=1 makes a longer log.
 
-Planted: a lock file that is not written after a commit; one that is written before it; a broker that is told to accept
-the loss without a word.
+Planted: a lock file that is not written after a commit; one that is written before it; a store that opens in spite of
+the loss.
 """
 
 import logging

@@ -268,6 +268,13 @@ class DurableSession(Session):
 
     # The part of the queue that is on disk
 
+    def _count_lost(self) -> None:
+        """The store has less of the queue than it was given: it is damaged, and has said so."""
+        lost, self._spilled = self._spilled, 0
+        self.dropped += lost
+        self._stats.dropped_damaged += lost
+        self._count_out(lost, self.queued_bytes - sum(len(entry[4]) for entry in self.queue))
+
     def _load(self) -> None:
         self._loading = True
         asked_to = self._spilled_to
@@ -290,4 +297,6 @@ class DurableSession(Session):
         self._loaded_to = last if len(rows) == _PAGE else max(last, asked_to)
         if self._loaded_to >= self._spilled_to:
             self._spilled_to = 0
+            if self._spilled:
+                self._count_lost()
         self.pump()

@@ -31,6 +31,7 @@ class Stats:
     dropped_qos0_offline: QoS 0, for a persistent session without a connection [MQTT-3.1.2-5].
     dropped_queue_full: for a session at its limit, with at_queue_limit "drop".
     dropped_share_ended: waited for a group of shared subscriptions that its last member left.
+    dropped_damaged: lost or garbled by the disk under the store.
     dropped_disk: QoS 0, waited for a disk that failed when its client went.
     dropped_expired: waited longer than message_expiry. dropped_too_large: the payload is above max_payload_size.
     """
@@ -47,6 +48,7 @@ class Stats:
         "connections_max",
         "connections_refused",
         "denied",
+        "dropped_damaged",
         "dropped_disk",
         "dropped_expired",
         "dropped_qos0_offline",
@@ -103,6 +105,7 @@ class Stats:
         self.dropped_qos0_slow = 0
         self.dropped_qos0_offline = 0
         self.dropped_queue_full = 0
+        self.dropped_damaged = 0
         self.dropped_disk = 0
         self.dropped_expired = 0
         self.dropped_share_ended = 0
@@ -112,11 +115,12 @@ class Stats:
 
     @property
     def dropped(self) -> int:
-        """Messages dropped for any reason. Above QoS 0 only for a limit that a user set."""
+        """Messages dropped for any reason. Above QoS 0 only for a limit that a user set, or a damaged disk."""
         return (
             self.dropped_qos0_slow
             + self.dropped_qos0_offline
             + self.dropped_queue_full
+            + self.dropped_damaged
             + self.dropped_disk
             + self.dropped_expired
             + self.dropped_share_ended

@@ -59,6 +59,7 @@ class Batch:
         "deliveries",
         "early",
         "entries",
+        "garbled",
         "greetings",
         "inbound",
         "moves",
@@ -87,6 +88,8 @@ class Batch:
         # Set likewise: the commit that it will be. changes: whether anything was written, so that it is one.
         self.progress = Witness(b"", 0, 0)
         self.changes = False
+        # Set by it: messages that went to quarantine.
+        self.garbled: list[str] = []
         self.sessions: dict[int, tuple[bytes, bytes | None] | None] = {}
         # Shared queues made, by number, with their keys; None: ended.
         self.shares: dict[int, bytes | None] = {}

@@ -17,6 +17,7 @@ _QUEUED = """
 """
 _LAST = "SELECT position, packet_id FROM delivery WHERE session = ? ORDER BY position DESC LIMIT 1"
 _SUBSCRIPTIONS = "SELECT topic_filter, qos, greeting FROM subscription WHERE session = ?"
+_WILLS = "SELECT client_id, topic_name, payload, qos, retain FROM will"
 _RELEASED = "SELECT position, packet_id FROM delivery WHERE session = ? AND released > 0 ORDER BY released"
 
 
@@ -55,12 +56,14 @@ def recover(database: sqlite3.Connection) -> tuple[Recovered, int, int]:
     retained = [RetainedMessage(*row) for row in execute("SELECT topic_name, payload, qos FROM retained")]
     wills = {
         client_id: Will(topic_name, payload, qos, bool(retain))
-        for client_id, topic_name, payload, qos, retain in execute("SELECT * FROM will")
+        for client_id, topic_name, payload, qos, retain in execute(_WILLS)
     }
     last_rank = execute("SELECT coalesce(max(released), 0) FROM delivery WHERE released > 0").fetchone()[0]
     next_number = max((found.number for found in (*sessions, *shares)), default=0) + 1
-    broker_id = execute("SELECT id FROM broker").fetchone()[0]
-    return Recovered(sessions, retained, wills, shares, broker_id), next_number, last_rank + 1
+    broker = execute("SELECT id FROM broker").fetchone()
+    if broker is None:
+        raise sqlite3.DatabaseError("the row of table broker is missing")
+    return Recovered(sessions, retained, wills, shares, broker[0]), next_number, last_rank + 1
 
 
 def _recover_queue(

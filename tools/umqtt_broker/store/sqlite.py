@@ -20,6 +20,7 @@ from . import schema, writer
 from .base import Delivery, DeliveryRow, Holder, Recovered, Store, Waiting, Wakeable
 from .batch import MARK_KEY, Batch, Held, Mark, Page
 from .lock import RUN_SIZE, StoreLock, Witness
+from .quarantine import set_aside_garbled
 from .recovery import check_tail, recover
 
 _log = logging.getLogger("umqtt_broker.store")
@@ -38,6 +39,9 @@ _LAZY = 0.05
 # Beside what they sent, a change takes about so much memory.
 _MOST_UNWRITTEN = 64 * 1024 * 1024
 _CHANGE_SIZE = 300
+
+# Garbled messages that a line names.
+_MOST_NAMED = 5
 
 # Positions of a session end below 2 to the power of this.
 _POSITION_BITS = 48
@@ -87,6 +91,7 @@ class SqliteStore(Store):
         try:
             self._check_tail()
             self._database = schema.connect(self._path)
+            self._report_garbled(set_aside_garbled(self._database))
             recovered, self._next_session, self._releases = recover(self._database)
             self._begin_run()
         except (sqlite3.Error, OSError, StoreError) as error:
@@ -421,6 +426,7 @@ class SqliteStore(Store):
         self.committed = batch.number
         if batch.changes:
             self._note_commit(batch.progress)
+        self._report_garbled(batch.garbled)
         self._stats.commits += 1
         if self.failure:
             _log.warning("store %s: works again, after %d transactions that failed", self._path, self._failed_in_a_row)
@@ -441,6 +447,12 @@ class SqliteStore(Store):
         self._release_safe()
         self._after_commit()
         self._transaction_ended.set()
+
+    def _report_garbled(self, garbled: list[str]) -> None:
+        if garbled:
+            named = ", ".join(garbled[:_MOST_NAMED]) + (", …" if len(garbled) > _MOST_NAMED else "")
+            text = "store %s: %d messages are garbled, set aside in its table quarantine and not delivered: %s"
+            _log.error(text, self._path, len(garbled), named)
 
     def _note_commit(self, progress: Witness) -> None:
         self._progress = progress

@@ -6,16 +6,25 @@ the cost is counted in statements: messages go many rows to a statement, acknowl
 
 import sqlite3
 from collections.abc import Iterator
+from zlib import crc32
 
 from .base import Delivery, DeliveryRow
 from .batch import Batch, Page
+from .quarantine import checksum, is_whole, set_aside
 
-_COLUMNS = "session, position, packet_id, qos, retain, sent, released, topic_name, payload, expires_at, message"
-_ROW = "(?,?,?,?,?,?,?,?,?,?,?)"
+_COLUMNS = (
+    "session, position, packet_id, qos, retain, sent, released, topic_name, payload, expires_at, message, checksum"
+)
+_ROW = "(?,?,?,?,?,?,?,?,?,?,?,?)"
 # Sizes of multi-row inserts, largest first; few different texts, so that SQLite's statement cache keeps them
 # all.
 _INSERTS = [(rows, f"INSERT INTO delivery ({_COLUMNS}) VALUES " + ",".join([_ROW] * rows)) for rows in (512, 64, 8, 1)]
 _PAGE = f"SELECT {_COLUMNS} FROM delivery WHERE session = ? AND position > ? ORDER BY position LIMIT ?"
+_OWNER = "SELECT client_id FROM session WHERE number = ? UNION SELECT key FROM share WHERE number = ?"
+_MESSAGE = "SELECT topic_name, payload, checksum FROM message WHERE number = ?"
+_WILL = (
+    "INSERT OR REPLACE INTO will (client_id, topic_name, payload, qos, retain, checksum) VALUES (?, ?, ?, ?, ?, ?)"
+)
 # Bytes from which a payload that several sessions wait for is stored once: a row of its own costs about as many.
 _SHARED_SIZE = 128
 
@@ -83,17 +92,19 @@ def write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]
         if message is None:
             execute("DELETE FROM retained WHERE topic_name = ?", (topic_name,))
         else:
-            execute("INSERT OR REPLACE INTO retained VALUES (?, ?, ?)", message)
+            values = (*message, checksum(message.topic_name, message.payload))
+            execute("INSERT OR REPLACE INTO retained (topic_name, payload, qos, checksum) VALUES (?, ?, ?, ?)", values)
     for client_id, will in batch.wills.items():
         if will is None:
             execute("DELETE FROM will WHERE client_id = ?", (client_id,))
         else:
-            execute("INSERT OR REPLACE INTO will VALUES (?, ?, ?, ?, ?)", (client_id, *will))
+            execute(_WILL, (client_id, *will, checksum(will.topic_name, will.payload)))
     # Last: what this batch itself recorded for a discarded session goes too.
     for table in ("subscription", "delivery", "inbound"):
         executemany(f"DELETE FROM {table} WHERE session = ?", discarded)
     executemany("DELETE FROM delivery WHERE session = ?", ended)
-    pages = [_read_page(database, page) for page in batch.pages]
+    batch.garbled = []
+    pages = [_read_page(database, page, batch.garbled) for page in batch.pages]
     batch.changes = database.total_changes != before
     if batch.changes:
         execute("UPDATE broker SET run = ?, commits = ?, messages = ?", batch.progress)
@@ -114,10 +125,9 @@ def _insert(database: sqlite3.Connection, rows: list[Delivery]) -> None:
             for row in rows[at : at + size]:
                 message = shared.get((id(row[8]), row[7])) if shared else None
                 if message is None:
-                    values += row
-                    values.append(None)
+                    values += (*row, None, crc32(row[8], crc32(row[7])))
                 else:
-                    values += (*row[:7], b"", b"", row[9], message)
+                    values += (*row[:7], b"", b"", row[9], message, None)
             database.execute(statement, values)
             at += size
 
@@ -142,27 +152,40 @@ def _share(database: sqlite3.Connection, rows: list[Delivery]) -> dict[tuple[int
     for key, count in copies.items():
         if count > 1:
             number = database.execute(
-                "INSERT INTO message (copies, topic_name, payload) VALUES (?, ?, ?)", (count, key[1], payloads[key])
+                "INSERT INTO message (copies, topic_name, payload, checksum) VALUES (?, ?, ?, ?)",
+                (count, key[1], payloads[key], checksum(key[1], payloads[key])),
             ).lastrowid
             assert number is not None  # an INSERT into a table with row numbers
             shared[key] = number
     return shared
 
 
-def _read_page(database: sqlite3.Connection, page: Page) -> list[DeliveryRow]:
-    rows: list[DeliveryRow] = []
-    shared: dict[int, tuple[bytes, bytes]] = {}
-    for row in database.execute(_PAGE, (page.session, page.after, page.limit)).fetchall():
-        message = row[10]
-        if message is None:
-            rows.append(DeliveryRow._make(row[:10]))
-            continue
-        if message not in shared:
-            shared[message] = database.execute(
-                "SELECT topic_name, payload FROM message WHERE number = ?", (message,)
-            ).fetchone()
-        rows.append(DeliveryRow._make((*row[:7], *shared[message], row[9])))
-    return rows
+def _read_page(database: sqlite3.Connection, page: Page, garbled: list[str]) -> list[DeliveryRow]:
+    """Return whole messages, as many as there are up to the limit; others go to quarantine and are named."""
+    while True:
+        rows: list[DeliveryRow] = []
+        is_complete = True
+        shared: dict[int, tuple[bytes | None, bytes | None, int | None]] = {}
+        for row in database.execute(_PAGE, (page.session, page.after, page.limit)).fetchall():
+            number = row[10]
+            message = (row[7], row[8], row[11])
+            if number is not None:
+                if number not in shared:
+                    # None where the row is missing.
+                    shared[number] = database.execute(_MESSAGE, (number,)).fetchone() or (None, None, None)
+                message = shared[number]
+            topic_name, payload, expected = message
+            if row[6] or is_whole(topic_name, payload, expected):
+                # Of a released message only the packet identifier counts.
+                rows.append(DeliveryRow._make((*row[:7], topic_name or b"", payload or b"", row[9])))
+                continue
+            is_complete = False
+            owner = database.execute(_OWNER, (page.session, page.session)).fetchone() or ("?",)
+            garbled.append(f"message {row[1]} of {owner[0]!r}")
+            set_aside(database, garbled[-1], *message)
+            database.execute("DELETE FROM delivery WHERE session = ? AND position = ?", row[:2])
+        if is_complete:
+            return rows
 
 
 def ranges(positions: list[int]) -> Iterator[tuple[int, int]]:
