@@ -112,10 +112,13 @@ BAD = {
     record("pump", "1-a", 1, ts=10**18): "ts is not a whole number",
     record("pump", "1-a", 1, m=None): "m is missing",
     record("pump", "1-a", 1, m=[1]): "m is not an object",
-    record("pump", "1-a", 1, m={"t": "21"}): "metric 't' is not a number: '21'",
-    record("pump", "1-a", 1, m={"t": True}): "metric 't' is not a number: True",
-    record("pump", "1-a", 1, m={"t": 10**400}): "metric 't' is not a number",
-    record("pump", "1-a", 1, m={"\udfff": 1}): "a metric's name is not Unicode",
+}
+REFUSED_METRICS = {
+    record("pump", "1-a", 1, m={"t": "21", "u": 5}): "metric 't' is not a number: '21'",
+    record("pump", "1-a", 1, m={"u": 5, "t": True}): "metric 't' is not a number: True",
+    record("pump", "1-a", 1, m={"t": 10**400, "u": 5}): "metric 't' is not a number",
+    record("pump", "1-a", 1, m={"\udfff": 1, "u": 5}): "a metric's name is not Unicode",
+    record("pump", "1-a", 1, m={"t": "\x1b[2J" * 99, "w": [], "u": 5}): "... (and 1 more)",
 }
 
 
@@ -130,6 +133,27 @@ def test_what_breaks_a_rule_is_quarantined_whole_with_the_reason_and_its_place()
         assert (row["payload"], row["position"]) == (payload, 200 * index)
         assert BAD[payload] in row["reason"], (payload[:80], row["reason"])
         assert len(row["reason"]) < 200 and "\n" not in row["reason"]
+
+
+def test_a_refused_metric_is_left_out_of_the_reading_and_quarantined_with_the_reason_and_its_place():
+    """Planted: the reading goes with the metric, or the metric goes without a word."""
+    decoded = decode(messages([*REFUSED_METRICS, record("pump", "1-a", 2)]))
+    readings, quarantined = decoded.readings.to_pylist(), decoded.quarantined.to_pylist()
+    assert [row["metrics"] for row in readings] == [[("u", 5.0)]] * len(REFUSED_METRICS) + [[("t", 21.5)]]
+    for index, (payload, reason) in enumerate(REFUSED_METRICS.items()):
+        row = quarantined[index]
+        assert (row["payload"], row["position"]) == (payload, 100 * index) and reason in row["reason"]
+        assert (row["device_id"], row["boot"], row["seq"], row["kept"]) == ("pump", "1-a", 1, True)
+        assert row["reason"].isascii() and row["reason"].isprintable()
+    assert len(quarantined) == len(REFUSED_METRICS)
+
+
+def test_quarantine_says_whose_a_message_is_and_which_reading_it_would_have_been():
+    """Planted: quarantine goes by the record's id, which the broker has not authorised."""
+    bad = [record("pump", "1-a", 7, ts="now"), record("other", "1-a", 7, ts="now"), record("pump", "1-a", -1), b"?"]
+    rows = decode(messages(bad)).quarantined.to_pylist()
+    told = [(row["device_id"], row["boot"], row["seq"], row["kept"]) for row in rows]
+    assert told == [("pump", "1-a", 7, False)] + [("pump", None, None, False)] * 3
 
 
 def test_nothing_that_was_received_is_neither_read_nor_quarantined_when_everything_is_bad_or_nothing_is_there():
@@ -158,9 +182,10 @@ FIELDS = st.fixed_dictionaries(
 
 
 @given(st.lists(st.binary(max_size=50) | FIELDS.map(lambda fields: json.dumps(fields).encode()), max_size=10))
-def test_whatever_a_device_sends_ends_in_exactly_one_of_the_tables(payloads):
+def test_whatever_a_device_sends_ends_in_one_of_the_tables_and_in_both_when_metrics_were_refused(payloads):
     decoded = decode(messages(payloads))
-    assert decoded.readings.num_rows + decoded.quarantined.num_rows == len(payloads)
+    kept = sum(decoded.quarantined["kept"].to_pylist())
+    assert decoded.readings.num_rows + decoded.quarantined.num_rows - kept == len(payloads)
     good = 0
     for payload in payloads:
         try:
@@ -189,9 +214,10 @@ def quickly(payloads: list[bytes]) -> list[tuple]:
     for row in decoded.readings.to_pylist():
         ts = None if row["ts"] is None else round(row["ts"].timestamp() * 1000)
         content = (row["seq"], ts, row["up_ms"], dict(row["metrics"]), dict(row["extra"]))
-        made[row["position"] // 100] = (row["device_id"], row["boot"], *content)
+        made[row["position"] // 100] = (row["device_id"], row["boot"], *content, "")
     for row in decoded.quarantined.to_pylist():
-        made[row["position"] // 100] = (row["reason"],)
+        whole = made.get(row["position"] // 100, ("",))
+        made[row["position"] // 100] = (*whole[:-1], row["reason"])
     return [made[i] for i in range(len(payloads))]
 
 
@@ -246,7 +272,8 @@ def test_the_quick_path_says_exactly_what_the_strict_parser_says(payloads):
 
 
 def test_every_known_refusal_is_the_same_on_the_quick_path():
-    assert quickly([*BAD]) == strictly([*BAD])
+    refused = [*BAD, *REFUSED_METRICS]
+    assert quickly(refused) == strictly(refused)
 
 
 def test_fields_that_no_column_holds_are_kept_as_json_text():

@@ -40,7 +40,10 @@ STAGES = ("gold folded", "gold state written", "gold windows committed", "gold t
 COUNTED = {
     "silver": SILVER_COLUMNS,
     "duplicates": ["device_id", "received_ts", "payload_crc"],
-    "quarantine": ["payload", "received_ts"],
+    "quarantine": [
+        *("reason", "payload", "received_ts", "segment", "position"),
+        *("device_id", "kept"),
+    ],
     "status": ["device_id", "boot", "online", "fw", "reason", "extra", "retain", "received_ts", "segment", "position"],
     "logs": ["device_id", "boot", "dropped_seq", "received_ts"],
 }

@@ -8,6 +8,7 @@ what one pass over all rows gives.
 from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,9 +27,25 @@ SHOWN = ("mem_free", "rssi", "temp_c", "supply_v")
 """Metrics of the devices table; in the histogram, metric number 1 and up."""
 SILVER_COLUMNS = ["device_id", "boot", "seq", "ts", "up_ms", "clock_ok", "received_ts", "metrics", "payload_crc"]
 
+DAY_US = 86_400_000_000
 SEPARATOR = "\0"
 BIN_BITS, METRIC_BITS, DEVICE_BITS = 12, 3, 28
 BIN_ZERO = 1 << (BIN_BITS - 1)
+
+
+class Refused(NamedTuple):
+    """Rows of quarantine of one device in one day: when the first and the last came, and the last one's reason."""
+
+    first_us: int
+    last_us: int
+    last_place: int
+    reason: str
+    total: int
+
+    def joined(self, other: "Refused") -> "Refused":
+        """Both; whichever came first."""
+        last = max(self[1:4], other[1:4])
+        return Refused(min(self.first_us, other.first_us), *last, self.total + other.total)
 
 
 class State:
@@ -79,6 +96,7 @@ class State:
         self.gap_since: dict[tuple[int, int], int] = {}
         self.silences: dict[int, list[tuple[int, int]]] = {}
         self.announced: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        self.refused: dict[tuple[int, int], Refused] = {}
 
     def freeze(self) -> None:
         """Let go of minutes that are over; rows that still come for one are counted from the tables."""
@@ -148,7 +166,20 @@ class State:
         received = _us(rows["received_ts"])
         self.newest_us = max(self.newest_us, int(received.max()))
         size = pc.call_function("binary_length", [rows["payload"]]).to_numpy()
-        self._count_minutes(received // MINUTE_US, 2, size)
+        # The bytes of a message whose reading was kept count there.
+        kept = rows["kept"].fill_null(False).to_numpy()
+        self._count_minutes(received // MINUTE_US, 2, np.where(kept, 0, size))
+        owned = rows["device_id"].is_valid().to_numpy()
+        if not owned.any():
+            return
+        rows, received = rows.filter(pa.array(owned)), received[owned]
+        device = self._device_rows(rows["device_id"])
+        self._heard(device, received)
+        reasons = rows["reason"].to_pylist()
+        columns = device.tolist(), received.tolist(), places(rows).tolist(), reasons
+        for number, us, place, reason in zip(*columns, strict=True):
+            key, one = (number, us // DAY_US), Refused(us, us, place, reason, 1)
+            self.refused[key] = self.refused[key].joined(one) if key in self.refused else one
 
     def take_status(self, rows: pa.Table) -> None:
         """Rows of the table status."""
@@ -331,6 +362,9 @@ def _unquoted(text: str | None) -> str | None:
     return text[1:-1] if text and text.startswith('"') and "\\" not in text else text
 
 
+_REFUSED = ("device", "day", *Refused._fields)
+
+
 def save(state: State, folder: Path, facts: dict[str, int]) -> None:
     """Write the state into `folder`, which must be empty; the caller makes it durable."""
     for name, table in tables_of(state, facts):
@@ -363,6 +397,9 @@ def tables_of(state: State, facts: dict[str, int]) -> Iterator[tuple[str, pa.Tab
     ranges = [(*key, *one) for key, many in state.announced.items() for one in many]
     names = pa.schema([("device_id", pa.string()), ("boot", pa.string()), ("first", pa.int64()), ("last", pa.int64())])
     yield "announced", pa.table([pa.array(c, f.type) for c, f in zip(_columns(ranges, 4), names, strict=True)], names)
+    days = [(*key, *one) for key, one in state.refused.items()]
+    names = pa.schema([(name, pa.string() if name == "reason" else pa.int64()) for name in _REFUSED])
+    yield "refused", pa.table([pa.array(c, f.type) for c, f in zip(_columns(days, 7), names, strict=True)], names)
 
 
 def load(folder: Path) -> tuple[State, dict[str, int]]:
@@ -393,6 +430,9 @@ def load(folder: Path) -> tuple[State, dict[str, int]]:
         state.silences.setdefault(row["device"], []).append((row["since"], row["until"]))
     for row in read("announced").to_pylist():
         state.announced.setdefault((row["device_id"], row["boot"]), []).append((row["first"], row["last"]))
+    for row in read("refused").to_pylist():
+        device, day, *one = row.values()
+        state.refused[device, day] = Refused(*one)
     return state, facts
 
 

@@ -12,14 +12,26 @@ from ..tables.schemas import (
     BOOTS_SCHEMA,
     DEVICES_SCHEMA,
     GAPS_SCHEMA,
+    HEALTH,
     TIMESTAMP,
     TRAFFIC_SCHEMA,
 )
 from .columns import NEVER, from_bin, quantiles
-from .gold_state import BIN_BITS, BIN_ZERO, DELAY, DEVICE_BITS, METRIC_BITS, MINUTE_US, SEPARATOR, SHOWN, State
+from .gold_state import (
+    BIN_BITS,
+    BIN_ZERO,
+    DAY_US,
+    DELAY,
+    DEVICE_BITS,
+    METRIC_BITS,
+    MINUTE_US,
+    SEPARATOR,
+    SHOWN,
+    Refused,
+    State,
+)
 
 _HOUR_US = 3_600_000_000
-_DAY_US = 24 * _HOUR_US
 LATE_MS = 60_000.0
 """A device whose delay is above this, at the median, is late."""
 LOOP_BOOTS, LOOP_US = 5, _HOUR_US
@@ -28,6 +40,10 @@ GAP_SEQS = 100
 """A gap is an alert from so many readings on."""
 MEMORY_SHARE, MEMORY_US = 0.7, _HOUR_US
 """Memory falls when less than this share of a boot's first figure is left after at least this time."""
+QUIET_US = DAY_US
+"""After so long without a quarantined message, the alert about them is over."""
+_HEALTH_OF_ALERT = {"reboot_loop": "rebooting", "quarantined": "quarantined"}
+"""What an open alert makes of a device's health."""
 # Where counts end: a device can announce, or skip, more seqs than a column holds.
 _MOST = (1 << 63) - 1
 
@@ -160,7 +176,7 @@ def devices_table(state: State, gaps: pa.Table, starts: list[list[int]], alerts:
     event = np.full(count, NEVER)
     last_event = np.where(boots["ok_ts_us"] != NEVER, boots["ok_ts_us"], boots["last_us"])
     np.maximum.at(event, of, last_event)
-    reboots = [sum(start > as_of_us - _DAY_US for start in some[1:]) for some in starts]
+    reboots = [sum(start > as_of_us - DAY_US for start in some[1:]) for some in starts]
     columns = {
         "device_id": pa.array(ids, pa.string()),
         "health": pa.array(_health(state, alerts, missing, p50, as_of_us), pa.string()),
@@ -182,6 +198,7 @@ def devices_table(state: State, gaps: pa.Table, starts: list[list[int]], alerts:
         ),
         "delay_p50_ms": _numbers(p50),
         "delay_p95_ms": _numbers(p95),
+        "quarantined": pa.array(_sums(*_refused_counts(state), count)),
     }
     for number, name in enumerate(SHOWN, 1):
         columns[name] = _numbers(devices[name])
@@ -191,18 +208,18 @@ def devices_table(state: State, gaps: pa.Table, starts: list[list[int]], alerts:
 
 def _health(state: State, alerts: pa.Table, missing: np.ndarray, delay_p50: np.ndarray, as_of_us: int) -> np.ndarray:
     devices = state.devices
-    health = np.full(len(devices), "ok", dtype=object)
-    health[np.nan_to_num(delay_p50) > LATE_MS] = "late"
-    health[missing > 0] = "gaps"
-    for device_id, kind, until in zip(
-        *(alerts[name].to_pylist() for name in ("device_id", "kind", "until")), strict=True
-    ):
-        if kind == "reboot_loop" and until is None:
-            health[devices.index[device_id]] = "rebooting"
+    applies = {word: np.zeros(len(devices), dtype=bool) for word in HEALTH}
+    applies["ok"][:] = True
+    applies["late"] = np.nan_to_num(delay_p50) > LATE_MS
+    applies["gaps"] = missing > 0
+    open_alerts = alerts.filter(alerts["until"].is_null())
+    for device_id, kind in zip(*(open_alerts[name].to_pylist() for name in ("device_id", "kind")), strict=True):
+        if kind in _HEALTH_OF_ALERT:
+            applies[_HEALTH_OF_ALERT[kind]][devices.index[device_id]] = True
     sleeping = devices["status_reason"] == state.texts.get("sleeping", -2)
     away = (devices["online"] == 0) & ~sleeping & (devices["status_us"] >= devices["last_us"])
-    health[away | (as_of_us - devices["last_us"] > state.offline_us)] = "offline"
-    return health
+    applies["offline"] = away | (as_of_us - devices["last_us"] > state.offline_us)
+    return np.array(HEALTH, dtype=object)[np.argmax([applies[word] for word in HEALTH], axis=0)]
 
 
 def alerts_table(state: State, gaps: pa.Table, starts: list[list[int]], as_of_us: int) -> pa.Table:
@@ -221,6 +238,7 @@ def alerts_table(state: State, gaps: pa.Table, starts: list[list[int]], as_of_us
     for device, some in enumerate(starts):
         rows += _loops(ids[device], some, as_of_us)
     rows += _memory(state, ids)
+    rows += _quarantined(state, ids, as_of_us)
     rows.sort(key=lambda row: (row[0], row[1], row[2] or 0, row[5]))
     return _table(rows, ALERTS_SCHEMA)
 
@@ -261,6 +279,26 @@ def _memory(state: State, ids: Sequence[str]) -> list[tuple]:
         text = f"mem_free fell from {boots['mem_first'][row]:.0f} to {value:.0f} bytes within a boot"
         rows.append((ids[device], "memory_falling", int(boots["first_us"][row]), until, value, text))
     return rows
+
+
+def _quarantined(state: State, ids: Sequence[str], as_of_us: int) -> list[tuple]:
+    """Runs of quarantined messages of a device without a pause of QUIET_US."""
+    runs: list[tuple[int, Refused]] = []
+    for (device, _day), one in sorted(state.refused.items()):
+        if runs and runs[-1][0] == device and one.first_us - runs[-1][1].last_us <= QUIET_US:
+            runs[-1] = device, runs[-1][1].joined(one)
+        else:
+            runs.append((device, one))
+    rows = []
+    for device, run in runs:
+        until = None if as_of_us - run.last_us <= QUIET_US else run.last_us
+        rows.append((ids[device], "quarantined", run.first_us, until, float(run.total), run.reason))
+    return rows
+
+
+def _refused_counts(state: State) -> tuple[list[int], list[int]]:
+    """Devices, and how many rows of quarantine each has had in a day."""
+    return [device for device, _day in state.refused], [one.total for one in state.refused.values()]
 
 
 def traffic_table(state: State) -> pa.Table:

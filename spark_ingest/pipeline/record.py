@@ -14,8 +14,8 @@ up      milliseconds since boot, or null
 m       metrics: name → finite number or null; names are not restricted, new ones need no change here; -0 is 0
 ======  ================================================================================================
 
-Further fields are kept as JSON text (column ``extra``). Whatever breaks a rule goes to quarantine whole, with the
-reason: a table of half-read records would hide the fault.
+Further fields are kept as JSON text (column ``extra``). A metric that breaks its rule is left out of the reading, and
+the message is also a row of quarantine, with the reason. What breaks another rule goes to quarantine alone.
 
 :func:`parse` is the rule. :func:`decode` first tries msgspec, seven times as fast, for records that are plainly
 good; every record in doubt (a further field, a number beyond what doubles hold, any error) is left to :func:`parse`,
@@ -65,7 +65,10 @@ class BadRecord(ValueError):
 
 
 class Record(NamedTuple):
-    """A checked record; `ts` and `up` in milliseconds, `extra` name to JSON text."""
+    """A checked record; `ts` and `up` in milliseconds, `extra` name to JSON text.
+
+    `refused`: why metrics were left out; empty when none was.
+    """
 
     device_id: str
     boot: str
@@ -74,10 +77,14 @@ class Record(NamedTuple):
     up: int | None
     metrics: dict[str, float | None]
     extra: dict[str, str]
+    refused: str
 
 
 class Decoded(NamedTuple):
-    """Messages, parted: `readings` has READING_SCHEMA, `quarantined` QUARANTINE_SCHEMA; order is kept."""
+    """`readings` has READING_SCHEMA, `quarantined` QUARANTINE_SCHEMA; order is kept.
+
+    Each message is in one of them, or in both (`kept`) when some of its metrics were refused.
+    """
 
     readings: pa.Table
     quarantined: pa.Table
@@ -102,15 +109,10 @@ def parse(payload: bytes) -> Record:
     seq = _whole(fields, "seq", SEQ_END)
     if seq is None:
         raise BadRecord("seq is missing")
-    return Record(
-        _name(fields, "id"),
-        _name(fields, "boot"),
-        seq,
-        _whole(fields, "ts", TS_END),
-        _whole(fields, "up", SEQ_END),
-        _metrics(fields.get("m")),
-        extra_fields(fields, _FIELDS),
-    )
+    device_id, boot = _name(fields, "id"), _name(fields, "boot")
+    ts, up = _whole(fields, "ts", TS_END), _whole(fields, "up", SEQ_END)
+    metrics, refused = _metrics(fields.get("m"))
+    return Record(device_id, boot, seq, ts, up, metrics, extra_fields(fields, _FIELDS), refused)
 
 
 def json_object(payload: bytes) -> dict[str, object]:
@@ -170,22 +172,25 @@ def _whole(fields: dict[str, object], field: str, end: int) -> int | None:
     return value
 
 
-def _metrics(value: object) -> dict[str, float | None]:
+def _metrics(value: object) -> tuple[dict[str, float | None], str]:
+    """The metrics that are numbers or null, and why the others were refused."""
     if type(value) is not dict:
         raise BadRecord("m is missing" if value is None else f"m is not an object: {_shown(value)}")
     metrics: dict[str, float | None] = {}
+    refused: list[str] = []
     for name, number in value.items():
         if not _is_unicode(name):
-            raise BadRecord(f"a metric's name is not Unicode: {_shown(name)}")
-        if type(number) is float:
+            refused.append(f"a metric's name is not Unicode: {_shown(name)}")
+        elif type(number) is float:
             metrics[name] = number + 0.0 if math.isfinite(number) else None
         elif number is None:
             metrics[name] = None
         elif type(number) is int and -(1 << 1023) < number < 1 << 1023:
             metrics[name] = float(number)
         else:
-            raise BadRecord(f"metric {_shown(name)} is not a number: {_shown(number)}")
-    return metrics
+            refused.append(f"metric {_shown(name)} is not a number: {_shown(number)}")
+    more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+    return metrics, refused[0] + more if refused else ""
 
 
 def _is_unicode(text: str) -> bool:
@@ -211,21 +216,26 @@ def decode(messages: pa.Table) -> Decoded:
 def _decode(messages: pa.Table) -> Decoded:
     payloads = messages["payload"].to_pylist()
     records, doubtful = plain_records(payloads)
-    bad: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     for index in doubtful:
         try:
-            records[index] = parse(payloads[index])
+            records[index] = record = parse(payloads[index])
         except BadRecord as error:
-            bad[index] = str(error)
-    if not bad:
+            reasons[index] = str(error)
+        else:
+            if record.refused:
+                reasons[index] = record.refused
+    if not reasons:
         return Decoded(_readings(records, payloads, messages), QUARANTINE_SCHEMA.empty_table())
-    good = [index for index in range(len(records)) if index not in bad]
+    good = [index for index, record in enumerate(records) if record is not None]
     readings = _readings(
         [records[index] for index in good],
         [payloads[index] for index in good],
         messages.take(pa.array(good, pa.int64())),
     )
-    return Decoded(readings, quarantine(messages.take(pa.array(list(bad), pa.int64())), list(bad.values())))
+    kept = [records[index] is not None for index in reasons]
+    refused = messages.take(pa.array(list(reasons), pa.int64()))
+    return Decoded(readings, quarantine(refused, list(reasons.values()), kept))
 
 
 def _readings(records: Sequence[tuple], payloads: list[bytes], messages: pa.Table) -> pa.Table:
@@ -267,8 +277,42 @@ def _metric_maps(metrics: Sequence[dict[str, float | None]]) -> pa.Array:
     return pa.MapArray.from_arrays(pa.array(offsets), pa.array(names, pa.string()), numbers).cast(METRICS)
 
 
-def quarantine(messages: pa.Table, reasons: Sequence[str]) -> pa.Table:
-    """`messages` with a reason each, in QUARANTINE_SCHEMA."""
-    columns = [pa.array(reasons, pa.string())]
-    columns += [messages[field.name].combine_chunks().cast(field.type) for field in list(QUARANTINE_SCHEMA)[1:]]
-    return pa.table(columns, schema=QUARANTINE_SCHEMA)
+def quarantine(messages: pa.Table, reasons: Sequence[str], kept: Sequence[bool] = ()) -> pa.Table:
+    """`messages` with a reason each, in QUARANTINE_SCHEMA.
+
+    :param kept: which of them are readings all the same; default: none.
+    """
+    columns: dict[str, pa.Array] = {"reason": pa.array(reasons, pa.string())}
+    columns["kept"] = pa.array(kept or [False] * len(reasons), pa.bool_())
+    devices = [device_of_topic(topic) for topic in messages["topic"].to_pylist()]
+    identities = map(_boot_and_seq, devices, messages["payload"].to_pylist())
+    boots, seqs = zip(*identities, strict=True) if devices else ((), ())
+    columns |= {"device_id": pa.array(devices, pa.string()), "boot": pa.array(boots, pa.string())}
+    columns["seq"] = pa.array(seqs, pa.int64())
+    for field in QUARANTINE_SCHEMA:
+        if field.name not in columns:
+            columns[field.name] = messages[field.name].combine_chunks().cast(field.type)
+    return pa.table([columns[name] for name in QUARANTINE_SCHEMA.names], schema=QUARANTINE_SCHEMA)
+
+
+def device_of_topic(topic: str) -> str | None:
+    """The device that ``fleet/{device_id}/…`` names; None for any other topic, and for what is no name."""
+    levels = topic.split("/")
+    if levels[0] != "fleet" or len(levels) < 3:
+        return None
+    try:
+        return _name({"id": levels[1]}, "id")
+    except BadRecord:
+        return None
+
+
+def _boot_and_seq(device_id: str | None, payload: bytes) -> tuple[str | None, int | None]:
+    """Which reading of the device a refused record would have been, if it says so."""
+    try:
+        fields = json_object(payload)
+        if fields.get("id") != device_id:
+            return None, None
+        boot, seq = _name(fields, "boot"), _whole(fields, "seq", SEQ_END)
+    except BadRecord:
+        return None, None
+    return (None, None) if seq is None else (boot, seq)

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..tables.schemas import HEALTH
 from .timeline import US, Timeline
 
-WORST_FIRST = ("offline", "rebooting", "gaps", "late", "ok")
 _LISTED_GAPS = 100
 _LISTED_ALERTS = 200
 _OLDEST_BOOT_US = 400 * 86_400 * US
@@ -29,6 +29,7 @@ _DEVICE_COLUMNS = (
     ("missing", "missing"),
     ("dropped_announced", "dropped"),
     ("duplicates", "duplicates"),
+    ("quarantined", "quarantined"),
     ("delay_p50_ms", "p50"),
     ("delay_p95_ms", "p95"),
     ("clock_ok_share", "clock"),
@@ -62,7 +63,7 @@ def seconds(column: pa.ChunkedArray) -> list[int | None]:
 
 def sorted_devices(devices: pa.Table) -> pa.Table:
     """Worst health first, then by name; a health this release does not know comes first of all."""
-    rank = {word: i for i, word in enumerate(WORST_FIRST)}
+    rank = {word: i for i, word in enumerate(HEALTH)}
     health, names = devices["health"].to_pylist(), devices["device_id"].to_pylist()
     order = sorted(range(len(names)), key=lambda i: (rank.get(health[i] or "ok", -1), names[i]))
     return devices.take(pa.array(order, pa.int64()))

@@ -71,9 +71,20 @@ DUPLICATES_SCHEMA = pa.schema(
 """Readings that silver already had, with the same payload: dropped there, counted here."""
 
 QUARANTINE_SCHEMA = pa.schema(
-    [("reason", pa.string()), ("topic", pa.string()), ("payload", pa.binary()), ("received_ts", TIMESTAMP), *_PLACE]
+    [
+        *(("reason", pa.string()), ("topic", pa.string()), ("payload", pa.binary()), ("received_ts", TIMESTAMP)),
+        *_PLACE,
+        ("device_id", pa.string()),
+        ("boot", pa.string()),
+        ("seq", pa.int64()),
+        ("kept", pa.bool_()),
+    ]
 )
-"""What could not be read, and a known identity with another payload."""
+"""What could not be read, and a known identity with another payload.
+
+device_id: whose topic it came on. boot and seq: the reading that it would have been, where that can be told. kept: the
+reading is in silver, without the metrics that the reason names.
+"""
 
 STATUS_SCHEMA = pa.schema(
     [
@@ -128,12 +139,14 @@ DEVICES_SCHEMA = pa.schema(
         ("delay_p50_ms", pa.float64()),
         ("delay_p95_ms", pa.float64()),
         *_SHOWN,
+        ("quarantined", pa.int64()),
     ]
 )
-"""One row a device. health: ok, late, offline, rebooting or gaps. `online` is the newest status, null without one.
+"""One row a device. health: see HEALTH. `online` is the newest status, null without one.
 
 missing: seqs not arrived and not announced as dropped; dropped_announced: those announced. Percentiles are over all
-readings, at most 5 % off. `mem_free` … are the newest values, null where the device has no such metric.
+readings, at most 5 % off. `mem_free` … are the newest values, null where the device has no such metric. quarantined:
+rows of quarantine that came on its topics.
 """
 
 WINDOWS_SCHEMA = pa.schema(
@@ -217,7 +230,10 @@ ALERTS_SCHEMA = pa.schema(
         ("text", pa.string()),
     ]
 )
-"""kind: offline, gap, reboot_loop or memory_falling; until is null while it lasts."""
+"""kind: offline, gap, reboot_loop, memory_falling or quarantined; until is null while it lasts."""
+
+HEALTH = ("offline", "rebooting", "quarantined", "gaps", "late", "ok")
+"""What gold/devices may have as health, worst first: the first that applies."""
 
 SCHEMAS = {
     "bronze": BRONZE_SCHEMA,

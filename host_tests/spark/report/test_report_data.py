@@ -19,13 +19,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
+from spark_ingest import report
 from spark_ingest.errors import IngestError, UsageError
 from spark_ingest.report import write_report
 from spark_ingest.report.build import collect
 from spark_ingest.report.gold import Gold
 from spark_ingest.report.metrics import ALPHABET, LEVELS, line
 from spark_ingest.report.timeline import Timeline
-from spark_ingest.tables.schemas import SCHEMAS
+from spark_ingest.tables.schemas import HEALTH, SCHEMAS
 
 
 def rows(tables: Path, name: str) -> list[dict]:
@@ -35,6 +36,14 @@ def rows(tables: Path, name: str) -> list[dict]:
 def umqtt(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "umqtt_kit", "report", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False, cwd=cwd)
+
+
+def test_the_page_knows_every_health_that_gold_may_say_in_the_same_order() -> None:
+    """Planted: a health is added to the tables alone."""
+    page = Path(report.__file__).parent / "page"
+    assert f"const HEALTH = {json.dumps(HEALTH)};" in (page / "devices.js").read_text()
+    colours = (page / "page.css").read_text()
+    assert [word for word in HEALTH if f".pill.{word}" not in colours or f".part.{word}" not in colours] == []
 
 
 def test_the_same_tables_give_the_same_page_byte_for_byte(tables: Path, page_file: Path, tmp_path: Path) -> None:

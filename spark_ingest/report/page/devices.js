@@ -11,6 +11,7 @@ const COLUMNS = [
   { key: "readings", title: "Readings", write: count, number: true, down: true },
   { key: "missing", title: "Missing", write: count, number: true, down: true },
   { key: "duplicates", title: "Duplicates", write: count, number: true, down: true },
+  { key: "quarantined", title: "Quarantined", write: count, number: true, down: true },
   { key: "reboots", title: "Reboots 24 h", write: count, number: true, down: true },
   { key: "p95", title: "Delay p95", write: duration, number: true, down: true },
   { key: "supply_v", title: "Battery", write: formatOf("supply_v"), number: true },
@@ -19,7 +20,8 @@ const COLUMNS = [
   { key: "rssi", title: "rssi", write: formatOf("rssi"), number: true },
   { key: "fw", title: "Firmware" },
 ];
-const HEALTH = ["offline", "rebooting", "gaps", "late", "ok"];
+// As spark_ingest/tables/schemas.py has it: worst first.
+const HEALTH = ["offline", "rebooting", "quarantined", "gaps", "late", "ok"];
 const FIRST_ROWS = 15;
 
 const table = { sort: "health", down: false, health: "all", words: "", selected: null };
@@ -150,6 +152,7 @@ function showFacts(device) {
     ["Readings", value("readings", (n) => whole.format(n))],
     ["Missing, dropped", `${value("missing", count)}, ${value("dropped", count)}`],
     ["Duplicates", value("duplicates", count)],
+    ["Quarantined", value("quarantined", count)],
     ["Boots", value("boots", count)],
     ["Delay p50, p95", `${value("p50", duration)}, ${value("p95", duration)}`],
     ["Clock was right", value("clock", percent)],

@@ -1,0 +1,94 @@
+"""What quarantine makes of a device in gold: it is heard, it is counted, and an alert says why."""
+
+import json
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from gold_fleet import QUERY, SECOND, assert_law, table_of, telemetry
+from spark_helpers import RECEIVED_MS
+
+from spark_ingest.pipeline.batch import BatchWriter
+from spark_ingest.pipeline.forget import forget
+from spark_ingest.pipeline.gold import Gold
+from spark_ingest.tables.schemas import SCHEMAS
+
+DAY = 86_400 * SECOND
+
+
+def reading(seq: int, at: int, **metrics: object) -> tuple[str, bytes, int]:
+    """A reading of device a, taken and received `at` milliseconds after the first."""
+    topic, payload = telemetry("a", "1-x", seq, RECEIVED_MS + at, at)
+    return topic, json.dumps(json.loads(payload) | {"m": metrics}).encode(), RECEIVED_MS + at
+
+
+def write(folder, *batches: list[tuple[str, bytes, int]]) -> None:
+    """Each batch with an update of gold after it."""
+    writer, gold, start = BatchWriter(folder, folder / "state", report=lambda _line: None), Gold(folder), 0
+    for batch_id, messages in enumerate(batches):
+        writer.write(table_of(messages, start), batch_id, QUERY)
+        gold.update()
+        start += len(messages)
+
+
+def rows(folder, name: str) -> list[dict]:
+    return DeltaTable(str(folder / name)).to_pyarrow_table().to_pylist()
+
+
+def test_a_metric_that_became_text_costs_only_itself_and_an_alert_says_which(tmp_path):
+    """Planted: a quarantined message is no sign of life, its kept bytes count twice, or no alert is raised."""
+    good = [reading(n, n * 60 * SECOND, t=20.0, u=1) for n in range(3)]
+    text = [reading(n, n * 3600 * SECOND, t="20.0", u=2) for n in range(3, 6)]
+    write(tmp_path, good, text)
+    metrics = [dict(row["metrics"]) for row in sorted(rows(tmp_path, "silver"), key=lambda row: row["seq"])]
+    assert metrics == [{"t": 20.0, "u": 1}] * 3 + [{"u": 2}] * 3
+    (device,) = rows(tmp_path, "gold/devices")
+    figures = {name: device[name] for name in ("health", "readings", "missing", "quarantined")}
+    assert figures == {"health": "quarantined", "readings": 6, "missing": 0, "quarantined": 3}
+    (alert,) = [row for row in rows(tmp_path, "gold/alerts") if row["kind"] == "quarantined"]
+    assert (alert["device_id"], alert["until"], alert["value"]) == ("a", None, 3.0)
+    assert alert["text"] == "metric 't' is not a number: '20.0'"
+    assert alert["since"].timestamp() * 1000 == text[0][2]
+    assert sum(row["bytes"] for row in rows(tmp_path, "gold/traffic")) == sum(len(one[1]) for one in good + text)
+    assert_law(tmp_path, 0)
+
+
+def test_a_device_of_which_nothing_can_be_read_is_heard_and_its_alert_ends_after_a_day_without(tmp_path):
+    """Planted: the alert never ends, or one that comes again is the old one."""
+    at = [0, 3600 * SECOND, 3 * DAY]
+    bad = [("fleet/a/telemetry", b"%d" % n, RECEIVED_MS + ms) for n, ms in enumerate(at)]
+    write(tmp_path, bad[1:2], bad[:1])
+    (device,) = rows(tmp_path, "gold/devices")
+    assert (device["health"], device["readings"], device["quarantined"]) == ("quarantined", 0, 2)
+    write(tmp_path / "later", bad[2:], bad[:2])
+    first, second = [row for row in rows(tmp_path / "later", "gold/alerts") if row["kind"] == "quarantined"]
+    assert (first["value"], second["value"], second["until"]) == (2.0, 1.0, None)
+    assert first["until"].timestamp() * 1000 == RECEIVED_MS + at[1]
+    assert_law(tmp_path / "later", 0)
+
+
+def test_a_message_on_a_topic_that_names_no_device_is_nobodys_sign_of_life(tmp_path):
+    """Planted: the record's id says whose a message is, whoever published it."""
+    bad = json.dumps({"v": 9, "id": "a"}).encode()
+    topics = ("elsewhere", "fleet/a", "site/a/telemetry", "fleet//telemetry")
+    write(tmp_path, [(topic, bad, RECEIVED_MS) for topic in topics])
+    assert len(rows(tmp_path, "quarantine")) == len(topics) and not rows(tmp_path, "gold/devices")
+
+
+def test_tables_of_an_older_release_go_on_and_their_quarantine_counts_for_no_device(tmp_path):
+    """Planted: a row that names no device counts for one."""
+    old = pa.schema([SCHEMAS["quarantine"].field(n) for n in range(8)])
+    row = table_of([("fleet/a/telemetry", b"old", RECEIVED_MS)], 10**6).append_column("reason", pa.array(["not JSON"]))
+    write_deltalake(str(tmp_path / "quarantine"), row.select(old.names).cast(old))
+    write(tmp_path, [reading(0, 0, t="x")])
+    assert [row["kept"] for row in sorted(rows(tmp_path, "quarantine"), key=lambda row: row["reason"])] == [True, None]
+    (device,) = rows(tmp_path, "gold/devices")
+    assert device["quarantined"] == 1
+
+
+def test_a_message_that_is_in_quarantine_for_two_reasons_is_forgotten_like_any_other(tmp_path):
+    """Planted: a place has one row, whatever the reasons."""
+    write(tmp_path, [reading(0, 0, t=1.0, u=1)], [reading(0, 5, t="x", u=2)])
+    assert [row["kept"] for row in sorted(rows(tmp_path, "quarantine"), key=lambda row: row["reason"])] == [False, True]
+    assert_law(tmp_path, 0)
+    assert forget(tmp_path, "a")["quarantine"] == 2
+    assert not rows(tmp_path, "quarantine") and not rows(tmp_path, "bronze") and not rows(tmp_path, "gold/devices")
