@@ -42,11 +42,19 @@ def record(device: str, boot: str, seq: int, /, **fields: object) -> bytes:
     return json.dumps(content | fields).encode()
 
 
+def topic_of(payload: bytes) -> str:
+    """The topic of the device that a record names; TOPIC for what is no record."""
+    try:
+        return f"fleet/{json.loads(payload)['id']}/telemetry".encode().decode()
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return TOPIC
+
+
 def fill(folder: Path, groups: Sequence[Sequence[bytes]], **options: object) -> None:
     """Write `groups` of payloads to the spool in `folder`, a block each, as one run of a collector would."""
     with Spool(folder, **options) as spool:  # pyright: ignore[reportArgumentType]
         for index, payloads in enumerate(groups):
-            packets = [publish_packet(TOPIC, payload, 1 + i) for i, payload in enumerate(payloads)]
+            packets = [publish_packet(topic_of(payload), payload, 1 + i) for i, payload in enumerate(payloads)]
             spool.append(b"".join(packets), len(packets), RECEIVED_MS + index)
 
 

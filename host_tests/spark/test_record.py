@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spark_helpers import RECEIVED_MS, record
+from spark_helpers import RECEIVED_MS, TOPIC, record, topic_of
 
 from spark_ingest.pipeline.record import QUARANTINE_SCHEMA, READING_SCHEMA, BadRecord, decode, parse
 from spark_ingest.source.rows import ARROW_SCHEMA
@@ -16,11 +16,11 @@ from spark_ingest.source.rows import ARROW_SCHEMA
 RECEIVED = datetime.fromtimestamp(RECEIVED_MS / 1000, UTC)
 
 
-def messages(payloads: list[bytes]) -> pa.Table:
-    """Rows of ``format("mqtt")`` with these payloads."""
+def messages(payloads: list[bytes], topic: str | None = None) -> pa.Table:
+    """Rows of ``format("mqtt")`` with these payloads, each on its device's topic or all on `topic`."""
     rows = [
         {
-            "topic": "fleet/pump/telemetry",
+            "topic": topic or topic_of(payload),
             "payload": payload,
             "received_ts": RECEIVED,
             "qos": 1,
@@ -53,6 +53,7 @@ def test_a_record_becomes_a_row():
         "spool": "00" * 16,
         "segment": 0,
         "position": 0,
+        "topic": "fleet/pump/telemetry",
     }
 
 
@@ -151,7 +152,7 @@ def test_a_refused_metric_is_left_out_of_the_reading_and_quarantined_with_the_re
 def test_quarantine_says_whose_a_message_is_and_which_reading_it_would_have_been():
     """Planted: quarantine goes by the record's id, which the broker has not authorised."""
     bad = [record("pump", "1-a", 7, ts="now"), record("other", "1-a", 7, ts="now"), record("pump", "1-a", -1), b"?"]
-    rows = decode(messages(bad)).quarantined.to_pylist()
+    rows = decode(messages(bad, TOPIC)).quarantined.to_pylist()
     told = [(row["device_id"], row["boot"], row["seq"], row["kept"]) for row in rows]
     assert told == [("pump", "1-a", 7, False)] + [("pump", None, None, False)] * 3
 
@@ -183,7 +184,7 @@ FIELDS = st.fixed_dictionaries(
 
 @given(st.lists(st.binary(max_size=50) | FIELDS.map(lambda fields: json.dumps(fields).encode()), max_size=10))
 def test_whatever_a_device_sends_ends_in_one_of_the_tables_and_in_both_when_metrics_were_refused(payloads):
-    decoded = decode(messages(payloads))
+    decoded = decode(messages(payloads), trust_ids=True)
     kept = sum(decoded.quarantined["kept"].to_pylist())
     assert decoded.readings.num_rows + decoded.quarantined.num_rows - kept == len(payloads)
     good = 0
@@ -209,7 +210,7 @@ def strictly(payloads: list[bytes]) -> list[tuple]:
 
 def quickly(payloads: list[bytes]) -> list[tuple]:
     """The same by way of :func:`decode`."""
-    decoded = decode(messages(payloads))
+    decoded = decode(messages(payloads), trust_ids=True)
     made: dict[int, tuple] = {}
     for row in decoded.readings.to_pylist():
         ts = None if row["ts"] is None else round(row["ts"].timestamp() * 1000)

@@ -20,7 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..tables.delta import Delta
+from ..tables.delta import Delta, note_trust
 from ..tables.parquet import Parquet
 from ..tables.schemas import BRONZE_SCHEMA, PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
 from ..tables.table import Table
@@ -71,6 +71,7 @@ class BatchWriter:
 
     :param state: folder for the progress files; it must live and die with the checkpoint.
     :param format: of the tables, one of FORMATS.
+    :param trust_ids: take a record's id whatever topic it came on.
     :param limits: what of the set of readings seen may stay in memory.
     :param on_stage: called with a name of STAGES when that stage is done; for tests that stop the process
         there.
@@ -84,6 +85,7 @@ class BatchWriter:
         state: Path,
         *,
         format: str = "delta",
+        trust_ids: bool = False,
         limits: Limits | None = None,
         on_stage: Callable[[str], None] = lambda _stage: None,
         report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
@@ -93,6 +95,9 @@ class BatchWriter:
         self.tables: Mapping[str, Table] = {
             name: kind(tables / name, SCHEMAS[name], PARTITIONED_BY.get(name)) for name in _TABLES
         }
+        self._trust_ids = trust_ids
+        if isinstance(bronze := self.tables["bronze"], Delta):
+            note_trust(bronze, trust_ids)
         self._progress = Progress(state, limits)
         self._seen: tuple[int, Seen] | None = None
         self._on_stage = on_stage
@@ -116,9 +121,9 @@ class BatchWriter:
         totals.rows_bronze += commit("bronze", bronze_rows(messages))
         # A replay finds the rows of its first attempt in silver: they were not seen before it.
         committed = self.tables["silver"].has(f"{query_id}/silver", batch_id)
-        parts = part(messages)
+        parts = part(messages, trust_ids=self._trust_ids)
         seen = self._seen_before(batch_id, parts.readings if committed else parts.readings.slice(0, 0))
-        rows = judge(messages, parts, seen, self.tables["silver"])
+        rows = judge(messages, parts, seen, self.tables["silver"], trust_ids=self._trust_ids)
         self._on_stage("decoded")
         self._progress.save(batch_id, seen)
         self._on_stage("progress written")
@@ -157,7 +162,9 @@ class BatchWriter:
         return seen
 
 
-def judge(messages: pa.Table, parts: Parts, seen: Seen, silver: Table) -> dict[str, pa.Table]:
+def judge(
+    messages: pa.Table, parts: Parts, seen: Seen, silver: Table, *, trust_ids: bool = False
+) -> dict[str, pa.Table]:
     """What a micro-batch adds to the tables after bronze, by table; adds its readings to `seen`.
 
     :param parts: the messages, parted.
@@ -168,7 +175,7 @@ def judge(messages: pa.Table, parts: Parts, seen: Seen, silver: Table) -> dict[s
     again = repeated(parts.readings, new, silver)
     return {
         "silver": rows,
-        "quarantine": pa.concat_tables([parts.quarantined, _conflicting(messages, again.conflicts)]),
+        "quarantine": pa.concat_tables([parts.quarantined, _conflicting(messages, again.conflicts, trust_ids)]),
         "duplicates": duplicate_rows(again.duplicates),
         "status": parts.status,
         "logs": parts.logs,
@@ -181,11 +188,11 @@ def bronze_rows(messages: pa.Table) -> pa.Table:
     return dated.select(BRONZE_SCHEMA.names).cast(BRONZE_SCHEMA)
 
 
-def _conflicting(messages: pa.Table, conflicts: pa.Table) -> pa.Table:
+def _conflicting(messages: pa.Table, conflicts: pa.Table, trust_ids: bool) -> pa.Table:
     place = list(PLACE_COLUMNS)
     if not conflicts.num_rows:
         return quarantine(messages.slice(0, 0), [])
     numbered = messages.select(place).append_column("row", pa.array(range(messages.num_rows), pa.int64()))
     rows = numbered.join(conflicts.select(place), keys=place, join_type="inner")["row"]
     rows = rows.take(pc.call_function("array_sort_indices", [rows.combine_chunks()]))
-    return quarantine(messages.take(rows), [CONFLICT] * len(rows))
+    return quarantine(messages.take(rows), [CONFLICT] * len(rows), trust_ids=trust_ids)

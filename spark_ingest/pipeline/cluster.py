@@ -21,7 +21,7 @@ import pyarrow.dataset as pa_dataset
 
 from ..durable import replace_file
 from ..errors import IngestError, UsageError
-from ..tables.delta import Delta
+from ..tables.delta import Delta, note_trust
 from ..tables.schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
 from . import cluster_tasks
 from .batch import Totals
@@ -61,6 +61,7 @@ class ClusterWriter:
     :param tables: a folder that the driver and every executor see under this path.
     :param state: folder of the sets of readings seen, likewise; it must live and die with the checkpoint.
     :param buckets: tasks that deduplicate, for a new checkpoint; one that exists keeps its number.
+    :param trust_ids: take a record's id whatever topic it came on.
     :param on_stage: called with a name of STAGES when that stage is done; for tests that stop the process there.
     :param run: runs the micro-batch's tasks; another than Spark in tests.
     :param report: takes one line for a person.
@@ -74,6 +75,7 @@ class ClusterWriter:
         *,
         buckets: int,
         limits: Limits | None = None,
+        trust_ids: bool = False,
         on_stage: Callable[[str], None] = lambda _stage: None,
         run: "Callable[[DataFrame, Job], Reports] | None" = None,
         report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
@@ -86,6 +88,8 @@ class ClusterWriter:
         self._buckets, self._state_id = _settled_buckets(self._state, buckets, report)
         self._table_ids = {name: table.identity for name, table in self.tables.items()}
         self._limits = limits or Limits()
+        self._trust_ids = trust_ids
+        note_trust(self.tables["bronze"], trust_ids)
         self._on_stage = on_stage
 
     def write(self, messages: "DataFrame", batch_id: int, query_id: str) -> None:
@@ -104,6 +108,7 @@ class ClusterWriter:
             silver_committed=silver_committed,
             table_ids=self._table_ids,
             state_id=self._state_id,
+            trust_ids=self._trust_ids,
         )
         reports = self._run(messages, job)
         _require_consistent(reports, job)
@@ -133,7 +138,7 @@ class ClusterWriter:
             where &= (pa_dataset.field(name) >= min(ends[name])) & (pa_dataset.field(name) <= max(ends[name]))
         found = self.tables["bronze"].scan(MESSAGE_COLUMNS, where)
         found = found.join(wanted, keys=list(PLACE_COLUMNS), join_type="left semi")
-        rows = quarantine(found, [CONFLICT] * found.num_rows)
+        rows = quarantine(found, [CONFLICT] * found.num_rows, trust_ids=self._trust_ids)
         table = self.tables["quarantine"]
         return write_files(table.path, table.without_known(rows), None)
 

@@ -55,6 +55,7 @@ class Job:
 
     :ivar tables: folder of the tables, which every node sees.
     :ivar state: folder of the buckets' sets, which every node sees.
+    :ivar trust_ids: take a record's id whatever topic it came on.
     :ivar silver_committed: silver has this very micro-batch from an earlier attempt.
     """
 
@@ -67,6 +68,7 @@ class Job:
     silver_committed: bool
     table_ids: Mapping[str, str]
     state_id: str
+    trust_ids: bool = False
 
     def require_shared(self, name: str) -> None:
         """Make sure that this node sees the driver's table `name` and its state, and not folders of its own.
@@ -115,7 +117,7 @@ def receive(job: Job, partition: int, batches: Iterator[pa.RecordBatch]) -> Iter
     messages = pa.concat_tables([_MESSAGES.empty_table(), *tables])
     if messages.num_rows:
         messages = _table(job, "bronze").without_removed(messages)
-    parts = part(messages)
+    parts = part(messages, trust_ids=job.trust_ids)
     rows = {
         "bronze": bronze_rows(messages),
         "quarantine": parts.quarantined,

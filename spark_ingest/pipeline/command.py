@@ -60,6 +60,9 @@ def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> 
 @click.option("--buckets", type=click.IntRange(1, 100_000), default=8, show_default=True, metavar="N",
               help="Tasks that deduplicate on executors.")  # fmt: skip
 @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be given several times.")
+@click.option("--trust-ids", is_flag=True,
+              help="Take a record's id whatever topic it came on: behind bridges, and where topics are not "
+              "fleet/DEVICE/…. Whoever may publish anywhere can then be any device.")  # fmt: skip
 @click.option("--allow-data-loss", is_flag=True, help="Go on when messages of the spool are gone.")
 @click.option("--status", type=_FILE, metavar="FILE", help="File rewritten twice a second with counts.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON object at the end.")

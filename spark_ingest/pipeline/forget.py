@@ -1,8 +1,9 @@
 """A device out of every table.
 
-Tables with a column for the device are asked by it. Bronze and quarantine have messages as they were received: whose
-one is, says its record, as in silver, and the topic only where the record cannot be read. So what a device published on
-another topic goes too, and what another published on its topic stays.
+Tables with a column for the device are asked by it. From bronze and quarantine, which have messages as they were
+received, goes what came on the device's topics and what claims to be of it. Where ids are trusted, the record alone
+says whose a message is, as in silver, and the topic only where no record can be read: what another published on the
+device's topic stays.
 """
 
 import shlex
@@ -13,10 +14,10 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from ..errors import UsageError
-from ..tables.delta import WRITER
+from ..tables.delta import WRITER, trusts_ids
 from ..tables.schemas import BRONZE_SCHEMA, PLACE_COLUMNS
 from ..tables.upkeep import deleted, existing
-from .messages import device_of
+from .messages import devices_of
 from .process import unfinished
 from .rebuild import count_gold
 
@@ -35,27 +36,29 @@ def forget(tables: Path, device_id: str) -> dict[str, int]:
         raise UsageError("a device's name is needed: see the table gold/devices")
     found = dict(existing(tables, _AS_RECEIVED + _BY_DEVICE))
     quoted = device_id.replace("'", "''")
+    trust_ids = "bronze" in found and trusts_ids(tables)
     removed = {}
     with unfinished(tables, f"forget {shlex.quote(device_id)}"):
         for name, table in found.items():
             if name in _BY_DEVICE:
                 removed[name] = deleted(table, f"device_id = '{quoted}'")
             else:
-                removed[name] = _deleted_places(table, _places(table, device_id))
+                removed[name] = _deleted_places(table, _places(table, device_id, trust_ids))
         count_gold(tables)
     return removed
 
 
-def _places(table: DeltaTable, device_id: str) -> pa.Table:
+def _places(table: DeltaTable, device_id: str, trust_ids: bool) -> pa.Table:
     """Where the messages of the device lie."""
     schema = pa.schema([BRONZE_SCHEMA.field(name) for name in PLACE_COLUMNS])
     found = [schema.empty_table()]
     for batch in table.to_pyarrow_dataset().to_batches(columns=["topic", "payload", *PLACE_COLUMNS]):
         rows = pa.Table.from_batches([batch]).filter(_may_be_of(batch, device_id))
         messages = zip(rows["topic"].to_pylist(), rows["payload"].to_pylist(), strict=True)
-        mine = [device_of(topic, payload) == device_id for topic, payload in messages]
+        mine = [device_id in devices_of(topic, payload, trust_ids=trust_ids) for topic, payload in messages]
         found.append(rows.select(PLACE_COLUMNS).filter(pa.array(mine, pa.bool_())).cast(schema))
-    return pa.concat_tables(found)
+    # A message may be in quarantine for two reasons.
+    return pa.concat_tables(found).group_by(list(PLACE_COLUMNS)).aggregate([])
 
 
 def _may_be_of(batch: pa.RecordBatch, device_id: str) -> pa.Array:

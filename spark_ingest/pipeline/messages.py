@@ -17,7 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..tables.schemas import BRONZE_SCHEMA, LOGS_SCHEMA, STATUS_SCHEMA
-from .record import BadRecord, decode, extra_fields, json_object, json_text, quarantine
+from .record import (
+    BadRecord,
+    decode,
+    device_of_record,
+    device_of_topic,
+    extra_fields,
+    json_object,
+    json_text,
+    quarantine,
+)
 
 MESSAGE_COLUMNS = tuple(name for name in BRONZE_SCHEMA.names if name != "received_date")
 """What a micro-batch needs of ``format("mqtt")``."""
@@ -31,7 +40,10 @@ _MOST_RANGES = 10_000
 
 
 class Parts(NamedTuple):
-    """A micro-batch, parted; each table has its schema, and each message is in exactly one of them."""
+    """A micro-batch, parted; each table has its schema.
+
+    Each message is in exactly one of them; a reading some of whose metrics were refused is in `quarantined` too.
+    """
 
     readings: pa.Table
     quarantined: pa.Table
@@ -39,18 +51,19 @@ class Parts(NamedTuple):
     logs: pa.Table
 
 
-def part(messages: pa.Table) -> Parts:
+def part(messages: pa.Table, *, trust_ids: bool = False) -> Parts:
     """Part messages by topic and decode them; never raises for what a device sent.
 
     :param messages: MESSAGE_COLUMNS; order is kept.
+    :param trust_ids: see :func:`spark_ingest.pipeline.record.decode`.
     """
     topics = messages["topic"]
     plain = pc.call_function("ends_with", [topics], pc.MatchSubstringOptions("/telemetry"))
     if pc.call_function("all", [plain], pc.ScalarAggregateOptions(min_count=0)).as_py():
-        decoded = decode(messages)
+        decoded = decode(messages, trust_ids=trust_ids)
         return Parts(*decoded, STATUS_SCHEMA.empty_table(), LOGS_SCHEMA.empty_table())
     other = pc.call_function("match_substring_regex", [topics], pc.MatchSubstringOptions(_OTHER))
-    decoded = decode(messages.filter(pc.call_function("invert", [other])))
+    decoded = decode(messages.filter(pc.call_function("invert", [other])), trust_ids=trust_ids)
     others = messages.filter(other)
     is_status = pc.call_function("ends_with", [others["topic"]], pc.MatchSubstringOptions("/status"))
     status, bad_status = _rows(others.filter(is_status), parse_status, STATUS_SCHEMA)
@@ -58,17 +71,13 @@ def part(messages: pa.Table) -> Parts:
     return Parts(decoded.readings, pa.concat_tables([decoded.quarantined, bad_status, bad_logs]), status, logs)
 
 
-def device_of(topic: str, payload: bytes) -> str | None:
-    """Whose a message is: as its record says where one is read, else as its topic does; None: neither does."""
-    if _TOPIC.match(topic) is None:
-        try:
-            name = json_object(payload).get("id")
-        except BadRecord:
-            name = None
-        if type(name) is str:
-            return name
-    levels = topic.split("/")
-    return levels[1] if levels[0] == "fleet" and len(levels) > 2 else None
+def devices_of(topic: str, payload: bytes, *, trust_ids: bool) -> set[str | None]:
+    """Whom a message may be about: the device of its topic, and the one that its record names.
+
+    With `trust_ids` the record's, and the topic's only where no record can be read.
+    """
+    claimed = device_of_record(payload) if _TOPIC.match(topic) is None else None
+    return {claimed} if trust_ids and claimed else {claimed, device_of_topic(topic)}
 
 
 def parse_status(payload: bytes) -> dict[str, object]:

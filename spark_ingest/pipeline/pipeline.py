@@ -75,6 +75,7 @@ class PipelineConfig:
     `write_path`: ``driver``, ``executors`` (:mod:`cluster`), or ``auto``: executors on a cluster's `master`.
     `format`: of the tables, ``delta`` or ``parquet``; gold is kept of Delta only.
     `gold_interval_s`: between updates of gold, at least; `offline_s`: silence after which a device is offline.
+    `trust_ids`: take a record's id whatever topic it came on.
     `retention_hours`: for so long a segment of the spool stays after it was read; None: for ever.
     """
 
@@ -97,6 +98,7 @@ class PipelineConfig:
     gold_interval_s: float = 5.0
     offline_s: float = 900.0
     retention_hours: float | None = None
+    trust_ids: bool = False
 
     @property
     def on_executors(self) -> bool:
@@ -238,8 +240,12 @@ class Pipeline:
 
         config, state = self.config, self.config.checkpoint / "umqtt"
         if config.on_executors:
-            return ClusterWriter(config.tables, state, buckets=config.buckets, on_stage=self._on_stage)
-        return BatchWriter(config.tables, state, format=config.format, on_stage=self._on_stage)
+            return ClusterWriter(
+                config.tables, state, buckets=config.buckets, trust_ids=config.trust_ids, on_stage=self._on_stage
+            )
+        return BatchWriter(
+            config.tables, state, format=config.format, trust_ids=config.trust_ids, on_stage=self._on_stage
+        )
 
     def _write_batch(self, frame: "DataFrame", batch_id: int) -> None:
         if self._stop_requested.is_set():

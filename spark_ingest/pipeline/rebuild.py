@@ -19,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from ..errors import IngestError
-from ..tables.delta import REMOVED, WRITER, Delta, transactions
+from ..tables.delta import REMOVED, WRITER, Delta, transactions, trusts_ids
 from ..tables.schemas import PARTITIONED_BY, SCHEMAS
 from ..tables.upkeep import require_delta
 from .batch import judge
@@ -87,10 +87,11 @@ def _rebuild(tables: Path, report: Callable[[str], None]) -> int:
     held = {app: batch_id for app, batch_id in transactions(bronze.path).items() if not app.startswith(REMOVED)}
     for name, table in rebuilt.items():
         _write(name, table, SCHEMAS[name].empty_table(), "overwrite", CommitProperties())
-    seen = Seen()
+    seen, trust_ids = Seen(), trusts_ids(tables)
     rows = 0
     for day, messages in _days(bronze):
-        for name, some in judge(messages, part(messages), seen, rebuilt["silver"]).items():
+        parts = part(messages, trust_ids=trust_ids)
+        for name, some in judge(messages, parts, seen, rebuilt["silver"], trust_ids=trust_ids).items():
             if some.num_rows:
                 _write(name, rebuilt[name], some, "append", CommitProperties())
             rows += some.num_rows if name == "silver" else 0

@@ -6,13 +6,17 @@
 field   rule
 ======  ================================================================================================
 v       1
-id      device_id: text, 1 to 256 characters, no U+0000
+id      device_id: text, 1 to 256 characters, no U+0000; the device of its topic, ``fleet/{device_id}/…``
 boot    likewise
 seq     whole number, 0 to 2**63 - 1; (id, boot, seq) is the reading's identity
 ts      Unix milliseconds, or null while the device's clock was not set; anything up to the year 9999 is kept as it is
 up      milliseconds since boot, or null
 m       metrics: name → finite number or null; names are not restricted, new ones need no change here; -0 is 0
 ======  ================================================================================================
+
+The broker lets a client publish on its own topics; nobody checks what it writes into a record. So a record whose id is
+not the topic's device goes to quarantine. `trust_ids` takes the record's word: for bridges, and for layouts whose
+topics name no device.
 
 Further fields are kept as JSON text (column ``extra``). A metric that breaks its rule is left out of the reading, and
 the message is also a row of quarantine, with the reason. What breaks another rule goes to quarantine alone.
@@ -198,22 +202,23 @@ def _is_unicode(text: str) -> bool:
     return text.isascii() or not any(0xD800 <= ord(character) <= 0xDFFF for character in text)
 
 
-def decode(messages: pa.Table) -> Decoded:
+def decode(messages: pa.Table, *, trust_ids: bool = False) -> Decoded:
     """Part telemetry messages into readings and what goes to quarantine; never raises for what a device sent.
 
     :param messages: rows of ``format("mqtt")``; order is kept.
+    :param trust_ids: take a record's id whatever topic it came on.
     """
     # Half a million containers live at once here, none in a cycle: looking for cycles takes a quarter of the time.
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return _decode(messages)
+        return _decode(messages, trust_ids)
     finally:
         if collecting:
             gc.enable()
 
 
-def _decode(messages: pa.Table) -> Decoded:
+def _decode(messages: pa.Table, trust_ids: bool) -> Decoded:
     payloads = messages["payload"].to_pylist()
     records, doubtful = plain_records(payloads)
     reasons: dict[int, str] = {}
@@ -225,6 +230,12 @@ def _decode(messages: pa.Table) -> Decoded:
         else:
             if record.refused:
                 reasons[index] = record.refused
+    if not trust_ids:
+        devices = _devices_of_topics(messages["topic"])
+        for index, (record, device) in enumerate(zip(records, devices, strict=True)):
+            if record is not None and record[0] != device:
+                reasons[index] = _foreign(record[0], device)
+                records[index] = None
     if not reasons:
         return Decoded(_readings(records, payloads, messages), QUARANTINE_SCHEMA.empty_table())
     good = [index for index, record in enumerate(records) if record is not None]
@@ -233,9 +244,22 @@ def _decode(messages: pa.Table) -> Decoded:
         [payloads[index] for index in good],
         messages.take(pa.array(good, pa.int64())),
     )
-    kept = [records[index] is not None for index in reasons]
-    refused = messages.take(pa.array(list(reasons), pa.int64()))
-    return Decoded(readings, quarantine(refused, list(reasons.values()), kept))
+    refused = messages.take(pa.array(sorted(reasons), pa.int64()))
+    why = [reasons[index] for index in sorted(reasons)]
+    kept = [records[index] is not None for index in sorted(reasons)]
+    return Decoded(readings, quarantine(refused, why, kept, trust_ids=trust_ids))
+
+
+def _foreign(device_id: str, device: str | None) -> str:
+    if device is None:
+        return f"the topic is not fleet/DEVICE/..., so nothing vouches for id {_shown(device_id)}: see --trust-ids"
+    return f"id {_shown(device_id)} is not the topic's device {_shown(device)}: see --trust-ids"
+
+
+def _devices_of_topics(topics: pa.ChunkedArray) -> list[str | None]:
+    encoded = topics.combine_chunks().dictionary_encode()
+    known = [device_of_topic(topic) for topic in encoded.dictionary.to_pylist()]
+    return [known[code] for code in encoded.indices.to_pylist()]
 
 
 def _readings(records: Sequence[tuple], payloads: list[bytes], messages: pa.Table) -> pa.Table:
@@ -261,7 +285,7 @@ def _readings(records: Sequence[tuple], payloads: list[bytes], messages: pa.Tabl
     return pa.table([(arrays | taken)[name] for name in READING_SCHEMA.names], schema=READING_SCHEMA)
 
 
-_FROM_MESSAGE = ("received_ts", "collector", "spool", "segment", "position")
+_FROM_MESSAGE = ("topic", "received_ts", "collector", "spool", "segment", "position")
 
 
 def _metric_maps(metrics: Sequence[dict[str, float | None]]) -> pa.Array:
@@ -277,18 +301,22 @@ def _metric_maps(metrics: Sequence[dict[str, float | None]]) -> pa.Array:
     return pa.MapArray.from_arrays(pa.array(offsets), pa.array(names, pa.string()), numbers).cast(METRICS)
 
 
-def quarantine(messages: pa.Table, reasons: Sequence[str], kept: Sequence[bool] = ()) -> pa.Table:
+def quarantine(
+    messages: pa.Table, reasons: Sequence[str], kept: Sequence[bool] = (), *, trust_ids: bool = False
+) -> pa.Table:
     """`messages` with a reason each, in QUARANTINE_SCHEMA.
 
     :param kept: which of them are readings all the same; default: none.
+    :param trust_ids: see :func:`decode`.
     """
     columns: dict[str, pa.Array] = {"reason": pa.array(reasons, pa.string())}
     columns["kept"] = pa.array(kept or [False] * len(reasons), pa.bool_())
-    devices = [device_of_topic(topic) for topic in messages["topic"].to_pylist()]
-    identities = map(_boot_and_seq, devices, messages["payload"].to_pylist())
-    boots, seqs = zip(*identities, strict=True) if devices else ((), ())
-    columns |= {"device_id": pa.array(devices, pa.string()), "boot": pa.array(boots, pa.string())}
-    columns["seq"] = pa.array(seqs, pa.int64())
+    pairs = zip(messages["topic"].to_pylist(), messages["payload"].to_pylist(), strict=True)
+    owners = [_owner(topic, payload, trust_ids) for topic, payload in pairs]
+    for name, values in zip(
+        ("device_id", "boot", "seq"), zip(*owners, strict=True) if owners else ((),) * 3, strict=True
+    ):
+        columns[name] = pa.array(values, QUARANTINE_SCHEMA.field(name).type)
     for field in QUARANTINE_SCHEMA:
         if field.name not in columns:
             columns[field.name] = messages[field.name].combine_chunks().cast(field.type)
@@ -306,13 +334,24 @@ def device_of_topic(topic: str) -> str | None:
         return None
 
 
-def _boot_and_seq(device_id: str | None, payload: bytes) -> tuple[str | None, int | None]:
-    """Which reading of the device a refused record would have been, if it says so."""
+def device_of_record(payload: bytes) -> str | None:
+    """The id that a record claims; None where it claims none that can be read."""
+    try:
+        return _name(json_object(payload), "id")
+    except BadRecord:
+        return None
+
+
+def _owner(topic: str, payload: bytes, trust_ids: bool) -> tuple[str | None, str | None, int | None]:
+    """The device that a refused message is of, and the boot and seq of the reading it would have been."""
+    claimed, device_id = device_of_record(payload), device_of_topic(topic)
+    if trust_ids:
+        device_id = claimed or device_id
+    if claimed is None or claimed != device_id:
+        return device_id, None, None
     try:
         fields = json_object(payload)
-        if fields.get("id") != device_id:
-            return None, None
         boot, seq = _name(fields, "boot"), _whole(fields, "seq", SEQ_END)
     except BadRecord:
-        return None, None
-    return (None, None) if seq is None else (boot, seq)
+        return device_id, None, None
+    return (device_id, None, None) if seq is None else (device_id, boot, seq)

@@ -112,6 +112,21 @@ class Delta(Table):
         return True
 
 
+_TRUST_IDS = "umqtt.trustIds"
+
+
+def note_trust(bronze: Delta, trust_ids: bool) -> None:
+    """Keep with bronze whether its records' ids are trusted, for what is made of it later without a pipeline."""
+    word = str(trust_ids).lower()
+    if bronze.delta.metadata().configuration.get(_TRUST_IDS, "false") != word:
+        bronze.delta.alter.set_table_properties({_TRUST_IDS: word}, raise_if_not_exists=False)
+
+
+def trusts_ids(tables: Path) -> bool:
+    """What :func:`note_trust` kept."""
+    return DeltaTable(str(tables / "bronze")).metadata().configuration.get(_TRUST_IDS) == "true"
+
+
 def transactions(path: Path) -> dict[str, int]:
     """The newest version of every application that has written to the table, by application id."""
     log = path / "_delta_log"

@@ -42,6 +42,7 @@ READING_SCHEMA = pa.schema(
         ("extra", EXTRA),
         ("payload_crc", pa.int64()),
         *_PLACE,
+        ("topic", pa.string()),
     ]
 )
 """What :func:`spark_ingest.pipeline.record.decode` makes of a good record."""
@@ -55,11 +56,13 @@ SILVER_SCHEMA = pa.schema(
         *(READING_SCHEMA.field(name) for name in ("received_ts", "metrics", "extra", "payload_crc")),
         *_PLACE,
         ("received_date", pa.date32()),
+        ("topic", pa.string()),
     ]
 )
 """One row a reading: (device_id, boot, seq) is unique. Partitioned by received_date.
 
-`payload_crc` is the payload's length * 2**32 + its CRC-32: it tells another payload under the same identity.
+topic: null in rows of an older release. `payload_crc` is the payload's length * 2**32 + its CRC-32: it tells another
+payload under the same identity.
 """
 
 DUPLICATES_SCHEMA = pa.schema(
@@ -82,8 +85,8 @@ QUARANTINE_SCHEMA = pa.schema(
 )
 """What could not be read, and a known identity with another payload.
 
-device_id: whose topic it came on. boot and seq: the reading that it would have been, where that can be told. kept: the
-reading is in silver, without the metrics that the reason names.
+device_id: whose topic it came on; with --trust-ids whose id it has. boot and seq: the reading that it would have been,
+where that can be told. kept: the reading is in silver, without the metrics that the reason names.
 """
 
 STATUS_SCHEMA = pa.schema(

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from spark_helpers import record
+from spark_helpers import record, topic_of
 
 from spark_ingest.errors import IngestError, TablesWriteFailed, UsageError
 from spark_ingest.pipeline import cluster_files, cluster_tasks
@@ -48,7 +48,8 @@ def workload(rng: random.Random) -> list[pa.Table]:
     ]
     telemetry += rng.choices(telemetry, k=30) + [b"corrupt %d" % i for i in range(8)]
     telemetry += [record("d1", "1-a", seq, m={"t": -1}) for seq in (3, 17)]
-    sent = [("fleet/x/telemetry", payload) for payload in telemetry]
+    sent = [(topic_of(payload), payload) for payload in telemetry]
+    sent += [("fleet/d3/telemetry", telemetry[0])]
     sent += [(f"fleet/d{i}/status", json.dumps({"online": bool(i % 2), "boot": "1-a"}).encode()) for i in range(6)]
     sent += [("fleet/d2/log", b'{"level":"error","text":"x"}'), ("fleet/d2/log", b"[]")]
     rng.shuffle(sent)
@@ -73,15 +74,17 @@ def workload(rng: random.Random) -> list[pa.Table]:
 
 
 def unfit(batches: list[pa.Table]) -> int:
-    """How many of the messages belong in quarantine: nine that cannot be read, and identity conflicts."""
+    """How many of the messages belong in quarantine: nine that cannot be read, one of another device, conflicts."""
     first: dict[tuple, bytes] = {}
     conflicts = 0
     for row in (row for batch in batches for row in batch.select(["topic", "payload"]).to_pylist()):
         if row["topic"].endswith("/telemetry") and row["payload"].startswith(b"{"):
             fields = json.loads(row["payload"])
+            if row["topic"] != topic_of(row["payload"]):
+                continue
             identity = fields["id"], fields["boot"], fields["seq"]
             conflicts += first.setdefault(identity, row["payload"]) != row["payload"]
-    return 9 + conflicts
+    return 10 + conflicts
 
 
 class Spark:

@@ -3,11 +3,12 @@
 import json
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable, write_deltalake
 from gold_fleet import QUERY, SECOND, assert_law, table_of, telemetry
 from spark_helpers import RECEIVED_MS
 
-from spark_ingest.pipeline.batch import BatchWriter
+from spark_ingest.pipeline.batch import FORMATS, BatchWriter
 from spark_ingest.pipeline.forget import forget
 from spark_ingest.pipeline.gold import Gold
 from spark_ingest.tables.schemas import SCHEMAS
@@ -21,9 +22,10 @@ def reading(seq: int, at: int, **metrics: object) -> tuple[str, bytes, int]:
     return topic, json.dumps(json.loads(payload) | {"m": metrics}).encode(), RECEIVED_MS + at
 
 
-def write(folder, *batches: list[tuple[str, bytes, int]]) -> None:
+def write(folder, *batches: list[tuple[str, bytes, int]], trust_ids: bool = False) -> None:
     """Each batch with an update of gold after it."""
-    writer, gold, start = BatchWriter(folder, folder / "state", report=lambda _line: None), Gold(folder), 0
+    writer = BatchWriter(folder, folder / "state", trust_ids=trust_ids, report=lambda _line: None)
+    gold, start = Gold(folder), 0
     for batch_id, messages in enumerate(batches):
         writer.write(table_of(messages, start), batch_id, QUERY)
         gold.update()
@@ -92,3 +94,58 @@ def test_a_message_that_is_in_quarantine_for_two_reasons_is_forgotten_like_any_o
     assert_law(tmp_path, 0)
     assert forget(tmp_path, "a")["quarantine"] == 2
     assert not rows(tmp_path, "quarantine") and not rows(tmp_path, "bronze") and not rows(tmp_path, "gold/devices")
+
+
+def claimed(topic: str, device: str, seq: int = 0) -> tuple[str, bytes, int]:
+    """A good reading of `device` on `topic`."""
+    return topic, telemetry(device, "1-x", seq, RECEIVED_MS, 5, t=1.0)[1], RECEIVED_MS
+
+
+@pytest.mark.parametrize(
+    ("topic", "why"),
+    [
+        ("fleet/alice/telemetry", "id 'bob' is not the topic's device 'alice'"),
+        ("fleet/alice/bob/telemetry", "id 'bob' is not the topic's device 'alice'"),
+        ("fleet/bo/telemetry", "id 'bob' is not the topic's device 'bo'"),
+        ("fleet/BOB/telemetry", "id 'bob' is not the topic's device 'BOB'"),
+        ("site/fleet/bob/telemetry", "the topic is not fleet/DEVICE/..."),
+        ("fleet/bob", "the topic is not fleet/DEVICE/..."),
+        ("bob", "the topic is not fleet/DEVICE/..."),
+    ],
+)
+def test_a_record_on_a_topic_that_is_not_its_devices_is_quarantined_unless_ids_are_trusted(tmp_path, topic, why):
+    """Planted: the record's id is taken by default, or `trust_ids` is lost on the way to a rebuild."""
+    write(tmp_path, [claimed(topic, "bob")])
+    assert not rows(tmp_path, "silver")
+    (row,) = rows(tmp_path, "quarantine")
+    assert row["reason"].startswith(why) and row["reason"].endswith(": see --trust-ids")
+    assert (row["boot"], row["kept"]) == (None, False)
+    assert "bob" not in [device["device_id"] for device in rows(tmp_path, "gold/devices")]
+    assert_law(tmp_path, 0)
+    write(tmp_path / "trusted", [claimed(topic, "bob")], trust_ids=True)
+    assert_law(tmp_path / "trusted", 0)
+    (row,) = rows(tmp_path / "trusted", "silver")
+    assert (row["device_id"], row["topic"]) == ("bob", topic) and not rows(tmp_path / "trusted", "quarantine")
+
+
+def test_of_a_device_whose_id_others_claim_everything_that_names_it_is_forgotten(tmp_path):
+    """Planted: what claims to be of the device stays in bronze."""
+    write(tmp_path, [claimed("fleet/bob/telemetry", "bob"), claimed("fleet/alice/telemetry", "bob", 1)])
+    assert forget(tmp_path, "bob")["bronze"] == 2
+    assert not rows(tmp_path, "quarantine") and not rows(tmp_path, "gold/devices")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_silver_of_an_older_release_goes_on_and_its_rows_have_no_topic(tmp_path, format):
+    """Planted: the column is put in the middle, or rows are written without it."""
+    with pytest.MonkeyPatch.context() as older:
+        for name in ("silver", "quarantine"):
+            older.setitem(SCHEMAS, name, pa.schema(list(SCHEMAS[name])[: -1 if name == "silver" else -4]))
+        writer = BatchWriter(tmp_path, tmp_path / "state", format=format)
+        before = writer.tables["silver"].append_once
+        older.setattr(writer.tables["silver"], "append_once", lambda r, *by: before(r.drop_columns(["topic"]), *by))
+        writer.write(table_of([claimed("fleet/a/telemetry", "a")]), 0, QUERY)
+    writer = BatchWriter(tmp_path, tmp_path / "state", format=format)
+    writer.write(table_of([claimed("fleet/a/telemetry", "a", 1), claimed("fleet/a/telemetry", "a")], 1), 1, QUERY)
+    silver = writer.tables["silver"].scan(["seq", "topic"]).sort_by("seq").to_pylist()
+    assert silver == [{"seq": 0, "topic": None}, {"seq": 1, "topic": "fleet/a/telemetry"}]

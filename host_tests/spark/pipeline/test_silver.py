@@ -107,7 +107,8 @@ def test_each_topic_s_messages_end_in_their_own_table_or_in_quarantine():
         ("fleet/a/log", log),
         ("fleet/a/log", b'{"dropped_seq":[[4,3]]}'),
         ("fleet/a/reply", b"{}"),
-        ("elsewhere/telemetry", record("a", "1-x", 0)),
+        ("fleet/a/telemetry", record("a", "1-x", 0)),
+        ("elsewhere/telemetry", record("a", "1-x", 5)),
         ("fleet/a/telemetry", record("a", "1-x", 1)),
     ]
     parts = part(table_of([(*message, RECEIVED_MS) for message in sent]))
@@ -121,5 +122,6 @@ def test_each_topic_s_messages_end_in_their_own_table_or_in_quarantine():
     assert sorted(row["reason"].split(":")[0] for row in parts.quarantined.to_pylist()) == [
         "log",
         "status",
+        "the topic is not fleet/DEVICE/..., so nothing vouches for id 'a'",
         "unknown version v=None",
     ]

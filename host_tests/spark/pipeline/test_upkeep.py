@@ -116,7 +116,7 @@ def test_a_micro_batch_that_only_bronze_had_is_in_silver_once_after_a_rebuild_an
 
 
 def test_a_rebuild_that_was_broken_off_is_repeated_before_a_pipeline_runs(tables, monkeypatch):
-    monkeypatch.setattr("spark_ingest.pipeline.rebuild.judge", lambda *_arguments: 1 / 0)
+    monkeypatch.setattr("spark_ingest.pipeline.rebuild.judge", lambda *_arguments, **_options: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         rebuild(tables)
     with pytest.raises(UsageError, match="was broken off: run umqtt tables rebuild"):
@@ -173,7 +173,7 @@ def test_a_command_that_was_broken_off_is_repeated_before_any_other_and_before_a
     assert rows_of(tables) == rows_of(whole)
 
 
-def test_who_is_forgotten_is_told_by_the_record_and_not_by_the_topic(tmp_path):
+def test_who_is_forgotten_is_told_by_the_record_and_not_by_the_topic_where_ids_are_trusted(tmp_path):
     def reading(topic: str, device: str, seq: int, value: float = 1.0) -> tuple[str, bytes, int]:
         return (topic, telemetry(device, "1-x", seq, None, None, t=value)[1], RECEIVED_MS)
 
@@ -198,7 +198,7 @@ def test_who_is_forgotten_is_told_by_the_record_and_not_by_the_topic(tmp_path):
         ("gone", b"corrupt", RECEIVED_MS),
     ]
     for folder, sent in ((tmp_path / "both", messages + others), (tmp_path / "others", others)):
-        BatchWriter(folder, folder / "state").write(table_of(sent), 0, QUERY)
+        BatchWriter(folder, folder / "state", trust_ids=True).write(table_of(sent), 0, QUERY)
     removed = json.loads(run("forget", "gone", "--tables", tmp_path / "both", "--json"))
     assert {name: count["rows removed"] for name, count in removed.items()} == {
         "bronze": len(messages),
