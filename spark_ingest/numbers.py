@@ -1,9 +1,14 @@
 """Numbers on the command line."""
 
 import math
+import re
 from typing import Any
 
 import click
+
+from .errors import UsageError
+
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 class Finite(click.FloatRange):
@@ -15,3 +20,30 @@ class Finite(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return number
+
+
+class Bytes(click.ParamType):
+    """A number of bytes as :func:`parse_bytes` reads it, at least `least`."""
+
+    name = "BYTES"
+
+    def __init__(self, least: int = 0) -> None:
+        self._least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number; fails with one line for people."""
+        try:
+            number = parse_bytes(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+        if number < self._least:
+            self.fail(f"{value} is less than {self._least} bytes", param, ctx)
+        return number
+
+
+def parse_bytes(text: str | int) -> int:
+    """``1048576``, ``1M``, ``20G`` … → bytes. :raises UsageError: it is none of these."""
+    match = re.fullmatch(r"(\d{1,18})\s*([KMGT]?)(?:i?B)?", str(text).strip(), re.IGNORECASE)
+    if match is None:
+        raise UsageError(f"{text!r} is no number of bytes: give one like 1048576, 500M or 20G")
+    return int(match[1]) << _UNITS[match[2].upper()]

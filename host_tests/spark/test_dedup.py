@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ingest.pipeline.dedup import STATE_SCHEMA, Seen
+from spark_ingest.pipeline.progress import Progress
 
 IDENTITY = st.tuples(st.sampled_from(["a", "b", "a\x01"]), st.sampled_from(["1-x", "2-y"]), st.integers(0, 30))
 FAR_IDENTITY = st.tuples(st.just("a"), st.just("1-x"), st.sampled_from([0, 1, 5, 2**40, 2**63 - 2, 2**63 - 1]))
@@ -75,3 +76,23 @@ def test_an_empty_batch_changes_nothing():
     seen = Seen()
     assert take(seen, []) == []
     assert seen.to_table().num_rows == 0
+
+
+def test_what_an_attempt_saved_whose_plan_was_dropped_does_not_count(tmp_path):
+    """Planted: the whole set that the first attempt saved stays beside the changes of the second."""
+    first = Seen()
+    take(first, [("a", "1-x", 0)])
+    Progress(tmp_path).save(0, first)
+    dropped = Progress(tmp_path, whole_every=1)
+    seen = dropped.load(0)
+    assert seen is not None
+    take(seen, [("a", "1-x", seq) for seq in range(100)])
+    dropped.save(1, seen)
+    replanned = Progress(tmp_path)
+    seen = replanned.load(0)
+    assert seen is not None
+    take(seen, [("a", "1-x", 1)])
+    replanned.save(1, seen)
+    assert (tmp_path / "changes-1.arrow").exists()
+    after = Progress(tmp_path).load(1)
+    assert after is not None and after.to_table() == seen.to_table()

@@ -1,6 +1,9 @@
 """Laws of offsets, limits and partitions, without Spark."""
 
 import json
+import math
+import os
+import random
 import shutil
 from pathlib import Path
 
@@ -10,9 +13,11 @@ from hypothesis import strategies as st
 from spark_helpers import fill
 
 from spark_ingest.errors import DataLoss, UsageError
+from spark_ingest.pipeline.plan import drop_oversized_plan
 from spark_ingest.source.offsets import Offset, Range, SpoolTree, bytes_between
 from spark_ingest.source.rows import read_range
-from spark_ingest.spool.blocks import Position, encode_position, segment_path
+from spark_ingest.spool.access import LocalSpools
+from spark_ingest.spool.blocks import BLOCK_HEADER, BlockHeader, Position, Run, encode_position, segment_path
 
 
 def payloads(tree: SpoolTree, ranges: list[Range]) -> list[bytes]:
@@ -57,6 +62,86 @@ def test_limited_steps_reach_the_target_reading_everything_once_in_order(two_spo
     assert len(got) == len(ALL) and set(got) == ALL
     north = [int(p) for p in got if int(p) < 1000]
     assert north == sorted(north)
+
+
+class Planned:
+    """A spool of blocks that exist as headers only, so that they may be large."""
+
+    def __init__(self, name: str, blocks: list[BlockHeader], segments: int) -> None:
+        self.name = self.where = name
+        self.blocks, self._segments = blocks, segments
+        self._per_segment = -(-len(blocks) // segments)
+        self._ends = [self._in(segment)[-1].end if self._in(segment) else 0 for segment in range(segments)]
+
+    def _in(self, segment: int) -> list[BlockHeader]:
+        position, found = 0, []
+        for block in self.blocks[segment * self._per_segment : (segment + 1) * self._per_segment]:
+            start = position + BLOCK_HEADER.size
+            position = start + block.end - block.start
+            found.append(block._replace(start=start, end=position))
+        return found
+
+    def durable(self) -> Position:
+        return Position("u", self._segments - 1, self._ends[-1])
+
+    def runs(self) -> list[Run]:
+        return [Run(0, "u")]
+
+    def segments(self) -> list[int]:
+        return list(range(self._segments))
+
+    def segment_end(self, segment: int, durable: Position) -> int:
+        return self._ends[segment]
+
+    def headers(self, segment: int, start: int, end: int):
+        return (block for block in self._in(segment) if start < block.end <= end)
+
+
+class PlannedTree:
+    def __init__(self, spools: list[Planned]) -> None:
+        self._spools = {spool.name: spool for spool in spools}
+
+    def names(self) -> list[str]:
+        return sorted(self._spools)
+
+    def view(self, name: str) -> Planned:
+        return self._spools[name]
+
+
+def test_no_micro_batch_exceeds_a_limit_but_by_one_block_alone_and_none_starves():
+    """Planted: a limit that the block which reaches it may exceed, as one block of each collector could."""
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    for _ in range(1000 if os.environ.get("UMQTT_FULL_SWEEPS") else 40):
+        largest = 2 ** rng.uniform(5, 24)
+
+        def block() -> BlockHeader:
+            size = int(2 ** rng.uniform(5, math.log2(largest)))  # noqa: B023
+            return BlockHeader(0, size, rng.randint(1, max(1, size // 30)), 0, rng.randrange(1000))
+
+        spools = [Planned(f"s{i}", [block() for _ in range(rng.randrange(40))], rng.randint(1, 4)) for i in range(5)]
+        tree = SpoolTree(PlannedTree(spools))  # pyright: ignore[reportArgumentType]
+        max_bytes = rng.choice([None, int(2 ** rng.uniform(6, 26))])
+        max_rows = rng.choice([None, int(2 ** rng.uniform(0, 20))]) if max_bytes else rng.randint(1, 10**6)
+        at, target = tree.earliest(), tree.latest()
+        waiting = {spool.name: list(spool.blocks) for spool in spools}
+        while at != target:
+            end = tree.advance(at, target, max_rows=max_rows, max_bytes=max_bytes)
+            assert end != at, "never without progress"
+            taken = []
+            oldest = min(((blocks[0].received_ms, name) for name, blocks in waiting.items() if blocks), default=None)
+            for r in tree.ranges(at, end):
+                for header in tree.spools.view(r.collector).headers(r.segment, r.start, r.end):
+                    expected = waiting[r.collector].pop(0)
+                    assert (expected.messages, expected.received_ms) == (header.messages, header.received_ms)
+                    taken.append((header.messages, header.end - header.start + BLOCK_HEADER.size, r.collector))
+            if len(taken) > 1:
+                assert sum(rows for rows, _, _ in taken) <= (max_rows or math.inf)
+                assert sum(size for _, size, _ in taken) <= (max_bytes or math.inf)
+            assert oldest is None or oldest[1] in [name for _, _, name in taken], "who waits longest comes first"
+            at = end
+        assert not any(waiting.values()), "everything was read"
 
 
 def test_limits_are_shared_in_proportion_to_what_waits(two_spools):
@@ -193,3 +278,41 @@ def test_the_lag_is_the_bytes_between_an_offset_and_the_durable_position(consume
 def test_a_folder_that_does_not_exist_is_a_usage_error(tmp_path):
     with pytest.raises(UsageError, match="give the --spool folder of the collector"):
         SpoolTree(tmp_path / "nowhere").latest()
+
+
+PLANS = {
+    "too large": (True, {}),
+    "within the limit": (False, {"max_bytes": 1 << 20}),
+    "already in a table": (False, {"written": True}),
+    "committed": (False, {"committed": True}),
+    "of another version of Spark": (False, {"version": "v2"}),
+}
+
+
+@pytest.mark.parametrize("case", PLANS)
+def test_only_a_plan_that_is_too_large_and_of_which_no_table_has_anything_is_dropped(tmp_path, case):
+    """Planted: a plan that is dropped after bronze has its rows."""
+    dropped, facts = PLANS[case]
+    fill(tmp_path / "spool" / "north", numbered(0, 2, 3))
+    spools = LocalSpools(tmp_path / "spool")
+    checkpoint = tmp_path / "checkpoint"
+    for folder in ("offsets", "commits"):
+        (checkpoint / folder).mkdir(parents=True)
+    (checkpoint / "metadata").write_text('{"id": "query"}')
+    empty = {"north": {**SpoolTree(spools).latest()["north"], "position": 0}}
+    for number, offset in enumerate((empty, SpoolTree(spools).latest())):
+        lines = (facts.get("version", "v1"), "{}", json.dumps(offset))
+        (checkpoint / "offsets" / str(number)).write_text("\n".join(lines))
+        (checkpoint / "offsets" / f".{number}.crc").touch()
+        if number == 0 or facts.get("committed"):
+            (checkpoint / "commits" / str(number)).touch()
+
+    def is_written(query_id: str, batch_id: int) -> bool:
+        assert (query_id, batch_id) == ("query", 1)
+        return facts.get("written", False)
+
+    line = drop_oversized_plan(checkpoint, spools, facts.get("max_bytes", 10), is_written)
+    assert (line is not None) == dropped
+    left = sorted(path.name for path in (checkpoint / "offsets").iterdir())
+    assert left == [".0.crc", "0"] if dropped else left == [".0.crc", ".1.crc", "0", "1"]
+    assert drop_oversized_plan(checkpoint, spools, 10, is_written) is None or not dropped

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from ..errors import IngestError, UsageError
+from ..errors import IngestError
 from ..hosts import is_host
-from .config import DEFAULT_NAME, DEFAULT_TOPIC_FILTERS, CollectorConfig, load, parse_bytes
+from ..numbers import Bytes
+from .config import DEFAULT_NAME, DEFAULT_TOPIC_FILTERS, CollectorConfig, load
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -17,16 +18,6 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 _OF_ONE = ("broker", "name", "topics", "username", "password_file", "ca", "cert", "key")
 _SHARED = ("keep_alive", "segment_bytes", "group_bytes", "group_ms", "max_spool_bytes", "min_free_bytes",
            "longest_delay_s", "everything")  # fmt: skip
-
-
-class _Bytes(click.ParamType):
-    name = "BYTES"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return parse_bytes(value)
-        except UsageError as error:
-            self.fail(str(error), param, ctx)
 
 
 class _Address(click.ParamType):
@@ -63,14 +54,14 @@ class _Address(click.ParamType):
 @click.option("--key", type=_FILE, help="Its private key.")
 @click.option(
     "--max-spool-bytes",
-    type=_Bytes(),
+    type=Bytes(),
     help="A spool with so much takes no more until Spark has read it: "
     "the broker keeps the messages. 20G, 500M …  [default: no limit]",
 )
-@click.option("--min-free-bytes", type=_Bytes(), help="Likewise when the disk has less than this.  [default: 256M]")
-@click.option("--group-bytes", type=_Bytes(), help="A group is synced when it has so much.  [default: 1M]")
+@click.option("--min-free-bytes", type=Bytes(), help="Likewise when the disk has less than this.  [default: 256M]")
+@click.option("--group-bytes", type=Bytes(), help="A group is synced when it has so much.  [default: 1M]")
 @click.option("--group-ms", type=float, help="How long a small group waits for more.  [default: 5]")
-@click.option("--segment-bytes", type=_Bytes(), help="A new file begins after so much.  [default: 32M]")
+@click.option("--segment-bytes", type=Bytes(), help="A new file begins after so much.  [default: 32M]")
 @click.option("--keep-alive", type=int, metavar="S", help="Seconds.  [default: 60]")
 @click.option(
     "--longest-delay",

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from ..numbers import parse_bytes
 from ..spool.writer import DEFAULT_SEGMENT_BYTES
 from .access import Access
 from .wire import is_field
@@ -30,7 +31,6 @@ from .wire import is_field
 DEFAULT_TOPIC_FILTERS = ("fleet/+/telemetry", "fleet/+/status", "fleet/+/log")
 DEFAULT_NAME = "collector"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
-_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _SMALLEST_LIMIT = 64 << 10
 # A spool that is full must consist of several segments: only whole ones are removed, and the newest never is.
 _SEGMENTS_IN_LIMIT = 8
@@ -106,14 +106,6 @@ class CollectorConfig:
         if not self.topic_filters:
             raise UsageError("no topic filter given: a collector without one would never receive anything")
         self.access.check()
-
-
-def parse_bytes(text: str | int) -> int:
-    """``1048576``, ``1M``, ``20G`` … → bytes. :raises UsageError: it is none of these."""
-    match = re.fullmatch(r"(\d{1,18})\s*([KMGT]?)(?:i?B)?", str(text).strip(), re.IGNORECASE)
-    if match is None:
-        raise UsageError(f"{text!r} is no number of bytes: give one like 1048576, 500M or 20G")
-    return int(match[1]) << _UNITS[match[2].upper()]
 
 
 def load(path: Path, *, spool: Path | None = None, shared: Mapping[str, Any] | None = None) -> list[CollectorConfig]:

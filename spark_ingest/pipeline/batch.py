@@ -142,6 +142,10 @@ class BatchWriter:
         totals.open_gaps = seen.open_gaps
         totals.boots = len(seen)
 
+    def has_written(self, query_id: str, batch_id: int) -> bool:
+        """Whether a table has anything of the micro-batch."""
+        return any(table.has(f"{query_id}/{name}", batch_id) for name, table in self.tables.items())
+
     def _seen_before(self, batch_id: int, own: pa.Table) -> Seen:
         """The set after micro-batch N-1."""
         cached, self._seen = self._seen, None

@@ -126,6 +126,10 @@ class ClusterWriter:
             self._on_stage(f"{name} committed")
         self._count(reports, rows)
 
+    def has_written(self, query_id: str, batch_id: int) -> bool:
+        """Whether a table has anything of the micro-batch."""
+        return any(table.has(f"{query_id}/{name}", batch_id) for name, table in self.tables.items())
+
     def _conflicting(self, places: Sequence[Mapping[str, Any]]) -> list[DataFile]:
         """Messages in conflict, written as rows of quarantine; `places` are in bronze by now."""
         if not places:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ..errors import IngestError, MissingDependency
-from ..numbers import Finite
+from ..numbers import Bytes, Finite
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -43,6 +43,8 @@ def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> 
               help="Between the beginnings of micro-batches.")  # fmt: skip
 @click.option("--max-rows", type=click.IntRange(1, 1_000_000_000), default=500_000, show_default=True, metavar="N",
               help="Messages a micro-batch.")  # fmt: skip
+@click.option("--max-bytes", type=Bytes(1), default="64M", show_default=True,
+              help="Bytes of spool a micro-batch; about eight times as much is in memory.")  # fmt: skip
 @click.option("--gold/--no-gold", default=True, help="Keep the gold tables up to date (default), or not.")
 @click.option("--gold-interval", "gold_interval_s", type=Finite(0, 86_400), default=5.0, show_default=True,
               metavar="S", help="Between updates of gold, at least.")  # fmt: skip

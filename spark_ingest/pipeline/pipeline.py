@@ -76,6 +76,7 @@ class PipelineConfig:
     `format`: of the tables, ``delta`` or ``parquet``; gold is kept of Delta only.
     `gold_interval_s`: between updates of gold, at least; `offline_s`: silence after which a device is offline.
     `trust_ids`: take a record's id whatever topic it came on.
+    `max_rows`, `max_bytes`: messages, and bytes of spool, of a micro-batch.
     `retention_hours`: for so long a segment of the spool stays after it was read; None: for ever.
     """
 
@@ -85,6 +86,7 @@ class PipelineConfig:
     once: bool = False
     interval_ms: int = 500
     max_rows: int = 500_000
+    max_bytes: int = 64 << 20
     cores: int = 2
     allow_data_loss: bool = False
     server: str | None = None
@@ -110,6 +112,7 @@ class PipelineConfig:
         options = {
             "failOnDataLoss": str(not self.allow_data_loss).lower(),
             "maxOffsetsPerTrigger": str(self.max_rows),
+            "maxBytesPerTrigger": str(self.max_bytes),
         }
         if self.retention_hours is not None:
             options["retentionHours"] = str(self.retention_hours)
@@ -198,6 +201,7 @@ class Pipeline:
         from ..source.data_source import MqttDataSource
         from ..source.options import Options
         from .batch import MESSAGE_COLUMNS
+        from .plan import drop_oversized_plan
         from .upkeep import Upkeep
 
         config = self.config
@@ -205,6 +209,9 @@ class Pipeline:
         self._spools = Options(options).spools
         self._writer = self._new_writer()
         require_checkpoint(config.checkpoint, self._writer.tables["silver"].identity)
+        dropped = drop_oversized_plan(config.checkpoint, self._spools, config.max_bytes, self._writer.has_written)
+        if dropped is not None:
+            print(dropped, file=sys.stderr, flush=True)
         self._upkeep = Upkeep(config, on_stage=self._on_stage)
         session.dataSource.register(MqttDataSource)
         messages = session.readStream.format("mqtt").options(**options).load().select(*MESSAGE_COLUMNS)

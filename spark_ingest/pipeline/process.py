@@ -1,6 +1,7 @@
 """What surrounds the query: its folders, and what is said when it fails."""
 
 import json
+import re
 import shutil
 import subprocess
 import tempfile
@@ -25,6 +26,8 @@ UNFINISHED = "umqtt.unfinished"
 _JAVA_ENDS_WITHIN_S = 30.0
 _SCRATCH_PREFIX = "umqtt-ingest-"
 _NOTHING_LOST = "mend that and start again: nothing is lost, the spool has it"
+_SMALLER = "give a smaller --max-bytes"
+_REMEDIES = {"spark.driver.maxResultSize": _SMALLER, "java.lang.OutOfMemoryError": _SMALLER, "MemoryError": _SMALLER}
 _REASONS = ("No space left on device", "Permission denied", "Read-only file system", "Disk quota exceeded")
 
 
@@ -179,12 +182,24 @@ def explained(text: str, checkpoint: Path) -> IngestError:
     if reason is not None:
         return TablesWriteFailed(f"cannot write the checkpoint {checkpoint}: {reason}; {_NOTHING_LOST}")
     details = checkpoint / "umqtt" / "failure.txt"
-    first = text.strip().splitlines()[0]
+    line = f"the query stopped: {_cause(text)}"
     try:
         replace_file(details, text.encode())
     except OSError:
-        return IngestError(f"the query stopped: {first}")
-    return IngestError(f"the query stopped: {first}; all of it is in {details}")
+        return IngestError(line)
+    return IngestError(f"{line}; all of it is in {details}")
+
+
+def _cause(text: str) -> str:
+    """What a failure began with: Java's innermost exception, or the Python exception that ended a traceback."""
+    lines = text.strip().splitlines()
+    causes = [line for line in lines if line.startswith("Caused by: ")] or [
+        line for line in lines if re.match(r"(: )?[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt): ", line)
+    ]
+    cause = (causes or lines)[-1 if causes else 0]
+    cause = re.sub(r"^(Caused by: |: )?([a-z_]\w*\.)*(SparkException: )?", "", cause)
+    remedy = next((remedy for sign, remedy in _REMEDIES.items() if sign in text), None)
+    return f"{cause}: {remedy}" if remedy else cause
 
 
 def _reason(text: str) -> str | None:

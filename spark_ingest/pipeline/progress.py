@@ -65,6 +65,8 @@ class Progress:
         self._changed_rows += changes.num_rows
         follows = self._last_saved == batch_id - 1 and self._newest_whole(batch_id - 1) is not None
         if follows and self._since_whole + 1 < self._whole_every and self._changed_rows <= max(4 * len(seen), 1000):
+            # Of an attempt whose plan was dropped: it would be taken for the set after this micro-batch.
+            self._path("progress", batch_id).unlink(missing_ok=True)
             self._write("changes", batch_id, changes)
             self._since_whole += 1
         else:

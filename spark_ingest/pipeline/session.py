@@ -110,6 +110,8 @@ def start_session(
 
 _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
+    # The source bounds a micro-batch, by --max-bytes. A second limit would only stop what the first one lets through.
+    "spark.driver.maxResultSize": "0",
     "spark.sql.session.timeZone": "UTC",
     # The default one needs a rename through Hadoop's FileContext and half as much time again per micro-
     # batch.

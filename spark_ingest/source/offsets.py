@@ -4,19 +4,20 @@ The UUID is the run's that wrote the segment: a spool that was made anew, or res
 the segment's number with another one.
 
 Pure planning on top of what the spools hold now: where to start, how far a micro-batch may go, and which
-byte ranges its partitions read. Offsets always lie between two blocks, so limits are kept to the block: a
-micro-batch ends with the block that reaches its limit, and never makes no progress at all.
+byte ranges its partitions read. Offsets always lie between two blocks, so a micro-batch consists of whole blocks: as
+many as fit within its limits, or one block that alone exceeds them.
 """
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from ..errors import DataLoss, UsageError
 from ..spool.access import LocalSpools, Spools, View
-from ..spool.blocks import Position, Run, segment_path, spool_of
+from ..spool.blocks import BLOCK_HEADER, Position, Run, segment_path, spool_of
 
 _PARTITION_BYTES = 8 << 20
 
@@ -112,30 +113,42 @@ class SpoolTree:
     ) -> Offset:
         """How far a micro-batch from `start` goes towards `target`, within the limits.
 
-        The limits are shared among the collectors in proportion to what each has waiting.
+        Neither limit is exceeded but by a block that exceeds it alone, which then is the whole micro-batch. Each spool
+        gives its next block first, the one that was received longest ago before the others, so that none starves. The
+        room that is left is shared in proportion to what each has waiting.
 
+        :param max_rows: messages.
+        :param max_bytes: bytes of spool.
         :raises DataLoss: `start` names what is gone.
         """
         end: Offset = dict(start)
         for name in start.keys() - target.keys():
             self._lost(f"the spool {self.spools.view(name).where} is gone")
         waiting = {name: self._ranges_of(name, start.get(name), place) for name, place in target.items()}
+        end |= {name: place for name, place in target.items() if not waiting[name]}
         if max_rows is None and max_bytes is None:
             return {**end, **target}
-        bytes_waiting = {name: sum(r.end - r.start for r in ranges) for name, ranges in waiting.items()}
-        total = sum(bytes_waiting.values())
-        for name, ranges in waiting.items():
-            if not bytes_waiting[name]:
-                end[name] = target[name]
-                continue
-            share = bytes_waiting[name] / total
-            end[name] = _within_limits(
-                self.spools.view(name),
-                ranges,
-                target[name],
-                max_rows=None if max_rows is None else max(1, round(max_rows * share)),
-                max_bytes=None if max_bytes is None else max(1, round(max_bytes * share)),
-            )
+        blocks = {name: _blocks(self.spools.view(name), ranges) for name, ranges in waiting.items() if ranges}
+        following = {name: next(some, None) for name, some in blocks.items()}
+        room = _Room(max_rows or math.inf, max_bytes or math.inf)
+
+        def take(name: str, room: _Room) -> bool:
+            block = following[name]
+            if block is None or not room.takes(block):
+                return False
+            following[name] = next(blocks[name], None)
+            # The target may lie in a segment after the last block.
+            end[name] = target[name] if following[name] is None else block.end
+            return True
+
+        oldest_first = sorted((block.received_ms, name) for name, block in following.items() if block is not None)
+        for _, name in oldest_first:
+            take(name, room)
+        sizes = {name: sum(r.end - r.start for r in waiting[name]) for name in blocks}
+        for name, size in sizes.items():
+            share = room.share(size / sum(sizes.values()))
+            while take(name, share):
+                pass
         return end
 
     def ranges(self, start: Offset, end: Offset) -> list[Range]:
@@ -245,18 +258,42 @@ def _not_there(view: View, runs: list[Run], durable: Position, place: Place) -> 
     return None
 
 
-def _within_limits(
-    view: View, ranges: list[Range], target: Place, *, max_rows: int | None, max_bytes: int | None
-) -> Place:
-    """The end of the first block that reaches a limit, or `target`."""
-    rows = size = 0
+class _Block(NamedTuple):
+    """A block that waits; `size` in bytes of spool, its header with it."""
+
+    end: Place
+    messages: int
+    size: int
+    received_ms: int
+
+
+def _blocks(view: View, ranges: list[Range]) -> Iterator[_Block]:
     for r in ranges:
         for header in view.headers(r.segment, r.start, r.end):
-            rows += header.messages
-            size += header.end - header.start
-            if (max_rows is not None and rows >= max_rows) or (max_bytes is not None and size >= max_bytes):
-                return {"spool": r.spool, "segment": r.segment, "position": header.end}
-    return target
+            end: Place = {"spool": r.spool, "segment": r.segment, "position": header.end}
+            size = BLOCK_HEADER.size + header.end - header.start
+            yield _Block(end, header.messages, size, header.received_ms)
+
+
+@dataclass
+class _Room:
+    """What a micro-batch may still take."""
+
+    rows: float
+    size: float
+    is_empty: bool = True
+
+    def takes(self, block: _Block) -> bool:
+        """Count a block that fits, or the first one of all; False when it does not fit."""
+        if not self.is_empty and (block.messages > self.rows or block.size > self.size):
+            return False
+        self.rows -= block.messages
+        self.size -= block.size
+        self.is_empty = False
+        return True
+
+    def share(self, part: float) -> "_Room":
+        return _Room(self.rows * part, self.size * part, self.is_empty)
 
 
 def bytes_between(start: Mapping[str, Place], latest: Mapping[str, Place], spools: Spools | Path) -> int:

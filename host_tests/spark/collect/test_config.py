@@ -10,9 +10,10 @@ import pytest
 from spark_ingest.collector.access import Access, parse_broker
 from spark_ingest.collector.backoff import Backoff
 from spark_ingest.collector.command import main
-from spark_ingest.collector.config import DEFAULT_TOPIC_FILTERS, CollectorConfig, load, parse_bytes
+from spark_ingest.collector.config import DEFAULT_TOPIC_FILTERS, CollectorConfig, load
 from spark_ingest.collector.wire import connect_packet
 from spark_ingest.errors import UsageError
+from spark_ingest.numbers import parse_bytes
 
 FILE = """
 spool = "spool"

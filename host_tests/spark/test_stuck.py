@@ -1,0 +1,40 @@
+"""A micro-batch that Spark cannot carry out is not planned; one that an older release has planned is planned anew."""
+
+from pathlib import Path
+
+import pytest
+from own_session import run_pipeline
+from proof.needs import needs_java
+from spark_helpers import fill, record
+
+from spark_ingest.tables import summary
+
+pytestmark = needs_java
+BLOCKS, LIMIT = 24, 1 << 20
+
+
+@pytest.fixture
+def small_result_limit(spark):
+    """Spark takes a megabyte of results, as it takes a gigabyte by default: the same failure, a thousandth of it."""
+    conf = spark.sparkContext._jsc.sc().conf()
+    before = conf.get("spark.driver.maxResultSize")
+    conf.set("spark.driver.maxResultSize", "1m")
+    yield
+    conf.set("spark.driver.maxResultSize", before)
+
+
+def test_a_checkpoint_stuck_at_a_micro_batch_that_is_too_large_gets_on_with_a_smaller_limit(
+    spark, tmp_path: Path, capfd, small_result_limit
+):
+    """Planted: the plan stays in the checkpoint; the error's first line instead of its cause."""
+    payloads = [record("pump", "1-a", seq, x="y" * 100_000) for seq in range(BLOCKS)]
+    fill(tmp_path / "spool" / "north", [[payload] for payload in payloads])
+    usual = ["--spool", tmp_path / "spool", "--tables", tmp_path / "tables", "--checkpoint", tmp_path / "checkpoint"]
+    usual += ["--once", "--no-gold"]
+    assert run_pipeline(spark, *usual) == 1
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("pipeline: ")]
+    assert "is bigger than spark.driver.maxResultSize" in line and "give a smaller --max-bytes" in line, line
+    assert summary(tmp_path / "tables").rows == 0
+    assert run_pipeline(spark, *usual, "--max-bytes", "500K") == 0
+    assert "micro-batch 0 was planned with 24" in capfd.readouterr().err
+    assert summary(tmp_path / "tables") == (BLOCKS, BLOCKS, 0)
