@@ -14,6 +14,7 @@ TOGETHER = (
         "spark/test_prove.py",
         "spark/faults/test_pipeline_faults.py",
         "spark/test_spark_home.py",
+        "spark/test_stuck.py",
     ),
     (
         "spark/test_pipeline.py",
