@@ -209,6 +209,11 @@ def _durable(spools: LocalSpools, request: dict[str, Any]) -> list[object] | Non
     return None if place is None else list(place)
 
 
+def _retired(spools: LocalSpools, request: dict[str, Any]) -> list[Position]:
+    name = request["name"]
+    return spools.view(name).retired() if name in spools.folders() else []
+
+
 def _length(spools: LocalSpools, request: dict[str, Any]) -> int:
     # A durable position in no segment: then the segment's length is what is asked for.
     return _view(spools, request).segment_end(_whole(request, "segment"), Position("", -1, 0))
@@ -245,6 +250,7 @@ _REQUESTS: dict[str, Callable[[LocalSpools, dict[str, Any]], object]] = {
     "names": lambda spools, _request: spools.names(),
     "durable": _durable,
     "runs": lambda spools, request: _view(spools, request).runs(),
+    "retired": _retired,
     "segments": lambda spools, request: _view(spools, request).segments(),
     "length": _length,
     "read": _read,

@@ -1,4 +1,4 @@
-"""The micro-batch that Spark has planned and not committed.
+"""Which micro-batches a checkpoint of Spark's has: the newest one committed, and one planned and not committed.
 
 Spark writes the offsets of a micro-batch into its checkpoint before it begins, and after a failure repeats exactly that
 micro-batch. One that this machine has no memory for would fail for ever. As long as no table has anything of it, its
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..durable import sync_directory
+from ..errors import UsageError
 from ..source.offsets import Offset, bytes_between
 from ..spool.access import Spools
 
@@ -23,8 +24,8 @@ def drop_oversized_plan(
     :returns: one line for a person, when a plan was dropped.
     """
     offsets = checkpoint / "offsets"
-    batch_id = max((int(path.name) for path in offsets.glob("*") if path.name.isdecimal()), default=-1)
-    if batch_id < 0 or (checkpoint / "commits" / str(batch_id)).exists():
+    batch_id = _newest(offsets)
+    if batch_id <= _newest(checkpoint / "commits"):
         return None
     end = _offset(offsets / str(batch_id))
     start = _offset(offsets / str(batch_id - 1)) if batch_id else {}
@@ -39,6 +40,22 @@ def drop_oversized_plan(
     (offsets / f".{batch_id}.crc").unlink(missing_ok=True)
     sync_directory(offsets)
     return f"micro-batch {batch_id} was planned with {size} bytes of spool, more than --max-bytes: it is planned anew"
+
+
+def committed_offset(checkpoint: Path) -> Offset:
+    """Up to where the micro-batches go that Spark has committed.
+
+    :raises UsageError: that cannot be read.
+    """
+    batch_id = _newest(checkpoint / "commits")
+    offset = _offset(checkpoint / "offsets" / str(batch_id))
+    if offset is None:
+        raise UsageError(f"{checkpoint} holds no micro-batch that was committed: give the --checkpoint of umqtt ingest")
+    return offset
+
+
+def _newest(folder: Path) -> int:
+    return max((int(path.name) for path in folder.glob("*") if path.name.isdecimal()), default=-1)
 
 
 def _offset(path: Path) -> Offset | None:

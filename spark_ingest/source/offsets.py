@@ -49,6 +49,11 @@ def to_place(position: Position) -> Place:
     return {"spool": position.spool, "segment": position.segment, "position": position.position}
 
 
+def to_position(place: Place) -> Position:
+    """What :func:`to_place` was given."""
+    return Position(place["spool"], place["segment"], place["position"])
+
+
 class SpoolTree:
     """A tree of spools, as the source sees it.
 
@@ -123,7 +128,11 @@ class SpoolTree:
         """
         end: Offset = dict(start)
         for name in start.keys() - target.keys():
-            self._lost(f"the spool {self.spools.view(name).where} is gone")
+            view = self.spools.view(name)
+            if to_position(start[name]) not in view.retired():
+                self._lost(f"the spool {view.where} is gone")
+            # Forgotten: nothing that is still to come depends on it.
+            del end[name]
         waiting = {name: self._ranges_of(name, start.get(name), place) for name, place in target.items()}
         end |= {name: place for name, place in target.items() if not waiting[name]}
         if max_rows is None and max_bytes is None:
@@ -168,8 +177,7 @@ class SpoolTree:
         for name in self.spools.names():
             place = end.get(name)
             if place is not None:
-                position = Position(place["spool"], place["segment"], place["position"])
-                removed += self.spools.view(name).remove_before(position, older_than=older_than)
+                removed += self.spools.view(name).remove_before(to_position(place), older_than=older_than)
         return removed
 
     def cut(self, ranges: list[Range], min_partitions: int | None) -> list[tuple[Range, ...]]:
@@ -201,9 +209,15 @@ class SpoolTree:
     def _ranges_of(self, name: str, start: Place | None, end: Place) -> list[Range]:
         view = self.spools.view(name)
         durable = view.durable()
+        runs = [] if durable is None else view.runs()
+        is_there = start is None or spool_of(runs, start["segment"]) == start["spool"]
+        if start is not None and not is_there and to_position(start) in view.retired():
+            if start == end:
+                return []
+            # What has its name now is another spool.
+            start = None
         if durable is None:
             return self._lost(f"the spool {view.where} is gone")
-        runs = view.runs()
         if (what := _not_there(view, runs, durable, end)) is not None:
             return self._lost(what)
         if start is not None and (what := _not_there(view, runs, durable, start)) is not None:

@@ -7,6 +7,7 @@
 ``access``    the protocols ``Spools`` and ``View`` that readers program against, and ``LocalSpools``
 ``frames``    how spools travel over TCP
 ``remote``    ``RemoteSpools``: spools that a collector serves
+``retire``    the end of a spool whose collector will not come back
 ``messages``  a spool message by message, and the check of every byte of it
 ============  =============================================================================================
 """

@@ -39,6 +39,10 @@ class View(Protocol):
         """The runs whose segments may be there, in order; none when the spool is gone."""
         ...
 
+    def retired(self) -> list[Position]:
+        """Up to where the spools that had this name were read when they were retired; see ``spool.retire``."""
+        ...
+
     def segments(self) -> list[int]:
         """Numbers of the segments that exist, in order."""
         ...
@@ -86,13 +90,16 @@ class LocalSpools:
     def names(self) -> list[str]:
         """:raises UsageError: `root` does not exist or cannot be read."""
         try:
-            names = sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir())
-            return [name for name in names if (self.root / name / "pos").exists()]
+            return [name for name in self.folders() if (self.root / name / "pos").exists()]
         except OSError as error:
             where = error.filename or self.root
             raise UsageError(
                 f"cannot read the spool folder {where}: {error.strerror}; give the --spool folder of the collector"
             ) from error
+
+    def folders(self) -> list[str]:
+        """The names of the spools that there are or were, in order. :raises OSError: `root` cannot be read."""
+        return sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir())
 
     def view(self, name: str) -> SpoolView:
         return SpoolView(self.root / name)

@@ -7,6 +7,7 @@ One folder a collector::
     DIR/NAME/lock                flock held by the one collector that may write
     DIR/NAME/pos                 durable position: magic, UUID, segment, position, crc32; overwritten in place
     DIR/NAME/0000000000.seg      segments: blocks one after the other, appended, never changed
+    DIR/NAME/0000000007.UUID.5012595.retired  empty: the spool was retired, read to this place; see ``retire``
     DIR/NAME/subscription.json   the topic filters that the broker granted to the session; .aside while that is not sure
 
 A block is ``magic, length, count, crc32, received_ms`` and `length` bytes: `count` whole MQTT PUBLISH
@@ -44,6 +45,7 @@ POSITION_BYTES = _POSITION.size + _CRC.size
 
 _SEGMENT_NAME = re.compile(r"(\d{10})\.seg")
 _RUN_NAME = re.compile(r"(\d{10})\.([0-9a-f]{32})\.run")
+_RETIRED_NAME = re.compile(r"(\d{10})\.([0-9a-f]{32})\.(\d{1,19})\.retired")
 
 
 class Position(NamedTuple):
@@ -92,6 +94,17 @@ def marked_runs(folder: Path) -> list[Run]:
     """The runs that have a file, which is all but the first, in order."""
     matches = (_RUN_NAME.fullmatch(name) for name in os.listdir(folder))
     return sorted(Run(int(match[1]), match[2]) for match in matches if match)
+
+
+def retired_path(folder: Path, place: Position) -> Path:
+    """The file that says that the spool was retired after it had been read to `place`."""
+    return folder / f"{place.segment:010d}.{place.spool}.{place.position}.retired"
+
+
+def retired_places(folder: Path) -> list[Position]:
+    """Up to where the spools that had this name were read when they were retired."""
+    matches = (_RETIRED_NAME.fullmatch(name) for name in os.listdir(folder))
+    return sorted(Position(match[2], int(match[1]), int(match[3])) for match in matches if match)
 
 
 def known_runs(folder: Path) -> list[Run]:

@@ -11,7 +11,7 @@ itself never travels. Then the client asks and the server answers, one at a time
 
     length of the body (4 bytes), CRC-32 of kind and body (4 bytes), kind (1 byte), body
 
-of the kinds below. Requests are JSON: ``{"do": "names"}``, or durable, runs, segments, length, read,
+of the kinds below. Requests are JSON: ``{"do": "names"}``, or durable, runs, retired, segments, length, read,
 headers, remove with ``name`` and what :class:`View`'s method of that name takes. Integers are big-endian. What travels
 is checked, not encrypted: on a network that others can read, let a tunnel (WireGuard, ssh, stunnel) carry it.
 """
@@ -26,7 +26,7 @@ from pathlib import Path
 
 from ..errors import UsageError
 
-VERSION = 2
+VERSION = 3
 MAGIC = b"MQSV"
 NONCE_BYTES = 32
 GREETING = struct.Struct(f">4sB{NONCE_BYTES}s")

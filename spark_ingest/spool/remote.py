@@ -106,6 +106,10 @@ class RemoteView:
         """The runs whose segments may be there, in order."""
         return [Run(*run) for run in self._server.ask("runs", name=self.name)]
 
+    def retired(self) -> list[Position]:
+        """Up to where the spools that had this name were read when they were retired."""
+        return [Position(*place) for place in self._server.ask("retired", name=self.name)]
+
     def segments(self) -> list[int]:
         """Numbers of the segments that exist, in order."""
         return self._server.ask("segments", name=self.name)

@@ -16,6 +16,7 @@ from .blocks import (
     damage_message,
     decode_position,
     known_runs,
+    retired_places,
     segment_numbers,
     segment_path,
     spool_of,
@@ -67,6 +68,13 @@ class SpoolView:
         try:
             return known_runs(self.folder)
         except FileNotFoundError:
+            return []
+
+    def retired(self) -> list[Position]:
+        """Up to where the spools that had this name were read when they were retired."""
+        try:
+            return retired_places(self.folder)
+        except OSError:
             return []
 
     def segments(self) -> list[int]:

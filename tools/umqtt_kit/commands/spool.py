@@ -31,7 +31,7 @@ _LOOK_EVERY_S = 0.2
 
 @click.group()
 def spool() -> None:
-    """See what a collector keeps for Spark, also while it runs: nothing is changed.
+    """See what a collector keeps for Spark, also while it runs, and end a spool that is read and no longer needed.
 
     SPOOL is the folder given to the collector as --spool, one collector's folder in it, or, with --token-file, the
     HOST:PORT of a collector that serves its spools.
@@ -41,6 +41,7 @@ def spool() -> None:
       umqtt spool ls spool
       umqtt spool cat spool --topic 'fleet/pump-7/#' --follow
       umqtt spool verify spool
+      umqtt spool retire spool north --checkpoint checkpoint
     """
 
 
@@ -154,6 +155,52 @@ def verify(where: str, token_file: Path | None, as_json: bool) -> int:
             at = "" if damage.position is None else f" byte {damage.position}"
             click.echo(f"  segment {damage.segment}{at} {damage.what}")
     return EXIT_DAMAGED if damaged else 0
+
+
+@spool.command()
+@click.argument("where", metavar="SPOOL", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("name")
+@click.option("--checkpoint", "checkpoints", multiple=True, required=True,
+              type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Of the query that reads the spool; of each, if there are several.")  # fmt: skip
+def retire(where: Path, name: str, checkpoints: tuple[Path, ...]) -> None:
+    """Remove the spool of a collector that will not come back, once Spark has read all of it.
+
+    A query that reads the folder SPOOL goes on, whether it runs meanwhile or not. What is not read is never removed.
+
+    \b
+    Example:
+      umqtt spool retire spool north --checkpoint checkpoint
+    """
+    from spark_ingest.pipeline.plan import committed_offset
+    from spark_ingest.source.offsets import SpoolTree, to_place, to_position
+    from spark_ingest.spool.access import LocalSpools
+    from spark_ingest.spool.retire import retire as remove
+
+    spools = LocalSpools(where)
+    if name not in _read(spools.folders):
+        raise KitError(f"there is no spool {name} in {where} — try: umqtt spool ls {where}", EXIT_USAGE)
+    view, tree = spools.view(name), SpoolTree(spools)
+    durable: Position | None = _read(view.durable)
+    places: list[Position] = []
+    for checkpoint in checkpoints:
+        # Gone already: a removal that was broken off is repeated.
+        if durable is None:
+            break
+        place = _read(lambda path=checkpoint: committed_offset(path)).get(name)
+        start = {} if place is None else {name: place}
+        end = to_place(durable)
+        waiting = _read(lambda start=start, end=end: tree.ranges(start, {name: end}))
+        if waiting:
+            size = sum(r.end - r.start for r in waiting)
+            raise KitError(
+                f"the query of {checkpoint} has not read {size:,} bytes of {view.where}: let it read to the end, "
+                "and run this again",
+                1,
+            )
+        places.append(durable if place is None else to_position(place))
+    size = _read(lambda: remove(view, places))
+    click.echo(f"{view.where}: {size:,} bytes removed")
 
 
 def _views(where: str, token_file: Path | None) -> list[View]:
