@@ -12,10 +12,13 @@ from paho_subscriber import Subscriber
 from umqtt_kit.data import deployed_files, firmware_folder
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
+from umqtt_testkit.waiting import eventually
 
 _ID = "pump-7"
 _AWAKE = "_LONGEST_AWAKE_MS = 30_000"
 _SLEEP_S = 600
+# Long enough for a message to be sent meanwhile.
+_ASLEEP_S = 0.5
 
 
 @pytest.fixture
@@ -23,7 +26,7 @@ def board(tmp_path: Path, broker: int, request: pytest.FixtureRequest) -> Iterat
     """Parameter: the longest that it stays awake, in ms; else as it is, since a busy machine takes its time."""
     try:
         # Asleep for ten minutes by what it knows itself.
-        board = VirtualBoard(tmp_path / "flash.img", deepsleep_s=0.05)
+        board = VirtualBoard(tmp_path / "flash.img", deepsleep_s=_ASLEEP_S)
     except MicroPythonMissing as missing:
         pytest.skip(str(missing))
     source = (firmware_folder() / "app/sleep.py").read_text()
@@ -97,9 +100,10 @@ def test_a_reading_that_found_no_network_goes_with_the_next(board: VirtualBoard,
 def test_a_command_that_was_sent_while_the_board_slept_is_carried_out_at_the_wake(
     board: VirtualBoard, subscriber: Subscriber
 ):
+    """Planted: clean_session, with which the broker keeps nothing for a board that sleeps."""
     board.start()
     _readings(subscriber, 1)
-    assert subscriber.wait_for(lambda: any(one["reason"] == "sleeping" for one in subscriber.payloads("status")))
+    eventually(lambda: board.pid == 0, "asleep")
     subscriber.publish(f"fleet/{_ID}/cmd", '{"id": "1", "cmd": "ping"}')
     subscriber.publish(f"fleet/{_ID}/cmd", '{"id": "2", "cmd": "set", "args": {"key": "sleep_s", "value": 0}}')
     assert subscriber.wait_for(lambda: len(subscriber.payloads("reply")) == 2)
