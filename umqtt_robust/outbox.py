@@ -6,10 +6,11 @@ The bodies lie in a store (store.py); here is only an index in RAM.
 from array import array
 
 from ._platform import const, ticks_diff
-from .base_errors import OutboxFull
+from .base_errors import MQTTError, OutboxFull
 from .parts import load
 
 _QOS = const(0x06)
+_QOS_2 = const(0x04)
 _DUP = const(0x08)
 _MAYBE_SENT = const(0x10)
 _USED = const(0x20)
@@ -89,9 +90,17 @@ class Outbox:
         return longest
 
     def remove(self, packet_id):
-        """Forgets a message: it was acknowledged, or dropped unsent. True when it was in flight."""
+        """Forgets a message: it was acknowledged, or dropped unsent. True when it was in flight.
+
+        Raises StoreError at QoS 2, where it must not go again.
+        """
         slot = self.slot_of[packet_id]
-        self.store.tombstone(slot)
+        try:
+            self.store.tombstone(slot)
+        except MQTTError as error:
+            if self.flags[slot] & _QOS_2:
+                raise
+            self.report(error)  # it goes again after a reset, unless its slot is used before
         del self.slot_of[packet_id]
         i = self.queue.index(packet_id)
         self.queue.pop(i)
@@ -102,6 +111,10 @@ class Outbox:
         in_flight = self.flags[slot] & _IN_FLIGHT > 0
         self.flags[slot] = 0
         return in_flight
+
+    def report(self, error):
+        """A store that cannot forget a message; the session replaces this."""
+        raise error
 
     def rewind(self, keep):
         """A new link: what was not acknowledged goes again. keep: flags to keep, 0x77 in a new session, else 0x7F."""

@@ -122,7 +122,10 @@ class Part:
                 session.deliver(topic, payload)
 
     def _change(self, packet_id, state, rank):
-        outbox = self._session.outbox
+        session = self._session
+        outbox = session.outbox
+        if rank:
+            session.belong_to(session.session_broker, True)  # the record counts for that broker alone
         slot = outbox.slot_of[packet_id]
         flags = outbox.flags[slot] & ~AWAIT_PUBCOMP | state
         outbox.store.change(slot, flags & _STORED, rank)

@@ -78,9 +78,9 @@ class Part:
         if client.clean_session:
             raise ProtocolError("session_present after clean_session")  # [MQTT-3.2.2-1]
         store = client.outbox.store
-        if store.session == broker and self._unanswered < _TRIES:
+        if client.session_broker == broker and self._unanswered < _TRIES:
             return True
-        if store.session is None and getattr(store, "volatile", False) and not client.keep_broker_queue:
+        if client.session_broker is None and getattr(store, "volatile", False) and not client.keep_broker_queue:
             client.begin_session()
             client.taken_over = True
             return True
@@ -100,6 +100,6 @@ class Part:
         client.again = True
         client.begin_session()
         self._unanswered = 0
-        client.outbox.store.session = broker  # both halves are empty now
+        client.belong_to(broker, False)  # both halves are empty now
         client.say_goodbye()
         raise LinkLost("reconnecting with a fresh session")

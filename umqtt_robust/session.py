@@ -5,7 +5,7 @@ its own, loaded when it is first needed: see part(). What arrives is in incoming
 """
 
 from ._platform import const, ticks_diff
-from .base_errors import LinkLost, OutboxFull
+from .base_errors import LinkLost, MQTTError, OutboxFull
 from .parts import load
 from .sending import SendBuffer
 from .states import AWAIT_CONNACK, CLOSED, UP
@@ -40,7 +40,7 @@ class Session(Subscriptions):
         self._room = _NEVER
         self.redelivered = self.subscribed = False
         self.taken_over = False  # the broker's half of the session is from before this start: see resume.py
-        self.outbox = self.out = self.large = self._broken = self._keep_alive = None
+        self.outbox = self.out = self.session_broker = self.large = self._broken = self._keep_alive = None
         self._topic = self._topic_bytes = None  # the topic that publish() checked last
         # The topic that was received last, its handlers; matches() of topics.py, when a filter needs it.
         self.seen = self._route = self._matches = self._view = None
@@ -55,6 +55,8 @@ class Session(Subscriptions):
     def start(self, outbox, keep_alive):
         """keep_alive: ms, 0: off."""
         self.outbox = outbox
+        outbox.report = self.report
+        self.session_broker = outbox.store.session  # its name, also where the store could not write it
         self._keep_alive = keep_alive
         self.pending = len(outbox.queue)
         if self.pending:
@@ -121,12 +123,28 @@ class Session(Subscriptions):
     def begin_session(self):
         """The broker knows nothing of this client."""
         self.taken_over = False
-        store = self.outbox.store
-        if store.session is not None:
-            store.session = None  # a power cut from here on must not leave half of it to be taken for whole
-        if self.outbox.released or store.inbound and store.inbound.ids():
+        inbound = self.outbox.store.inbound
+        half_done = self.outbox.released or inbound and inbound.ids()
+        # A power cut from here on must not leave half of it to be taken for whole.
+        self.belong_to(None, half_done)
+        if half_done:
             self.part("qos2")
         self._forget(True)
+
+    def belong_to(self, broker, must):
+        """The state of this session is that broker's from now on, or nobody's.
+
+        Where the store cannot write that, it is reported; with `must` StoreError is raised.
+        """
+        self.session_broker = broker
+        store = self.outbox.store
+        if store.session != broker:
+            try:
+                store.session = broker
+            except MQTTError as error:
+                if must:
+                    raise
+                self.report(error)
 
     # Sending
 
@@ -155,6 +173,7 @@ class Session(Subscriptions):
             load("checks").publish(len(topic) + len(payload), qos, expires_in)
         if qos == 2:
             self.part("qos2")
+            self.belong_to(self.session_broker, True)
         self.advance()
         flags |= qos << 1
         packet_id = self._new_id()

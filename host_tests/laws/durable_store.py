@@ -10,6 +10,7 @@ class Flash:
 
     cut_at: the write of that number (from 1) ends in PowerCut, before it is done or, with `after`, right after it.
     fail_at: the write of that number fails with StoreError; so do the `failing` after it.
+    unwritable: "everything", or the one key whose writes fail.
     """
 
     def __init__(self, slots=16):
@@ -22,6 +23,7 @@ class Flash:
         self.cut_at = self.fail_at = 0
         self.after = False
         self.failing = 0
+        self.unwritable = None
         self.undone = None  # the key of the write that a power cut prevented
 
     def write(self, target, key, value):
@@ -30,6 +32,8 @@ class Flash:
         n = self.operations
         if self.fail_at and self.fail_at <= n <= self.fail_at + self.failing:
             raise StoreError("planned for operation %d" % n)
+        if self.unwritable in ("everything", key):
+            raise StoreError("planned for %s" % key)
         if n == self.cut_at and not self.after:
             self.undone = key
             raise PowerCut
@@ -46,6 +50,7 @@ class DurableStore:
 
     def __init__(self, flash):
         self._flash = flash
+        self._given_up = []  # slots whose tombstone() failed
         self.slots = flash.slots
         self.inbound = DurableInbound(flash)
 
@@ -58,7 +63,7 @@ class DurableStore:
         self._flash.write(self._flash.state, "session", name)
 
     def put(self, slot, packet_id, flags, topic, payload, lifetime):
-        assert slot not in self._flash.messages, "slot %d is in use" % slot
+        assert slot not in self._flash.messages or slot in self._given_up, "slot %d is in use" % slot
         self._flash.order += 1
         record = [self._flash.order, packet_id, flags, 0, lifetime, topic, payload]
         self._flash.write(self._flash.messages, slot, record)
@@ -73,7 +78,9 @@ class DurableStore:
         self._flash.write(self._flash.messages, slot, record)
 
     def tombstone(self, slot):
+        self._given_up.append(slot)
         self._flash.write(self._flash.messages, slot, None)
+        self._given_up.remove(slot)
 
     def restore(self):
         slots = sorted(self._flash.messages, key=lambda slot: self._flash.messages[slot][0])

@@ -226,7 +226,9 @@ def test_a_write_that_fails_at_every_step_loses_nothing():
                         world.redelivered[i] for i in range(len(world.messages)) if world.messages[i][1] == payload
                     ]
                     assert again and (qos == 1 or all(again[1:])), (payload, again, "handed over again, not flagged")
-                equal(world.flash.messages, {})
+                # Of a message at QoS 1 that could not be removed it is no harm if it goes again after a reset.
+                left = world.flash.messages.values()
+                assert len(left) <= failing + 1 and not [1 for record in left if record[2] & 4], left
                 equal(world.flash.inbound, {})
             except BaseException:
                 print("write", at, "and", failing, "more")

@@ -1,0 +1,107 @@
+"""A store that cannot write: the client connects, says so, and goes on with all that needs no store."""
+
+from umqtt_testkit.portable import equal, raises
+from world import Broker, Flash, World
+
+from umqtt_robust.errors import StoreError
+
+HEAP = "2M"
+
+
+def subscribing(world):
+    world.client.subscribe(b"down/#", 2)
+
+
+def up(world):
+    world.client.tick()  # a link that broke is noticed
+    return world.run(lambda: world.client.connected and world.client.subscribed)
+
+
+def world_of(unwritable, session=None, brokers=None):
+    """A device whose flash says that its session belongs to a broker, and cannot write some of its files any more."""
+    flash = Flash()
+    flash.state = {"session": session} if session else {}
+    flash.unwritable = unwritable
+    return World(brokers, flash=flash, program=subscribing)
+
+
+def store_errors(world):
+    return [1 for error in world.of_kind("error") if isinstance(error, StoreError)]
+
+
+def test_it_connects_and_goes_on_with_what_works():
+    # Planted: a name of the broker that cannot be written ends the link; so does one that cannot be cleared.
+    for unwritable in ("session", "everything"):
+        for session in (None, "host0:1883", "elsewhere:1883"):
+            world = world_of(unwritable, session)
+            broker = world.brokers[0]
+            assert up(world), (unwritable, session, world.events)
+            assert store_errors(world)
+            for link in range(4):
+                equal(world.client.publish(b"up", b"%d" % link), 0)
+                if unwritable == "session":
+                    world.client.publish(b"up", b"at 1: %d" % link, 1)
+                else:
+                    raises(StoreError, world.client.publish, b"up", b"x", 1)
+                assert broker.send(b"c", b"down/x", b"%d" % link, 2 if unwritable == "session" else 1)
+                world.settle()
+                assert broker.session, "still connected"
+                equal(world.messages.count((b"down/x", b"%d" % link)), 1)
+                world.wire.break_now()
+                assert broker.send(b"c", b"down/x", b"queued %d" % link, 1)
+                assert up(world)
+                world.settle()
+                equal(world.messages.count((b"down/x", b"queued %d" % link)), 1, "not purged in the same life")
+            equal([payload for _, payload in world.taken() if len(payload) == 1], [b"%d" % i for i in range(4)])
+            equal(len(broker.connects), 5)
+            equal(world.faults(), [])
+            # The flash works again: the next link has its name.
+            world.flash.unwritable = None
+            world.wire.break_now()
+            assert up(world)
+            equal(world.flash.state["session"], "host0:1883")
+
+
+def test_what_was_stored_goes_once_and_the_link_stays():
+    # Planted: a message that cannot be removed ends the link, and goes again on every new one.
+    flash = Flash()
+    world = World([Broker()], flash=flash, program=subscribing)
+    for i in range(3):
+        world.client.publish(b"up", b"%d" % i, 1)
+    flash.unwritable = "everything"
+    assert up(world)
+    world.settle(200000)
+    equal(world.taken(), [(b"up", b"%d" % i) for i in range(3)])
+    equal((world.client.pending, world.client.reconnects), (0, 0))
+    assert len(store_errors(world)) >= 3
+    equal(sorted(flash.messages), [0, 1, 2], "as they were: they go again after a reset")
+    flash.unwritable = None
+    for i in range(3):
+        world.client.publish(b"up", b"new %d" % i, 1)
+    world.settle()
+    equal((flash.messages, world.client.pending), ({}, 0))
+
+
+def test_no_step_of_qos_2_is_stored_for_a_broker_whose_name_is_not():
+    # Planted: the record of a PUBREC is written although the name of its broker could not be; so the next life takes it
+    # for one of the other broker, and PUBREL goes there.
+    brokers = [Broker("a"), Broker("b")]
+    world = world_of(None, None, brokers)
+    assert up(world)
+    world.client.publish(b"up", b"before", 2)
+    brokers[0].down = True
+    world.wire.break_now()
+    world.flash.unwritable = "session"
+    assert up(world)
+    world.settle(5000)
+    assert world.run(lambda: world.client.connected)
+    raises(StoreError, world.client.publish, b"up", b"x", 2)
+    equal(world.client.publish(b"up", b"y"), 0)
+    assert not [1 for head, _ in brokers[1].seen if head == 0x62], "PUBREL"
+    brokers[0].down = False
+    brokers[1].down = True
+    world.restart()
+    world.flash.unwritable = None
+    assert up(world)
+    assert world.run(lambda: not world.client.pending)
+    equal(brokers[0].taken, [(b"up", b"before")])
