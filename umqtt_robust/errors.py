@@ -4,6 +4,7 @@ MQTTError
 ├── InvalidArgument     the caller passed something MQTT or the configuration forbids; nothing was sent or queued
 ├── OutboxFull          no room for another message; args[0]: the limit that was met
 ├── StoreError          the store cannot be read or written
+├── Downgraded          the broker acknowledged a message at QoS 2 as one at QoS 1; reported once
 ├── MessageTooLarge     in large.py: an inbound message did not fit the receive buffer and was skipped
 └── LinkLost            the link is gone or dead; the client reconnects by itself; args[0]: why. "ack_timeout",
     │                   "connect_timeout" and "ping_timeout" are the options whose time went by without an answer
@@ -17,7 +18,16 @@ arrives, never leave `Client.tick()`: they go to `Client.on_error` or `Client.on
 
 from .base_errors import LinkLost, MQTTError, OutboxFull, ProtocolError
 
-__all__ = ["InvalidArgument", "LinkLost", "MQTTError", "OutboxFull", "ProtocolError", "Refused", "StoreError"]
+__all__ = [
+    "Downgraded",
+    "InvalidArgument",
+    "LinkLost",
+    "MQTTError",
+    "OutboxFull",
+    "ProtocolError",
+    "Refused",
+    "StoreError",
+]
 
 
 class InvalidArgument(MQTTError):
@@ -25,6 +35,10 @@ class InvalidArgument(MQTTError):
 
 
 class StoreError(MQTTError):
+    pass
+
+
+class Downgraded(MQTTError):
     pass
 
 

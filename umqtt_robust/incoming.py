@@ -198,7 +198,7 @@ class Incoming:
         if slot is None or not outbox.flags[slot] & _DUP:
             self.unexpected += 1  # of a message from before a session that was lost
         elif outbox.flags[slot] & 0x46 != AWAIT_PUBACK:
-            raise ProtocolError("PUBACK of another QoS")
+            self.part("qos2").acknowledged(_PUBACK, packet_id)  # by a broker that takes QoS 2 for QoS 1
         else:
             self.delivered(packet_id)
 

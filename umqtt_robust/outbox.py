@@ -36,6 +36,7 @@ class Outbox:
         self.lifetimes = None  # seconds by packet id, of messages that were restored
         self.next = self.rank = 0  # how many of `queue` were looked at on this link; of the last PUBREC
         found = store.restore()
+        self.broker = store.session  # its name, also where the store could not write it
         if found:
             load("restored").restore(self, found, window)
 

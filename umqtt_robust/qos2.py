@@ -2,8 +2,10 @@
 
 from ._platform import const
 from .base_errors import ProtocolError
+from .errors import Downgraded
 from .states import DONE, UP
 
+_PUBACK = const(0x40)
 _PUBREC = const(0x50)
 _PUBREL = const(0x62)  # with the flags that it must have [MQTT-3.6.1-1]
 _PUBCOMP = const(0x70)
@@ -19,6 +21,7 @@ AWAIT_PUBREC = 0x04
 AWAIT_PUBCOMP = 0x44
 
 OUTBOUND = {
+    0x4000 | AWAIT_PUBREC: DONE,  # by a broker that knows no QoS 2 and takes it for QoS 1
     0x5000 | AWAIT_PUBREC: AWAIT_PUBCOMP,
     0x5000 | AWAIT_PUBCOMP: AWAIT_PUBCOMP,  # PUBREC again: PUBREL again
     0x7000 | AWAIT_PUBCOMP: DONE,
@@ -125,7 +128,7 @@ class Part:
         session = self._session
         outbox = session.outbox
         if rank:
-            session.belong_to(session.session_broker, True)  # the record counts for that broker alone
+            session.belong_to(outbox.broker, True)  # the record counts for that broker alone
         slot = outbox.slot_of[packet_id]
         flags = outbox.flags[slot] & ~AWAIT_PUBCOMP | state
         outbox.store.change(slot, flags & _STORED, rank)
@@ -134,7 +137,7 @@ class Part:
     # Outbound
 
     def acknowledged(self, kind, packet_id):
-        """PUBREC, PUBREL or PUBCOMP has come; there is room for the answer."""
+        """PUBREC, PUBREL, PUBCOMP or, at QoS 2, PUBACK has come; there is room for the answer."""
         session = self._session
         if kind == _PUBREL & 0xF0:
             self.release(packet_id)
@@ -149,6 +152,10 @@ class Part:
             if state is None:
                 raise ProtocolError("acknowledgement of another QoS")
             if state == DONE:
+                if kind == _PUBACK:
+                    session.downgraded += 1
+                    if session.downgraded == 1:
+                        session.report(Downgraded("the broker takes QoS 2 for QoS 1"))
                 session.delivered(packet_id)
             elif packet_id not in outbox.released:
                 outbox.rank += 1

@@ -78,9 +78,9 @@ class Part:
         if client.clean_session:
             raise ProtocolError("session_present after clean_session")  # [MQTT-3.2.2-1]
         store = client.outbox.store
-        if client.session_broker == broker and self._unanswered < _TRIES:
+        if client.outbox.broker == broker and self._unanswered < _TRIES:
             return True
-        if client.session_broker is None and getattr(store, "volatile", False) and not client.keep_broker_queue:
+        if client.outbox.broker is None and getattr(store, "volatile", False) and not client.keep_broker_queue:
             client.begin_session()
             client.taken_over = True
             return True

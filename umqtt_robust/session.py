@@ -21,7 +21,7 @@ _LARGE = const(0xFFFFFF)  # bytes of payload
 class Session(Subscriptions):
     """One client's state, over any number of links. The public attributes are described in Client."""
 
-    handler_retries = 0
+    handler_retries = downgraded = 0
     clean_session = True  # nothing can be left to the broker for the next link
 
     def __init__(self):
@@ -40,7 +40,7 @@ class Session(Subscriptions):
         self._room = _NEVER
         self.redelivered = self.subscribed = False
         self.taken_over = False  # the broker's half of the session is from before this start: see resume.py
-        self.outbox = self.out = self.session_broker = self.large = self._broken = self._keep_alive = None
+        self.outbox = self.out = self.large = self._broken = self._keep_alive = None
         self._topic = self._topic_bytes = None  # the topic that publish() checked last
         # The topic that was received last, its handlers; matches() of topics.py, when a filter needs it.
         self.seen = self._route = self._matches = self._view = None
@@ -56,7 +56,6 @@ class Session(Subscriptions):
         """keep_alive: ms, 0: off."""
         self.outbox = outbox
         outbox.report = self.report
-        self.session_broker = outbox.store.session  # its name, also where the store could not write it
         self._keep_alive = keep_alive
         self.pending = len(outbox.queue)
         if self.pending:
@@ -136,7 +135,7 @@ class Session(Subscriptions):
 
         Where the store cannot write that, it is reported; with `must` StoreError is raised.
         """
-        self.session_broker = broker
+        self.outbox.broker = broker
         store = self.outbox.store
         if store.session != broker:
             try:
@@ -173,7 +172,7 @@ class Session(Subscriptions):
             load("checks").publish(len(topic) + len(payload), qos, expires_in)
         if qos == 2:
             self.part("qos2")
-            self.belong_to(self.session_broker, True)
+            self.belong_to(self.outbox.broker, True)
         self.advance()
         flags |= qos << 1
         packet_id = self._new_id()

@@ -40,6 +40,7 @@ class Session:
     unhandled: int
     dead_letters: int
     unexpected: int
+    downgraded: int
     too_large: int
 
     # Of the message at hand, while a handler runs.

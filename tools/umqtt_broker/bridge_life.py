@@ -6,7 +6,7 @@ import random
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from umqtt_robust.errors import Refused
+from umqtt_robust.errors import Downgraded, Refused
 from umqtt_robust.resume import SessionPurged
 
 from .bridge_client import BridgeClient, NotPrivate
@@ -308,6 +308,8 @@ class Life:
             self._bridge.report(f"{self._status.remote} refuses the subscription {error.args[1]!r}")
         elif isinstance(error, Refused):
             self._bridge.report(f"{self._status.remote} refuses the connection with code {error.args[1]}")
+        elif isinstance(error, Downgraded):
+            self._bridge.report(f"{self._status.remote} takes QoS 2 for QoS 1: it may deliver messages twice")
         elif isinstance(error, SessionPurged):
             self._status.purges += 1
             self._bridge.report(f"{self._status.remote} keeps a session that is not this one's: made to forget it")

@@ -63,13 +63,16 @@ class BridgeStore:
 
     def change(self, slot: int, flags: int, rank: int) -> None:
         """Hand on PUBREC; its answer, PUBREL, comes when the local broker has recorded that."""
-        del flags
+        packet_id, _, topic, payload = self._messages[slot]
+        self._messages[slot] = packet_id, flags, topic, payload
         if rank:
-            self._local.acknowledge(PUBREC, self._messages[slot][0])
+            self._local.acknowledge(PUBREC, packet_id)
 
     def tombstone(self, slot: int) -> None:
         """Hand on PUBACK or PUBCOMP: the remote broker has the message."""
         packet_id, flags, _, _ = self._messages.pop(slot)
+        if flags & _AWAIT_PUBCOMP == 4:  # a remote broker without QoS 2 has answered with PUBACK
+            self._local.acknowledge(PUBREC, packet_id)
         self._local.acknowledge(PUBCOMP if flags & 4 else PUBACK, packet_id)
 
     @property

@@ -299,8 +299,10 @@ class Link:
             self._on_lost(explain(problem, self._access.timeout_s).partition(" — ")[0])
 
     def _note(self, problem: BaseException) -> None:
-        from umqtt_robust.errors import Refused
+        from umqtt_robust.errors import Downgraded, Refused
 
+        if isinstance(problem, Downgraded):
+            return  # see Client.downgraded
         if isinstance(problem, Refused) and problem.args[0] == "subscribe":
             topic_filter = problem.args[1]
             self._refused.append(topic_filter.decode() if isinstance(topic_filter, bytes) else str(topic_filter))

@@ -69,6 +69,8 @@ def pub(
                 f"{access.where}: {unsure} of {published} messages not acknowledged within {timeout:g} s — see its log",
                 EXIT_NETWORK,
             )
+        if link.client.downgraded:
+            say(f"{access.where}: took {link.client.downgraded} messages at QoS 2 for QoS 1: it may deliver some twice")
     if as_json:
         click.echo(json.dumps({"topic": topic, "published": published, "qos": qos, "retain": retain}))
 
