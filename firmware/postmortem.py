@@ -116,8 +116,8 @@ def _watchdog():
 
 
 def _mark(boots, state):
-    # Only while the boot is not marked yet: whoever was healthy has not failed.
-    if boots and boots.state() is None:
+    # A crash after hours of health is no failure in a row.
+    if boots and (state != startup.CRASHED or boots.state() != startup.STEADY):
         try:
             os.stat("/state")
             boots.mark(state)

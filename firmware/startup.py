@@ -4,15 +4,18 @@ It lies beside boot.py, is written by the cable alone and imports nothing of a v
 over the air. Three records, each one line of words and their CRC-32 in hex:
 
     /ota/current                  RUN TRIAL TRIES PREVIOUS FAILED: the version that runs, the one on trial and how
-                                  often it may still be started, the one before, and the last that failed its trial;
-                                  each is base, a, b or -
+                                  often it may still be started, the one before, and the last that failed its trial or
+                                  was rolled back from; each is base, a, b or -
     /state/boot-a, /state/boot-b  COUNT FAILURES: boots, and how many before this one failed in a row; written in turn
-    /state/mark                   COUNT STATE: how boot COUNT went, CONFIRMED, CRASHED, INTERRUPTED or RETRY
+    /state/mark                   COUNT STATE: how boot COUNT went, CONFIRMED, STEADY, CRASHED, INTERRUPTED or RETRY
 
-A boot costs two small writes: its count, before anything else runs, and its mark. It failed when it crashed, or when
-it was neither confirmed nor interrupted from the console and something else than a power cut ended it: the watchdog,
-a reset. After MOST_FAILURES of them the next boot is in safe mode, and runs the base version. RETRY leaves safe mode
-for one boot: should that fail, the next one is in safe mode again.
+A boot costs two small writes: its count, before anything else runs, and its mark; a third one when it has been healthy
+for an hour, STEADY. Before that it failed when it crashed or the watchdog ended it, and when it was not even confirmed
+also when a reset did; a power cut and whoever interrupts it at the console are no failure. After MOST_FAILURES of them
+the next boot is in safe mode, and runs the base version. RETRY leaves safe mode for one boot: should that fail, the
+next one is in safe mode again.
+
+A version that failed its trial, or was left by a trial of the one before (a rollback), is never gone back to.
 
 Every write leaves the record whole at any moment of a power cut: the pointer is a temporary file and a rename, the
 count goes to the older of two files, and a torn mark says no more than no mark.
@@ -25,7 +28,7 @@ from binascii import crc32
 BASE = "base"
 SLOTS = ("a", "b")
 NONE = "-"
-CONFIRMED, CRASHED, INTERRUPTED, RETRY = "c", "x", "i", "r"
+CONFIRMED, STEADY, CRASHED, INTERRUPTED, RETRY = "c", "s", "x", "i", "r"
 MOST_FAILURES = 3
 
 _POINTER = "/ota/current"
@@ -58,12 +61,15 @@ class Startup:
         self.count, self.failures, self._next = self._counter()
         state = self.state()
         if not self.woke and self.count:
-            if state in (CONFIRMED, INTERRUPTED):
-                self.failures = 0
-            elif state == RETRY:
+            if state == RETRY:
                 self.failures = MOST_FAILURES - 1
-            elif state == CRASHED or cause != _constant("PWRON_RESET"):
+            elif state == CRASHED or (
+                cause == _constant("WDT_RESET") if state == CONFIRMED
+                else state is None and cause != _constant("PWRON_RESET")
+            ):
                 self.failures += 1
+            elif state:
+                self.failures = 0
         self._choose(self.trial != NONE and self.tries > 0)
 
     def _choose(self, on_trial):
@@ -111,14 +117,21 @@ class Startup:
     def confirm(self):
         """This boot is healthy, and with it the version on trial. Raises OSError."""
         if self.on_trial:
-            self._point(self.slot, NONE, 0, self.run, NONE)
+            if self.slot == self.previous:
+                self._point(self.slot, NONE, 0, NONE, self.run)
+            else:
+                self._point(self.slot, NONE, 0, self.run, NONE)
             self.on_trial = False
         self.mark(CONFIRMED)
-        self.failures = 0
 
     def try_version(self, slot, tries=1):
         """From the next boot on, `slot` runs on trial. Its files must be durable. Raises OSError."""
         self._point(self.run, slot, tries, self.previous, NONE)
+
+    def overwrite(self, slot):
+        """The files of this slot are about to be others: it is not the version before any more. Raises OSError."""
+        if self.previous == slot:
+            self._point(self.run, self.trial, self.tries, NONE, self.failed)
 
     def give_up(self):
         """The version on trial has failed: from the next boot on the one before runs. Raises OSError."""

@@ -3,8 +3,7 @@
 Healthy means that the loop runs and that readings are taken on schedule. The watchdog is fed by the loop alone: one
 that hangs for longer than watchdog_ms, or goes round without doing its work, ends in a reset. A boot is confirmed by
 CONFIRM_MS of healthy loop, or by the broker's acknowledgement of the first reading taken since. A version on trial
-needs the acknowledgement: what cannot be reached any more could not be updated again, so it is given up without one
-after TRIAL_MS.
+needs both: what cannot be reached any more could not be updated again, so it is given up without them after TRIAL_MS.
 """
 
 import startup
@@ -13,6 +12,8 @@ CONFIRM_MS = 60_000
 TRIAL_MS = 600_000
 # In safe mode the whole application is tried again after so long: what made it fail may be over.
 RETRY_MS = 3_600_000
+# Whatever ends a boot after that has nothing to do with the end of the one before.
+STEADY_MS = 3_600_000
 # A reading may be late by its interval and this before the application counts as ill: a TLS handshake takes seconds.
 _LATE_MS = 30_000
 
@@ -33,7 +34,7 @@ class Health:
         self._delivered = False
         self._taken_at = clock.uptime_ms()
         self._healthy_since = self._taken_at
-        self.confirmed = False
+        self.confirmed = self._steady = False
         self.error = None
         if telemetry:
             client.on_acknowledged = self._acknowledged
@@ -49,6 +50,9 @@ class Health:
             startup.watchdog.feed()
         if not self.confirmed:
             self._decide(now)
+        elif not self._steady and now - self._healthy_since >= STEADY_MS:
+            self._steady = True
+            self._note(lambda: self._boots.mark(startup.STEADY))
         return True
 
     def _on_schedule(self, now):
@@ -65,18 +69,24 @@ class Health:
         if self._boots.safe:
             if healthy_ms >= RETRY_MS:
                 self._end(lambda: self._boots.mark(startup.RETRY))
-        elif self._delivered or healthy_ms >= CONFIRM_MS and not self._boots.on_trial:
+        elif self._boots.on_trial:
+            if self._delivered and healthy_ms >= CONFIRM_MS:
+                self.confirm()
+            elif now >= TRIAL_MS:
+                self._end(self._boots.give_up)
+        elif self._delivered or healthy_ms >= CONFIRM_MS:
             self.confirm()
-        elif self._boots.on_trial and now >= TRIAL_MS:
-            self._end(self._boots.give_up)
 
     def _end(self, note):
+        # Where it cannot be noted, the next boot comes to the same end, or gives the trial up by itself.
+        self._note(note)
+        self._restart()
+
+    def _note(self, note):
         try:
             note()
         except OSError as error:
-            # The next boot comes to the same end, or gives the trial up by itself.
             self.error = "not noted in flash: %r" % error
-        self._restart()
 
     def _acknowledged(self, packet_id):
         # Not asked of the outbox alone: a reading that it dropped is not in it any more either.

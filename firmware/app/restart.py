@@ -32,7 +32,7 @@ class Restart:
         if self._since is None:
             self._since = now
             try:
-                if self._boots.state() is None:
+                if self._boots.state() != startup.RETRY:
                     # On purpose, so it is no failure.
                     self._boots.mark(startup.INTERRUPTED)
             except OSError:

@@ -106,9 +106,8 @@ class Sleeper:
         sleep_ms = board.settings["sleep_s"] * 1000
         board.wifi.off()
         try:
-            if board.boots.state() is None:
-                # On purpose: no failure, also where no network could confirm the boot.
-                board.boots.mark(startup.INTERRUPTED)
+            # On purpose: no failure, also where no network could confirm the boot.
+            board.boots.mark(startup.INTERRUPTED)
         except OSError:
             pass  # at worst it counts as one
         uptime_ms, unix_ms_at_boot = board.clock.state()

@@ -100,6 +100,7 @@ class Updater:
         slot = "a" if self._board.boots.run != "a" else "b"
         folder = startup.folder_of(slot)
         root = self._board.folder
+        self._board.boots.overwrite(slot)
         for path in ("/ota", folder):
             try:
                 os.mkdir(root + path)
@@ -158,7 +159,7 @@ class Updater:
         boots = self._board.boots
         slot = boots.previous
         if slot == startup.NONE:
-            raise CommandError("there is no version before this one")
+            raise CommandError("there is no version before this one that was not given up: send an update")
         if slot != startup.BASE:
             yield from self._verify(self._board.folder + startup.folder_of(slot))
         yield from self._try(slot)

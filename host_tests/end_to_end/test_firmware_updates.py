@@ -12,10 +12,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from impatient import builds_impatient
 from kit_command import Ended, umqtt_here
 from paho_subscriber import Subscriber
 from umqtt_kit.app_bundle import INIT, AppBundle
-from umqtt_kit.data import firmware_folder
+from umqtt_kit.deploy import build as build_module
 from umqtt_kit.deploy.build import build
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
 from umqtt_kit.mpy_cross import compile_file
@@ -46,9 +47,14 @@ def _compiled(folder: Path, name: str, source: str) -> bytes:
 
 def _package(version: str) -> str:
     """The source of app/__init__ as it is deployed, with another version in it."""
-    source = AppBundle(firmware_folder()).sources[INIT]
+    source = AppBundle(build_module.firmware_folder()).sources[INIT]
     assert source.count(f"VERSION = '{_NEW}'") == 1
     return source.replace(f"VERSION = '{_NEW}'", f"VERSION = '{version}'")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    yield from builds_impatient(tmp_path_factory.mktemp("firmware"), _NEW)
 
 
 @pytest.fixture
@@ -65,17 +71,11 @@ def board(tmp_path: Path, broker: int) -> Iterator[VirtualBoard]:
         "board": "UNIX",
     }
     files: dict[str, bytes | Path] = dict(_files())
-    # Crashes are waited out at once, not for the sake of a person at the console.
-    postmortem = (Path(__file__).resolve().parents[2] / "firmware/postmortem.py").read_text()
-    assert "_PAUSE_S = 10" in postmortem
     with board:
         board.install(
             {
                 **files,
                 "/app/__init__.mpy": _compiled(tmp_path, "__init__.py", _package(_OLD)),
-                "/postmortem.mpy": _compiled(
-                    tmp_path, "postmortem.py", postmortem.replace("_PAUSE_S = 10", "_PAUSE_S = 0")
-                ),
                 "/settings.json": json.dumps(settings).encode(),
             }
         )
@@ -105,6 +105,9 @@ def test_a_version_comes_through_the_broker_and_goes_again(board: VirtualBoard, 
     ended = _ota(broker, "--rollback")
     assert ended.code == 0, ended.stderr
     assert ended.stdout == f"{_ID} runs {_OLD} in slot base, confirmed\n"
+    # Once: where it came from was left on purpose.
+    again = _ota(broker, "--rollback")
+    assert again.code == EXIT_DEVICE and "no version before this one" in again.stderr, again.stderr
     # Nothing was lost on the way: each boot has counted from 0 without a gap.
     received = subscriber.received
     for boot in {one.boot for one in received}:

@@ -7,11 +7,13 @@ import json
 import socket
 import ssl
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cable import Cable
 from guarded_broker import PASSWORD, guarded_broker
+from impatient import builds_impatient
 from kit_command import umqtt_here
 from umqtt_kit.deploy.build import build
 from umqtt_kit.mqtt import Access
@@ -23,6 +25,11 @@ from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 _ID = "pump-7"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    yield from builds_impatient(tmp_path_factory.mktemp("firmware"), "0.1.0")
 
 
 def _guarded(url: str, ca: Path) -> dict[str, bytes]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import subprocess
 import sys
 import threading
@@ -21,8 +20,8 @@ from typing import Any
 import paho.mqtt.client as paho
 import pytest
 from cable import Cable, broker
+from impatient import builds_impatient, impatient_firmware
 from live_logs import following
-from umqtt_kit.data import firmware_folder
 from umqtt_kit.deploy.build import build
 from umqtt_kit.mpy_cross import compile_file
 from umqtt_testkit.board import VirtualBoard
@@ -40,7 +39,6 @@ class Sensor:
 """
 _OLD, _NEWER = "0.0.9", "0.2.0"
 _SENSORS = [{"module": "broken"}]
-_PATIENT, _IMPATIENT = "_PAUSE_S = 10", "_PAUSE_S = 0"
 
 
 class Listener:
@@ -177,7 +175,7 @@ class Bench:
         self.ping()
 
     def ota(self, patch: pytest.MonkeyPatch) -> None:
-        newer = _copy_firmware(self.folder / "newer", _NEWER)
+        newer = impatient_firmware(self.folder / "newer", _NEWER)
         with patch.context() as other:
             other.setattr("umqtt_kit.deploy.build.firmware_folder", lambda: newer)
             found = json.loads(self.umqtt("ota", _ID, "--json"))
@@ -216,26 +214,9 @@ class Bench:
         self.listener.reads()
 
 
-def _copy_firmware(target: Path, version: str = _OLD) -> Path:
-    """The firmware, but for the ten seconds that a crash waits for a person at the console."""
-    for source in firmware_folder().rglob("*.py"):
-        file = target / source.relative_to(firmware_folder())
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(source.read_text())
-    postmortem = target / "postmortem.py"
-    assert _PATIENT in postmortem.read_text()
-    postmortem.write_text(postmortem.read_text().replace(_PATIENT, _IMPATIENT))
-    package = target / "app" / "__init__.py"
-    package.write_text(re.sub('^VERSION = ".*"$', f'VERSION = "{version}"', package.read_text(), flags=re.MULTILINE))
-    return target
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    folder = _copy_firmware(tmp_path_factory.mktemp("firmware") / "firmware")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("umqtt_kit.deploy.build.firmware_folder", lambda: folder)
-        yield
+    yield from builds_impatient(tmp_path_factory.mktemp("firmware"), _OLD)
 
 
 @pytest.fixture

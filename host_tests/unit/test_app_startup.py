@@ -4,10 +4,10 @@ import os
 import sys
 
 import startup
-from startup import BASE, CONFIRMED, CRASHED, INTERRUPTED, NONE, RETRY, Startup
+from startup import BASE, CONFIRMED, CRASHED, INTERRUPTED, NONE, RETRY, STEADY, Startup
 from umqtt_testkit.portable import Rng, equal, new_path
 
-_POWER_ON, _WATCHDOG = 1, 3
+_POWER_ON, _RESET, _WATCHDOG = 1, 2, 3
 
 
 class _Machine:
@@ -68,7 +68,7 @@ def test_three_crashes_lead_to_safe_mode_whatever_restarts_the_board():
 
 
 def test_power_cuts_and_a_person_at_the_console_are_no_failures():
-    for cause, ends in ((_POWER_ON, None), (_WATCHDOG, INTERRUPTED), (_WATCHDOG, CONFIRMED)):
+    for cause, ends in ((_POWER_ON, None), (_WATCHDOG, INTERRUPTED), (_RESET, CONFIRMED), (_POWER_ON, CONFIRMED)):
         root = _root()
         equal([_boot(root, cause, ends).safe for _ in range(6)], [False] * 6)
 
@@ -82,12 +82,29 @@ def test_a_power_cut_between_failures_forgives_nothing():
     equal(_boot(root).safe, True)
 
 
-def test_one_healthy_boot_forgives_all():
+def test_three_boots_that_failed_after_they_were_confirmed_lead_to_safe_mode_unless_hours_later():
+    """Planted: whoever was confirmed has not failed."""
+    for cause, ends in ((_WATCHDOG, None), (_POWER_ON, CRASHED)):
+        root = _root()
+        failures = []
+        for _ in range(4):
+            boots = _boot(root, cause, CONFIRMED)
+            failures.append((boots.failures, boots.safe))
+            if ends:
+                boots.mark(ends)
+        equal(failures, [(0, False), (1, False), (2, False), (3, True)])
     root = _root()
-    _boot(root)
-    _boot(root)
-    _boot(root, ends=CONFIRMED)
-    equal([_boot(root).safe for _ in range(4)], [False, False, False, True])
+    equal([_boot(root, _WATCHDOG, STEADY).failures for _ in range(4)], [0] * 4)
+
+
+def test_one_healthy_boot_forgives_all():
+    for ends, cause in ((CONFIRMED, _RESET), (STEADY, _WATCHDOG)):
+        root = _root()
+        _boot(root)
+        _boot(root)
+        _boot(root, ends=ends)
+        causes = (cause, _WATCHDOG, _WATCHDOG, _WATCHDOG)
+        equal([_boot(root, each).safe for each in causes], [False, False, False, True])
 
 
 def test_safe_mode_is_left_for_one_boot_and_entered_again_when_that_fails():
@@ -128,13 +145,14 @@ def test_a_version_that_was_confirmed_stays():
     equal((after.slot, after.on_trial, after.previous, after.failed), ("a", False, BASE, NONE))
     after.try_version("b")
     _boot(root, ends=CONFIRMED)
-    equal((_boot(root).slot, _boot(root).previous), ("b", "a"))
+    after = _boot(root, _POWER_ON)
+    equal((after.slot, after.previous), ("b", "a"))
 
 
 def test_safe_mode_runs_the_base_version():
     root = _root()
     _boot(root).try_version("b")
-    _boot(root, ends=CONFIRMED)
+    _boot(root, ends=CONFIRMED).mark(STEADY)
     equal([_boot(root).slot for _ in range(4)], ["b", "b", "b", BASE])
     # A version that came over the air is tried all the same: it may be the remedy.
     Startup(root, _WATCHDOG).try_version("a")

@@ -217,13 +217,38 @@ def test_rollback_goes_to_the_version_before_once():
     board.updater.begin(args, 1)
     board.drive()
     boots = boot(root, True)
-    equal((boots.slot, boots.previous), (BASE, "a"))
+    equal((boots.slot, boots.previous, boots.failed), (BASE, NONE, "a"))
     # The same command, cut short after the new version was confirmed, does not go back and forth.
     board.boots = boots
     board.restarts = 0
     board.updater = Updater(board)
     board.updater.recover(args, 1)
     equal(board.drive().commands.replies, [(True, {"slot": BASE, "version": "?"})])
+
+
+def test_no_rollback_brings_back_what_was_rolled_back_from_or_given_up():
+    """Planted: the version left by a rollback counts as the one before; so does a slot that was overwritten."""
+    root = fresh()
+    Board(root, boot(root), NEW, "2").update()
+    boots = boot(root, True)
+    args = {"rollback": True, "from": "a"}
+    Board(root, boots, NEW, "2").update(**args)
+    boots = boot(root, True)
+    equal(boots.slot, BASE)
+    board = Board(root, boots, NEW, "2").update(rollback=True, **{"from": BASE})
+    assert "no version before" in board.commands.replies[0][1], board.commands.replies
+    equal((board.restarts, boot(root, True).slot), (0, BASE))
+    # b is the version before when a new one is written over it, which fails its trial.
+    for files in (NEW, NEWER, OLD):
+        Board(root, boot(root), files, "3").update()
+        boots = boot(root, True)
+    equal((boots.slot, boots.previous), ("a", "b"))
+    Board(root, boots, NEW, "4").update()
+    boot(root)
+    boots = boot(root, True)
+    equal((boots.slot, boots.failed), ("a", "b"))
+    board = Board(root, boots, NEW, "4").update(rollback=True, **{"from": "a"})
+    assert "no version before" in board.commands.replies[0][1], board.commands.replies
 
 
 def test_a_broken_link_goes_on_where_it_broke():

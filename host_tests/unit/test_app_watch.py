@@ -4,12 +4,12 @@ import os
 
 import _app_fakes as fakes
 import startup
-from app.health import CONFIRM_MS, RETRY_MS, TRIAL_MS, Health
+from app.health import CONFIRM_MS, RETRY_MS, STEADY_MS, TRIAL_MS, Health
 from app.status import Status
-from startup import CONFIRMED, RETRY, Startup
+from startup import CONFIRMED, RETRY, STEADY, Startup
 from umqtt_testkit.portable import equal, new_path
 
-_WATCHDOG = 3
+_POWER_ON, _WATCHDOG = 1, 3
 
 
 class Dog:
@@ -101,7 +101,10 @@ def test_a_minute_of_healthy_loop_confirms_a_boot_that_finds_no_network():
     equal(world.boots.state(), None)
     world.run(1100)
     equal((world.boots.state(), world.health.confirmed), (CONFIRMED, True))
-    equal(Startup(world.root, _WATCHDOG).failures, 0)
+    equal(Startup(world.root, _POWER_ON).failures, 0)
+    # What ends it hours later has nothing to do with the boots before.
+    world.run(STEADY_MS, passes=1000)
+    equal(world.boots.state(), STEADY)
 
 
 def test_a_minute_that_was_not_healthy_throughout_confirms_nothing():
@@ -129,7 +132,14 @@ def test_a_reading_that_the_outbox_dropped_confirms_nothing():
     equal((world.boots.state(), world.boots.on_trial), (None, True))
 
 
-def test_a_version_on_trial_needs_a_delivered_reading():
+def test_a_version_on_trial_needs_a_delivered_reading_and_a_minute_of_health():
+    """Planted: either of the two is enough."""
+    world = World(trial=True)
+    world.deliver()
+    world.run(CONFIRM_MS - 1000)
+    equal((world.boots.on_trial, world.boots.state()), (True, None))
+    world.run(1100)
+    equal((world.boots.on_trial, world.boots.run), (False, "a"))
     world = World(trial=True)
     world.run(2 * CONFIRM_MS)
     equal((world.boots.on_trial, world.boots.state()), (True, None))
