@@ -134,6 +134,7 @@ class Gold:
         # Until all of it is on the disk the state in memory is worth nothing.
         self._state = None
         from_scratch = not self._versions
+        state.now_us = _now_us()
         state.freeze()
         before = {name: state.boots[name].copy() for name in ("anchor_seq", "anchor_us", "readings", "ok")}
         kept: list[pa.Table] = []
@@ -313,6 +314,10 @@ def _chunks(source: Appended, name: str) -> Iterator[pa.Table]:
             held, count = [], 0
     if held:
         yield pa.Table.from_batches(held).combine_chunks()
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
 
 
 def _none_replaced() -> pa.Table:

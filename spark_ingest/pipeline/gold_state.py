@@ -52,10 +52,12 @@ class State:
     """See the module. `newest_us`: the newest received time of all; `frozen_before`: minutes that are settled.
 
     :param offline_us: a silence so long is worth an alert.
+    :ivar now_us: when rows are counted. They have been received by then, whatever the clock of their collector said.
     """
 
     def __init__(self, offline_us: int) -> None:
         self.offline_us = offline_us
+        self.now_us = -NEVER
         self.newest_us = NEVER
         self.frozen_before = NEVER
         self.late_minutes: set[int] = set()
@@ -112,7 +114,7 @@ class State:
         if not rows.num_rows:
             return
         device, boot = self._device_rows(rows["device_id"]), self._boot_rows(rows)
-        received, seq = _us(rows["received_ts"]), rows["seq"].to_numpy()
+        received, seq = self._received(rows), rows["seq"].to_numpy()
         ok = rows["clock_ok"].to_numpy()
         ts = _us(rows["ts"])
         has_up, up_us = uptimes(rows["up_ms"].combine_chunks())
@@ -128,7 +130,7 @@ class State:
         boots.keep_last(boot[anchor], {"anchor_seq": seq[anchor]}, {"anchor_us": (ts - up_us)[anchor]}, first=True)
         self._take_gaps(rows, boot, seq, received)
         self._heard(device, received)
-        delay_bins = to_bin((received - ts)[ok] / 1000) + BIN_ZERO
+        delay_bins = to_bin((_us(rows["received_ts"]) - ts)[ok] / 1000) + BIN_ZERO
         self.histogram.add((device[ok] << METRIC_BITS | DELAY) << BIN_BITS | delay_bins)
         self._take_metrics(rows, device, boot, received, seq)
         minute = received // MINUTE_US
@@ -154,7 +156,7 @@ class State:
         """Rows of the table duplicates."""
         if not rows.num_rows:
             return
-        device, received = self._device_rows(rows["device_id"]), _us(rows["received_ts"])
+        device, received = self._device_rows(rows["device_id"]), self._received(rows)
         self.devices.add("duplicates", device)
         self._heard(device, received)
         self._count_minutes(received // MINUTE_US, 1, rows["payload_crc"].to_numpy() >> 32)
@@ -163,7 +165,7 @@ class State:
         """Rows of the table quarantine."""
         if not rows.num_rows:
             return
-        received = _us(rows["received_ts"])
+        received = self._received(rows)
         self.newest_us = max(self.newest_us, int(received.max()))
         size = pc.call_function("binary_length", [rows["payload"]]).to_numpy()
         # The bytes of a message whose reading was kept count there.
@@ -185,7 +187,7 @@ class State:
         """Rows of the table status."""
         if not rows.num_rows:
             return
-        device, received = self._device_rows(rows["device_id"]), _us(rows["received_ts"])
+        device, received = self._device_rows(rows["device_id"]), self._received(rows)
         # Messages of one block share a received time; the later place is the later one.
         position = places(rows)
         online = rows["online"].to_numpy(zero_copy_only=False).astype(bool)
@@ -214,7 +216,7 @@ class State:
         """Rows of the table logs."""
         if not rows.num_rows:
             return
-        self._heard(self._device_rows(rows["device_id"]), _us(rows["received_ts"]))
+        self._heard(self._device_rows(rows["device_id"]), self._received(rows))
         for device_id, boot, ranges in zip(
             *(rows[name].to_pylist() for name in ("device_id", "boot", "dropped_seq")), strict=True
         ):
@@ -226,6 +228,9 @@ class State:
         """The texts of codes; null for -1."""
         names = pa.array([*self.texts, None], pa.string())
         return names.take(pa.array(np.where(codes < 0, len(self.texts), codes)))
+
+    def _received(self, rows: pa.Table) -> np.ndarray:
+        return np.minimum(_us(rows["received_ts"]), self.now_us)
 
     def _device_rows(self, device_id: pa.ChunkedArray) -> np.ndarray:
         return self.devices.rows(device_id.combine_chunks())

@@ -193,3 +193,31 @@ def test_gold_is_empty_and_whole_before_anything_came(tmp_path):
     BatchWriter(tmp_path, tmp_path / "state")
     assert not Gold(tmp_path).update()
     assert all(rows == [] for rows in rows_of(tmp_path).values())
+
+
+def test_a_block_from_a_collector_whose_clock_runs_ahead_moves_no_device_but_its_own_and_that_heals(
+    tmp_path, monkeypatch
+):
+    """Planted: the newest received time of all is what silence is measured against, whatever clock it comes from."""
+    now = RECEIVED_MS * 1000
+    monkeypatch.setattr(gold_module, "_now_us", lambda: now)
+    year = 365 * 24 * 3600 * SECOND
+    ahead = [(*telemetry("ahead", f"{n}-x", 0, None, 5), RECEIVED_MS + 4 * year + n) for n in range(5)]
+    ahead += [("fleet/ahead/status", b'{"online":true,"boot":"4-x"}', RECEIVED_MS + 4 * year)]
+    ahead += [("fleet/ahead/telemetry", b"corrupt", RECEIVED_MS + 4 * year)]
+    other = [(*telemetry("a", "1-x", n, None, 5), RECEIVED_MS - 2 + n) for n in range(2)]
+    write(tmp_path, other[:1], ahead, other[1:])
+
+    def health() -> dict[str, str]:
+        rows = DeltaTable(str(tmp_path / "gold" / "devices")).to_pyarrow_table().to_pylist()
+        return {row["device_id"]: row["health"] for row in rows}
+
+    assert health() == {"a": "ok", "ahead": "rebooting"}
+    assert_law(tmp_path, 0)
+    assert health() == {"a": "ok", "ahead": "rebooting"}
+    minutes = [row[0] for row in rows_of(tmp_path)["traffic"]]
+    assert max(minutes).timestamp() * 1000 <= RECEIVED_MS
+    Gold(tmp_path).update(now + 2 * 24 * 3600 * 1_000_000)
+    assert health() == {"a": "offline", "ahead": "offline"}
+    alerts = DeltaTable(str(tmp_path / "gold" / "alerts")).to_pyarrow_table().to_pylist()
+    assert {row["kind"] for row in alerts if row["until"] is None} == {"offline"}
