@@ -23,6 +23,8 @@ MINUTE_US = 60_000_000
 HOT_MINUTES = 60
 """Minutes back from the newest for which devices and delays are still being counted."""
 DELAY = 0
+RESTARTING = "restarting"
+"""Reason in the last status of a boot that the device ends on purpose: a command, an update."""
 SHOWN = ("mem_free", "rssi", "temp_c", "supply_v")
 """Metrics of the devices table; in the histogram, metric number 1 and up."""
 SILVER_COLUMNS = ["device_id", "boot", "seq", "ts", "up_ms", "clock_ok", "received_ts", "metrics", "payload_crc"]
@@ -99,6 +101,7 @@ class State:
         self.silences: dict[int, list[tuple[int, int]]] = {}
         self.announced: dict[tuple[str, str], list[tuple[int, int]]] = {}
         self.refused: dict[tuple[int, int], Refused] = {}
+        self.restarted: set[tuple[str, str]] = set()
 
     def freeze(self) -> None:
         """Let go of minutes that are over; rows that still come for one are counted from the tables."""
@@ -198,7 +201,11 @@ class State:
         self.newest_us = max(self.newest_us, int(received.max()))
         live = online & ~rows["retain"].to_numpy(zero_copy_only=False).astype(bool)
         self._heard(device[live], received[live])
-        of_boot = np.flatnonzero(online & rows["boot"].is_valid().to_numpy())
+        named = rows["boot"].is_valid().to_numpy()
+        ordered = pc.call_function("equal", [rows["reason"], pa.scalar(RESTARTING)]).fill_null(False).to_numpy()
+        ends = rows.filter(pa.array(~online & named & ordered))
+        self.restarted.update(zip(ends["device_id"].to_pylist(), ends["boot"].to_pylist(), strict=True))
+        of_boot = np.flatnonzero(online & named)
         if not len(of_boot):
             return
         some = rows.take(pa.array(of_boot))
@@ -402,6 +409,9 @@ def tables_of(state: State, facts: dict[str, int]) -> Iterator[tuple[str, pa.Tab
     ranges = [(*key, *one) for key, many in state.announced.items() for one in many]
     names = pa.schema([("device_id", pa.string()), ("boot", pa.string()), ("first", pa.int64()), ("last", pa.int64())])
     yield "announced", pa.table([pa.array(c, f.type) for c, f in zip(_columns(ranges, 4), names, strict=True)], names)
+    names = pa.schema([("device_id", pa.string()), ("boot", pa.string())])
+    pairs = _columns(sorted(state.restarted), 2)
+    yield "restarted", pa.table([pa.array(c, f.type) for c, f in zip(pairs, names, strict=True)], names)
     days = [(*key, *one) for key, one in state.refused.items()]
     names = pa.schema([(name, pa.string() if name == "reason" else pa.int64()) for name in _REFUSED])
     yield "refused", pa.table([pa.array(c, f.type) for c, f in zip(_columns(days, 7), names, strict=True)], names)
@@ -435,6 +445,7 @@ def load(folder: Path) -> tuple[State, dict[str, int]]:
         state.silences.setdefault(row["device"], []).append((row["since"], row["until"]))
     for row in read("announced").to_pylist():
         state.announced.setdefault((row["device_id"], row["boot"]), []).append((row["first"], row["last"]))
+    state.restarted = {(row["device_id"], row["boot"]) for row in read("restarted").to_pylist()}
     for row in read("refused").to_pylist():
         device, day, *one = row.values()
         state.refused[device, day] = Refused(*one)

@@ -42,7 +42,7 @@ MEMORY_SHARE, MEMORY_US = 0.7, _HOUR_US
 """Memory falls when less than this share of a boot's first figure is left after at least this time."""
 QUIET_US = DAY_US
 """After so long without a quarantined message, the alert about them is over."""
-_HEALTH_OF_ALERT = {"reboot_loop": "rebooting", "quarantined": "quarantined"}
+_HEALTH_OF_ALERT = {"reboot_loop": "rebooting", "quarantined": "quarantined", "memory_falling": "memory"}
 """What an open alert makes of a device's health."""
 # Where counts end: a device can announce, or skip, more seqs than a column holds.
 _MOST = (1 << 63) - 1
@@ -62,7 +62,7 @@ def whole_tables(state: State, as_of_us: int) -> Whole:
     """Build them. `as_of_us`: the time against which a device counts as silent."""
     gaps = gaps_table(state)
     starts = _starts(state)
-    alerts = alerts_table(state, gaps, starts, as_of_us)
+    alerts = alerts_table(state, gaps, as_of_us)
     return Whole(devices_table(state, gaps, starts, alerts, as_of_us), boots_table(state, gaps), gaps, alerts)
 
 
@@ -222,7 +222,7 @@ def _health(state: State, alerts: pa.Table, missing: np.ndarray, delay_p50: np.n
     return np.array(HEALTH, dtype=object)[np.argmax([applies[word] for word in HEALTH], axis=0)]
 
 
-def alerts_table(state: State, gaps: pa.Table, starts: list[list[int]], as_of_us: int) -> pa.Table:
+def alerts_table(state: State, gaps: pa.Table, as_of_us: int) -> pa.Table:
     """ALERTS_SCHEMA, sorted by device, kind and time."""
     ids = list(state.devices.index)
     rows: list[tuple] = []
@@ -235,7 +235,7 @@ def alerts_table(state: State, gaps: pa.Table, starts: list[list[int]], as_of_us
         if gap["missing"] >= GAP_SEQS:
             text = f"{gap['missing']} readings missing, {gap['first']} to {gap['last']} of boot {gap['boot']}"
             rows.append((gap["device_id"], "gap", _to_us(gap["since"]), None, float(gap["missing"]), text))
-    for device, some in enumerate(starts):
+    for device, some in enumerate(_starts(state, unasked=True)):
         rows += _loops(ids[device], some, as_of_us)
     rows += _memory(state, ids)
     rows += _quarantined(state, ids, as_of_us)
@@ -341,22 +341,34 @@ def _newest_boots(state: State) -> np.ndarray:
     boots = state.boots
     newest = np.full(len(state.devices), -1, dtype=np.int64)
     heard = np.where(boots["last_us"] == NEVER, boots["born_us"], boots["last_us"])
-    # By name where times are equal: row numbers depend on who was met first.
-    names = np.array(list(boots.index), dtype=object)
-    by_name = np.argsort(np.argsort(names)) if len(names) else np.empty(0, dtype=np.int64)
-    order = np.lexsort((by_name, heard))
+    order = np.lexsort((_by_name(state), heard))
     newest[boots["device"][order]] = order
     return newest
 
 
-def _starts(state: State) -> list[list[int]]:
-    """Per device when its boots were first heard of, rising."""
+def _by_name(state: State) -> np.ndarray:
+    """The place of each boot in the order of their names, for equal times: row numbers depend on who was met first."""
+    names = np.array(list(state.boots.index), dtype=object)
+    return np.argsort(np.argsort(names)) if len(names) else np.empty(0, dtype=np.int64)
+
+
+def _starts(state: State, *, unasked: bool = False) -> list[list[int]]:
+    """Per device when its boots were first heard of, rising.
+
+    :param unasked: only boots that nobody asked for: neither after an orderly restart, which the boot before announced,
+        nor by a soft reset, which is done from a console.
+    """
     starts: list[list[int]] = [[] for _ in range(len(state.devices))]
     boots = state.boots
     first = np.minimum(boots["first_us"], boots["born_us"])
-    for device, start in zip(boots["device"].tolist(), first.tolist(), strict=True):
-        starts[device].append(start)
-    return [sorted(some) for some in starts]
+    keys, soft = list(boots.index), boots["cause"] == state.texts.get("soft", -2)
+    before: dict[int, tuple[str, ...]] = {}
+    for row in np.lexsort((_by_name(state), first)).tolist():
+        device = int(boots["device"][row])
+        if not (unasked and (soft[row] or before.get(device) in state.restarted)):
+            starts[device].append(int(first[row]))
+        before[device] = tuple(keys[row].split(SEPARATOR))
+    return starts
 
 
 def _boot_number(boot: str) -> int | None:

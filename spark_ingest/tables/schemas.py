@@ -235,7 +235,7 @@ ALERTS_SCHEMA = pa.schema(
 )
 """kind: offline, gap, reboot_loop, memory_falling or quarantined; until is null while it lasts."""
 
-HEALTH = ("offline", "rebooting", "quarantined", "gaps", "late", "ok")
+HEALTH = ("offline", "rebooting", "quarantined", "memory", "gaps", "late", "ok")
 """What gold/devices may have as health, worst first: the first that applies."""
 
 SCHEMAS = {

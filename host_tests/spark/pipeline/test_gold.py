@@ -187,6 +187,39 @@ def test_alerts_have_a_beginning_and_while_they_last_no_end(tmp_path):
         ("m", "offline", True),
     }
     assert {row[0]: row[1] for row in rows_of(tmp_path)["devices"]} == {"a": "gaps", "b": "offline", "m": "offline"}
+    write(tmp_path / "m", memory)
+    assert [row[1] for row in rows_of(tmp_path / "m")["devices"]] == ["memory"]
+
+
+def status(boot: str, at: int, **fields: object) -> tuple[str, bytes, int]:
+    """A status of device a."""
+    return "fleet/a/status", json.dumps({"boot": boot, **fields}).encode(), RECEIVED_MS + at
+
+
+@pytest.mark.parametrize(
+    ("end", "cause", "kinds"),
+    [
+        ("connection lost", "hard", ["reboot_loop"]),
+        (None, "wdt", ["reboot_loop"]),
+        ("restarting", "hard", []),
+        ("restarting", "unknown", []),
+        (None, "soft", []),
+    ],
+)
+def test_boots_that_somebody_asked_for_are_no_loop(tmp_path, end, cause, kinds):
+    """Planted: every boot counts, or one that was announced excuses all of the device's."""
+    sent = []
+    for n in range(6):
+        at = n * 60 * SECOND
+        sent.append(status(f"{n}-x", at, online=True, reason="boot", cause=cause))
+        sent.append((*telemetry("a", f"{n}-x", 0, RECEIVED_MS + at, 5), RECEIVED_MS + at + SECOND))
+        if end is not None:
+            sent.append(status(f"{n}-x", at + 2 * SECOND, online=False, reason=end))
+    write(tmp_path, sent[1::2], sent[::2])
+    assert [row[1] for row in rows_of(tmp_path)["alerts"]] == kinds
+    (device,) = DeltaTable(str(tmp_path / "gold" / "devices")).to_pyarrow_table().to_pylist()
+    assert (device["boots"], device["reboots_24h"]) == (6, 5), "they are boots all the same"
+    assert_law(tmp_path, 0)
 
 
 def test_gold_is_empty_and_whole_before_anything_came(tmp_path):

@@ -21,7 +21,7 @@ const COLUMNS = [
   { key: "fw", title: "Firmware" },
 ];
 // As spark_ingest/tables/schemas.py has it: worst first.
-const HEALTH = ["offline", "rebooting", "quarantined", "gaps", "late", "ok"];
+const HEALTH = ["offline", "rebooting", "quarantined", "memory", "gaps", "late", "ok"];
 const FIRST_ROWS = 15;
 
 const table = { sort: "health", down: false, health: "all", words: "", selected: null };

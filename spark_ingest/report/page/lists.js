@@ -25,7 +25,7 @@ const percentOf = (share) => (share && share < 0.001 ? "under 0.1 %" : `${tenths
 
 // Kind of alert: what it is called, and which health it looks like.
 const ALERTS = {
-  offline: ["offline", "offline"], gap: ["gap", "gaps"], reboot_loop: ["reboot loop", "rebooting"], memory_falling: ["memory falling", "late"],
+  offline: ["offline", "offline"], gap: ["gap", "gaps"], reboot_loop: ["reboot loop", "rebooting"], memory_falling: ["memory falling", "memory"],
   quarantined: ["quarantined", "quarantined"],
 };
 
