@@ -39,13 +39,16 @@ STAGES = ("gold folded", "gold state written", "gold windows committed", "gold t
 
 COUNTED = {
     "silver": SILVER_COLUMNS,
-    "duplicates": ["device_id", "received_ts", "payload_crc"],
+    "duplicates": ["device_id", "received_ts", "payload_crc", "collector"],
     "quarantine": [
-        *("reason", "payload", "received_ts", "segment", "position"),
-        *("device_id", "kept"),
+        *("reason", "payload", "received_ts", "segment", "position", "collector"),
+        *("device_id", "boot", "seq", "kept"),
     ],
-    "status": ["device_id", "boot", "online", "fw", "reason", "extra", "retain", "received_ts", "segment", "position"],
-    "logs": ["device_id", "boot", "dropped_seq", "received_ts"],
+    "status": [
+        *("device_id", "boot", "online", "fw", "reason", "extra", "retain"),
+        *("received_ts", "segment", "position", "collector"),
+    ],
+    "logs": ["device_id", "boot", "dropped_seq", "received_ts", "collector"],
 }
 """Table to the columns of it that gold counts."""
 _SOURCES = tuple(COUNTED)

@@ -6,7 +6,7 @@ what one pass over all rows gives.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +27,9 @@ RESTARTING = "restarting"
 """Reason in the last status of a boot that the device ends on purpose: a command, an update."""
 SHOWN = ("mem_free", "rssi", "temp_c", "supply_v")
 """Metrics of the devices table; in the histogram, metric number 1 and up."""
-SILVER_COLUMNS = ["device_id", "boot", "seq", "ts", "up_ms", "clock_ok", "received_ts", "metrics", "payload_crc"]
+SILVER_COLUMNS = [
+    *("device_id", "boot", "seq", "ts", "up_ms", "clock_ok", "received_ts", "metrics", "payload_crc", "collector"),
+]
 
 DAY_US = 86_400_000_000
 SEPARATOR = "\0"
@@ -74,6 +76,8 @@ class State:
                 "first_us": -NEVER,
                 "last_us": NEVER,
                 "first_seq": -NEVER,
+                "collector": -1,
+                "began_us": NEVER,
                 "readings": 0,
                 "ok": 0,
                 "ok_ts_us": NEVER,
@@ -92,6 +96,7 @@ class State:
                 "fw": -1,
             }
         )
+        self.collectors = Columns({"first_us": -NEVER})
         self.histogram = Counts()
         self.minutes: dict[int, np.ndarray] = {}
         self.minute_devices = np.empty(0, dtype=np.int64)
@@ -100,6 +105,7 @@ class State:
         self.gap_since: dict[tuple[int, int], int] = {}
         self.silences: dict[int, list[tuple[int, int]]] = {}
         self.announced: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        self.unread: dict[tuple[str, str], list[tuple[int, int]]] = {}
         self.refused: dict[tuple[int, int], Refused] = {}
         self.restarted: set[tuple[str, str]] = set()
 
@@ -127,7 +133,10 @@ class State:
         boots.add("ok", boot, ok)
         boots.lower_to("first_us", boot, received)
         boots.raise_to("last_us", boot, received)
-        boots.lower_to("first_seq", boot, seq)
+        # It began no later than this; where no uptime tells, it may have begun at any time before.
+        began = np.where(has_up, received - up_us, NEVER)
+        head = {"collector": self.collectors.rows(rows["collector"].combine_chunks()), "began_us": began}
+        boots.keep_last(boot, {"first_seq": seq}, head, first=True)
         boots.raise_to("ok_ts_us", boot[ok], ts[ok])
         anchor = np.flatnonzero(ok & has_up)
         boots.keep_last(boot[anchor], {"anchor_seq": seq[anchor]}, {"anchor_us": (ts - up_us)[anchor]}, first=True)
@@ -180,6 +189,11 @@ class State:
         rows, received = rows.filter(pa.array(owned)), received[owned]
         device = self._device_rows(rows["device_id"])
         self._heard(device, received)
+        unread = rows.filter(
+            pc.call_function("and", [rows["seq"].is_valid(), pc.call_function("invert", [rows["kept"]])])
+        )
+        identities = zip(*(unread[name].to_pylist() for name in ("device_id", "boot", "seq")), strict=True)
+        self._add_ranges(self.unread, ((device_id, name, [(seq, seq)]) for device_id, name, seq in identities))
         reasons = rows["reason"].to_pylist()
         columns = device.tolist(), received.tolist(), places(rows).tolist(), reasons
         for number, us, place, reason in zip(*columns, strict=True):
@@ -224,12 +238,15 @@ class State:
         if not rows.num_rows:
             return
         self._heard(self._device_rows(rows["device_id"]), self._received(rows))
-        for device_id, boot, ranges in zip(
-            *(rows[name].to_pylist() for name in ("device_id", "boot", "dropped_seq")), strict=True
-        ):
-            if boot is not None and ranges:
-                new = [(one["first"], one["last"]) for one in ranges]
-                self.announced[device_id, boot] = union(self.announced.get((device_id, boot), []) + new)
+        dropped = zip(*(rows[name].to_pylist() for name in ("device_id", "boot", "dropped_seq")), strict=True)
+        self._add_ranges(
+            self.announced,
+            (
+                (device_id, boot, [(one["first"], one["last"]) for one in ranges])
+                for device_id, boot, ranges in dropped
+                if boot is not None and ranges
+            ),
+        )
 
     def text(self, codes: np.ndarray) -> pa.Array:
         """The texts of codes; null for -1."""
@@ -237,7 +254,21 @@ class State:
         return names.take(pa.array(np.where(codes < 0, len(self.texts), codes)))
 
     def _received(self, rows: pa.Table) -> np.ndarray:
-        return np.minimum(_us(rows["received_ts"]), self.now_us)
+        received = np.minimum(_us(rows["received_ts"]), self.now_us)
+        self.collectors.lower_to("first_us", self.collectors.rows(rows["collector"].combine_chunks()), received)
+        return received
+
+    @staticmethod
+    def _add_ranges(
+        held: dict[tuple[str, str], list[tuple[int, int]]],
+        new: Iterable[tuple[str, str, list[tuple[int, int]]]],
+    ) -> None:
+        """Unite ranges of seq with those that a boot has."""
+        gathered: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        for device_id, boot, ranges in new:
+            gathered.setdefault((device_id, boot), []).extend(ranges)
+        for key, ranges in gathered.items():
+            held[key] = union(held.get(key, []) + ranges)
 
     def _device_rows(self, device_id: pa.ChunkedArray) -> np.ndarray:
         return self.devices.rows(device_id.combine_chunks())
@@ -406,9 +437,11 @@ def tables_of(state: State, facts: dict[str, int]) -> Iterator[tuple[str, pa.Tab
     yield "gap_since", _numbers([(*key, us) for key, us in state.gap_since.items()], ("boot", "last", "us"))
     rows = [(device, *one) for device, ranges in state.silences.items() for one in ranges]
     yield "silences", _numbers(rows, ("device", "since", "until"))
-    ranges = [(*key, *one) for key, many in state.announced.items() for one in many]
     names = pa.schema([("device_id", pa.string()), ("boot", pa.string()), ("first", pa.int64()), ("last", pa.int64())])
-    yield "announced", pa.table([pa.array(c, f.type) for c, f in zip(_columns(ranges, 4), names, strict=True)], names)
+    for name in ("announced", "unread"):
+        ranges = [(*key, *one) for key, many in getattr(state, name).items() for one in many]
+        yield name, pa.table([pa.array(c, f.type) for c, f in zip(_columns(ranges, 4), names, strict=True)], names)
+    yield "collectors", state.collectors.to_table()
     names = pa.schema([("device_id", pa.string()), ("boot", pa.string())])
     pairs = _columns(sorted(state.restarted), 2)
     yield "restarted", pa.table([pa.array(c, f.type) for c, f in zip(pairs, names, strict=True)], names)
@@ -443,8 +476,11 @@ def load(folder: Path) -> tuple[State, dict[str, int]]:
     state.gap_since = {(row["boot"], row["last"]): row["us"] for row in read("gap_since").to_pylist()}
     for row in read("silences").to_pylist():
         state.silences.setdefault(row["device"], []).append((row["since"], row["until"]))
-    for row in read("announced").to_pylist():
-        state.announced.setdefault((row["device_id"], row["boot"]), []).append((row["first"], row["last"]))
+    for name in ("announced", "unread"):
+        for row in read(name).to_pylist():
+            held = getattr(state, name).setdefault((row["device_id"], row["boot"]), [])
+            held.append((row["first"], row["last"]))
+    state.collectors.load(read("collectors"))
     state.restarted = {(row["device_id"], row["boot"]) for row in read("restarted").to_pylist()}
     for row in read("refused").to_pylist():
         device, day, *one = row.values()

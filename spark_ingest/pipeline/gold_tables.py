@@ -1,5 +1,6 @@
 """The gold tables that are small enough to be written whole, as functions of what gold remembers."""
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ LOOP_BOOTS, LOOP_US = 5, _HOUR_US
 """So many boots within this time are a reboot loop."""
 GAP_SEQS = 100
 """A gap is an alert from so many readings on."""
+GAP_US = 7 * DAY_US
+"""So long after a gap was noticed it is a fault of the device; what has not come by then hardly will."""
 MEMORY_SHARE, MEMORY_US = 0.7, _HOUR_US
 """Memory falls when less than this share of a boot's first figure is left after at least this time."""
 QUIET_US = DAY_US
@@ -67,27 +70,34 @@ def whole_tables(state: State, as_of_us: int) -> Whole:
 
 
 def gaps_table(state: State) -> pa.Table:
-    """GAPS_SCHEMA: what is missing, announced parts apart."""
+    """GAPS_SCHEMA: what silver lacks, cut where one reason ends and another begins."""
     numbers = state.boots.index
     rows: list[tuple] = []
     known: dict[tuple[int, int], int] = {}
-    of_boot: defaultdict[tuple[str, str], list[tuple[int, int, int | None]]] = defaultdict(list)
+    earlier = _earlier(state)
+    of_boot: defaultdict[tuple[str, str], list[Part]] = defaultdict(list)
     missing = state.seen.gap_table()
     for device_id, boot, first, last in zip(*(column.to_pylist() for column in missing.columns), strict=True):
         key = (numbers[device_id + SEPARATOR + boot], last)
         since = state.gap_since.get(key)
         if since is not None:
             known[key] = since
-        if (device_id, boot) in state.announced:
-            of_boot[device_id, boot].append((first, last, since))
-        else:
-            rows.append((device_id, boot, first, last, _length(first, last), False, True, since))
+        of_boot[device_id, boot].append((first, last, "missing", since))
     state.gap_since = known
-    for (device_id, boot), announced in state.announced.items():
-        highest = state.seen.highest_of(device_id, boot)
-        beyond = [(max(first, highest + 1), last, None) for first, last in announced if last > highest]
-        for first, last, told, since in _parted(of_boot[device_id, boot], announced, beyond):
-            rows.append((device_id, boot, first, last, _length(first, last), told, not told, since))
+    for key, announced in state.announced.items():
+        highest = state.seen.highest_of(*key)
+        of_boot[key] = _parted(of_boot[key], announced, "dropped")
+        of_boot[key] += [
+            (max(first, highest + 1), last, "dropped", None) for first, last in announced if last > highest
+        ]
+    for (device_id, boot), parts in of_boot.items():
+        parts = _parted(parts, state.unread.get((device_id, boot), []), "quarantined")
+        row = numbers.get(device_id + SEPARATOR + boot)
+        if row is not None and earlier[row]:
+            parts = _parted(parts, [(0, int(state.boots["first_seq"][row]) - 1)], "earlier")
+        for first, last, word, since in parts:
+            told, still = word == "dropped", word == "missing"
+            rows.append((device_id, boot, first, last, _length(first, last), told, still, since, word))
     rows.sort(key=lambda row: row[:3])
     return _table(rows, GAPS_SCHEMA)
 
@@ -104,24 +114,45 @@ def _sums(rows: Iterable[int], amounts: Iterable[int], count: int) -> np.ndarray
     return np.array(sums, dtype=np.int64)
 
 
-def _parted(
-    gaps: list[tuple[int, int, int | None]], announced: list[tuple[int, int]], beyond: list[tuple[int, int, None]]
-) -> list[tuple[int, int, bool, int | None]]:
-    """The gaps cut at the ends of what was announced, and what was announced beyond the highest seq."""
-    parts: list[tuple[int, int, bool, int | None]] = []
-    for first, last, since in gaps:
-        at = first
-        for low, high in announced:
-            low, high = max(low, at), min(high, last)
-            if low > high:
-                continue
+def _earlier(state: State) -> np.ndarray:
+    """Which boots began before the first message of the collector that had their lowest seq.
+
+    What such a boot took before that was never sent to this collector.
+    """
+    boots, collectors = state.boots, state.collectors
+    began = np.where(boots["anchor_seq"] != -NEVER, boots["anchor_us"], boots["began_us"])
+    known = boots["collector"] >= 0
+    if not known.any():
+        return known
+    return known & (began < collectors["first_us"][np.where(known, boots["collector"], 0)])
+
+
+Part = tuple[int, int, str, int | None]
+"""A range of seq: first, last, state, since."""
+
+
+def _parted(parts: list[Part], ranges: list[tuple[int, int]], word: str) -> list[Part]:
+    """`parts`, where those that are missing and lie in `ranges` have the state `word`.
+
+    :param ranges: disjoint, rising.
+    """
+    lasts = [last for _, last in ranges]
+    cut: list[Part] = []
+    for part in parts:
+        at, last, state, since = part
+        if state != "missing":
+            cut.append(part)
+            continue
+        for low, high in ranges[bisect_left(lasts, at) :]:
+            if low > last:
+                break
             if at < low:
-                parts.append((at, low - 1, False, since))
-            parts.append((low, high, True, since))
+                cut.append((at, low - 1, state, since))
+            cut.append((max(low, at), min(high, last), word, since))
             at = high + 1
         if at <= last:
-            parts.append((at, last, False, since))
-    return parts + [(first, last, True, since) for first, last, since in beyond]
+            cut.append((at, last, state, since))
+    return cut
 
 
 def boots_table(state: State, gaps: pa.Table) -> pa.Table:
@@ -164,10 +195,12 @@ def devices_table(state: State, gaps: pa.Table, starts: list[list[int]], alerts:
     readings = np.bincount(of, boots["readings"], count).astype(np.int64)
     ok = np.bincount(of, boots["ok"], count)
     rows = [devices.index[device_id] for device_id in gaps["device_id"].to_pylist()]
-    lengths, told = gaps["missing"].to_pylist(), gaps["announced"].to_pylist()
-    missing = _sums(rows, [0 if one else length for one, length in zip(told, lengths, strict=True)], count)
-    announced = _sums(rows, [length if one else 0 for one, length in zip(told, lengths, strict=True)], count)
-    open_gaps = _sums(rows, [not one for one in told], count)
+    lengths, words = gaps["missing"].to_pylist(), gaps["state"].to_pylist()
+
+    def total(word: str) -> np.ndarray:
+        return _sums(rows, [length if one == word else 0 for one, length in zip(words, lengths, strict=True)], count)
+
+    open_gaps = _sums(rows, [one == "missing" for one in words], count)
     p50, p95 = _percentiles(state, DELAY, (0.5, 0.95))
     newest = _newest_boots(state)
     names = [key.split(SEPARATOR)[1] for key in boots.index]
@@ -179,7 +212,7 @@ def devices_table(state: State, gaps: pa.Table, starts: list[list[int]], alerts:
     reboots = [sum(start > as_of_us - DAY_US for start in some[1:]) for some in starts]
     columns = {
         "device_id": pa.array(ids, pa.string()),
-        "health": pa.array(_health(state, alerts, missing, p50, as_of_us), pa.string()),
+        "health": pa.array(_health(state, gaps, alerts, p50, as_of_us), pa.string()),
         "last_seen": _times(devices["last_us"]),
         "last_event_ts": _times(event),
         "online": pa.array(devices["online"] == 1, mask=devices["online"] < 0),
@@ -190,8 +223,8 @@ def devices_table(state: State, gaps: pa.Table, starts: list[list[int]], alerts:
         "fw": state.text(fw),
         "readings": pa.array(readings),
         "duplicates": pa.array(devices["duplicates"]),
-        "missing": pa.array(missing),
-        "dropped_announced": pa.array(announced),
+        "missing": pa.array(total("missing")),
+        "dropped_announced": pa.array(total("dropped")),
         "open_gaps": pa.array(open_gaps),
         "clock_ok_share": pa.array(
             np.divide(ok, readings, out=np.zeros(count), where=readings > 0), mask=readings == 0
@@ -206,12 +239,14 @@ def devices_table(state: State, gaps: pa.Table, starts: list[list[int]], alerts:
     return pa.table([columns[name] for name in DEVICES_SCHEMA.names], schema=DEVICES_SCHEMA)
 
 
-def _health(state: State, alerts: pa.Table, missing: np.ndarray, delay_p50: np.ndarray, as_of_us: int) -> np.ndarray:
+def _health(state: State, gaps: pa.Table, alerts: pa.Table, delay_p50: np.ndarray, as_of_us: int) -> np.ndarray:
     devices = state.devices
     applies = {word: np.zeros(len(devices), dtype=bool) for word in HEALTH}
     applies["ok"][:] = True
     applies["late"] = np.nan_to_num(delay_p50) > LATE_MS
-    applies["gaps"] = missing > 0
+    fresh = gaps["since"].cast(pa.int64()).fill_null(NEVER).to_numpy() >= as_of_us - GAP_US
+    for device_id in gaps.filter(pa.array(fresh & gaps["open"].to_numpy()))["device_id"].to_pylist():
+        applies["gaps"][devices.index[device_id]] = True
     open_alerts = alerts.filter(alerts["until"].is_null())
     for device_id, kind in zip(*(open_alerts[name].to_pylist() for name in ("device_id", "kind")), strict=True):
         if kind in _HEALTH_OF_ALERT:
@@ -234,7 +269,9 @@ def alerts_table(state: State, gaps: pa.Table, as_of_us: int) -> pa.Table:
     for gap in gaps.filter(gaps["open"]).to_pylist():
         if gap["missing"] >= GAP_SEQS:
             text = f"{gap['missing']} readings missing, {gap['first']} to {gap['last']} of boot {gap['boot']}"
-            rows.append((gap["device_id"], "gap", _to_us(gap["since"]), None, float(gap["missing"]), text))
+            since = _to_us(gap["since"])
+            until = None if since is None or as_of_us - since <= GAP_US else since + GAP_US
+            rows.append((gap["device_id"], "gap", since, until, float(gap["missing"]), text))
     for device, some in enumerate(_starts(state, unasked=True)):
         rows += _loops(ids[device], some, as_of_us)
     rows += _memory(state, ids)

@@ -124,16 +124,16 @@ def traffic(rows: pa.Table, timeline: Timeline, minutes: np.ndarray) -> dict[str
 
 def gaps(rows: pa.Table, index: dict[str, int], timeline: Timeline) -> dict[str, Any]:
     """The largest ranges, and how many seqs went missing when."""
-    columns = ("device_id", "boot", "first", "last", "missing", "announced", "open")
+    columns = ("device_id", "boot", "first", "last", "missing", "announced", "open", "state")
     listed = sorted(
         zip(*_lists(rows, columns), seconds(rows["since"]), strict=True),
         key=lambda row: (-row[4], row[0], row[1], row[2]),
     )
-    announced = rows["announced"].fill_null(False).to_numpy()
+    announced, still_open = (rows[name].fill_null(False).to_numpy() for name in ("announced", "open"))
     at, missing = microseconds(rows["since"]), _numbers(rows["missing"])
     return {
         **timeline.as_json(),
-        "missing": [rounded(value) for value in timeline.totals(at[~announced], missing[~announced])],
+        "missing": [rounded(value) for value in timeline.totals(at[still_open], missing[still_open])],
         "dropped": [rounded(value) for value in timeline.totals(at[announced], missing[announced])],
         "total": rows.num_rows,
         "rows": [[index.get(row[0], row[0]), *row[1:]] for row in listed[:_LISTED_GAPS]],

@@ -147,7 +147,7 @@ DEVICES_SCHEMA = pa.schema(
 )
 """One row a device. health: see HEALTH. `online` is the newest status, null without one.
 
-missing: seqs not arrived and not announced as dropped; dropped_announced: those announced. Percentiles are over all
+missing: seqs of gaps whose state is missing; dropped_announced: of those announced. Percentiles are over all
 readings, at most 5 % off. `mem_free` … are the newest values, null where the device has no such metric. quarantined:
 rows of quarantine that came on its topics.
 """
@@ -202,11 +202,13 @@ GAPS_SCHEMA = pa.schema(
         ("announced", pa.bool_()),
         ("open", pa.bool_()),
         ("since", TIMESTAMP),
+        ("state", pa.string()),
     ]
 )
-"""Ranges of seq that have not arrived. announced: the device said it dropped them; open: they may still come.
+"""Ranges of seq that silver does not have; `since`: when the first reading above the range was received.
 
-since: when the first reading above the range was received.
+state: missing (they may still come, and are `open`), dropped (the device said so, and they are `announced`),
+quarantined (they came, and could not be read), earlier (of a boot that began before the collector's first message).
 """
 
 TRAFFIC_SCHEMA = pa.schema(

@@ -98,7 +98,16 @@ function makeReboots() {
   listed(rows, rebootRow, body, byId("reboots-more"), 20, "devices");
 }
 
-function gapRow([device, boot, first, last, missing, announced, open, since]) {
+const GAP_STATES = {
+  missing: "may still come", dropped: "dropped on the device", quarantined: "came, and could not be read", earlier: "before the collector",
+};
+
+// Tables of an older release have no state.
+function gapState(announced, open, state) {
+  return GAP_STATES[state ?? (announced ? "dropped" : open ? "missing" : "")] ?? "closed";
+}
+
+function gapRow([device, boot, first, last, missing, announced, open, state, since]) {
   const row = element("tr");
   const name = element("th");
   name.scope = "row";
@@ -107,7 +116,7 @@ function gapRow([device, boot, first, last, missing, announced, open, since]) {
     ["n", "Missing", count(missing)],
     ["", "seq", first === last ? whole.format(first) : `${whole.format(first)} – ${whole.format(last)}`],
     ["boot", "Boot", visible(boot)],
-    ["", "State", announced ? "dropped on the device" : open ? "may still come" : "closed"],
+    ["", "State", gapState(announced, open, state)],
     ["n", "Since", since === null ? "–" : moment(since)],
   ].map(([className, label, text]) => {
     const cell = element("td", className, text);
