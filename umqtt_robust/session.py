@@ -151,9 +151,9 @@ class Session(Subscriptions):
         """Sends a message, or keeps it until there is a link.
 
         topic: str or bytes; payload: bytes, str, bytearray or memoryview; expires_in: ms after which it is dropped if
-        it was never sent. Returns 0 at QoS 0, when the link took the message; above that its packet id, as long as
-        it is in the outbox; None when it was dropped, and counted. Raises InvalidArgument, OutboxFull and StoreError;
-        the message is not in the outbox then.
+        it was never sent. Returns 0 at QoS 0, when the message is on its way, which no broker confirms; above that its
+        packet id, as long as it is in the outbox; None when it was dropped, and counted. Raises InvalidArgument,
+        OutboxFull and StoreError; the message is not in the outbox then.
         """
         if topic is not self._topic:
             self._topic_bytes = checked(topic, "check_topic_name")
@@ -163,11 +163,12 @@ class Session(Subscriptions):
             payload = payload.encode() if isinstance(payload, str) else load("checks").copy(payload)
         flags = _PUBLISH | 1 if retain else _PUBLISH
         up = self.state == UP
-        if qos == 0 and not (self.queue_qos0 and (not up or self.outbox.unsent())):
-            if up and self._send(flags, topic, 0, payload):
+        if qos == 0:
+            if up and not (self.queue_qos0 and self.outbox.unsent()) and self._send(flags, topic, 0, payload):
                 return 0
-            self.discarded += 1
-            return None
+            if not self.queue_qos0:
+                self.discarded += 1
+                return None
         if qos not in (0, 1, 2) or expires_in is not None or len(payload) > _LARGE:
             load("checks").publish(len(topic) + len(payload), qos, expires_in)
         if qos == 2:
@@ -189,7 +190,7 @@ class Session(Subscriptions):
             raise
         self.pending += 1
         # When nothing waits before it:
-        if up and self.in_flight < self.window and outbox.unsent() == packet_id:
+        if qos and up and self.in_flight < self.window and outbox.unsent() == packet_id:
             self._send(flags, topic, packet_id, payload)
         return packet_id
 
@@ -219,6 +220,8 @@ class Session(Subscriptions):
             if not at_once:
                 raise
             self._broken = error  # publish() never raises for the network: tick() will close the link
+            if not packet_id:
+                return False
         self.sent += 1
         if packet_id:
             self.in_flight += self.outbox.sent(packet_id, self.now)
