@@ -56,6 +56,8 @@ def assemble(folder, settings, secrets, store_error=None):
     log.report("info", started + (", safe mode" if boots.safe else ""))
     board.gaps = Gaps(board.state_folder + "/gaps", identity.boot, log.report)
     client.on_dropped = board.gaps.on_dropped
+    client.on_error = client.on_disconnect = log.link_failed
+    client.on_dead_letter = log.dead_letter
     board.gaps.on_other = board.dropped
     for level, text in (("warning", boots.error), ("error", store_error)):
         if text:

@@ -8,6 +8,7 @@ tells how many did not, as "suppressed".
 
 import json
 
+from app.modules import forget
 from umqtt_robust.errors import OutboxFull, StoreError
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -20,6 +21,9 @@ _MOST_CHARACTERS = 1600
 _LONGEST_LINE = 200
 # A record stays well below the smallest receive buffer in the chain, a traceback included.
 _LONGEST_TEXT = 400
+# A reason for having no link that was told already is told again after so long; so many are remembered.
+_AGAIN_MS = 3_600_000
+_MOST_REASONS = 8
 
 
 class Log:
@@ -44,6 +48,27 @@ class Log:
         self.refused = 0
         self.suppressed = 0
         self._untold = 0
+        self._reasons = {}  # text: when it was told, in ms
+
+    def link_failed(self, error):
+        """For Client.on_error and on_disconnect: each reason is told once an hour, in words (reasons.py)."""
+        key = repr(error)
+        now = self._clock.uptime_ms()
+        if now - self._reasons.get(key, -_AGAIN_MS) < _AGAIN_MS:
+            return
+        if len(self._reasons) >= _MOST_REASONS:
+            self._reasons.clear()
+        self._reasons[key] = now
+        try:
+            text = __import__("app.reasons", None, None, ("explain",)).explain(error)
+        except (ImportError, MemoryError):
+            text = "broker: " + key
+        forget("reasons")
+        self.report("warning", text)
+
+    def dead_letter(self, topic, payload, error):
+        """For Client.on_dead_letter: a function raised for this message, which will not come again."""
+        self.report("error", "a message on %s was lost: %r" % (topic, error))
 
     def report(self, level, text, fields=None, always=False):
         """Note text (str) with a level of _LEVELS. fields: dict that goes into the published record only.

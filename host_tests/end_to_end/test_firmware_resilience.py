@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cable import broker as guarded
+from kit_command import umqtt_here
 from paho_subscriber import Subscriber
 from umqtt_kit.data import deployed_files, firmware_folder
 from umqtt_testkit.board import BoardError, VirtualBoard
@@ -129,6 +131,28 @@ def test_set_counts_at_once_and_after_a_power_cut(board: VirtualBoard, subscribe
     board.start()
     assert _command(subscriber, "2", "get", key="interval_ms")["result"]["value"] == 300
     assert "at least" in str(_command(subscriber, "3", "set", key="brokers", value=[])["result"])
+
+
+def test_the_console_says_why_there_is_no_link_and_the_log_topic_when_there_is_one(
+    board: VirtualBoard, subscriber: Subscriber, broker: int, tmp_path: Path
+):
+    """Planted: the client's errors go nowhere."""
+    passwords = tmp_path / "passwords"
+    assert umqtt_here(tmp_path, "passwd", str(passwords), _ID, "--stdin", given="right").code == 0
+    with guarded(tmp_path, "allow_anonymous false", f"password_file {passwords}") as port:
+        secrets = {"mqtt": {"username": _ID, "password": "wrong"}}
+        board.install({"/secrets.json": json.dumps(secrets).encode()})
+        _settings(board, port)
+        board.start()
+        board.wait_for("warning broker: wrong user name or password")
+    board.stop()
+    _settings(board, broker, brokers=["mqtt://127.0.0.1:1", "mqtt://no-such-name.invalid", f"mqtt://127.0.0.1:{broker}"])
+    board.start()
+    board.wait_for("warning broker: nobody listens")
+    board.wait_for("warning broker: its name cannot be looked up")
+    for told in ("wrong user name", "nobody listens", "cannot be looked up"):
+        assert subscriber.wait_for(lambda told=told: any(told in one["text"] for one in subscriber.payloads("log")))
+    assert "Traceback" not in board.output
 
 
 def test_ctrl_c_leads_to_the_prompt_and_counts_as_no_failure(board: VirtualBoard, broker: int):

@@ -1,10 +1,13 @@
 """The log keeps its last lines in bounded RAM, publishes what matters, and never floods the outbox."""
 
+import errno
 import json
 
 import _app_fakes as fakes
 from app.log import Log
 from umqtt_testkit.portable import Rng, equal, raises
+
+from umqtt_robust.errors import LinkLost, Refused
 
 _TOPIC = b"fleet/pump-7/log"
 
@@ -30,6 +33,73 @@ def test_warnings_and_errors_are_published_the_rest_is_kept_and_shown():
     log.report("info", "later")
     equal(log.lines(), ["0 info text of info", "0 warning text of warning", "0 error text of error", "61 info later"])
     equal(shown, log.lines())
+
+
+class ClockNotSet(LinkLost):
+    pass
+
+
+class CertificateRefused(LinkLost):
+    pass
+
+
+def test_each_reason_for_having_no_link_is_told_with_the_next_step():
+    """Planted: an error that has no words here is not told."""
+    for error, told in (
+        (Refused("connect", 4), "wrong user name or password: correct them with umqtt provision"),
+        (Refused("connect", 5), "give it rights there"),
+        (Refused("connect", 2), "give another device_id"),
+        (Refused("connect", 1), "does not speak MQTT 3.1.1"),
+        (Refused("connect", 3), "cannot serve now"),
+        (Refused("connect", 99), "broker: Refused("),
+        (Refused("subscribe", b"fleet/pump-7/cmd"), "no command arrives"),
+        (ClockNotSet("set the clock before TLS"), "does ntp_host answer?"),
+        (CertificateRefused("The certificate Common Name (CN) does not match with the expected CN"), "another name"),
+        (CertificateRefused("The certificate validity has expired"), "not valid today"),
+        (CertificateRefused("The certificate validity starts in the future"), "not valid today"),
+        (CertificateRefused("The certificate is not correctly signed by the trusted CA"), "not signed by tls.ca"),
+        (CertificateRefused("-9984"), "not signed by tls.ca"),
+        (OSError(-2), "cannot be looked up"),
+        (OSError(-202), "cannot be looked up"),
+        (OSError("Name or service not known"), "cannot be looked up"),
+        (OSError(errno.ECONNREFUSED), "nobody listens"),
+        (OSError(errno.ETIMEDOUT), "no answer"),
+        (OSError(errno.EHOSTUNREACH), "no answer"),
+        (OSError(-30592), "broker: OSError("),
+        (LinkLost("connect_timeout"), "no answer"),
+        (LinkLost("ping_timeout"), "stopped answering"),
+        (LinkLost("is this client id in use elsewhere?"), "has another board this device_id?"),
+        (LinkLost("closed by the broker"), "closed by the broker"),
+        (MemoryError(), "MemoryError"),
+    ):
+        client, _, shown, log = _build()
+        log.link_failed(error)
+        (line,) = shown
+        assert line.startswith("0 warning broker: ") and told in line, (error, line)
+        equal([record["text"] for record in _records(client)], [line[len("0 warning "):]])
+
+
+def test_a_reason_is_told_once_an_hour_and_those_of_several_brokers_do_not_push_each_other_out():
+    """Planted: only the last reason is remembered."""
+    client, ticks, _, log = _build()
+    for _ in range(30):
+        log.link_failed(OSError(errno.ECONNREFUSED))
+        log.link_failed(Refused("connect", 4))
+        ticks.advance(60_000)
+    equal(len(_records(client)), 2)
+    for _ in range(60):
+        log.link_failed(OSError(errno.ECONNREFUSED))
+        ticks.advance(60_000)
+    equal(len(_records(client)), 3)
+    for number in range(100):
+        log.link_failed(LinkLost(str(number)))
+    assert len(log._reasons) <= 8
+
+
+def test_a_message_whose_function_raised_is_told():
+    client, _, shown, log = _build()
+    log.dead_letter(b"fleet/pump-7/cmd", b"{}", KeyError("x"))
+    assert "fleet/pump-7/cmd" in shown[0] and "KeyError" in shown[0], shown
 
 
 def test_the_level_can_be_changed_while_it_runs_and_hides_nothing_from_the_topic():

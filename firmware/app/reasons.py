@@ -1,0 +1,61 @@
+"""Why there is no link to the broker, in words, and what to do about it. Loaded for one line of the log and forgotten.
+
+The firmware knows errors by the names of their classes: most modules that define them are loaded only where they are
+needed.
+"""
+
+import errno
+
+_REFUSED = {
+    1: "the broker does not speak MQTT 3.1.1",
+    2: "the broker refuses the device id: give another device_id",
+    3: "the broker cannot serve now: it is asked again",
+    4: "wrong user name or password: correct them with umqtt provision",
+    5: "the broker does not let this user in: give it rights there, or another user with umqtt provision",
+}
+_TEXTS = {
+    "connect_timeout": "no answer: is the address in brokers right, and does no firewall stop it?",
+    "ack_timeout": "the broker has stopped answering",
+    "ping_timeout": "the broker has stopped answering",
+    "is this client id in use elsewhere?": "the broker ends each link at once: has another board this device_id?",
+}
+# Of getaddrinfo(): -2 of rp2's lwIP and of unix, -200 and below of esp32's; no other error is between.
+_LOWEST_NAME_ERROR = -255
+
+
+def explain(error):
+    """One line for an exception of Client.on_error or on_disconnect; it repeats no secret."""
+    kind = error.__class__.__name__
+    first = error.args[0] if error.args else None
+    if kind == "Refused" and first == "connect":
+        text = _REFUSED.get(error.args[1])
+    elif kind == "Refused":
+        text = "the broker refuses the subscription: without rights to it no command arrives"
+    elif kind == "ClockNotSet":
+        text = "TLS has to wait until the time is known: does ntp_host answer?"
+    elif kind == "CertificateRefused":
+        text = _certificate(str(first))
+    elif isinstance(error, OSError):
+        text = _system(first)
+    else:
+        text = _TEXTS.get(first)
+    return "broker: %s (%r)" % (text, error) if text else "broker: %r" % error
+
+
+def _certificate(said):
+    # By the words of mbedTLS, which all ports pass on.
+    if "Common Name" in said or "match" in said:
+        return "its certificate is for another name: put the name that it has into brokers"
+    if "expired" in said or "future" in said:
+        return "its certificate is not valid today: renew it, or see whether the board's time is right"
+    return "its certificate is not signed by tls.ca: put the right authority there with umqtt provision"
+
+
+def _system(number):
+    if not isinstance(number, int) or _LOWEST_NAME_ERROR <= number < 0:
+        return "its name cannot be looked up: is it spelt right in brokers, and does the network's DNS answer?"
+    if number == errno.ECONNREFUSED:
+        return "nobody listens at the address in brokers: does the broker run, is the port right?"
+    if number in (errno.ETIMEDOUT, errno.EHOSTUNREACH, 101, 118):  # ENETUNREACH, of lwIP too, has no name on boards
+        return _TEXTS["connect_timeout"]
+    return None
