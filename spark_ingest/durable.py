@@ -2,8 +2,14 @@
 
 import fcntl
 import os
+import re
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+
+from .errors import FileDamaged
+
+_CHECKED = re.compile(rb"umqtt 1 (\d{1,19}) ([0-9a-f]{8})\n")
 
 
 def _choose_sync() -> Callable[[int], None]:
@@ -55,3 +61,22 @@ def replace_file(path: Path, data: bytes | memoryview, *, durable: bool = True) 
     os.rename(temporary, path)
     if durable:
         sync_directory(path.parent)
+
+
+def replace_checked(path: Path, data: bytes) -> None:
+    """:func:`replace_file`, durable, with a line before `data` that has its length and checksum."""
+    replace_file(path, b"umqtt 1 %d %08x\n" % (len(data), zlib.crc32(data)) + data)
+
+
+def read_checked(path: Path) -> memoryview:
+    """What :func:`replace_checked` wrote.
+
+    :raises FileDamaged: it is not that, or no more.
+    :raises OSError: it cannot be read.
+    """
+    content = path.read_bytes()
+    head = _CHECKED.match(content)
+    data = memoryview(content)[head.end() if head else 0 :]
+    if head is None or len(data) != int(head[1]) or zlib.crc32(data) != int(head[2], 16):
+        raise FileDamaged(f"{path} is damaged")
+    return data

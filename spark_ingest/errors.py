@@ -10,6 +10,7 @@
     ├── SpoolWriteFailed                   the disk refused an append or a sync; nothing was acknowledged
     ├── SpoolUnreachable exit_code 4   a collector that serves spools did not answer, or refused
     ├── TablesWriteFailed                  the disk refused a table or the checkpoint; the spool has it all
+    ├── FileDamaged                        a file of the checkpoint's or of gold's state fails its checksum
     ├── DataLoss                           an offset names messages that the spool no longer holds
     ├── BrokerRefused        exit_code 4   CONNACK or SUBACK said no
     └── MalformedStream      exit_code 4   the broker sent bytes that are not MQTT 3.1.1
@@ -61,6 +62,10 @@ class SpoolUnreachable(IngestError):
 
 class TablesWriteFailed(IngestError):
     """A table or the checkpoint could not be written. Nothing is lost: the spool has it, and the next start goes on."""
+
+
+class FileDamaged(IngestError):
+    """A file of state fails its checksum. What it held is made again from the tables."""
 
 
 class DataLoss(IngestError):

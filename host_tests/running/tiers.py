@@ -49,6 +49,7 @@ PLACES = {
     "spark/report/test_report_data.py": 1,
     "spark/source/test_rows.py": 0,
     "spark/test_batch.py": 1,
+    "spark/test_damage.py": 1,
     "spark/test_clock.py": 0,
     "spark/test_collector.py": 1,
     "spark/test_dedup.py": 0,

@@ -20,6 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..errors import FileDamaged
 from ..tables.delta import Delta, note_trust
 from ..tables.parquet import Parquet
 from ..tables.schemas import BRONZE_SCHEMA, PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
@@ -149,21 +150,30 @@ class BatchWriter:
     def _seen_before(self, batch_id: int, own: pa.Table) -> Seen:
         """The set after micro-batch N-1."""
         cached, self._seen = self._seen, None
+        seen, damage = None, ""
         if cached is not None and cached[0] == batch_id - 1:
             self._progress.remove_before(batch_id - 1)
             seen = cached[1]
         else:
-            seen = self._progress.load(batch_id - 1)
+            try:
+                seen = self._progress.load(batch_id - 1)
+            except FileDamaged as error:
+                damage = f" ({error})"
         silver = self.tables["silver"]
         if seen is None:
             seen, rows = seen_in_tables(silver, self.tables["duplicates"], own)
-            if rows:
-                self._report(
-                    f"no record of what was seen before micro-batch {batch_id}: "
-                    f"rebuilt it from {rows} rows of {silver.path} and duplicates"
-                )
+            if rows or damage:
+                self._report(rebuilt_line(batch_id, damage, rows, silver.path))
         seen.recall = lambda boots: stored_identities(silver, boots, own)
         return seen
+
+
+def rebuilt_line(batch_id: int, damage: str, rows: int, silver: Path) -> str:
+    """The line for a person about a set of readings seen that had to be made again."""
+    return (
+        f"no record of what was seen before micro-batch {batch_id}{damage}: "
+        f"rebuilt it from {rows} rows of {silver} and duplicates"
+    )
 
 
 def judge(

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.dataset as pa_dataset
 
-from ..durable import replace_file
-from ..errors import IngestError, UsageError
+from ..durable import read_checked, replace_checked
+from ..errors import FileDamaged, IngestError
 from ..tables.delta import Delta, note_trust
 from ..tables.schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
 from . import cluster_tasks
-from .batch import Totals
+from .batch import Totals, rebuilt_line
 from .cluster_files import DataFile, commit_files, write_files
 from .cluster_tasks import REPORT_COLUMNS, SHUFFLE_COLUMNS, STATE_FILE, Job
 from .dedup import Limits
@@ -81,6 +81,7 @@ class ClusterWriter:
         report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
     ) -> None:
         self._run = run or run_on_spark
+        self._report = report
         self.totals = Totals()
         self._root = tables.absolute()
         self.tables = {name: Delta(self._root / name, SCHEMAS[name], PARTITIONED_BY.get(name)) for name in _TABLES}
@@ -124,7 +125,7 @@ class ClusterWriter:
             if commit_files(self.tables[name], SCHEMAS[name], partition_by, files[name], transaction):
                 rows[name] = sum(file["rows"] for file in files[name])
             self._on_stage(f"{name} committed")
-        self._count(reports, rows)
+        self._count(batch_id, reports, rows)
 
     def has_written(self, query_id: str, batch_id: int) -> bool:
         """Whether a table has anything of the micro-batch."""
@@ -146,10 +147,12 @@ class ClusterWriter:
         table = self.tables["quarantine"]
         return write_files(table.path, table.without_known(rows), None)
 
-    def _count(self, reports: Reports, rows: Mapping[str, int]) -> None:
+    def _count(self, batch_id: int, reports: Reports, rows: Mapping[str, int]) -> None:
         def total(name: str) -> int:
             return sum(one["counts"].get(name, 0) for one in reports)
 
+        if total("rebuilt"):
+            self._report(rebuilt_line(batch_id, "", total("rebuilt"), self.tables["silver"].path))
         totals = self.totals
         totals.batches += 1
         totals.messages += total("messages")
@@ -213,14 +216,14 @@ def _settled_buckets(state: Path, buckets: int, report: Callable[[str], None]) -
     path = state / STATE_FILE
     try:
         state.mkdir(parents=True, exist_ok=True)
-        found = json.loads(path.read_bytes())
+        found = json.loads(bytes(read_checked(path)))
         settled, identity = int(found["buckets"]), str(found["id"])
-    except FileNotFoundError:
-        identity = uuid.uuid4().hex
-        replace_file(path, json.dumps({"buckets": buckets, "id": identity}).encode())
-        return buckets, identity
-    except (ValueError, KeyError, TypeError):
-        raise UsageError(f"{path} is damaged: restore it from a copy, or begin with a new checkpoint") from None
+    except (FileNotFoundError, FileDamaged) as error:
+        # Each bucket has a folder.
+        settled, identity = len(list(state.glob("bucket-[0-9]*"))) or buckets, uuid.uuid4().hex
+        replace_checked(path, json.dumps({"buckets": settled, "id": identity}).encode())
+        if isinstance(error, FileDamaged):
+            report(f"{error}: made it again for {settled} buckets")
     if settled != buckets:
         report(f"this checkpoint has {settled} buckets and keeps them; another number needs a new checkpoint")
     return settled, identity

@@ -26,7 +26,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from ..errors import UsageError
+from ..durable import read_checked
+from ..errors import FileDamaged, UsageError
 from ..tables.delta import Delta
 from ..tables.schemas import BRONZE_SCHEMA, PARTITIONED_BY, PLACE_COLUMNS, READING_SCHEMA, SCHEMAS
 from .batch import bronze_rows
@@ -79,10 +80,10 @@ class Job:
         """
         state = Path(self.state) / STATE_FILE
         try:
-            same_state = json.loads(state.read_bytes())["id"] == self.state_id
+            same_state = json.loads(bytes(read_checked(state)))["id"] == self.state_id
             folder = Path(self.tables) / name
             same_table = DeltaTable(str(folder)).metadata().id == self.table_ids[name]
-        except (OSError, ValueError, KeyError, TypeError, DeltaError):
+        except (OSError, FileDamaged, DeltaError):
             same_state = same_table = False
         if not (same_state and same_table):
             raise UsageError(
@@ -173,7 +174,7 @@ def _take(job: Job, bucket: int, readings: pa.Table) -> dict[str, object]:
     """Find the bucket's new readings and write them; the report."""
     silver_table = _table(job, "silver")
     own = readings if job.silver_committed else readings.slice(0, 0)
-    progress, seen = _seen_before(job, bucket, silver_table, own)
+    progress, seen, rebuilt = _seen_before(job, bucket, silver_table, own)
     new = seen.take(readings)
     silver = silver_rows(readings, new)
     again = repeated(readings, new, silver_table)
@@ -191,13 +192,15 @@ def _take(job: Job, bucket: int, readings: pa.Table) -> dict[str, object]:
             "duplicates": readings.num_rows - silver.num_rows - again.conflicts.num_rows,
             "boots": len(seen),
             "open_gaps": seen.open_gaps,
+            "rebuilt": rebuilt,
         },
         "conflicts": again.conflicts.select(PLACE_COLUMNS).to_pylist(),
     }
 
 
-def _seen_before(job: Job, bucket: int, silver: Delta, own: pa.Table) -> tuple[Progress, Seen]:
-    """The bucket's set after micro-batch N-1, and where the one after N goes."""
+def _seen_before(job: Job, bucket: int, silver: Delta, own: pa.Table) -> tuple[Progress, Seen, int]:
+    """Where the bucket's set after N goes, the one after N-1, and from how many rows that had to be made again."""
+    rebuilt = 0
     # Taken out: had this task failed on the way, what it leaves in memory would be neither set.
     kept = _buckets.pop((job.state, job.query_id, bucket), None)
     if kept is not None and kept.batch_id == job.batch_id - 1:
@@ -209,12 +212,15 @@ def _seen_before(job: Job, bucket: int, silver: Delta, own: pa.Table) -> tuple[P
         def in_bucket(rows: pa.Table) -> pa.Table:
             return rows.filter(pa.array(_bucket_of_rows(rows, job.buckets) == bucket))
 
-        seen = progress.load(job.batch_id - 1)
+        try:
+            seen = progress.load(job.batch_id - 1)
+        except FileDamaged:
+            seen = None
         if seen is None:
-            seen, _ = seen_in_tables(silver, _table(job, "duplicates"), own, in_bucket)
+            seen, rebuilt = seen_in_tables(silver, _table(job, "duplicates"), own, in_bucket)
     progress.remove_before(job.batch_id - 1)
     seen.recall = lambda boots: stored_identities(silver, boots, own)
-    return progress, seen
+    return progress, seen, rebuilt
 
 
 def _keep(key: tuple[str, str, int], bucket: _Bucket) -> None:

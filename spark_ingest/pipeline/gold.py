@@ -10,10 +10,10 @@ application transaction: that commit makes S the truth. Then come the other tabl
 Killed anywhere, the next process takes the serial of the windows, loads that state, and writes those functions again.
 """
 
-import os
 import shutil
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pa_dataset
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from ..durable import sync_data, sync_directory
+from ..errors import FileDamaged
 from ..tables.changes import Appended, LogGone, appended
 from ..tables.delta import Delta
 from ..tables.schemas import PARTITIONED_BY, SCHEMAS, TIMESTAMP
@@ -62,14 +62,23 @@ class Gold:
 
     :param offline_s: silence after which a device is offline; longer than the longest deep sleep.
     :param on_stage: called with a name of STAGES when that stage is done; for tests that stop the process there.
+    :param report: takes one line for a person.
     :raises UsageError: the tables cannot be written.
     """
 
-    def __init__(self, tables: Path, *, offline_s: float = OFFLINE_S, on_stage=lambda _stage: None) -> None:
+    def __init__(
+        self,
+        tables: Path,
+        *,
+        offline_s: float = OFFLINE_S,
+        on_stage: Callable[[str], None] = lambda _stage: None,
+        report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+    ) -> None:
         self.root = tables
         self.last_duration_s = 0.0
         self.alerts = self.devices = 0
         self._on_stage = on_stage
+        self._report = report
         self._offline_us = int(offline_s * 1e6)
         self._tables = {
             name: Delta(tables / "gold" / name, SCHEMAS[f"gold/{name}"], PARTITIONED_BY.get(f"gold/{name}"))
@@ -119,8 +128,10 @@ class Gold:
                 self._versions = {name: facts[name] for name in _SOURCES}
                 self._state = state
                 return state
-        except (OSError, pa.ArrowInvalid, KeyError):
+        except FileNotFoundError:
             pass
+        except (OSError, FileDamaged) as error:
+            self._report(f"{error}: gold is counted anew")
         self._forget()
         self._state = State(self._offline_us)
         return self._state
@@ -151,7 +162,7 @@ class Gold:
         self._on_stage("gold folded")
         serial = self._serial + 1
         versions = {name: source.version for name, source in sources.items()}
-        self._save(state, serial, versions)
+        save(state, self._folder / str(serial), versions)
         self._on_stage("gold state written")
         if from_scratch:
             self._windows_from_scratch(state, sources["silver"], serial)
@@ -162,23 +173,7 @@ class Gold:
         self._state, self._serial, self._versions, self._written = state, serial, versions, False
         for old in self._folder.iterdir():
             if old.name != str(serial):
-                shutil.rmtree(old)
-
-    def _save(self, state: State, serial: int, versions: dict[str, int]) -> None:
-        target, temporary = self._folder / str(serial), self._folder / "new"
-        for folder in (target, temporary):
-            shutil.rmtree(folder, ignore_errors=True)
-        temporary.mkdir()
-        save(state, temporary, versions)
-        for path in temporary.iterdir():
-            fd = os.open(path, os.O_RDONLY)
-            try:
-                sync_data(fd)
-            finally:
-                os.close(fd)
-        sync_directory(temporary)
-        temporary.rename(target)
-        sync_directory(self._folder)
+                old.unlink()
 
     def _windows_from_scratch(self, state: State, silver: Appended, serial: int) -> None:
         """All windows anew; the transaction comes with the last commit, so half of it is never taken for the whole."""
@@ -297,10 +292,10 @@ class Gold:
 
 def remembered_offline_s(tables: Path) -> float | None:
     """What the newest gold was counted with; None when there is none."""
-    for folder in sorted((tables / "gold" / ".state").glob("[0-9]*"), key=lambda path: int(path.name), reverse=True):
+    for path in sorted((tables / "gold" / ".state").glob("[0-9]*"), key=lambda path: int(path.name), reverse=True):
         try:
-            return load(folder)[0].offline_us / 1e6
-        except (OSError, pa.ArrowInvalid, KeyError):
+            return load(path)[0].offline_us / 1e6
+        except (OSError, FileDamaged):
             continue
     return None
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..durable import read_checked, replace_checked
 from ..tables.table import places
 from .clock import AHEAD_US, uptimes
 from .columns import NEVER, Columns, Counts, to_bin
@@ -408,11 +409,20 @@ def _unquoted(text: str | None) -> str | None:
 _REFUSED = ("device", "day", *Refused._fields)
 
 
-def save(state: State, folder: Path, facts: dict[str, int]) -> None:
-    """Write the state into `folder`, which must be empty; the caller makes it durable."""
+def save(state: State, path: Path, facts: dict[str, int]) -> None:
+    """Write the state into the file `path`, durable, with a checksum."""
+    names, parts = [], []
     for name, table in tables_of(state, facts):
-        with pa.OSFile(str(folder / f"{name}.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
+        names.append(name)
+        parts.append(_packed(table).to_pybytes())
+    replace_checked(path, _packed(pa.table({"name": names, "table": pa.array(parts, pa.large_binary())})).to_pybytes())
+
+
+def _packed(table: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
 
 
 def tables_of(state: State, facts: dict[str, int]) -> Iterator[tuple[str, pa.Table]]:
@@ -450,14 +460,17 @@ def tables_of(state: State, facts: dict[str, int]) -> Iterator[tuple[str, pa.Tab
     yield "refused", pa.table([pa.array(c, f.type) for c, f in zip(_columns(days, 7), names, strict=True)], names)
 
 
-def load(folder: Path) -> tuple[State, dict[str, int]]:
+def load(path: Path) -> tuple[State, dict[str, int]]:
     """What :func:`save` wrote: the state and the facts.
 
-    :raises OSError, pa.ArrowInvalid, KeyError: it is not there, or damaged.
+    :raises OSError: it cannot be read.
+    :raises FileDamaged: it fails its checksum.
     """
+    whole = pa.ipc.open_file(pa.py_buffer(read_checked(path))).read_all()
+    parts = dict(zip(whole["name"].to_pylist(), whole["table"], strict=True))
 
     def read(name: str) -> pa.Table:
-        return pa.ipc.open_file((folder / f"{name}.arrow").read_bytes()).read_all()
+        return pa.ipc.open_file(parts[name].as_buffer()).read_all()
 
     facts = {row["name"]: row["value"] for row in read("facts").to_pylist()}
     state = State(facts["offline_us"])

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ..durable import replace_file
+from ..durable import read_checked, replace_checked
 from .dedup import Limits, Seen
 
 _NAME = re.compile(r"(progress|changes)-(-?\d+)\.arrow")
@@ -40,7 +40,10 @@ class Progress:
         folder.mkdir(parents=True, exist_ok=True)
 
     def load(self, batch_id: int) -> Seen | None:
-        """The set after micro-batch `batch_id`; None when files of it are missing or cannot be read."""
+        """The set after micro-batch `batch_id`; None when files of it are missing.
+
+        :raises FileDamaged: one fails its checksum.
+        """
         whole = self._newest_whole(batch_id)
         if whole is None:
             return None
@@ -54,7 +57,7 @@ class Progress:
                 changes = _read(self._path("changes", number))
                 self._changed_rows += changes.num_rows
                 seen.apply(changes)
-        except (FileNotFoundError, pa.ArrowInvalid, KeyError):
+        except FileNotFoundError:
             return None
         self._last_saved, self._since_whole = batch_id, batch_id - whole
         return seen
@@ -97,11 +100,11 @@ class Progress:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
             writer.write_table(table)
-        replace_file(self._path(kind, batch_id), sink.getvalue().to_pybytes())
+        replace_checked(self._path(kind, batch_id), sink.getvalue().to_pybytes())
 
     def _path(self, kind: str, batch_id: int) -> Path:
         return self._folder / f"{kind}-{batch_id}.arrow"
 
 
 def _read(path: Path) -> pa.Table:
-    return pa.ipc.open_file(path.read_bytes()).read_all()
+    return pa.ipc.open_file(pa.py_buffer(read_checked(path))).read_all()

@@ -41,7 +41,7 @@ class Upkeep:
         self._config = config
         # Gold follows the versions of Delta tables.
         gold = config.gold and config.format == "delta"
-        self._gold = Gold(config.tables, offline_s=config.offline_s, on_stage=on_stage) if gold else None
+        self._gold = Gold(config.tables, offline_s=config.offline_s, on_stage=on_stage, report=report) if gold else None
         self._files = SmallFiles(config.tables, report)
         self._report = report
         self._failing = False
