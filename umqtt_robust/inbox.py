@@ -36,6 +36,7 @@ class Inbox(Client):
 
     def _forget(self, session, unsure=True):
         Client._forget(self, session, unsure)
+        self._large = None  # it comes again from the beginning, or not at all
         # On another link the id may be that of another message, and if it is the same one, it comes again. At QoS 2
         # it comes once in a session.
         for message in self.inbox + self._taken:

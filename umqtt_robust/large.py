@@ -72,6 +72,9 @@ class Part:
             self._offset += k
         self._left -= k
         if not self._left:
+            if self._offset < 0:  # the payload is empty
+                self._begin_payload()
+                self._hand_over(memoryview(buf)[:0])
             self._end()
         return i + k
 

@@ -47,6 +47,23 @@ def test_each_once_at_qos_2_and_acknowledged_wherever_the_link_is_cut():
             equal(world.faults(), [], (name, at))
 
 
+def test_half_a_large_message_is_let_go_with_its_link():
+    # Planted: its pieces stay in RAM until another large message comes.
+    for qos in (0, 1, 2):
+        world = connected(rx_size=64)
+        client = world.client
+        world.wire.cut_down = world.wire.down_bytes + 300
+        world.brokers[0].send(b"c", b"down/x", bytes(500), qos)
+        world.brokers[0].down = True
+        world.settle()
+        assert not client.connected
+        equal(client._large, None)
+        world.brokers[0].down = False
+        assert world.run(lambda client=client: client.connected and client.subscribed)
+        world.settle()
+        equal([message[:2] for message in client.inbox], [[b"down/x", bytes(500)]] if qos else [])
+
+
 def test_what_waited_over_a_lost_session_acknowledges_nothing_of_the_new_one():
     # Planted: the inbox keeps packet ids of QoS 2 when the session is lost.
     for qos in (1, 2):
