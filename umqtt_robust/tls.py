@@ -11,7 +11,7 @@ import select
 from binascii import a2b_base64
 from time import gmtime
 
-from ._platform import poll
+from ._platform import const, poll
 from .errors import InvalidArgument, LinkLost
 from .transport import TCP
 
@@ -20,6 +20,10 @@ try:
     import tls
 except ImportError:
     from ._host import tls
+
+
+# The year of this release. A clock that was never set says 1970, 2000 or, on rp2, 2021; it cannot be before this.
+_BUILT = const(2026)
 
 
 class ClockNotSet(LinkLost):
@@ -62,8 +66,8 @@ def _der(source):
 
 class _Secure(TCP):
     def __init__(self, context, server_name, host, port):
-        if gmtime()[0] < 2020:
-            raise ClockNotSet("set the clock before TLS")
+        if gmtime()[0] < _BUILT:
+            raise ClockNotSet("set the clock before TLS: it says %d" % gmtime()[0])
         self._tls = context, server_name
         self._plain = None
         self._owed = 0
