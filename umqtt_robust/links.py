@@ -151,6 +151,9 @@ class Links(Session):
         """CONNACK has come."""
         if return_code:
             load("refused").connection(self, return_code)
+        accepted = getattr(self.transport, "accepted", None)
+        if accepted:
+            accepted()
         name = self.servers[self._server][2]
         if self.purge:
             self.part("resume").purged(name)

@@ -19,7 +19,6 @@ from .parts import load
 
 _PUBREL = const(0x62)
 _TRIES = const(3)
-_NEVER = const(0x1FFFFFFF)
 
 
 class SessionPurged(LinkLost):
@@ -33,7 +32,6 @@ class Part:
         self._session = session
         self._asked = self._free = 0  # packet id whose PUBCOMP is awaited; that the broker does not know
         self._asked_at = self._unanswered = 0  # ms; links in a row that ended before PUBCOMP
-        session.timers.append(self.due)
 
     def forget(self, session):
         """The link is gone."""
@@ -42,16 +40,11 @@ class Part:
         self._asked = 0
 
     def pump(self):
-        return True
-
-    def due(self):
-        """ms until PUBCOMP must have come. Raises LinkLost when it has not."""
-        if not self._asked:
-            return _NEVER
-        left = self._session.ack_timeout - ticks_diff(self._session.now, self._asked_at)
-        if left <= 0:
+        """Raises LinkLost when PUBCOMP has not come in time."""
+        session = self._session
+        if self._asked and ticks_diff(session.now, self._asked_at) >= session.ack_timeout:
             raise LinkLost("ack_timeout")
-        return left
+        return True
 
     def is_free(self, packet_id):
         """Whether a new message at QoS 2 may leave under that packet id. Asks the broker where it is not known."""

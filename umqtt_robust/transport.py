@@ -6,6 +6,7 @@ A transport is an object with
     write(buf, offset, size)  how many bytes it took, None or 0 when it takes none now
     close()                   raises nothing
     wait(ms, writing)         waits for something to read, or to write, for at most so long
+    accepted()                may be missing: the broker at the other end has accepted the client
 The others raise OSError when the link is broken, and none but wait() waits.
 """
 
@@ -16,12 +17,24 @@ from ._platform import Socket, const, getaddrinfo, poll
 
 _SOCK_STREAM = const(1)  # on every port
 
+# (host, port): the address where a broker accepted a client last, and whether an attempt with it has begun since.
+good_addresses = {}
+
 
 class TCP:
-    """A TCP connection. Resolving the name is the one thing here that can block: the ports have no other way."""
+    """A TCP connection.
+
+    Looking up the name is the one thing here that can block: the ports have no other way. So the address that was good
+    last is tried first. When that fails the next attempt looks the name up, and the one after that, should it come to
+    that, tries the old address again: while the network is away at most every other attempt blocks.
+    """
 
     def __init__(self, host, port):
-        self._addresses = getaddrinfo(host, port, 0, _SOCK_STREAM)
+        self._name = name = host, port
+        entry, tried = good_addresses.get(name, (None, True))
+        if entry:
+            good_addresses[name] = entry, not tried
+        self._addresses = getaddrinfo(host, port, 0, _SOCK_STREAM) if tried else [entry]
         self._connected = False
         self.socket = None
         self._next(OSError(errno.ECONNABORTED))
@@ -31,7 +44,7 @@ class TCP:
         self.close()
         if not self._addresses:
             raise failure
-        entry = self._addresses.pop(0)
+        self._entry = entry = self._addresses.pop(0)
         try:
             self.socket = sock = Socket(entry[0], _SOCK_STREAM)
             sock.setblocking(False)
@@ -58,6 +71,9 @@ class TCP:
                 elif event[1] & select.POLLOUT:
                     self._connected = True
         return self._connected
+
+    def accepted(self):
+        good_addresses[self._name] = self._entry, False
 
     def read(self, buf, offset):
         return self.socket.readinto(memoryview(buf)[offset:] if offset else buf)

@@ -45,6 +45,7 @@ def _base64(data):
 class _WebSocket:
     def __init__(self, link, host, port, path):
         self._link = link
+        self.accepted = getattr(link, "accepted", None)
         key = _base64(os.urandom(16))
         self._accept = _base64(sha1((key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode()).digest())
         host = "[%s]" % host if ":" in host else host

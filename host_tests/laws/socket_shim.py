@@ -63,7 +63,7 @@ class Net:
     """The network: one host, with addresses that answer or do not.
 
     addresses: for each address of the host: "ok", "refused", "unreachable", "silent" or "no such family": the system
-    makes no socket for it. lookup_error: raised by getaddrinfo.
+    makes no socket for it. lookup_error: raised by getaddrinfo. lookups: how often that was called.
     """
 
     def __init__(self, port, world):
@@ -71,14 +71,15 @@ class Net:
         self.world = world
         self.addresses = ["ok"]
         self.lookup_error = None
+        self.lookups = 0
         self.sockets = []
 
     def getaddrinfo(self, host, port, family=0, kind=0):
+        self.lookups += 1
         if self.lookup_error:
             raise self.lookup_error
         broker = self.world.brokers[int(host[4:])]
-        kinds = ["refused" if self.world.unreachable or broker.down else one for one in self.addresses]
-        return [(10 if one == "no such family" else 2, 1, 0, "", (one, broker)) for one in kinds]
+        return [(10 if one == "no such family" else 2, 1, 0, "", (one, broker)) for one in self.addresses]
 
     def socket(self, family=2, kind=1):
         if family != 2:
@@ -111,6 +112,8 @@ class ShimSocket:
 
     def connect(self, address):
         how, broker = address
+        if self.net.world.unreachable or broker.down:
+            how = "refused"
         if how == "unreachable":
             raise error(self.port.EHOSTUNREACH)
         self.state = "connecting"
@@ -270,6 +273,7 @@ class Shim:
         return self.worlds[-1].net.getaddrinfo(host, port, family, kind)
 
     def make(self, brokers=None, **options):
+        transport.good_addresses.clear()
         world = ShimWorld(self.port, brokers, **options)
         self.worlds = [world]
         return world

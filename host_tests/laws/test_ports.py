@@ -125,6 +125,57 @@ def test_every_failure_to_connect_is_reported_and_tried_again_and_leaves_no_sock
     on_every_port(test)
 
 
+def test_a_name_is_not_looked_up_while_its_address_is_good():
+    # Planted: every attempt looks the name up; a look-up that fails is repeated at once.
+    def test(make_world, port):
+        world = make_world()
+        net = world.net
+        assert world.run(lambda: world.client.connected)
+        for _ in range(3):
+            world.wire.break_now()
+            world.settle()
+            assert world.run(lambda: world.client.connected)
+        equal(net.lookups, 1)
+        # The network is away, and a look-up may block: not with every attempt.
+        world.unreachable = True
+        net.lookup_error = OSError(-2)
+        world.wire.break_now()
+        attempts = []
+        errors = len(world.of_kind("error"))
+        while len(attempts) < 8:
+            assert world.run(lambda n=len(attempts): len(world.of_kind("error")) > errors + n, 300000)
+            attempts.append(net.lookups)
+        equal(attempts, [1, 2, 2, 3, 3, 4, 4, 5])
+        world.unreachable = False
+        assert world.run(lambda: world.client.connected, 300000)
+
+    on_every_port(test)
+
+
+def test_a_broker_that_has_moved_is_found():
+    # Planted: an address counts as good when it takes a connection, whatever the broker there says of the client.
+    def test(make_world, port):
+        for code in (0, 5):  # the old address is dead, or somebody else's broker
+            world = make_world([Broker("a")])
+            net = world.net
+            assert world.run(lambda world=world: world.client.connected)
+            old = world.brokers[0]
+            old.return_code = code
+            old.down = not code
+            world.brokers[0] = new = Broker("a")
+            world.wire.break_now()
+            world.settle()
+            assert world.run(lambda new=new: new.connects, 600000), (code, world.events[-5:])
+            equal(net.lookups, 2)
+            assert world.run(lambda world=world: world.client.connected)
+            world.wire.break_now()
+            world.settle()
+            assert world.run(lambda world=world: world.client.connected)
+            equal((net.lookups, len(new.connects)), (2, 2))
+
+    on_every_port(test)
+
+
 def test_a_name_that_cannot_be_looked_up_is_an_error_like_others():
     # Planted: a name without an address is an IndexError.
     def test(make_world, port):

@@ -146,6 +146,16 @@ def test_the_request_to_an_ipv6_address_has_it_in_brackets():
     assert b"Host: [::1]:8080" in link.up.split(b"\r\n"), link.up
 
 
+def test_the_link_below_hears_that_the_broker_has_accepted():
+    # Planted: the address of a broker behind a web server is never taken for good.
+    heard = []
+    link = Link()
+    link.accepted = lambda: heard.append(True)
+    WebSocket(lambda host, port, path: link)("broker.example", 80, "/").accepted()
+    equal(heard, [True])
+    equal(begun()[0].accepted, None)  # a transport need not have it
+
+
 def test_an_answer_may_hold_bytes_that_are_not_utf_8():
     ws, link = begun()
     link.down.append(answer_to(link.up, Server=b"caf\xe9"))
