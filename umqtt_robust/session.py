@@ -113,10 +113,10 @@ class Session(Subscriptions):
 
     def resume(self, session_present):
         """CONNACK accepted the connection: goes on with the broker's session, or begins a new one."""
-        self.state = UP
         if not session_present:
             self.begin_session()
-        elif self.outbox.released:
+        self.state = UP  # not before: what a callback publishes must not be sent and then begun anew
+        if self.outbox.released:
             self.part("qos2").resend()
 
     def begin_session(self):

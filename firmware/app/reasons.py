@@ -31,6 +31,8 @@ def explain(error):
         text = _REFUSED.get(error.args[1])
     elif kind == "Refused":
         text = "the broker refuses the subscription: without rights to it no command arrives"
+    elif kind == "StoreError":
+        return "outbox: %s" % first
     elif kind == "ClockNotSet":
         text = "TLS has to wait until the time is known: does ntp_host answer?"
     elif kind == "CertificateRefused":

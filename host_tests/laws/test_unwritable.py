@@ -62,6 +62,19 @@ def test_it_connects_and_goes_on_with_what_works():
             equal(world.flash.state["session"], "host0:1883")
 
 
+def test_what_on_error_publishes_is_sent_once():
+    # Planted: the link is up while its session is begun, so that a message goes twice under one packet id.
+    for session in (None, "host0:1883", "elsewhere:1883"):
+        world = world_of("session", session)
+        client = world.client
+        client.on_error = lambda error, client=client: client.publish(b"log", str(error), 1)
+        assert up(world)
+        world.settle()
+        assert world.taken() and not client.pending
+        equal(len(world.taken()), len(world.brokers[0].seen) - 2, "besides CONNECT and SUBSCRIBE")
+        equal(world.faults(), [])
+
+
 def test_what_was_stored_goes_once_and_the_link_stays():
     # Planted: a message that cannot be removed ends the link, and goes again on every new one.
     flash = Flash()

@@ -7,7 +7,7 @@ import _app_fakes as fakes
 from app.log import Log
 from umqtt_testkit.portable import Rng, equal, raises
 
-from umqtt_robust.errors import LinkLost, Refused
+from umqtt_robust.errors import Downgraded, LinkLost, Refused, StoreError
 
 _TOPIC = b"fleet/pump-7/log"
 
@@ -71,12 +71,20 @@ def test_each_reason_for_having_no_link_is_told_with_the_next_step():
         (LinkLost("is this client id in use elsewhere?"), "has another board this device_id?"),
         (LinkLost("closed by the broker"), "closed by the broker"),
         (MemoryError(), "MemoryError"),
+        (Downgraded("the broker takes QoS 2 for QoS 1"), "takes QoS 2 for QoS 1"),
     ):
         client, _, shown, log = _build()
         log.link_failed(error)
         (line,) = shown
         assert line.startswith("0 warning broker: ") and told in line, (error, line)
         equal([record["text"] for record in _records(client)], [line[len("0 warning "):]])
+
+
+def test_a_store_that_cannot_write_is_told_as_what_it_is():
+    """Planted: what the store says is put down to the broker."""
+    _, _, shown, log = _build()
+    log.link_failed(StoreError("cannot write /state/mqtt/session: 28"))
+    equal(shown, ["0 warning outbox: cannot write /state/mqtt/session: 28"])
 
 
 def test_a_reason_is_told_once_an_hour_and_those_of_several_brokers_do_not_push_each_other_out():
