@@ -284,6 +284,33 @@ def test_names_with_markup_are_text_everywhere(open_page: OpenPage, tmp_path: Pa
     assert page.locator("script").count() == 2 and page.locator("main img, main svg[onload]").count() == 0
 
 
+def test_names_that_every_javascript_object_has_are_names_like_others(open_page: OpenPage, tmp_path: Path) -> None:
+    """Planted: what a device says is looked up in a plain object."""
+    inherited = ["constructor", "__proto__", "toString", "hasOwnProperty"]
+    fleet(tmp_path, devices=4, days=0.2, names=inherited)
+    at = END_US - HOUR
+    values = {"window_start": at, "n": 1, "sum": 2.0, "min": 2.0, "max": 2.0, "mean": 2.0, "last": 2.0, "last_ts": at}
+    windows = [values | {"device_id": name, "metric": name} for name in inherited]
+    alerts = [{"device_id": name, "kind": name, "since": at, "text": name} for name in inherited]
+    gap = {"boot": "1-x", "first": 1, "last": 2, "missing": 2, "open": True}
+    write_rows(tmp_path, "windows", windows)
+    write_rows(tmp_path, "alerts", alerts)
+    write_rows(tmp_path, "gaps", [gap | {"device_id": name, "state": name} for name in inherited])
+    rows = Gold(tmp_path).read("devices").to_pylist()
+    write_rows(tmp_path, "devices", [row | {"fw": row["device_id"], "health": row["device_id"]} for row in rows])
+    write_report(tmp_path, tmp_path / "report.html")
+    page = open_page(tmp_path / "report.html")
+    expect(page.locator("body")).to_have_attribute("data-state", "ready")
+    titles = page.locator("#metric-charts h3").all_text_contents()
+    assert sorted(titles) == sorted(f"{name} metric" for name in inherited)
+    assert sorted(page.locator("#alerts-rows .pill").all_text_contents()) == sorted(inherited)
+    assert page.locator("#gaps-rows td[data-label=State]").all_text_contents() == ["closed"] * 4
+    for name in inherited:
+        page.locator("#rows").get_by_role("button", name=name, exact=True).click()
+        expect(page.locator("#metrics-title")).to_have_text(name)
+        expect(page.locator("#facts")).to_contain_text(name)
+
+
 def test_empty_tables_give_a_page_that_says_so(open_page: OpenPage, tmp_path: Path) -> None:
     write_report(empty(tmp_path), tmp_path / "report.html")
     page = open_page(tmp_path / "report.html")

@@ -55,7 +55,7 @@ function metricSpec(metric, device) {
     ? `Lines are kept for ${count(kept)} of ${count(metric.devices)} devices; ${name} is not among them.`
     : `${name} sent no ${titleOf(metric.name).toLowerCase()} in this time.`;
   return {
-    ...metric, title: titleOf(metric.name), unit: UNITS[metric.name] ? "" : "metric", format: formatOf(metric.name), finest: finestOf(metric.name), scale: "free", series,
+    ...metric, title: titleOf(metric.name), unit: UNITS.has(metric.name) ? "" : "metric", format: formatOf(metric.name), finest: finestOf(metric.name), scale: "free", series,
     band: { name: "p10 to p90", low: metric.low, high: metric.high },
     note: device !== null && !own ? missing : several(metric.devices, "device"),
   };

@@ -24,14 +24,14 @@ function makeTiles() {
 const percentOf = (share) => (share && share < 0.001 ? "under 0.1 %" : `${tenths.format(share * 100)} %`);
 
 // Kind of alert: what it is called, and which health it looks like.
-const ALERTS = {
+const ALERTS = new Map(Object.entries({
   offline: ["offline", "offline"], gap: ["gap", "gaps"], reboot_loop: ["reboot loop", "rebooting"], memory_falling: ["memory falling", "memory"],
   quarantined: ["quarantined", "quarantined"],
-};
+}));
 
 function alertRow([device, kind, text, since, until]) {
   const row = element("li", until === null ? "" : "over");
-  const [called, tone] = ALERTS[kind] || [visible(kind ?? ""), "late"];
+  const [called, tone] = ALERTS.get(kind) ?? [visible(kind ?? ""), "late"];
   const when = until === null ? `for ${duration((data.as_of - since) * 1000)}` : `until ${moment(until)}`;
   const time = element("span", "when quiet", since === null ? "" : `since ${moment(since)}, ${when}`);
   row.append(
@@ -98,13 +98,13 @@ function makeReboots() {
   listed(rows, rebootRow, body, byId("reboots-more"), 20, "devices");
 }
 
-const GAP_STATES = {
+const GAP_STATES = new Map(Object.entries({
   missing: "may still come", dropped: "dropped on the device", quarantined: "came, and could not be read", earlier: "before the collector",
-};
+}));
 
 // Tables of an older release have no state.
 function gapState(announced, open, state) {
-  return GAP_STATES[state ?? (announced ? "dropped" : open ? "missing" : "")] ?? "closed";
+  return GAP_STATES.get(state ?? (announced ? "dropped" : open ? "missing" : "")) ?? "closed";
 }
 
 function gapRow([device, boot, first, last, missing, announced, open, state, since]) {

@@ -79,16 +79,16 @@ function clock(seconds) {
 const moment = (seconds) => `${day(seconds)} ${clock(seconds)}`;
 
 // Metric: what it is called, how it is written, and the finest difference that this shows.
-const UNITS = {
+// A Map: a device may call its metric constructor.
+const UNITS = new Map(Object.entries({
   supply_v: ["Battery", (value) => `${signed(hundredth.format(value))} V`, 0.01],
   temp_c: ["Temperature", (value) => `${signed(tenth.format(value))} °C`, 0.1],
   mem_free: ["Free memory", bytes, 1],
   rssi: ["Signal (rssi)", (value) => `${signed(whole.format(value))} dBm`, 1],
-};
-const titleOf = (metric) => (UNITS[metric] ? UNITS[metric][0] : visible(metric));
-const formatOf = (metric) => (UNITS[metric] ? UNITS[metric][1] : plain);
-
-const finestOf = (metric) => (UNITS[metric] ? UNITS[metric][2] : 0);
+}));
+const titleOf = (metric) => UNITS.get(metric)?.[0] ?? visible(metric);
+const formatOf = (metric) => UNITS.get(metric)?.[1] ?? plain;
+const finestOf = (metric) => UNITS.get(metric)?.[2] ?? 0;
 
 // A button that names a device and shows it.
 function deviceButton(index) {
