@@ -62,7 +62,7 @@ def backup(store_path: str, to: str) -> StoreInfo:
             raise StoreError(f"{to} is the store itself — name another file for the backup")
         with _reading(to):
             pass  # ours: it may be replaced
-    with _reading(store_path) as database, _new_file(to) as partial:
+    with _reading(store_path) as database, new_file(to) as partial:
         _copy(database, partial)
         return info(partial)
 
@@ -78,11 +78,11 @@ def restore(source: str, store_path: str) -> str | None:
         store_path = os.path.realpath(store_path)
     held = StoreLock(store_path)
     try:
-        with _reading(source) as database, _new_file(store_path) as partial:
+        with _reading(source) as database, new_file(store_path) as partial:
             if os.path.exists(store_path) and os.path.samefile(source, store_path):
                 raise StoreError(f"{source} is the store itself — name the backup")
             _copy(database, partial)
-            kept = _set_aside(store_path)
+            kept = keep_old(store_path, "replaced")
         return kept
     finally:
         held.close()
@@ -108,7 +108,7 @@ def _reading(path: str) -> Iterator[sqlite3.Connection]:
 
 
 @contextlib.contextmanager
-def _new_file(path: str) -> Iterator[str]:
+def new_file(path: str) -> Iterator[str]:
     """Yield the name of a new file beside `path` that takes its place, durably, if all goes well."""
     partial = f"{path}.partial-{os.getpid()}"
     try:
@@ -150,11 +150,11 @@ def _copy(database: sqlite3.Connection, to: str) -> None:
         copy.close()
 
 
-def _set_aside(store_path: str) -> str | None:
-    """Give the old store and its log a second name, so that it survives the restore. Returns that name."""
+def keep_old(store_path: str, why: str) -> str | None:
+    """Give the old store and its log a second name with `why` in it, so that it survives. Returns that name."""
     if not os.path.exists(store_path):
         return None
-    name = kept = f"{store_path}.replaced-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = kept = f"{store_path}.{why}-{time.strftime('%Y%m%d-%H%M%S')}"
     number = 1
     while os.path.exists(kept):
         number += 1

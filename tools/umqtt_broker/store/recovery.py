@@ -2,12 +2,16 @@
 
 import os
 import sqlite3
+from collections.abc import Iterator
+from types import NoneType
+from typing import Any
 
 from ..packets import Will
 from ..retained import RetainedMessage
 from . import schema
 from .base import Recovered, RecoveredSession
 from .lock import read_witness
+from .schema import DamagedRow
 
 # Sessions that have a queue: number of messages, and the payload bytes of those that are not released.
 _QUEUED = """
@@ -47,23 +51,55 @@ def recover(database: sqlite3.Connection) -> tuple[Recovered, int, int]:
 
     Raises sqlite3.Error.
     """
-    execute = database.execute
-    queued = {session: (count, size) for session, count, size in execute(_QUEUED)}
-    rows = execute("SELECT number, client_id, sent_limit, username, away_since FROM session ORDER BY number")
-    sessions = [_recover_queue(database, row, queued) for row in rows.fetchall()]
-    rows = execute("SELECT number, key, sent_limit, NULL, 0 FROM share ORDER BY number")
-    shares = [_recover_queue(database, row, queued) for row in rows.fetchall()]
-    retained = [RetainedMessage(*row) for row in execute("SELECT topic_name, payload, qos FROM retained")]
+    queued = dict(_queues(database))
+    rows = _typed(
+        database, "SELECT number, client_id, sent_limit, username, away_since FROM session ORDER BY number",
+        int, bytes, int, (bytes, NoneType), int,
+    )  # fmt: skip
+    sessions = [_recover_queue(database, row, queued) for row in rows]
+    rows = _typed(
+        database, "SELECT number, key, sent_limit, NULL, 0 FROM share ORDER BY number", int, bytes, int, NoneType, int
+    )
+    shares = [_recover_queue(database, row, queued) for row in rows]
+    retained = _typed(database, "SELECT topic_name, payload, qos FROM retained", bytes, bytes, int)
     wills = {
         client_id: Will(topic_name, payload, qos, bool(retain))
-        for client_id, topic_name, payload, qos, retain in execute(_WILLS)
+        for client_id, topic_name, payload, qos, retain in _typed(database, _WILLS, bytes, bytes, bytes, int, int)
     }
-    last_rank = execute("SELECT coalesce(max(released), 0) FROM delivery WHERE released > 0").fetchone()[0]
-    next_number = max((found.number for found in (*sessions, *shares)), default=0) + 1
-    broker = execute("SELECT id FROM broker").fetchone()
-    if broker is None:
-        raise sqlite3.DatabaseError("the row of table broker is missing")
-    return Recovered(sessions, retained, wills, shares, broker[0]), next_number, last_rank + 1
+    ((last_rank,),) = _typed(database, "SELECT coalesce(max(released), 0) FROM delivery WHERE released > 0", int)
+    brokers = _typed(database, "SELECT id FROM broker", bytes)
+    if not brokers:
+        raise DamagedRow("the row of table broker is missing")
+    recovered = Recovered(sessions, [RetainedMessage(*row) for row in retained], wills, shares, brokers[0][0])
+    return recovered, _last_number(database) + 1, last_rank + 1
+
+
+def _queues(database: sqlite3.Connection) -> Iterator[tuple[int, tuple[int, int]]]:
+    for session, count, size in _typed(database, _QUEUED, int, int, int):
+        yield session, (count, size)
+
+
+def _last_number(database: sqlite3.Connection) -> int:
+    """Return the highest number of a session or a group, also of one that only its messages remember."""
+    columns = (
+        "session.number", "share.number", "delivery.session", "subscription.session", "inbound.session"
+    )  # fmt: skip
+    found = [
+        _typed(database, f"SELECT coalesce(max({column}), 0) FROM {column.partition('.')[0]}", int)[0][0]
+        for column in columns
+    ]
+    return max(found)
+
+
+def _typed(
+    database: sqlite3.Connection, query: str, *kinds: type | tuple[type, ...], given: tuple[int, ...] = ()
+) -> list[Any]:
+    """Return the rows of a query. Raises DamagedRow for one that the broker has not written like this."""
+    rows = database.execute(query, given).fetchall()
+    for row in rows:
+        if not all(map(isinstance, row, kinds)):
+            raise DamagedRow(f"a row has values of the wrong kind: {query}")
+    return rows
 
 
 def _recover_queue(
@@ -72,11 +108,13 @@ def _recover_queue(
     queued: dict[int, tuple[int, int]],
 ) -> RecoveredSession:
     """Return a session or a shared queue. queued: by number, messages and bytes."""
-    execute = database.execute
     number, key, sent_limit, username, away_since = row
     count, size = queued.get(number, (0, 0))
-    position, packet_id = execute(_LAST, (number,)).fetchone() or (sent_limit, 0)
-    subscriptions = execute(_SUBSCRIPTIONS, (number,)).fetchall()
+    of_it = (number,)
+    last = _typed(database, _LAST, int, int, given=of_it)
+    position, packet_id = last[0] if last else (sent_limit, 0)
+    subscriptions = _typed(database, _SUBSCRIPTIONS, bytes, int, int, given=of_it)
+    inbound = _typed(database, "SELECT packet_id FROM inbound WHERE session = ?", int, given=of_it)
     return RecoveredSession(
         number,
         key,
@@ -86,8 +124,8 @@ def _recover_queue(
         packet_id,
         count,
         [(topic_filter, qos) for topic_filter, qos, _ in subscriptions],
-        {row[0] for row in execute("SELECT packet_id FROM inbound WHERE session = ?", (number,))},
-        execute(_RELEASED, (number,)).fetchall(),
+        {packet_id for (packet_id,) in inbound},
+        _typed(database, _RELEASED, int, int, given=of_it),
         username,
         away_since,
         size,

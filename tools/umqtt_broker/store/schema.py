@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from ..errors import StoreError
@@ -111,10 +112,28 @@ _MIGRATIONS = (
 )
 
 
+# The low byte of SQLite's error number: the database is damaged, or no database at all.
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+_COLUMNS = (
+    "SELECT m.type, m.name, c.name, c.type, c.pk FROM sqlite_schema m LEFT JOIN pragma_table_info(m.name) c"
+    " WHERE m.sql IS NOT NULL ORDER BY 1, 2, c.cid"
+)
+
 # What this program writes.
 VERSION = len(_MIGRATIONS)
 # From this version on the table `broker` counts commits.
 COUNTS_COMMITS = 5
+
+
+class DamagedRow(sqlite3.DatabaseError):
+    """A row is missing, or has values that the broker never writes."""
+
+
+def is_damage(error: BaseException) -> bool:
+    """Tell whether an error means that the database is damaged, and not that the disk is full or locked."""
+    number = getattr(error, "sqlite_errorcode", None)
+    return isinstance(error, DamagedRow) or (number is not None and number & 0xFF in _DAMAGE)
 
 
 def connect(path: str) -> sqlite3.Connection:
@@ -168,7 +187,16 @@ def _prepare(database: sqlite3.Connection, path: str) -> None:
     execute("PRAGMA synchronous = FULL")
     # A burst must not leave its log behind at full size for ever.
     execute(f"PRAGMA journal_size_limit = {64 * 1024 * 1024}")
-    for number, script in enumerate(_MIGRATIONS[version:], version + 1):
+    migrate(database, version, VERSION)
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
+        migrate(fresh, 0, VERSION)
+        if database.execute(_COLUMNS).fetchall() != fresh.execute(_COLUMNS).fetchall():
+            raise DamagedRow(f"its tables are not those of version {VERSION}")
+
+
+def migrate(database: sqlite3.Connection, version: int, to: int) -> None:
+    """Bring a database of `version` up, each step a transaction. Raises sqlite3.Error."""
+    for number, script in enumerate(_MIGRATIONS[version:to], version + 1):
         database.executescript(
             f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number};"
             f" PRAGMA application_id = {_APPLICATION_ID}; COMMIT;"

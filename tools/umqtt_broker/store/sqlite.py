@@ -22,6 +22,7 @@ from .batch import MARK_KEY, Batch, Held, Mark, Page
 from .lock import RUN_SIZE, StoreLock, Witness
 from .quarantine import set_aside_garbled
 from .recovery import check_tail, recover
+from .salvage import salvage
 
 _log = logging.getLogger("umqtt_broker.store")
 
@@ -77,6 +78,8 @@ class SqliteStore(Store):
         # Transactions that failed since one last worked.
         self._failed_in_a_row = 0
         self._is_unwitnessed = False
+        # A disk that damages every copy at once is not filled with them.
+        self._may_salvage = True
         # Set by close(), which waits for the transaction under way.
         self._transaction_ended = asyncio.Event()
 
@@ -89,20 +92,39 @@ class SqliteStore(Store):
         self._after_commit = after_commit
         self._lock = StoreLock(self._path)
         try:
-            self._check_tail()
-            self._database = schema.connect(self._path)
-            self._report_garbled(set_aside_garbled(self._database))
-            recovered, self._next_session, self._releases = recover(self._database)
-            self._begin_run()
+            try:
+                recovered = self._read()
+            except sqlite3.Error as error:
+                if not (self._accept_loss and schema.is_damage(error)):
+                    raise
+                self._salvage(error)
+                recovered = self._read()
         except (sqlite3.Error, OSError, StoreError) as error:
             self._lock.close()
             if isinstance(error, StoreError):
                 raise
-            raise StoreError(
-                f"cannot open store {self._path} ({error}) — restore a backup, or name another with --store"
-            ) from error
+            remedy = "name another with --store"
+            if schema.is_damage(error):
+                remedy = "start with --accept-loss to go on with what can be read of it"
+            raise StoreError(f"cannot open store {self._path} ({error}) — restore a backup, or {remedy}") from error
         self._thread = ThreadPoolExecutor(1, "umqtt-broker-store")
         return recovered
+
+    def _read(self) -> Recovered:
+        """Open the database and read it. Raises sqlite3.Error, OSError and StoreError; then it is not open."""
+        self._check_tail()
+        self._database = schema.connect(self._path)
+        try:
+            self._report_garbled(set_aside_garbled(self._database))
+            recovered, self._next_session, self._releases = recover(self._database)
+            self._begin_run()
+        except BaseException:
+            self._database.close()
+            raise
+        return recovered
+
+    def _salvage(self, error: sqlite3.Error) -> None:
+        _log.error("store %s was damaged (%s): %s", self._path, error, salvage(self._path))
 
     def _check_tail(self) -> None:
         """Look for commits that are gone, before anything is changed."""
@@ -407,6 +429,21 @@ class SqliteStore(Store):
     def _write(self, batch: Batch) -> list[list[DeliveryRow]]:
         """Run one transaction, in the store's thread."""
         try:
+            return self._transact(batch)
+        except sqlite3.Error as error:
+            if not (schema.is_damage(error) and self._may_salvage):
+                raise
+            # Who is connected must not be cut off for ever by a page that somebody else's messages were on.
+            self._may_salvage = False
+            self._database.close()
+            try:
+                self._salvage(error)
+            finally:
+                self._database = schema.connect(self._path)
+        return self._transact(batch)
+
+    def _transact(self, batch: Batch) -> list[list[DeliveryRow]]:
+        try:
             return writer.write(self._database, batch)
         except BaseException:
             if self._database.in_transaction:
@@ -432,6 +469,7 @@ class SqliteStore(Store):
             _log.warning("store %s: works again, after %d transactions that failed", self._path, self._failed_in_a_row)
             self.failure = ""
             self._failed_in_a_row = 0
+        self._may_salvage = True
         if sent := sum(row[5] for row in batch.deliveries):
             # Most of them, or those that wait for one slow subscriber would wait in vain.
             self._lingers = 4 * batch.early >= 3 * sent

@@ -6,6 +6,7 @@ the cost is counted in statements: messages go many rows to a statement, acknowl
 
 import sqlite3
 from collections.abc import Iterator
+from typing import Any
 from zlib import crc32
 
 from .base import Delivery, DeliveryRow
@@ -175,7 +176,7 @@ def _read_page(database: sqlite3.Connection, page: Page, garbled: list[str]) -> 
                     shared[number] = database.execute(_MESSAGE, (number,)).fetchone() or (None, None, None)
                 message = shared[number]
             topic_name, payload, expected = message
-            if row[6] or is_whole(topic_name, payload, expected):
+            if (row[6] or is_whole(topic_name, payload, expected)) and _is_possible(row):
                 # Of a released message only the packet identifier counts.
                 rows.append(DeliveryRow._make((*row[:7], topic_name or b"", payload or b"", row[9])))
                 continue
@@ -186,6 +187,14 @@ def _read_page(database: sqlite3.Connection, page: Page, garbled: list[str]) -> 
             database.execute("DELETE FROM delivery WHERE session = ? AND position = ?", row[:2])
         if is_complete:
             return rows
+
+
+def _is_possible(row: tuple[Any, ...]) -> bool:
+    """Tell whether the numbers of a row are ones that were written: a garbled packet identifier has no bytes."""
+    _, _, packet_id, qos, retain, sent, released, *_, expires_at, _, _ = row
+    if not all(isinstance(number, int) for number in (packet_id, qos, retain, sent, released, expires_at)):
+        return False
+    return 0 <= packet_id <= 65535 and 0 <= qos <= 2 and 0 <= retain <= 1
 
 
 def ranges(positions: list[int]) -> Iterator[tuple[int, int]]:

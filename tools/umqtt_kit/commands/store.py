@@ -1,4 +1,4 @@
-"""umqtt store: backup, restore and contents of a broker's store."""
+"""umqtt store: backup, restore, check and contents of a broker's store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import click
 
-from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_kit.errors import EXIT_LOST, EXIT_USAGE, KitError
 
 _store_option = click.option(
     "--store",
@@ -20,7 +20,7 @@ _store_option = click.option(
 
 @click.group()
 def store() -> None:
-    """Back up a broker's store while it runs, put a backup back, or see what is in it.
+    """Back up a broker's store while it runs, put a backup back, look for damage, or see what is in it.
 
     \b
     Example:
@@ -69,6 +69,33 @@ def restore(source: str, store_path: str) -> None:
     except StoreError as error:
         raise KitError(str(error), EXIT_USAGE) from error
     click.echo(f"restored {store_path} from {source}" + (f"; the old store is {kept}" if kept else ""))
+
+
+@store.command("check")
+@_store_option
+def check_store(store_path: str) -> None:
+    """Look for damage: pages, messages that are not what was stored, a log that lost its end. Changes nothing.
+
+    The broker may run. Exit code 1 and a line for each finding if anything is wrong.
+
+    \b
+    Example:
+      umqtt store check --store /var/lib/umqtt/broker.db
+    """
+    from umqtt_broker.errors import StoreError
+    from umqtt_broker.store.check import check
+
+    try:
+        problems = check(store_path)
+    except StoreError as error:
+        raise KitError(str(error), EXIT_USAGE) from error
+    if problems:
+        for problem in problems:
+            click.echo(problem)
+        raise KitError(
+            f"{store_path} is damaged — restore a backup, or start the broker with --accept-loss", EXIT_LOST
+        )
+    click.echo(f"{store_path} is whole")
 
 
 @store.command("info")

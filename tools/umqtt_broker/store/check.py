@@ -1,0 +1,68 @@
+"""What is wrong with a store, also while a broker has it open. Nothing is changed."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+
+from ..errors import StoreError
+from . import schema
+from .quarantine import is_whole
+from .recovery import check_tail
+
+# Findings of SQLite's own check that are told.
+_MOST = 20
+_MESSAGES = (
+    "SELECT 'shared message', number, topic_name, payload, checksum FROM message",
+    (
+        "SELECT 'of session ' || session || ' message', position, topic_name, payload, checksum FROM delivery"
+        " WHERE message IS NULL AND released = 0"
+    ),
+    "SELECT 'retained message', topic_name, topic_name, payload, checksum FROM retained",
+    "SELECT 'will of', client_id, topic_name, payload, checksum FROM will",
+)
+_MISSING = (
+    "SELECT count(*) FROM delivery WHERE message IS NOT NULL AND message NOT IN (SELECT number FROM message)",
+    "SELECT count(*) FROM delivery WHERE session NOT IN (SELECT number FROM session UNION SELECT number FROM share)",
+)
+
+
+def check(path: str) -> list[str]:
+    """Return what is wrong with the store at `path`, a line each. Raises StoreError if there is none."""
+    if not os.path.isfile(path):
+        raise StoreError(f"there is no store {path} — name it with --store")
+    problems: list[str] = []
+    try:
+        if lost := check_tail(path):
+            problems.append(lost)
+        with closing(schema.connect_to_look(path)) as database:
+            version = schema.check(database, path)
+            if not version:
+                raise StoreError(f"{path} is empty — name a store or a backup of one")
+            # In one transaction, so that a running broker changes nothing between two looks.
+            database.execute("BEGIN")
+            problems += [f"store {path} is damaged: {text}" for text in _damage(database)]
+            if not problems and version >= schema.COUNTS_COMMITS:
+                problems += [f"store {path}: {text}" for text in _messages(database)]
+    except sqlite3.Error as error:
+        problems.append(f"store {path} is damaged: {error}")
+    return problems
+
+
+def _damage(database: sqlite3.Connection) -> list[str]:
+    found = [text for (text,) in database.execute(f"PRAGMA integrity_check({_MOST})").fetchall()]
+    return [] if found == ["ok"] else [line for text in found for line in text.splitlines()]
+
+
+def _messages(database: sqlite3.Connection) -> Iterator[str]:
+    for query in _MESSAGES:
+        for what, name, *message in database.execute(query):
+            if not is_whole(*message):
+                yield f"{what} {name!r} is garbled"
+    missing, orphans = (database.execute(query).fetchone()[0] for query in _MISSING)
+    if missing:
+        yield f"{missing} messages have lost their payload"
+    if orphans:
+        yield f"{orphans} messages belong to no session"
+    if not database.execute("SELECT 1 FROM broker").fetchone():
+        yield "the row of table broker is missing"

@@ -1,0 +1,129 @@
+"""What can be read of a damaged store, in a new file in its place. The damaged one is kept beside it.
+
+Each table is read from its beginning to the first damaged page, and from its end back to the last: what lies between
+is lost. A damaged page of messages so costs the messages on it.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any, NamedTuple
+
+from ..errors import StoreError
+from . import schema
+from .backup import keep_old, new_file
+
+_KINDS: dict[str, type] = {"INTEGER": int, "BLOB": bytes, "TEXT": str}
+_ORPHANS = "session NOT IN (SELECT number FROM session UNION SELECT number FROM share)"
+
+
+class _Column(NamedTuple):
+    kind: type
+    may_be_null: bool
+    key: int
+
+
+def salvage(path: str) -> str:
+    """Put what can be read of the store at `path` in its place; nobody has it open.
+
+    Returns what is left, what is lost, and the name of the damaged file. Raises StoreError, OSError and sqlite3.Error;
+    then the store is what it was before.
+    """
+    # The file itself is replaced: SQLite keeps the log beside it and not beside a link.
+    path = os.path.realpath(path)
+    with new_file(path) as partial:
+        with closing(sqlite3.connect(path, isolation_level=None)) as source:
+            lost, left = _copy(source, path, partial)
+        kept = keep_old(path, "damaged")
+    gone = f"; lost are {', '.join(lost)}" if lost else ""
+    return f"{left['session']} sessions and {left['delivery']} messages are left{gone}; the damaged file is {kept}"
+
+
+def _copy(source: sqlite3.Connection, path: str, to: str) -> tuple[list[str], dict[str, int]]:
+    try:
+        version = schema.check(source, path)
+    except sqlite3.Error as error:
+        raise StoreError(f"nothing of store {path} can be read ({error}) — restore a backup") from error
+    with closing(sqlite3.connect(to, isolation_level=None)) as target:
+        schema.migrate(target, 0, version)
+        target.execute("BEGIN")
+        tables = [name for (name,) in target.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()]
+        lost = [text for table in tables if (text := _copy_table(source, target, table))]
+        _tidy(target, tables)
+        left = {table: target.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables}
+        target.execute("COMMIT")
+    return lost, left
+
+
+def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: str) -> str:
+    """Copy what can be read. Returns what cannot, "" for nothing."""
+    columns = [
+        _Column(_KINDS[kind], not (not_null or key), key)
+        for _, _, kind, not_null, _, key in target.execute(f"PRAGMA table_info({table})").fetchall()
+    ]
+    # By place, not by name: names stand in the database too, and may be damaged.
+    places = [at for at, column in sorted(enumerate(columns), key=lambda one: one[1].key) if column.key]
+    keys = [str(at + 1) for at in places] or ["rowid"]
+    insert = f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(columns))})"
+    # What the script has made, an identity for the broker, counts if there is none.
+    made = target.execute(f"SELECT * FROM {table}").fetchall()
+    target.execute(f"DELETE FROM {table}")
+    query = f"SELECT * FROM {table} ORDER BY "
+    forward = _Reader(source, query + ", ".join(keys), columns)
+    backward = _Reader(source, query + ", ".join(f"{key} DESC" for key in keys), columns)
+    target.executemany(insert, forward)
+    if forward.is_cut:
+        target.executemany(insert, backward)
+    if made and not target.execute(f"SELECT 1 FROM {table}").fetchone():
+        target.executemany(insert, made)
+        return f"the row of {table}"
+    parts = []
+    if forward.is_cut:
+        parts.append(f"rows of {table}{forward.behind(places, 'behind')}{backward.behind(places, 'before')}")
+    if odd := forward.odd + backward.odd:
+        parts.append(f"{odd} garbled rows of {table}")
+    return " and ".join(parts)
+
+
+class _Reader:
+    """The rows of a query up to the first that cannot be read. is_cut: there was one. odd: rows that are impossible."""
+
+    def __init__(self, source: sqlite3.Connection, query: str, columns: Sequence[_Column]) -> None:
+        self._source, self._query, self._columns = source, query, columns
+        self._last: tuple[Any, ...] = ()
+        self.is_cut = False
+        self.odd = 0
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        try:
+            for row in self._source.execute(self._query):
+                if len(row) != len(self._columns) or not all(map(_fits, row, self._columns)):
+                    self.odd += 1
+                    continue
+                self._last = row
+                yield row
+        except sqlite3.DatabaseError:
+            self.is_cut = True
+
+    def behind(self, places: list[int], word: str) -> str:
+        """Say next to which row it was cut."""
+        values = [self._last[at] for at in places] if self._last else []
+        return f" {word} {' '.join(map(repr, values))}" if values else ""
+
+
+def _fits(value: object, column: _Column) -> bool:
+    return isinstance(value, column.kind) or (value is None and column.may_be_null)
+
+
+def _tidy(database: sqlite3.Connection, tables: list[str]) -> None:
+    """Remove what belongs to nobody: the number of a lost session is given to another one day."""
+    execute = database.execute
+    if "share" in tables:
+        for table in ("subscription", "delivery", "inbound"):
+            execute(f"DELETE FROM {table} WHERE {_ORPHANS}")
+    if "message" in tables:
+        execute("CREATE TEMP TABLE wanted (message INTEGER PRIMARY KEY, copies INTEGER)")
+        execute("INSERT INTO wanted SELECT message, count(*) FROM delivery WHERE message IS NOT NULL GROUP BY message")
+        execute("UPDATE message SET copies = coalesce((SELECT copies FROM wanted WHERE message = number), 0)")
+        execute("DELETE FROM message WHERE copies = 0")
