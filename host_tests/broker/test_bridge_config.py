@@ -82,17 +82,18 @@ WRONG = [
     ("topic a out 0 l+/ r/", "3: topic: prefix l+/"),
     ('topic "" out 0 l ""', "3: topic: an empty pattern"),
     ("topic a out 0 l/ r/ more", "3: topic: more is one word too many"),
-    ("start_type lazy", "3: start_type: lazy is not supported: choose automatic"),
-    ("start_type once", "3: start_type: once is not supported"),
-    ("bridge_protocol_version mqttv50", "3: bridge_protocol_version: mqttv50 is not supported"),
-    ("keepalive_interval 4", "3: keepalive_interval: 4 is not between 5 and 65535"),
+    ("start_type lazy", "3: start_type cannot be 'lazy' — it is automatic"),
+    ("start_type once", "3: start_type cannot be 'once' — it is automatic"),
+    ("bridge_protocol_version mqttv50", "3: bridge_protocol_version cannot be 'mqttv50' — it is mqttv311 or mqttv31"),
+    ("bridge_tls_version tlsv1", "3: bridge_tls_version cannot be 'tlsv1' — it is tlsv1.2 or tlsv1.3; older"),
+    ("keepalive_interval 4", "3: keepalive_interval cannot be '4' — it is a number from 5 to 65535"),
     ("restart_timeout 30 5", "3: restart_timeout: the longest wait, 5"),
-    ("try_private yes", "3: try_private: yes is neither true nor false"),
-    ("address ::1", "3: address stands in line 2 already"),
+    ("try_private yes", "3: try_private cannot be 'yes' — it is true or false"),
+    ("address ::1", "3: address: ::1: an IPv6 address is written [ADDRESS]:PORT"),
     ("bridge_psk 00", "3: bridge_psk is not supported"),
     ("bridge_colour red", "3: unknown key bridge_colour"),
     ("remote_password_file /nowhere", "3: remote_password_file: cannot read /nowhere"),
-    ("cleansession", "3: cleansession: needs a value"),
+    ("cleansession", "3: cleansession has no value — write it behind the key"),
     ("remote_password x", "1: bridge up has a remote_password without a remote_username"),
     ("bridge_certfile x", "1: bridge up: bridge_certfile and bridge_keyfile go together"),
     ("bridge_insecure true", "1: bridge up has settings of TLS, but no bridge_cafile"),
@@ -117,7 +118,7 @@ def test_a_section_without_an_address_or_a_topic_is_refused() -> None:
 def test_all_mistakes_of_a_section_are_reported_at_once() -> None:
     lines = [("f", 1, "connection", "up"), ("f", 2, "topic", "a b"), ("f", 3, "keepalive_interval", "x")]
     problems: list[tuple[str, int, str]] = []
-    assert bridge_from_lines(lines, lambda *problem: problems.append(problem)) is None
+    assert bridge_from_lines(lines, lambda *problem: problems.append(problem), lambda *_: None) is None
     assert [line for _, line, _ in problems] == [2, 3]
 
 

@@ -12,6 +12,7 @@ import pytest
 from conf_examples import NAME_FILES, OPEN, RIGHT, TEXTS, WRONG, first
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from umqtt_broker import conf_values as values
 from umqtt_broker.bridge_config import BRIDGE_KEYS
 from umqtt_broker.conf import load
 from umqtt_broker.conf_keys import KEYS, UNSUPPORTED
@@ -117,15 +118,50 @@ def test_no_message_shows_a_secret(write: Write) -> None:
     assert "hunter2" not in str(caught.value) and "hunter2" not in repr(caught.value)
 
 
-def test_a_key_said_twice_names_both_lines(write: Write) -> None:
+def test_of_a_key_said_twice_the_last_counts_and_a_warning_names_both_lines(write: Write) -> None:
+    """Planted: the first that counts; a key of two listeners that is taken for one said twice."""
     path = write(
         "sys_interval 5\nsys_interval 6\n"
-        "listener 1\nmax_connections 1\nlistener 2\nmax_connections 2\nmax_connections 3\n"
+        "listener 1\nmax_connections 1\nallow_anonymous false\n"
+        "listener 2\nmax_connections 2\nmax_connections 3\nallow_anonymous true\n"
+        "connection up\naddress a\nkeepalive_interval 10\nkeepalive_interval 20\ntopic a\n"
     )
-    assert problems(path) == [
-        f"{path}:2: sys_interval is said twice, first at {path}:1 — remove one",
-        f"{path}:7: max_connections is said twice, first at {path}:6 — remove one",
+    configuration = load(str(path))
+    for_all = "for all listeners; with per_listener_settings true each has its own"
+    assert configuration.warnings == [
+        f"{path}:2: sys_interval is said at {path}:1 too — this one counts",
+        f"{path}:8: max_connections is said at {path}:7 too — this one counts",
+        f"{path}:9: allow_anonymous is said at {path}:5 too — this one counts, {for_all}",
+        f"{path}:13: keepalive_interval is said at {path}:12 too — this one counts",
     ]
+    listeners = configuration.broker.listeners
+    assert configuration.broker.sys_interval == 6
+    assert [(one.max_connections, one.allow_anonymous) for one in listeners] == [(1, True), (3, True)]
+    assert configuration.broker.bridges[0].keep_alive == 20
+    path.write_text("per_listener_settings true\n" + path.read_text().replace("sys_interval 5\n", ""))
+    configuration = load(str(path))
+    assert [one.allow_anonymous for one in configuration.broker.listeners] == [False, True]
+    assert not [warning for warning in configuration.warnings if "allow_anonymous is said" in warning]
+
+
+def test_every_yes_or_no_is_said_in_the_same_words(write: Write) -> None:
+    """Planted: a parser of its own for the keys of bridges."""
+    flags = [key.name for key in KEYS.values() if key.parse is values.boolean and key.name != "per_listener_settings"]
+    bridge = [key for key, (default, _) in BRIDGE_KEYS.items() if default in ("true", "false")]
+    assert len(flags) > 10 and len(bridge) > 6
+    above = "connection up\naddress a\ntopic a\nbridge_cafile x\n"
+    for key, before in [(key, OPEN) for key in flags] + [(key, above) for key in bridge]:
+        for word in ("yes", "True", "on", "2"):
+            path = write(f"{before}{key} {word}\n")
+            number = before.count("\n") + 1
+            assert f"{path}:{number}: {key} cannot be {word!r} — it is true or false" in problems(path)
+        for word in ("true", "false", "1", "0"):
+            path = write(f"{before}{key} {word}\n")
+            try:
+                load(str(path))
+            except ConfigFileError as error:
+                # What belongs together may be missing; the word itself is right.
+                assert f"{key} cannot be" not in str(error)
 
 
 def test_files_are_included_in_mosquittos_order(write: Write, tmp_path: Path) -> None:
@@ -366,11 +402,14 @@ SAME = [
     "per_listener_settings false",
     "# comment",
     "include_dir /dev/null/folder",
+    "sys_interval 5\nsys_interval 6",
+    "allow_anonymous true\nallow_anonymous false",
+    "connection up\naddress 127.0.0.1:1\ntopic a\ncleansession 1",
 ]
 
 
 # What mosquitto reads as something else than it says, this broker refuses.
-STRICTER = ["max_inflight_messages -1", "tls_version nonsense", "sys_interval 5\nsys_interval 6", "max_connections 0"]
+STRICTER = ["max_inflight_messages -1", "tls_version nonsense", "max_connections 0"]
 
 
 def accepted_by(path: Path) -> bool:

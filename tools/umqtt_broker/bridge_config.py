@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from . import conf_values as values
 from .errors import ConfigError
 from .topics import is_topic_filter, is_topic_name
 
@@ -70,7 +71,14 @@ UNSUPPORTED = {
     "bridge_require_ocsp": "remove it",
 }
 
+# Characters of a value in a message.
+_SHOWN = 60
+
 Direction = Literal["out", "in", "both"]
+
+
+class _Explained(ValueError):
+    """A value is wrong, and the text says why; that of others says what would be right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +198,13 @@ def check_bridges(bridges: Iterable[BridgeConfig]) -> None:
         client_ids.add(bridge.local_client_id)
 
 
-def bridge_from_lines(lines: Sequence[Line], report: Report) -> BridgeConfig | None:
+def bridge_from_lines(lines: Sequence[Line], report: Report, warn: Report) -> BridgeConfig | None:
     """Read one section, whose first line is `connection NAME`.
 
-    report(file, line, text) is called for every problem; the result is None then.
+    report(file, line, text) is called for every problem, and the result is None then; warn for what is said twice.
     """
     settings: dict[str, object] = {}
-    seen: dict[str, int] = {}
+    seen: dict[str, str] = {}
     problems = 0
 
     def refuse(file: str, line: int, text: str) -> None:
@@ -213,20 +221,22 @@ def bridge_from_lines(lines: Sequence[Line], report: Report) -> BridgeConfig | N
         if key not in BRIDGE_KEYS:
             refuse(file, line, f"unknown key {written} in a connection")
             continue
-        if key != "topic" and key in seen:
-            refuse(file, line, f"{written} stands in line {seen[key]} already")
+        if not value:
+            refuse(file, line, f"{written} has no value — write it behind the key")
             continue
-        seen[key] = line
+        if key != "topic" and key in seen:
+            warn(file, line, f"{written} is said at {seen[key]} too — this one counts")
+        seen[key] = f"{file}:{line}"
         try:
-            if not value:
-                raise ValueError("needs a value")
             if key == "topic":
                 topics.append(parse_topic(value))
             else:
                 name, convert = _SETTINGS[key]
                 settings[name] = convert(value)
-        except (ValueError, OSError) as error:
+        except _Explained as error:
             refuse(file, line, f"{written}: {error}")
+        except ValueError as error:
+            refuse(file, line, f"{written} cannot be {value[:_SHOWN]!r} — it is {error}")
     if "remote_password" in seen and "remote_password_file" in seen:
         refuse(*lines[0][:2], "remote_password and remote_password_file: give one of them")
     if problems:
@@ -246,7 +256,9 @@ def parse_connection(section: Sequence[tuple[str, str, str]]) -> BridgeConfig:
         file, _, number = where.rpartition(":")
         lines.append((file, int(number), key, value))
     problems: list[str] = []
-    config = bridge_from_lines(lines, lambda file, line, text: problems.append(f"{file}:{line}: {text}"))
+    config = bridge_from_lines(
+        lines, lambda file, line, text: problems.append(f"{file}:{line}: {text}"), lambda file, line, text: None
+    )
     if config is None:
         raise ConfigError("\n".join(problems))
     return config
@@ -256,21 +268,21 @@ def parse_topic(value: str) -> TopicRule:
     """Read what follows `topic`. Raises ValueError."""
     words = value.split()
     if len(words) > 5:
-        raise ValueError(f"{words[5]} is one word too many")
+        raise _Explained(f"{words[5]} is one word too many")
     pattern, direction, qos, local_prefix, remote_prefix = words + ["out", "0", '""', '""'][len(words) - 1 :]
     if direction not in ("out", "in", "both"):
-        raise ValueError(f"direction {direction} is neither out, in nor both")
+        raise _Explained(f"direction {direction} is neither out, in nor both")
     if qos not in ("0", "1", "2"):
-        raise ValueError(f"QoS {qos} is neither 0, 1 nor 2")
+        raise _Explained(f"QoS {qos} is neither 0, 1 nor 2")
     rule = TopicRule(_topic(pattern), direction, int(qos), _topic(local_prefix), _topic(remote_prefix))
     for prefix in (rule.local_prefix, rule.remote_prefix):
         if prefix and not is_topic_name(prefix):
-            raise ValueError(f"prefix {prefix.decode()} is no topic name: it must have no + and no #")
+            raise _Explained(f"prefix {prefix.decode()} is no topic name: it must have no + and no #")
     if not rule.pattern and not (rule.local_prefix and rule.remote_prefix):
-        raise ValueError('an empty pattern "" needs both prefixes: they are the topic at either end')
+        raise _Explained('an empty pattern "" needs both prefixes: they are the topic at either end')
     for topic_filter in (rule.local_filter, rule.remote_filter):
         if not is_topic_filter(topic_filter) or len(topic_filter) > 65535:
-            raise ValueError(f"{topic_filter.decode()} is no topic filter: + stands for a level, # for the last ones")
+            raise _Explained(f"{topic_filter.decode()} is no topic filter: + stands for a level, # for the last ones")
     return rule
 
 
@@ -287,54 +299,31 @@ def _address(word: str) -> tuple[str, int]:
     if not colon or (":" in host and not host.endswith("]")):
         # As in mosquitto, an IPv6 address needs its port: which of its colons it is cannot be seen otherwise.
         if ":" in word:
-            raise ValueError(f"{word}: an IPv6 address is written [ADDRESS]:PORT")
+            raise _Explained(f"{word}: an IPv6 address is written [ADDRESS]:PORT")
         host, port = word, "1883"
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"{word} is not HOST or HOST:PORT")
+        raise _Explained(f"{word} is not HOST or HOST:PORT")
     return host, int(port)
-
-
-def _boolean(value: str) -> bool:
-    if value not in ("true", "false"):
-        raise ValueError(f"{value} is neither true nor false")
-    return value == "true"
-
-
-def _keep_alive(value: str) -> int:
-    if not value.isdigit() or not 5 <= int(value) <= 65535:
-        raise ValueError(f"{value} is not between 5 and 65535 seconds")
-    return int(value)
 
 
 def _restart_timeout(value: str) -> tuple[int, int]:
     words = value.split()
     if len(words) > 2 or not all(word.isdigit() and int(word) > 0 for word in words):
-        raise ValueError(f"{value} is not one or two numbers of seconds above 0")
+        raise _Explained(f"{value} is not one or two numbers of seconds above 0")
     base, cap = int(words[0]), int(words[-1])
     if base > cap:
-        raise ValueError(f"the longest wait, {cap}, is below the shortest, {base}")
+        raise _Explained(f"the longest wait, {cap}, is below the shortest, {base}")
     return base, cap
 
 
-def _choice(**choices: object) -> Callable[[str], object]:
-    def choose(value: str) -> object:
-        if value not in choices:
-            raise ValueError(f"{value} is not supported: choose {' or '.join(choices)}")
-        return choices[value]
-
-    return choose
-
-
-def _tls_version(value: str) -> str:
-    if value not in ("tlsv1.2", "tlsv1.3"):
-        raise ValueError(f"{value} is neither tlsv1.2 nor tlsv1.3")
-    return value
+def _protocol_level(value: str) -> int:
+    return {"mqttv311": 4, "mqttv31": 3}[values.choice("mqttv311", "mqttv31")(value)]
 
 
 def _notification_topic(value: str) -> bytes:
     if not is_topic_name(value.encode()):
-        raise ValueError(f"{value} is no topic name")
+        raise _Explained(f"{value} is no topic name")
     return value.encode()
 
 
@@ -342,7 +331,7 @@ def _password_file(value: str) -> bytes:
     try:
         return Path(value).read_bytes().split(b"\n", 1)[0].rstrip(b"\r")
     except OSError as error:
-        raise ValueError(f"cannot read {value} ({error.strerror})") from error
+        raise _Explained(f"cannot read {value} ({error.strerror})") from error
 
 
 # key: the field of BridgeConfig and what makes its value of the text.
@@ -354,22 +343,22 @@ _SETTINGS: dict[str, tuple[str, Callable[[str], object]]] = {
     "remote_password": ("remote_password", str.encode),
     "remote_password_file": ("remote_password", _password_file),
     "local_clientid": ("local_client_id", str.encode),
-    "cleansession": ("clean_session", _boolean),
-    "keepalive_interval": ("keep_alive", _keep_alive),
+    "cleansession": ("clean_session", values.boolean),
+    "keepalive_interval": ("keep_alive", values.integer(5, 65535)),
     "restart_timeout": ("restart_timeout", _restart_timeout),
-    "try_private": ("try_private", _boolean),
-    "notifications": ("notifications", _boolean),
-    "notifications_local_only": ("notifications_local_only", _boolean),
+    "try_private": ("try_private", values.boolean),
+    "notifications": ("notifications", values.boolean),
+    "notifications_local_only": ("notifications_local_only", values.boolean),
     "notification_topic": ("notification_topic", _notification_topic),
-    "round_robin": ("round_robin", _boolean),
-    "start_type": ("start_type", _choice(automatic=True)),
-    "bridge_attempt_unsubscribe": ("attempt_unsubscribe", _boolean),
-    "bridge_outgoing_retain": ("outgoing_retain", _boolean),
-    "bridge_protocol_version": ("protocol_level", _choice(mqttv311=4, mqttv31=3)),
+    "round_robin": ("round_robin", values.boolean),
+    "start_type": ("start_type", values.choice("automatic")),
+    "bridge_attempt_unsubscribe": ("attempt_unsubscribe", values.boolean),
+    "bridge_outgoing_retain": ("outgoing_retain", values.boolean),
+    "bridge_protocol_version": ("protocol_level", _protocol_level),
     "bridge_cafile": ("cafile", str),
     "bridge_capath": ("capath", str),
     "bridge_certfile": ("certfile", str),
     "bridge_keyfile": ("keyfile", str),
-    "bridge_insecure": ("insecure", _boolean),
-    "bridge_tls_version": ("tls_version", _tls_version),
+    "bridge_insecure": ("insecure", values.boolean),
+    "bridge_tls_version": ("tls_version", values.tls_version),
 }

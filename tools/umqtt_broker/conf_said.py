@@ -108,12 +108,17 @@ class Reader:
         values, attribute = section.of(key.scope), key.attribute or key.name
         if key.repeats:
             values[attribute] = (*values.get(attribute, ()), value)
-        elif key.name in section.lines:
-            first = section.lines[key.name].where
-            self._problems.at(line, f"{key.name} is said twice, first at {first} — remove one")
         else:
             values[attribute] = value
-        section.lines.setdefault(key.name, line)
+        if not key.repeats and key.name in section.lines:
+            self._warn_twice(section.lines[key.name], line, key.scope == "security" and not self._said.per_listener)
+        section.lines[key.name] = line
+
+    def _warn_twice(self, first: Line, line: Line, is_global: bool) -> None:
+        text = f"{line.key} is said at {first.where} too — this one counts"
+        if is_global and len(self._said.listeners) > 1:
+            text += ", for all listeners; with per_listener_settings true each has its own"
+        self._problems.warn(line.file, line.number, text)
 
     def _set_address(self, section: Section, line: Line, port: int, address: str) -> None:
         values = section.of("listener")

@@ -36,7 +36,7 @@ def choice(*values: str) -> Callable[[str], str]:
 
     def parse(value: str) -> str:
         if value not in values:
-            raise ValueError(f"{', '.join(values[:-1])} or {values[-1]}")
+            raise ValueError(" or ".join(filter(None, (", ".join(values[:-1]), values[-1]))))
         return value
 
     return parse
