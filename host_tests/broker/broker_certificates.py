@@ -17,16 +17,17 @@ _DAY = datetime.timedelta(days=1)
 
 
 class Authority:
-    """Signs certificates into a folder: NAME.pem and NAME.key, itself as ca.pem."""
+    """Signs certificates into a folder: NAME.pem and NAME.key, itself as ca.pem; issuer: who signs this authority."""
 
-    def __init__(self, folder: Path, name: str = "ca") -> None:
+    def __init__(self, folder: Path, name: str = "ca", issuer: "Authority | None" = None) -> None:
         self.folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"test {name}")])
+        issuer = issuer or self
         certificate = (
-            self._builder(self._name, self._key.public_key())
+            issuer._builder(self._name, self._key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .sign(self._key, hashes.SHA256())
+            .sign(issuer._key, hashes.SHA256())
         )
         self.path = folder / f"{name}.pem"
         self.path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from broker_certificates import Pki
+from broker_certificates import Authority, Pki
 from broker_peer import StartBroker
 from cryptography import x509
 from umqtt_broker import Broker, BrokerConfig, ConfigError, Listener, Tls, listeners
@@ -48,6 +48,22 @@ def test_tls_carries_a_session_and_plain_bytes_are_refused_and_counted(start_bro
             pass
         raise ConnectionError
     broker.wait_until(lambda: sum(count for name, count in broker.stats.malformed.items() if "TLS" in name) == 1)
+
+
+@pytest.mark.parametrize("require_certificate", [False, True])
+def test_a_chain_that_cafile_completes_is_sent(
+    start_broker: StartBroker, pki: Pki, tmp_path: Path, require_certificate: bool
+) -> None:
+    """certfile holds the leaf alone, cafile who signed it. Planted: a cafile that only require_certificate reads."""
+    between = Authority(tmp_path, "between", pki.authority)
+    between.sign("leaf")
+    cafile = tmp_path / "chain.pem"
+    cafile.write_bytes(between.path.read_bytes() + pki.authority.path.read_bytes())
+    leaf, key = str(tmp_path / "leaf.pem"), str(tmp_path / "leaf.key")
+    tls = Tls(certfile=leaf, keyfile=key, cafile=str(cafile), require_certificate=require_certificate)
+    broker = start_broker(listeners=(Listener(port=0, tls=tls),))
+    # The client knows the root alone.
+    assert answer(broker.port, pki.context("good" if require_certificate else "")) == CONNACK
 
 
 @pytest.mark.parametrize(("version", "is_let_in"), [(ssl.TLSVersion.TLSv1_2, False), (ssl.TLSVersion.TLSv1_3, True)])

@@ -35,8 +35,12 @@ def make_context(tls: Tls) -> ssl.SSLContext:
         except ssl.SSLError as error:
             raise ConfigError(f"ciphers {tls.ciphers!r}: OpenSSL knows none of them — see: openssl ciphers") from error
     _load_identity(context, tls)
+    # Asked for or not: what is missing of the certificate's own chain in certfile is sent from here too.
+    _load_authorities(context, tls)
     if tls.require_certificate:
-        _load_authorities(context, tls)
+        if not tls.cafile and not tls.capath:
+            raise ConfigError("require_certificate needs cafile or capath: who signs the certificates of clients")
+        _load_revoked(context, tls)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -59,14 +63,15 @@ def _load_identity(context: ssl.SSLContext, tls: Tls) -> None:
 
 
 def _load_authorities(context: ssl.SSLContext, tls: Tls) -> None:
-    if not tls.cafile and not tls.capath:
-        raise ConfigError("require_certificate needs cafile or capath: who signs the certificates of clients")
     if tls.capath and not os.path.isdir(tls.capath):
         raise ConfigError(f"capath {tls.capath} is not a folder")
     if tls.cafile:
         _load_trusted(context, "cafile", tls.cafile)
     if tls.capath:
         context.load_verify_locations(capath=tls.capath)
+
+
+def _load_revoked(context: ssl.SSLContext, tls: Tls) -> None:
     if tls.crlfile:
         _load_trusted(context, "crlfile", tls.crlfile)
         if not context.cert_store_stats()["crl"]:
