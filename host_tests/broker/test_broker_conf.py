@@ -106,6 +106,29 @@ def test_each_unsupported_key_of_mosquitto_gets_a_remedy(write: Write, key: str)
     assert load(str(path), lenient=True).warnings == [found]
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("check_retain_source false", "check_retain_source true"),
+        ("max_inflight_bytes 0", "max_inflight_bytes 1000"),
+        ("max_qos 2", "max_qos 1"),
+        ("upgrade_outgoing_qos 0", "upgrade_outgoing_qos 1"),
+    ],
+)
+def test_what_mosquitto_can_change_and_this_broker_cannot_is_refused_with_the_reason(
+    write: Write, right: str, wrong: str
+) -> None:
+    """A file that says what is done anyway starts. Planted: a fixed key whose value nobody looks at."""
+    key = right.split()[0]
+    assert load(str(write(right))).warnings == []
+    path = write(wrong)
+    (found,) = problems(path)
+    assert found.startswith(f"{path}:1: {wrong} is not supported — ")
+    assert load(str(path), lenient=True).warnings == [found]
+    (found,) = problems(write(f"{key} nonsense"))
+    assert found.startswith(f"{path}:1: {key} cannot be 'nonsense' — it is ")
+
+
 def test_no_message_shows_a_secret(write: Write) -> None:
     path = write(
         "remote_password hunter2\nremote_pasword hunter2\nbridge_psk hunter2\npsk_file hunter2\n"

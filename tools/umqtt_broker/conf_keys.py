@@ -3,7 +3,7 @@
 docs/broker.md has the same table; `python -m umqtt_broker.conf_keys` prints it.
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from . import conf_values as values
 
@@ -55,7 +55,8 @@ _KEYS = (
     Key("certfile", "tls", "certfile", values.text, "",
         "The broker's certificate and its chain, PEM. Switches TLS on"),
     Key("keyfile", "tls", "keyfile", values.text, "", "Its private key, PEM, without a passphrase"),
-    Key("cafile", "tls", "cafile", values.text, "", "Who signs the certificates of clients, PEM"),
+    Key("cafile", "tls", "cafile", values.text, "",
+        "Who signs the certificates of clients, PEM; also what is missing of the broker's own chain in certfile"),
     Key("capath", "tls", "capath", values.text, "", "The same as a folder made by `openssl rehash`"),
     Key("crlfile", "tls", "crlfile", values.text, "", "Certificates of clients that were revoked, PEM"),
     Key("require_certificate", "tls", "require_certificate", values.boolean, "false",
@@ -162,28 +163,36 @@ _KEYS = (
 
 KEYS = {key.name: key for key in _KEYS}
 
+# What mosquitto does in several ways and this broker in one: the value that says so, and why there is no other.
+FIXED: dict[str, tuple[values.Parser, Any, str]] = {
+    "check_retain_source": (values.boolean, False,
+        "a retained message is not taken back with its publisher's rights; remove it with an empty one"),
+    "max_inflight_bytes": (values.integer(0), 0,
+        "use max_inflight_messages; what a client leaves unread is limited by max_output_buffer"),
+    "max_qos": (values.integer(0, 2), 2,
+        "MQTT 3.1.1 cannot tell a client of such a limit: mosquitto disconnects it; limit what clients send instead"),
+    "upgrade_outgoing_qos": (values.boolean, False,
+        "a message goes at the lower of its QoS and the subscription's [MQTT-3.8.4-6]; publish at the higher QoS"),
+}  # fmt: skip
+
 # What mosquitto knows and this broker does not: what to do instead.
 UNSUPPORTED = {
     "allow_duplicate_messages": "overlapping subscriptions deliver once; remove the line",
     "auth_plugin": "use permission_hook",
     "auth_plugin_deny_special_chars": "use permission_hook",
     "bind_interface": "give the interface's address with listener",
-    "check_retain_source": "remove the line",
     "ciphers_tls1.3": "the default suites of TLS 1.3 are all safe; remove the line",
     "dhparamfile": "elliptic curves are used; remove the line",
     "http_dir": "serve files with a web server",
     "log_facility": "remove the line",
-    "max_inflight_bytes": "use max_inflight_messages",
-    "max_qos": "remove the line, or limit clients with acl_file",
     "max_topic_alias": "MQTT 5 is not spoken; remove the line",
     "memory_limit": "use max_queued_bytes_total",
     "plugin": "use permission_hook",
-    "psk_file": "use certificates: certfile, keyfile, cafile",
-    "psk_hint": "use certificates: certfile, keyfile, cafile",
+    "psk_file": "Python's TLS has no pre-shared keys for servers before 3.13; use certfile, keyfile and cafile",
+    "psk_hint": "it belongs to psk_file; use certfile, keyfile and cafile",
     "tls_engine": "use keyfile",
     "tls_engine_kpass_sha1": "use keyfile",
     "tls_keyform": "use a keyfile in PEM",
-    "upgrade_outgoing_qos": "remove the line",
     "use_username_as_clientid": "use client_id_pattern %u",
     "websockets_headers_size": "requests may have 8192 bytes; remove the line",
     "websockets_log_level": "use log_type debug",

@@ -1,18 +1,19 @@
 """What the lines of a configuration say: each value with the listener or the part of the broker that it is for."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from .bridge_config import ALIASES, BRIDGE_KEYS
 from .bridge_config import UNSUPPORTED as BRIDGE_UNSUPPORTED
-from .conf_keys import KEYS, UNSUPPORTED, UNSUPPORTED_PREFIXES, Key
+from .conf_keys import FIXED, KEYS, UNSUPPORTED, UNSUPPORTED_PREFIXES, Key
 from .conf_lines import Line, Problems
+from .conf_values import Parser
 
 _OF_LISTENERS = ("listener", "tls")
 _OF_BRIDGES = BRIDGE_KEYS.keys() | ALIASES.keys() | BRIDGE_UNSUPPORTED.keys()
-_NAMES = (*KEYS, *UNSUPPORTED, *_OF_BRIDGES)
+_NAMES = (*KEYS, *FIXED, *UNSUPPORTED, *_OF_BRIDGES)
 _WRONG = object()
 _SHOWN_KEY = 60
 
@@ -66,6 +67,8 @@ class Reader:
                 self._take_bridge(line)
             elif line.key in KEYS:
                 self._take(KEYS[line.key], line)
+            elif line.key in FIXED:
+                self._take_fixed(line)
             else:
                 self._unknown(line)
         self._check_default()
@@ -76,7 +79,7 @@ class Reader:
             self._section = Section(line)
             self._said.listeners.append(self._section)
         section = self._owner(key)
-        value = self._parse(key, line)
+        value = self._parse(key.name, key.parse, line)
         if value is _WRONG:
             section.broken.add(key.scope)
         elif key.name == "listener":
@@ -93,15 +96,15 @@ class Reader:
             return self._section
         return self._section if key.scope == "security" and self._said.per_listener else self._said.broker
 
-    def _parse(self, key: Key, line: Line) -> Any:
+    def _parse(self, name: str, parse: Parser, line: Line) -> Any:
         """Return the value, or _WRONG."""
         if not line.value:
-            self._problems.at(line, f"{key.name} has no value — write it behind the key")
+            self._problems.at(line, f"{name} has no value — write it behind the key")
             return _WRONG
         try:
-            return key.parse(line.value)
+            return parse(line.value)
         except ValueError as error:
-            self._problems.at(line, f"{key.name} cannot be {line.shown} — it is {error}")
+            self._problems.at(line, f"{name} cannot be {line.shown} — it is {error}")
             return _WRONG
 
     def _set(self, section: Section, key: Key, line: Line, value: Any) -> None:
@@ -146,9 +149,19 @@ class Reader:
         else:
             self._problems.at(line, f"{line.key} belongs to a bridge — write `connection NAME` above it")
 
+    def _take_fixed(self, line: Line) -> None:
+        parse, only, why = FIXED[line.key]
+        value = self._parse(line.key, parse, line)
+        if value is not _WRONG and value != only:
+            self._report(line.file, line.number, f"{line.key} {line.value} is not supported — {why}")
+
+    @property
+    def _report(self) -> Callable[[str, int, str], None]:
+        return self._problems.warn if self._lenient else self._problems.error
+
     def _unknown(self, line: Line) -> None:
         """Say what is wrong with a key; its value is not repeated, since nobody knows whether it is a secret."""
-        report = self._problems.warn if self._lenient else self._problems.error
+        report = self._report
         remedy = UNSUPPORTED.get(line.key) or next(
             (text for prefix, text in UNSUPPORTED_PREFIXES.items() if line.key.startswith(prefix)), None
         )
