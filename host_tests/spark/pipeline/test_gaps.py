@@ -1,4 +1,4 @@
-"""What counts as missing: what was sent to a collector that listened, and may still come; and for how long it is news."""
+"""What counts as missing: what was sent to a collector that listened, and may still come; and how long it is news."""
 
 import json
 
