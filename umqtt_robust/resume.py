@@ -40,9 +40,9 @@ class Part:
         self._asked = 0
 
     def pump(self):
-        """Raises LinkLost when PUBCOMP has not come in time."""
+        """Raises LinkLost when PUBCOMP has not come in time, which is such that all tries together take ack_timeout."""
         session = self._session
-        if self._asked and ticks_diff(session.now, self._asked_at) >= session.ack_timeout:
+        if self._asked and ticks_diff(session.now, self._asked_at) >= session.ack_timeout // _TRIES:
             raise LinkLost("ack_timeout")
         return True
 
