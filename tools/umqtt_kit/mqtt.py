@@ -263,8 +263,6 @@ class Link:
                 access.addresses,
                 keep_alive=_KEEP_ALIVE_S,
                 clean_session=session is None,
-                # This process remembers nothing of the session, and wants what the broker kept for it.
-                keep_broker_queue=True,
                 store=MemoryStore(_OUTBOX_SLOTS),
                 rx_size=rx_size,
                 connect_timeout=int(access.timeout_s * 1000),
