@@ -10,11 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from broker_peer import Peer
+from broker_peer import BrokerProcess, Peer
 from configured_broker import ConfiguredBroker
+from damaged_stores import LOCK, WAL, History
 from umqtt_broker.__main__ import main
 from umqtt_kit.commands.broker import broker as broker_command
 from umqtt_testkit import encoder
+from umqtt_testkit.ports import reserved_port
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 OPEN = "listener 0 127.0.0.1\nallow_anonymous true\n"
@@ -98,9 +100,66 @@ def test_a_check_says_what_it_found_and_opens_nothing(conf: Path, tmp_path: Path
     assert result.returncode == 2 and "there is no such user" in result.stderr
 
 
+# What a start trips over beyond the file itself, by a line of it; {} is the test's folder.
+TRIPS = {
+    "log": "log_dest file {}/nowhere/log",
+    "pid": "pid_file {}/nowhere/pid",
+    "pid is a folder": "pid_file {}",
+    "store": "persistence true\npersistence_location {}/nowhere",
+    "store is none": "persistence true\npersistence_location {}\npersistence_file text",
+    "store lost its log": "persistence true\npersistence_location {}\npersistence_file cut.db",
+    "address": "listener 0 192.0.2.1",
+    "port twice": "listener PORT 127.0.0.1\nlistener PORT 127.0.0.1",
+    "port on every address": "listener PORT\nlistener PORT 127.0.0.1",
+    "socket": "listener 0 {}/nowhere/socket",
+    "token's folder": "http_listener 1\nhttp_token_file {}/nowhere/token",
+    "token is text": "http_listener 1\nhttp_token_file {}/text",
+    "http for all": "http_listener 1 192.0.2.1\nhttp_token_file {}/token",
+    "no token": "http_listener 1",
+    "bridge": "connection up\naddress a\ntopic a\nbridge_cafile {}/nowhere.pem",
+}
+
+
+@pytest.mark.parametrize("kind", TRIPS)
+def test_a_check_finds_what_a_start_would_find(conf: Path, tmp_path: Path, kind: str) -> None:
+    """Planted: a check that reads the file and no more."""
+    (tmp_path / "text").write_text("no database, and no token that is long enough")
+    if kind == "store lost its log":
+        history = History(tmp_path / "history", 1)
+        path = history.copy(tmp_path / "copy")
+        path.with_name(WAL).unlink()
+        path.rename(tmp_path / "cut.db")
+        path.with_name(LOCK).rename(tmp_path / "cut.db.lock")
+    conf.write_text(f"{OPEN}{TRIPS[kind].format(tmp_path).replace('PORT', str(reserved_port()))}\n")
+    before = sorted(tmp_path.iterdir())
+    checked = run("-c", str(conf), "--test-config")
+    assert (checked.returncode, checked.stdout) == (2, "")
+    assert checked.stderr.count("\n") == 1 and "Traceback" not in checked.stderr, checked.stderr
+    assert sorted(tmp_path.iterdir()) == before
+    started = start("-c", str(conf))
+    assert started.returncode == 2 and "Traceback" not in started.stderr, started
+
+
+def test_what_a_running_broker_uses_is_no_mistake(conf: Path, tmp_path: Path) -> None:
+    with ConfiguredBroker(conf, f"{OPEN}persistence true\npersistence_location {tmp_path}\n") as broker:
+        port = broker.port()
+        conf.write_text(conf.read_text().replace("listener 0 ", f"listener {port} "))
+        assert run("-c", str(conf), "--test-config").stdout == "configuration is valid\n"
+        assert broker.stop() == 0
+
+
+def test_http_needs_no_file(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "broker.db", "--http", str(reserved_port())) as broker:
+        assert (tmp_path / "broker.db.token").stat().st_mode & 0o777 == 0o600
+        assert broker.stop() == (0, "")
+    result = start("-p", "0", "--http", "1")
+    assert result.returncode == 2 and "HTTP needs a file for its token" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
+        (("-c", "x.conf", "--http", "1"), "--http cannot stand beside -c"),
         (("-c", "x.conf", "-p", "1883"), "--port cannot stand beside -c — say it in x.conf"),
         (("-c", "x.conf", "--store", "a", "--max-inflight", "3"), "--store and --max-inflight cannot stand beside -c"),
         (("--lenient",), "name it with -c FILE"),
@@ -167,6 +226,8 @@ def test_the_command_of_the_kit_knows_every_option_of_the_program() -> None:
         "--store",
         "--allow-anonymous",
         "--max-inflight",
+        "--http",
+        "--accept-loss",
     ):
         assert option in known and option in result.stdout
 

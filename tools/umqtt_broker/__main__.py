@@ -14,11 +14,23 @@ from typing import Any
 
 from . import log
 from .conf import Configuration, load
+from .conf_lines import ConfigFileError
 from .config import MEMORY, BrokerConfig
 from .errors import BrokerError
 from .event_loop import new_event_loop
 from .log import LogConfig
-from .process import EXIT_USAGE, Process, check_user
+from .process import EXIT_USAGE, Process
+from .start_check import problems_of
+
+# Settings of BrokerConfig that are options, and what these are called.
+_OPTIONS = {
+    "port": "--port",
+    "host": "--host",
+    "store": "--store",
+    "http_port": "--http",
+    "allow_anonymous": "--allow-anonymous",
+    "max_inflight_messages": "--max-inflight",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -57,6 +69,13 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         " only while the broker runs",
     )
     parser.add_argument(
+        "--http",
+        type=int,
+        dest="http_port",
+        metavar="PORT",
+        help="serve metrics, the admin API and the live page on this port of 127.0.0.1; needs --store",
+    )
+    parser.add_argument(
         "--allow-anonymous",
         action="store_true",
         default=None,
@@ -85,12 +104,11 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """Return the settings given as options."""
-    names = ("port", "host", "store", "allow_anonymous", "max_inflight_messages")
-    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    return {name: getattr(options, name) for name in _OPTIONS if getattr(options, name) is not None}
 
 
 def _spoken(settings: dict[str, Any]) -> str:
-    return " and ".join(f"--{name.replace('_', '-').removesuffix('-messages')}" for name in settings)
+    return " and ".join(_OPTIONS[name] for name in settings)
 
 
 def _configuration(options: argparse.Namespace) -> Configuration:
@@ -105,8 +123,8 @@ def _configuration(options: argparse.Namespace) -> Configuration:
 
 def _report(configuration: Configuration) -> int:
     """Say what a check found. What is wrong has raised before."""
-    if configuration.user:
-        check_user(configuration.user)
+    if problems := problems_of(configuration):
+        raise ConfigFileError(problems)
     for warning in configuration.warnings:
         print(warning, file=sys.stderr)
     print("configuration is valid")

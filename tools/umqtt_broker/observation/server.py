@@ -54,7 +54,7 @@ class Server:
     async def start(self) -> None:
         """Listen. Raises ConfigError for an unsafe setting, BrokerError if the address cannot be had."""
         config = self._broker.config
-        _check_loopback(config.http_host)
+        check_loopback(config.http_host)
         self.token = read_or_create(token_path(config))
         listening = _listen(config.http_host, config.http_port)
         self.host, self.port = listening.getsockname()[:2]
@@ -156,7 +156,7 @@ def _static(content: bytes, content_type: str) -> Handler:
     return serve
 
 
-def _check_loopback(host: str) -> None:
+def check_loopback(host: str) -> None:
     """Raise ConfigError unless only this machine reaches `host`: the token would cross the network in the clear."""
     try:
         if host == "localhost" or ipaddress.ip_address(host).is_loopback:

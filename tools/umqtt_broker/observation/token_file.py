@@ -19,8 +19,20 @@ def token_path(config: BrokerConfig) -> Path:
     if config.http_token_file:
         return Path(config.http_token_file)
     if config.store == MEMORY:
-        raise ConfigError("http_port needs http_token_file — name a file for the token; it is made if missing")
+        raise ConfigError(
+            "HTTP needs a file for its token — name one with http_token_file, or keep the store on disk: it lies there"
+        )
     return Path(config.store + ".token")
+
+
+def is_usable(path: Path) -> bool:
+    """Tell whether there is a token in `path`. Raises ConfigError for a file that is none."""
+    try:
+        return bool(_read(path))
+    except FileNotFoundError:
+        return False
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read http_token_file {path} ({_reason(error)}) — fix or remove it") from error
 
 
 def read_or_create(path: Path) -> str:
@@ -29,12 +41,8 @@ def read_or_create(path: Path) -> str:
     Nothing is trusted that others could have read or written: the file must belong to this user with mode 0600
     or stricter.
     """
-    try:
+    if is_usable(path):
         return _read(path)
-    except FileNotFoundError:
-        pass
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read http_token_file {path} ({_reason(error)}) — fix or remove it") from error
     token = secrets.token_urlsafe(32)
     try:
         # O_EXCL: a link or file that someone put there meanwhile is not written through.

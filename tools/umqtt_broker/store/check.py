@@ -49,6 +49,17 @@ def check(path: str) -> list[str]:
     return problems
 
 
+def check_openable(path: str) -> None:
+    """Raise StoreError for what a broker would not open; that another has it open is no mistake."""
+    try:
+        if lost := check_tail(path):
+            raise StoreError(f"{lost} — restore a backup, or start with --accept-loss to go on without them")
+        with closing(schema.connect_to_look(path)) as database:
+            schema.check(database, path)
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot open store {path} ({error}) — restore a backup, or name another") from error
+
+
 def _damage(database: sqlite3.Connection) -> list[str]:
     found = [text for (text,) in database.execute(f"PRAGMA integrity_check({_MOST})").fetchall()]
     return [] if found == ["ok"] else [line for text in found for line in text.splitlines()]

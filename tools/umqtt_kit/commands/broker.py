@@ -27,6 +27,12 @@ _STORE = "umqtt-broker.db"
     metavar="PATH",
     help=f"SQLite file for sessions and unacknowledged messages; :memory: keeps nothing.  [default: {_STORE}]",
 )
+@click.option(
+    "--http",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Serve metrics, the admin API and the live page on this port of 127.0.0.1; the token lies beside the store.",
+)
 @click.option("--allow-anonymous", is_flag=True, help="Let anyone in who can reach the address.")
 @click.option(
     "--max-inflight",
@@ -42,6 +48,7 @@ def broker(
     port: int | None,
     host: str | None,
     store: str | None,
+    http: int | None,
     allow_anonymous: bool,
     max_inflight: int | None,
     accept_loss: bool,
@@ -53,7 +60,7 @@ def broker(
 
     \b
     Example:
-      umqtt broker -p 1883
+      umqtt broker -p 1883 --http 8080
       umqtt broker -c mosquitto.conf --test-config
     """
     arguments: list[str] = []
@@ -66,6 +73,7 @@ def broker(
         ("-p", port),
         ("--host", host),
         ("--store", store),
+        ("--http", http),
         ("--max-inflight", max_inflight),
     ):
         if value is not None:
