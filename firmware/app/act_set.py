@@ -5,7 +5,7 @@ set that is accepted cannot keep the board from booting; secrets.json is out of 
 """
 
 from app.commands import CommandError
-from app.settings import DEFAULTS, SettingsError
+from app.settings import DEFAULTS, LIVE, SettingsError
 from app.settings_files import change, load
 
 
@@ -18,6 +18,9 @@ def run(board, args):
         raise CommandError(str(error))
     except OSError as error:
         raise CommandError("not changed: settings.json cannot be written: %r" % error)
+    if key not in LIVE:
+        # Readings that arrive by the settings of this boot say nothing about those of the next.
+        board.trial = None
     return {
         "key": key,
         "value": settings[key],

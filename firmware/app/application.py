@@ -40,7 +40,7 @@ class Application:
         board.commands.step()
         board.gaps.step(board.client, board.settings["outbox"])
         wait_ms = _LONGEST_WAIT_MS
-        for part in (board.update, board.ntp, board.telemetry, board.discovery, board.sleeper):
+        for part in (board.update, board.ntp, board.telemetry, board.discovery, board.sleeper, board.trial):
             if part:
                 wanted = part.step()
                 if wanted is not None and wanted < wait_ms:

@@ -29,6 +29,10 @@ def add_parts(board, secrets):
     client.on(command_topic, board.commands.handle)
     client.subscribe(command_topic, qos=2)
     board.health = Health(client, clock, board.telemetry, boots, board.restart, board.status)
+    if board.telemetry and _exists(board.folder + "/settings.json.was"):
+        from app.settings_trial import Trial
+
+        board.trial = Trial(board)
 
 
 def _add_telemetry(board):

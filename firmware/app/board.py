@@ -6,11 +6,11 @@ class Board:
 
     start.py adds state_folder, identity, clock, client, status, log, gaps, crash_report, wifi, ntp, commands, health
     and restart (called, it restarts the board). telemetry, sensors and loop_timer are None in safe mode, ntp and
-    discovery where they are not wanted, sleeper where the board is always awake, update until a command needs it, and
-    wake but between the halves of the making.
+    discovery where they are not wanted, trial where no changed settings are on trial, sleeper where the board is always
+    awake, update until a command needs it, and wake but between the halves of the making.
     """
 
-    telemetry = loop_timer = sensors = sleeper = update = ntp = discovery = commands = wake = None
+    telemetry = loop_timer = sensors = sleeper = update = ntp = discovery = commands = wake = trial = None
 
     def __init__(self, folder, settings, boots, version):
         self.folder = folder

@@ -21,6 +21,8 @@ _LATE_MS = 30_000
 class Health:
     """client: umqtt_robust.Client; telemetry: None in safe mode; boots: startup.Startup; restart(): of the board;
     status: app.status.Status, which says when a version is no longer on trial.
+
+    delivered: whether the broker has a reading of this boot; healthy_since: uptime in ms.
     """
 
     def __init__(self, client, clock, telemetry, boots, restart, status):
@@ -31,9 +33,9 @@ class Health:
         self._restart = restart
         self._status = status
         self._seq = -1
-        self._delivered = False
+        self.delivered = False
         self._taken_at = clock.uptime_ms()
-        self._healthy_since = self._taken_at
+        self.healthy_since = self._taken_at
         self.confirmed = self._steady = False
         self.error = None
         if telemetry:
@@ -44,13 +46,13 @@ class Health:
         now = self._clock.uptime_ms()
         well = self._on_schedule(now)
         if not well:
-            self._healthy_since = now
+            self.healthy_since = now
             return False
         if startup.watchdog:
             startup.watchdog.feed()
         if not self.confirmed:
             self._decide(now)
-        elif not self._steady and now - self._healthy_since >= STEADY_MS:
+        elif not self._steady and now - self.healthy_since >= STEADY_MS:
             self._steady = True
             self._note(lambda: self._boots.mark(startup.STEADY))
         return True
@@ -65,16 +67,16 @@ class Health:
         return now - self._taken_at <= 2 * telemetry.interval_ms + _LATE_MS
 
     def _decide(self, now):
-        healthy_ms = now - self._healthy_since
+        healthy_ms = now - self.healthy_since
         if self._boots.safe:
             if healthy_ms >= RETRY_MS:
                 self._end(lambda: self._boots.mark(startup.RETRY))
         elif self._boots.on_trial:
-            if self._delivered and healthy_ms >= CONFIRM_MS:
+            if self.delivered and healthy_ms >= CONFIRM_MS:
                 self.confirm()
             elif now >= TRIAL_MS:
                 self._end(self._boots.give_up)
-        elif self._delivered or healthy_ms >= CONFIRM_MS:
+        elif self.delivered or healthy_ms >= CONFIRM_MS:
             self.confirm()
 
     def _end(self, note):
@@ -92,7 +94,8 @@ class Health:
         # Not asked of the outbox alone: a reading that it dropped is not in it any more either.
         first_id = self._telemetry.first_id
         if first_id and not self._client.is_pending(first_id):
-            self._delivered = True
+            self.delivered = True
+            self._client.on_acknowledged = None
 
     def confirm(self):
         """This boot is good, and what runs is kept. A flash that takes no mark is tried again at the next pass."""
@@ -100,7 +103,7 @@ class Health:
         try:
             self._boots.confirm()
             self.confirmed = True
-            self.error = self._client.on_acknowledged = None
+            self.error = None
             if on_trial:
                 self._status.extra.pop("trial", None)
                 self._status.again()

@@ -8,7 +8,7 @@ tells how many did not, as "suppressed".
 
 import json
 
-from app.modules import forget
+from app.modules import once
 from umqtt_robust.errors import OutboxFull, StoreError
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -60,10 +60,9 @@ class Log:
             self._reasons.clear()
         self._reasons[key] = now
         try:
-            text = __import__("app.reasons", None, None, ("explain",)).explain(error)
+            text = once("reasons", "broker", error)
         except (ImportError, MemoryError):
             text = "broker: " + key
-        forget("reasons")
         self.report("warning", text)
 
     def dead_letter(self, topic, payload, error):

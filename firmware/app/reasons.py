@@ -1,4 +1,4 @@
-"""Why there is no link to the broker, in words, and what to do about it. Loaded for one line of the log and forgotten.
+"""Why there is no network, or no link to the broker, in words and with what to do. Loaded for one line of the log.
 
 The firmware knows errors by the names of their classes: most modules that define them are loaded only where they are
 needed.
@@ -22,8 +22,20 @@ _TEXTS = {
 # Of getaddrinfo(): -2 of rp2's lwIP and of unix, -200 and below of esp32's; no other error is between.
 _LOWEST_NAME_ERROR = -255
 
+# Why an attempt failed, by the constants of module network, which are other numbers on esp32 (201 …) and rp2 (-3 …).
+_WIFI = (
+    ("STAT_WRONG_PASSWORD", "wrong password"),
+    ("STAT_NO_AP_FOUND", "no such network in reach"),
+    ("STAT_NO_AP_FOUND_IN_AUTHMODE_THRESHOLD", "its encryption is too weak"),
+    ("STAT_NO_AP_FOUND_W_COMPATIBLE_SECURITY", "its encryption is not supported"),
+    ("STAT_HANDSHAKE_TIMEOUT", "no answer in the handshake: wrong password?"),
+    ("STAT_CONNECT_FAIL", "refused"),
+)
+# esp32 passes the reasons of ESP-IDF through; this is what most access points do about a wrong password.
+_WIFI_REASON_4WAY_HANDSHAKE_TIMEOUT = 15
 
-def explain(error):
+
+def broker(error):
     """One line for an exception of Client.on_error or on_disconnect; it repeats no secret."""
     kind = error.__class__.__name__
     first = error.args[0] if error.args else None
@@ -61,3 +73,15 @@ def _system(number):
     if number in (errno.ETIMEDOUT, errno.EHOSTUNREACH, 101, 118):  # ENETUNREACH, of lwIP too, has no name on boards
         return _TEXTS["connect_timeout"]
     return None
+
+
+def wifi(network, status):
+    """What a WLAN.status() of a failed attempt means; network: the module. A text is its own meaning."""
+    if isinstance(status, str):
+        return status
+    if status == _WIFI_REASON_4WAY_HANDSHAKE_TIMEOUT:
+        return _WIFI[0][1]
+    for name, text in _WIFI:
+        if getattr(network, name, None) == status:
+            return text
+    return "failed, status %d" % status

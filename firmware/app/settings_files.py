@@ -6,6 +6,7 @@ import os
 from app.settings import (
     DEFAULTS,
     FILE,
+    LIVE,
     SECRETS,
     SettingsError,
     check_object,
@@ -30,10 +31,12 @@ def load(folder):
 def change(folder, key, value):
     """Set one key of settings.json, durably and all at once; value None restores its default. Returns all settings.
 
-    Raises SettingsError, and OSError when it cannot be written; the file is as it was then.
+    What counts from the next boot on is on trial there: the settings before are kept, see settings_trial.py. Raises
+    SettingsError, and OSError when it cannot be written; the file is as it was then.
     """
     values = _read(folder, FILE, None)
     check_object(values, None, FILE, "")
+    before = dict(values)
     if value is None:
         values.pop(key, None)
         check_object({key: None}, DEFAULTS, FILE, "")
@@ -41,6 +44,12 @@ def change(folder, key, value):
         values[key] = value
     settings = check_settings(values)
     check_together(settings, check_secrets(_read(folder, SECRETS, {})))
+    if key not in LIVE:
+        try:
+            os.stat(_path(folder, FILE + ".was"))
+        except OSError:
+            # Not those of a change that is on trial itself.
+            save(folder, FILE + ".was", before)
     save(folder, FILE, values)
     return settings
 
@@ -58,12 +67,17 @@ def save(folder, file, values):
         if hasattr(os, "fsync"):
             os.fsync(stream.fileno())
     _parsed(path + ".new", file)  # what cannot be read back must not take the place of what could
+    exchange(path + ".new", path)
+
+
+def exchange(new, path):
+    """Put one file in the place of another. Raises OSError."""
     try:
-        os.rename(path + ".new", path)
+        os.rename(new, path)
     except OSError:
         # FAT does not replace. A cut between these two leaves the new file alone, which _read() then takes.
         os.remove(path)
-        os.rename(path + ".new", path)
+        os.rename(new, path)
 
 
 def _path(folder, file):
@@ -71,7 +85,7 @@ def _path(folder, file):
 
 
 def _read(folder, file, missing):
-    for suffix in ("", ".new"):
+    for suffix in ("", ".new", ".was"):
         try:
             return _parsed(_path(folder, file) + suffix, file)
         except OSError:

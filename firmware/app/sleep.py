@@ -84,7 +84,8 @@ class Sleeper:
     def _must_stay(self):
         board = self._board
         updating = board.update and board.update.busy
-        return updating or board.telemetry.paused or board.boots.on_trial or board.restart.asked
+        on_trial = board.boots.on_trial or board.trial
+        return updating or board.telemetry.paused or on_trial or board.restart.asked
 
     def _is_drained(self, now):
         # Everything of ours is acknowledged, and nothing has come for a while.

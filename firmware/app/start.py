@@ -6,7 +6,9 @@ board the heap is never as full as while the application is made.
 
 import time
 
-from app.modules import forget
+import startup
+
+from app.modules import forget, once
 
 
 def run(folder="/"):
@@ -21,6 +23,9 @@ def run(folder="/"):
 
 def make(folder="/", store_error=None):
     """The Application of the settings in folder, made. Raises SettingsError, naming the key."""
+    if startup.now and startup.now.safe:
+        # Whatever made the boots fail, a change of the settings may have.
+        _once("settings_trial", "give_back", folder.rstrip("/"), startup.now.count)
     settings, secrets = _once("settings_files", "load", folder)
     board = _once("assembly", "assemble", folder, settings, secrets, store_error)
     from app.application import Application
@@ -32,8 +37,8 @@ def make(folder="/", store_error=None):
 def _once(module, function, *arguments):
     """app.MODULE.FUNCTION(*arguments), and none of it is left behind."""
     try:
-        return getattr(__import__("app." + module, None, None, (function,)), function)(*arguments)
+        return once(module, function, *arguments)
     finally:
-        forget(module, "settings", "hardware")
+        forget("settings_files", "settings", "hardware")
         # The client loads them again when it needs them, and after its making it hardly ever does.
         forget("checks", "packets", "servers", "topics", package="umqtt_robust")

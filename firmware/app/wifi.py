@@ -8,6 +8,8 @@ raises RuntimeError beside OSError, already when the radio is asked for, since i
 
 import gc
 
+from app.modules import once
+
 _ATTEMPT_MS = 15_000
 # The status of the attempt before may stay for a moment (seen on esp32): a failure is not believed earlier.
 _SETTLE_MS = 2_000
@@ -16,18 +18,6 @@ _LONGEST_PAUSE_MS = 60_000
 _ROUNDS_UNTIL_RESTART = 3
 # On esp32 the driver tries for ever and says "connecting" all the while, unless it is told when to stop.
 _DRIVER_TRIES = 2
-
-# Why an attempt failed, by the constants of module network, which are other numbers on esp32 (201 …) and rp2 (-3 …).
-_REASONS = (
-    ("STAT_WRONG_PASSWORD", "wrong password"),
-    ("STAT_NO_AP_FOUND", "no such network in reach"),
-    ("STAT_NO_AP_FOUND_IN_AUTHMODE_THRESHOLD", "its encryption is too weak"),
-    ("STAT_NO_AP_FOUND_W_COMPATIBLE_SECURITY", "its encryption is not supported"),
-    ("STAT_HANDSHAKE_TIMEOUT", "no answer in the handshake: wrong password?"),
-    ("STAT_CONNECT_FAIL", "refused"),
-)
-# esp32 passes the reasons of ESP-IDF through; this is what most access points do about a wrong password.
-_WIFI_REASON_4WAY_HANDSHAKE_TIMEOUT = 15
 
 
 class Wifi:
@@ -143,27 +133,19 @@ class Wifi:
             self._call(wlan.connect, ssid, self._passwords.get(ssid) or None)
 
     def _failure(self):
-        # What went wrong, or None while it may still work.
-        if not self._wlan:
-            return "the radio cannot be used"
-        status = self._call(self._wlan.status)
-        network = self._network
-        if status is None:
-            return None
-        if network.STAT_GOT_IP > 1000:
-            if not 0 < status < 1000:
-                return None
-        elif status >= 0:
-            return None
-        if status == _WIFI_REASON_4WAY_HANDSHAKE_TIMEOUT:
-            return _REASONS[0][1]
-        for name, text in _REASONS:
-            if getattr(network, name, None) == status:
-                return text
-        return "failed, status %d" % status
+        # The status that says what went wrong, or None while it may still work.
+        status = self._call(self._wlan.status) if self._wlan else "the radio cannot be used"
+        if status is None or isinstance(status, str):
+            return status
+        failed = 0 < status < 1000 if self._network.STAT_GOT_IP > 1000 else status < 0
+        return status if failed else None
 
-    def _failed(self, why, now_ms):
-        self._tell("Wi-Fi: %s: %s" % (self._networks[self._position], why))
+    def _failed(self, status, now_ms):
+        ssid = self._networks[self._position]
+        key = (ssid, status)
+        if key not in self._told:
+            self._told.add(key)
+            self._report("warning", "Wi-Fi: %s: %s" % (ssid, once("reasons", "wifi", self._network, status)))
         self._attempt_at = None
         if self._wlan:
             self._call(self._wlan.disconnect)

@@ -166,6 +166,13 @@ def test_an_image_without_a_network_is_told_before_anything_is_sent(
                 assert board_files(board) == before
 
 
+def test_what_comes_over_the_cable_ends_the_trial_of_what_came_over_the_air(cable: Cable):
+    settings = json.dumps({"device_id": "pump-7", "brokers": [BROKER]}).encode()
+    with cable.board(files={"/settings.json": settings, "/settings.json.was": settings}) as board:
+        assert cable.umqtt("provision", "--set", "brokers=mqtt://127.0.0.1:1884").code == 0
+        assert "/settings.json.was" not in board_files(board)
+
+
 def board_files(virtual: VirtualBoard) -> dict[str, int]:
     with Board(virtual.port, restart=False) as board:
         return board.list_files()

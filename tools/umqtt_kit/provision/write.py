@@ -71,6 +71,9 @@ def write(board: Board, wanted: Target) -> tuple[str, ...]:
         changed.append(SECRETS)
     else:
         both = wanted.secrets
+    if changed or wanted.settings != current.settings:
+        # A change over the air that is on trial would take back what is written now.
+        board.remove([f"{SETTINGS}.was"])
     if wanted.settings != current.settings:
         board.put(SETTINGS, _json(wanted.settings))
         changed.append(SETTINGS)

@@ -1,0 +1,183 @@
+"""Settings changed over the air that reach no broker go back by themselves, wherever the power is cut."""
+
+import os
+
+import _app_fakes as fakes
+from app import act_set, settings_trial
+from app.health import CONFIRM_MS, TRIAL_MS, Health
+from app.settings_files import change, load, save
+from app.status import Status
+from startup import Startup
+from umqtt_testkit.flash import ROOT, PowerCutFlash
+from umqtt_testkit.portable import equal, new_path, raises
+
+try:
+    from os import getenv
+except ImportError:
+    getenv = None
+
+HEAP = "8M"
+TIMEOUT_S = 900
+FULL = bool(getenv and getenv("UMQTT_FULL_SWEEPS"))
+CUTS = None if FULL else 60
+
+OLD, NEW, NEWER = ["mqtt://old"], ["mqtt://new"], ["mqtt://newer"]
+_POWER_ON = 1
+
+
+class Telemetry:
+    interval_ms = 1000
+    paused = False
+    seq = first_id = 0
+
+
+class Boot:
+    """A boot with the settings of the folder; `reached` are the brokers that are there."""
+
+    def __init__(self, root, reached=()):
+        self.folder = root
+        self.boots = boots = Startup(root, _POWER_ON)
+        boots.begin()
+        self.brokers = load(root)[0]["brokers"]
+        self.client = fakes.Client()
+        self.ticks, self.clock = fakes.clock()
+        self.telemetry = Telemetry()
+        self.restarts = 0
+        status = Status(fakes.identity(), "1")
+        self.health = Health(self.client, self.clock, self.telemetry, boots, self.restart, status)
+        self.log = fakes.Log()
+        self.trial = settings_trial.Trial(self) if on_trial(root) else None
+        if self.brokers in reached:
+            self.telemetry.first_id = self.client.publish(b"t", b"r", 1)
+            self.client.acknowledge()
+            self.client.on_acknowledged(self.telemetry.first_id)
+
+    def restart(self):
+        self.restarts += 1
+
+    def run(self, ms=TRIAL_MS + 1000):
+        for _ in range(ms // 1000):
+            self.ticks.advance(1000)
+            self.telemetry.seq += 1
+            self.health.step()
+            if self.trial:
+                self.trial.step()
+            if self.restarts:
+                break
+        return self
+
+
+def on_trial(root):
+    return settings_trial.WAS in os.listdir(root or "/")
+
+
+def fresh():
+    root = new_path("trial")
+    os.mkdir(root)
+    save(root, "settings.json", {"brokers": OLD})
+    return root
+
+
+def test_brokers_that_are_not_reached_go_back_and_those_that_are_stay():
+    """Planted: delivered readings of the boot that was told are enough; nothing goes back."""
+    for reached, brokers, restarts in (((), OLD, 1), ((OLD,), OLD, 1), ((NEW,), NEW, 0)):
+        root = fresh()
+        told = Boot(root, (OLD,))
+        change(root, "brokers", NEW)
+        told.run(2 * CONFIRM_MS)
+        equal((on_trial(root), told.restarts), (True, 0))
+        boot = Boot(root, reached)
+        equal(boot.brokers, NEW)
+        boot.run(TRIAL_MS - 2000)
+        equal((on_trial(root), boot.restarts), (NEW not in reached, 0))
+        boot.run(4000)
+        equal((load(root)[0]["brokers"], on_trial(root), boot.restarts), (brokers, False, restarts))
+        equal(Boot(root, reached).run().restarts, 0)
+
+
+def test_several_changes_go_back_to_the_settings_that_were_the_last_to_work():
+    """Planted: the settings before are those before the last change."""
+    root = fresh()
+    change(root, "brokers", NEW)
+    change(root, "brokers", NEWER)
+    change(root, "interval_ms", 500)
+    Boot(root).run()
+    equal((load(root)[0]["brokers"], load(root)[0]["interval_ms"]), (OLD, 1000))
+
+
+def test_a_change_during_a_trial_is_not_accepted_by_readings_that_the_settings_before_delivered():
+    """Planted: the trial of this boot goes on after a further change."""
+    root = fresh()
+    change(root, "brokers", NEW)
+    boot = Boot(root, (OLD, NEW))
+    boot.settings = load(root)[0]
+    boot.apply = lambda settings, key: False
+    equal(act_set.run(boot, {"key": "brokers", "value": NEWER})["applies"], "after reboot")
+    boot.run(2 * CONFIRM_MS)
+    equal(on_trial(root), True)
+    Boot(root, (OLD, NEW)).run()
+    equal(load(root)[0]["brokers"], OLD)
+
+
+def test_what_counts_at_once_is_not_on_trial():
+    root = fresh()
+    change(root, "interval_ms", 500)
+    equal(on_trial(root), False)
+
+
+def test_what_cannot_even_start_goes_back_in_safe_mode():
+    root = fresh()
+    change(root, "brokers", NEW)
+    equal((settings_trial.give_back(root, 4), load(root)[0]["brokers"]), (True, OLD))
+    equal(settings_trial.give_back(root, 5), False)
+
+
+# The power cut at every flash operation
+
+
+def _settle(root, reached):
+    # Boots until one has nothing on trial any more.
+    for _ in range(4):
+        boot = Boot(root, reached).run()
+        if not boot.restarts and not on_trial(root):
+            return load(root)[0]["brokers"]
+    raise AssertionError("the settings stay on trial")
+
+
+def _sweep(reached, expected, planted=None):
+    def scenario(root, ledger):
+        change(root, "brokers", NEW)
+        ledger["told"] = True
+        before = settings_trial.give_back
+        settings_trial.give_back = planted or before
+        try:
+            _settle(root, reached)
+        finally:
+            settings_trial.give_back = before
+
+    def check(root, ledger):
+        brokers = _settle(root, reached)
+        assert brokers == expected or brokers == OLD and not ledger.get("told"), brokers
+
+    with PowerCutFlash("esp32", 80) as flash:
+        save(ROOT, "settings.json", {"brokers": OLD})
+        return flash.sweep(scenario, check, most=CUTS, second_cuts=0 if CUTS else 1, seed=5)
+
+
+def test_a_power_cut_at_any_flash_operation_leaves_settings_that_reach_a_broker():
+    print(_sweep((NEW,), NEW))
+    print(_sweep((OLD,), OLD))
+
+
+def _over_too_early(folder, boot):
+    """Planted mistake: the trial is over before the settings are back."""
+    with open(folder + "/settings.json.was") as file:
+        text = file.read()
+    os.remove(folder + "/settings.json.was")
+    with open(folder + "/settings.json", "w") as file:
+        file.write(text)
+    return True
+
+
+def test_the_sweep_finds_a_planted_mistake():
+    raises(AssertionError, _sweep, (OLD,), OLD, _over_too_early)
