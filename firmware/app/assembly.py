@@ -48,7 +48,7 @@ def assemble(folder, settings, secrets, store_error=None):
         extra["rolled_back"] = boots.failed
     board.status = Status(identity, VERSION, "safe mode" if boots.safe else "boot", extra)
     board.state_folder = _state_folder(folder)
-    client, store_error = _client(settings, secrets, identity, board.status, board.state_folder, store_error)
+    client, store_error = _client(settings, secrets, identity, board.status, board.state_folder, store_error, clock)
     board.client = client
     # The last quarter of the outbox is for readings and replies.
     board.log = log = Log(client, identity, clock, settings["log_level"], settings["outbox"] * 3 // 4)
@@ -77,7 +77,7 @@ def _wake(boots):
     return wake
 
 
-def _client(settings, secrets, identity, status, state_folder, store_error):
+def _client(settings, secrets, identity, status, state_folder, store_error, clock):
     # (client, None); where the flash has failed, with a store in RAM and why: the board must still be reachable.
     options = {
         "keep_alive": settings["keep_alive"],
@@ -88,7 +88,13 @@ def _client(settings, secrets, identity, status, state_folder, store_error):
     if "username" in secrets["mqtt"]:
         options.update(secrets["mqtt"])
     if settings["brokers"][0].startswith("mqtts:"):
-        options["transports"] = {"mqtts": _tls(secrets["tls"])}
+        tls = _tls(secrets["tls"])
+        if settings["ntp_host"] != "":
+            from app.tls_clock import AfterClock
+
+            tls = AfterClock(clock, tls)
+        # Without NTP the board's own calendar is all there is, and the client refuses what no clock can say.
+        options["transports"] = {"mqtts": tls}
     # Two readings: the heap is short, and what is longer is sent uncopied. On the class, because one more attribute of
     # an instance would make its table grow.
     Client.tx_size = 512

@@ -10,6 +10,7 @@ import pytest
 from cable import broker as guarded
 from kit_command import umqtt_here
 from paho_subscriber import Subscriber
+from umqtt_kit.certs import Authority
 from umqtt_kit.data import deployed_files, firmware_folder
 from umqtt_testkit.board import BoardError, VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
@@ -154,6 +155,23 @@ def test_the_console_says_why_there_is_no_link_and_the_log_topic_when_there_is_o
     for told in ("nobody listens", "cannot be looked up"):
         assert subscriber.wait_for(lambda told=told: any(told in one["text"] for one in subscriber.payloads("log")))
     assert "Traceback" not in board.output
+
+
+def test_a_board_that_wakes_in_2021_asks_no_broker_for_its_certificate(tmp_path: Path):
+    """Planted: the calendar of the board is believed."""
+    Authority(tmp_path).create("fleet")
+    settings = {"device_id": _ID, "brokers": ["mqtts://127.0.0.1:1"], "wifi": ["a"], "ntp_host": "127.0.0.1:9"}
+    try:
+        board = VirtualBoard(tmp_path / "flash.img", board="RPI_PICO_W")
+    except MicroPythonMissing as missing:
+        pytest.skip(str(missing))
+    with board:
+        board.install({**deployed_files(), "/ca.pem": tmp_path / "ca.pem"})
+        secrets = {"tls": {"ca": "/ca.pem"}}
+        files = {"/settings.json": settings, "/secrets.json": secrets}
+        board.install({path: json.dumps(values).encode() for path, values in files.items()})
+        board.start()
+        board.wait_for("warning broker: TLS has to wait until the time is known")
 
 
 def test_brokers_that_a_command_set_and_nobody_reaches_go_back_and_the_log_says_so(
