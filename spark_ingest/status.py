@@ -1,7 +1,6 @@
 """Status files: one JSON object, rewritten whole at least once a second, for people and programs to watch."""
 
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from .durable import replace_file
 from .errors import UsageError
+from .printable import remark
 
 
 class StatusFile:
@@ -62,7 +62,7 @@ class StatusFile:
             # Telemetry goes on without a status file; say it once per outage, not twice a second.
             if not self._failing:
                 line = f"cannot write the status file {self._path}: {error.strerror}"
-                print(line, file=sys.stderr, flush=True)
+                remark(line)
             self._failing = True
 
     def _write(self) -> None:

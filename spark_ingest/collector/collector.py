@@ -13,12 +13,12 @@ away, but may drop one that is slow.
 import contextlib
 import select
 import socket
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 
 from ..errors import BrokerRefused, MalformedStream, SpoolWriteFailed, UsageError
+from ..printable import remark
 from ..spool.writer import Spool
 from .access import parse_broker
 from .backoff import Backoff
@@ -41,7 +41,7 @@ _FIRST_NUDGE_S, _LAST_NUDGE_S = 2.0, 600.0
 
 
 def _to_stderr(_kind: str, line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    remark(line)
 
 
 class Collector:

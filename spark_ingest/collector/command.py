@@ -10,6 +10,7 @@ import click
 from ..errors import IngestError
 from ..hosts import is_host
 from ..numbers import Bytes
+from ..printable import remark
 from .config import DEFAULT_NAME, DEFAULT_TOPIC_FILTERS, CollectorConfig, load
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -104,7 +105,7 @@ def collect(
 
         run(ProcessConfig(collectors, status, metrics, serve, token_file, terminal))
     except IngestError as error:
-        print(f"collector: {error}", file=sys.stderr)
+        remark(f"collector: {error}")
         return error.exit_code
     return 0
 
@@ -114,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return collect.main(args=argv, prog_name="python -m spark_ingest.collector", standalone_mode=False) or 0
     except click.ClickException as error:
-        print(f"collector: {error.format_message()}", file=sys.stderr)
+        remark(f"collector: {error.format_message()}")
         return error.exit_code
 
 

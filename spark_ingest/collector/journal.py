@@ -19,6 +19,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from ..printable import printable
+
 Status = Mapping[str, object]
 
 _INFO = frozenset({"started", "subscribed", "resumed", "stopped", "figures"})
@@ -84,7 +86,9 @@ class TerminalJournal:
         colour = {"info": "green", "warning": "yellow", "error": "bold red"}[level(event)]
         clock = datetime.now().strftime("%H:%M:%S")
         self._console.print(
-            f"{clock} [{colour}]{escape(collector)}[/] {event}: {escape(message)}", soft_wrap=True, highlight=False
+            f"{clock} [{colour}]{escape(collector)}[/] {event}: {escape(printable(message))}",
+            soft_wrap=True,
+            highlight=False,
         )
 
     def show(self, statuses: Sequence[Status]) -> None:

@@ -12,7 +12,6 @@ The order is what makes a crash at any moment harmless (see also :mod:`progress`
 Gold is no part of it: :mod:`gold` follows what these tables have committed.
 """
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import FileDamaged
+from ..printable import remark
 from ..tables.delta import Delta, note_trust
 from ..tables.parquet import Parquet
 from ..tables.schemas import BRONZE_SCHEMA, PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
@@ -89,7 +89,7 @@ class BatchWriter:
         trust_ids: bool = False,
         limits: Limits | None = None,
         on_stage: Callable[[str], None] = lambda _stage: None,
-        report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+        report: Callable[[str], None] = remark,
     ) -> None:
         self.totals = Totals()
         kind = FORMATS[format]

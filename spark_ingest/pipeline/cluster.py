@@ -10,7 +10,6 @@ looks them up in bronze by their places.
 """
 
 import json
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ import pyarrow.dataset as pa_dataset
 
 from ..durable import read_checked, replace_checked
 from ..errors import FileDamaged, IngestError
+from ..printable import remark
 from ..tables.delta import Delta, note_trust
 from ..tables.schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
 from . import cluster_tasks
@@ -78,7 +78,7 @@ class ClusterWriter:
         trust_ids: bool = False,
         on_stage: Callable[[str], None] = lambda _stage: None,
         run: "Callable[[DataFrame, Job], Reports] | None" = None,
-        report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+        report: Callable[[str], None] = remark,
     ) -> None:
         self._run = run or run_on_spark
         self._report = report

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import click
 
 from ..errors import IngestError, MissingDependency
 from ..numbers import Bytes, Finite
+from ..printable import remark
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -25,7 +25,7 @@ def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> 
 
         archive = make_archive()
     except IngestError as error:
-        print(f"pipeline: {error}", file=sys.stderr)
+        remark(f"pipeline: {error}")
         context.exit(error.exit_code)
     print(f"Spark starts with {archive} ({archive.stat().st_size >> 20} MB)")
     context.exit()
@@ -85,7 +85,7 @@ def ingest(context: click.Context, /, conf: tuple[str, ...], status: Path | None
     try:
         counts = _run({**given, "settings": _settings(conf)}, status, context.obj or _nothing)
     except IngestError as error:
-        print(f"pipeline: {error}", file=sys.stderr)
+        remark(f"pipeline: {error}")
         return error.exit_code
     if as_json:
         print(json.dumps(counts), flush=True)
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None, *, on_stage: Callable[[str], None] |
         program = "python -m spark_ingest.pipeline"
         return ingest.main(args=argv, prog_name=program, standalone_mode=False, obj=on_stage) or 0
     except click.ClickException as error:
-        print(f"pipeline: {error.format_message()}", file=sys.stderr)
+        remark(f"pipeline: {error.format_message()}")
         return error.exit_code
 
 

@@ -20,6 +20,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from ..printable import printable, without_colours
 from .remarks import Remarks
 
 Status = Mapping[str, object]
@@ -123,7 +124,7 @@ class Live:
     def _remark(self, text: str) -> None:
         """What somebody else wrote on standard error, above the panel."""
         with self._lock:
-            self._console.print(Text.from_ansi(text), soft_wrap=True)
+            self._console.print(Text(printable(without_colours(text))), soft_wrap=True)
 
     def _show(self) -> None:
         # Standard output is never redirected: it may be a pipe that waits for "ready". Standard error is, by Remarks,

@@ -30,7 +30,6 @@ updated_ms         Unix milliseconds of this status
 
 import json
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -40,6 +39,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import IngestError, UsageError
 from ..lock import FolderLock
+from ..printable import remark
 from .process import (
     StopBetweenBatches,
     explained,
@@ -211,7 +211,7 @@ class Pipeline:
         require_checkpoint(config.checkpoint, self._writer.tables["silver"].identity)
         dropped = drop_oversized_plan(config.checkpoint, self._spools, config.max_bytes, self._writer.has_written)
         if dropped is not None:
-            print(dropped, file=sys.stderr, flush=True)
+            remark(dropped)
         self._upkeep = Upkeep(config, on_stage=self._on_stage)
         session.dataSource.register(MqttDataSource)
         messages = session.readStream.format("mqtt").options(**options).load().select(*MESSAGE_COLUMNS)
@@ -229,7 +229,7 @@ class Pipeline:
                 if not query.isActive:
                     if starts == _STARTS or not began_too_slowly(query):
                         break
-                    print("a Python process took Spark too long to start; trying again", file=sys.stderr, flush=True)
+                    remark("a Python process took Spark too long to start; trying again")
                     query, starts = writer.start(), starts + 1
                 self._observe(query)
                 self._upkeep.step()

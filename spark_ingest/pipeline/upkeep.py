@@ -1,6 +1,5 @@
 """What a pipeline does beside its micro-batches, without holding them up: gold, and joining small files."""
 
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING
 from deltalake.exceptions import DeltaError
 
 from ..errors import IngestError
+from ..printable import remark
 from ..tables.upkeep import SmallFiles
 from .gold import Gold
 from .process import first_line, write_failure
@@ -36,7 +36,7 @@ class Upkeep:
         config: "PipelineConfig",
         *,
         on_stage: Callable[[str], None],
-        report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+        report: Callable[[str], None] = remark,
     ) -> None:
         self._config = config
         # Gold follows the versions of Delta tables.

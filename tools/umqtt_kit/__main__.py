@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from spark_ingest.printable import printable
 from umqtt_kit import commands
 from umqtt_kit.console import buffer_output, check_output
 from umqtt_kit.errors import (
@@ -24,7 +25,6 @@ from umqtt_kit.errors import (
     KitError,
     ReaderGone,
 )
-from umqtt_kit.printable import printable
 
 # Imported when called: `umqtt broker` need not wait for what `umqtt demo` imports. With an underscore: a helper.
 _COMMANDS = tuple(sorted(module.name for module in pkgutil.iter_modules(commands.__path__) if "_" not in module.name))

@@ -1,42 +1,75 @@
 """What the user sees: results on stdout, everything else on stderr; progress only on a terminal.
 
+Every way out makes visible what does not print, since names, answers and reasons are chosen by devices and brokers.
 NO_COLOR and TERM=dumb are honoured by rich itself.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
+from collections.abc import Iterable
 
-from rich.console import Console
+import click
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
+from spark_ingest.printable import printable
 from umqtt_kit.errors import EXIT_USAGE, KitError, ReaderGone
 
 
 class _Console(Console):
+    """Takes no text for markup; colours are those of this program alone."""
+
+    def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
+        super().__init__(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            text, style, control = segment
+            if control or text.isprintable():
+                yield segment
+            else:
+                yield Segment("\n".join(map(printable, text.split("\n"))), style)
+
     def on_broken_pipe(self) -> None:
         raise  # the BrokenPipeError that rich is handling when it calls this: rich itself would exit with 1
 
 
 def results() -> Console:
     """The console for what the command was asked for. Piped into a file it is plain text."""
-    console = _Console(highlight=False)
-    return console if console.is_terminal else _Console(highlight=False, width=200)
+    console = _Console()
+    return console if console.is_terminal else _Console(width=200)
 
 
 def notes() -> Console:
     """The console for progress and remarks: stderr, so that stdout holds the result alone."""
-    return _Console(stderr=True, highlight=False)
+    return _Console(stderr=True)
 
 
-def say(text: str) -> None:
+def say(line: str) -> None:
     """One line on stderr, on a terminal or not."""
-    notes().print(text, soft_wrap=True, markup=False)
+    notes().print(printable(line), soft_wrap=True)
+
+
+def print_result(line: str) -> None:
+    """One line of the result on stdout."""
+    click.echo(printable(line))
+
+
+def emit_json(values: object) -> bool:
+    """Like :func:`emit`, one JSON value, in ASCII."""
+    return _emit(json.dumps(values))
 
 
 def emit(line: str) -> bool:
     """One line on stdout, now. False: nobody reads any more (`… | head`), and nothing more is to be written."""
+    return _emit(printable(line))
+
+
+def _emit(line: str) -> bool:
     try:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()

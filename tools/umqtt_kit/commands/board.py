@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from umqtt_kit.console import print_result
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_MISSING, EXIT_USAGE, KitError
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ def board(
             _check_size(virtual)
             virtual.start()
             values = {"name": name, "port": virtual.port, "board": board_name, "image": str(virtual.image)}
-            click.echo(json.dumps(values) if as_json else f"{name} runs at {link or virtual.port}")
+            if as_json:
+                click.echo(json.dumps(values))
+            else:
+                print_result(f"{name} runs at {link or virtual.port}")
             while not stop:
                 if not virtual.running:
                     said = virtual.output.strip().rpartition("\n")[2]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_ingest.numbers import Finite
-from umqtt_kit.console import say
+from spark_ingest.printable import printable
+from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 from umqtt_kit.mqtt import broker_options
-from umqtt_kit.printable import printable
 from umqtt_kit.strict_json import NoNumber, loads
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def cmd(
     except (TypeError, ValueError):
         lines = [_shown(result)]  # not of the form that the firmware gives it
     for line in lines:
-        click.echo(line)
+        print_result(line)
     return 0
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_ingest.numbers import Finite
-from umqtt_kit.console import notes, results, say
+from umqtt_kit.console import notes, print_result, results, say
 from umqtt_kit.device.choose import choose, device_option
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 
@@ -31,9 +31,7 @@ _FIRST_READING_S = 60.0
 @click.option("--dry-run", is_flag=True, help="Say what would be sent and removed, and change nothing.")
 @click.option("--replace", is_flag=True, help="Overwrite and remove files that no deployment put there.")
 @click.option("--no-wait", is_flag=True, help="Do not wait for the first telemetry at the broker.")
-@click.option(
-    "--timeout", type=Finite(min=1), default=_FIRST_READING_S, show_default=True, help="Of that, in seconds."
-)
+@click.option("--timeout", type=Finite(min=1), default=_FIRST_READING_S, show_default=True, help="Of that, in seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def deploy(
     device: str, board_name: str | None, sensors: Path | None, dry_run: bool, replace: bool, no_wait: bool,
@@ -81,7 +79,7 @@ def deploy(
         with _progress(plan) as on_sent:
             apply(board, plan, on_sent)
         if not as_json:
-            results().print(_summary(plan), markup=False)
+            results().print(_summary(plan))
         if access is not None:
             with contextlib.ExitStack() as watching:
                 with board.fed():
@@ -146,7 +144,9 @@ def _progress(plan: Plan) -> Iterator[Callable[[str, int], object]]:
     if not console.is_terminal or not plan.changes:
         yield lambda path, size: None
         return
-    with Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=console) as progress:
+    with Progress(
+        TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), console=console
+    ) as progress:
         task = progress.add_task("sending", total=plan.send_bytes)
         yield lambda path, size: progress.update(task, advance=size, description=path)
 
@@ -156,12 +156,11 @@ def _show_plan(plan: Plan, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({**values, "changed": False, "reading": None}))
         return
-    out = results()
     for path, size in values["send"].items():
-        out.print(f"send    {path}  {size:,} bytes", markup=False)
+        print_result(f"send    {path}  {size:,} bytes")
     for path in values["remove"]:
-        out.print(f"remove  {path}", markup=False)
-    out.print(_summary(plan), markup=False)
+        print_result(f"remove  {path}")
+    print_result(_summary(plan))
 
 
 def _summary(plan: Plan) -> str:

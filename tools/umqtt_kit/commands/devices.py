@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from spark_ingest.printable import printable
 from umqtt_kit.console import results, say
 from umqtt_kit.errors import EXIT_NO_DEVICE, KitError
 
@@ -80,11 +81,13 @@ def _show(found: list[dict[str, object]], loaders: list[dict[str, object]]) -> N
         info = row["info"]
         cells = [str(row["name"]), str(row["path"]), str(row["board"] or " or ".join(_names(row)) or "unknown")]
         if isinstance(info, dict):
-            table.add_row(*cells, info["version"], info["app_version"] or "none", info["device_id"] or "")
+            cells += [info["version"], info["app_version"] or "none", info["device_id"] or ""]
+            table.add_row(*map(printable, cells))
         else:
-            table.add_row(*cells, "not asked" if row["problem"] is None else "no answer", "", "")
+            table.add_row(*map(printable, cells), "not asked" if row["problem"] is None else "no answer", "", "")
     for loader in loaders:
-        table.add_row(str(loader["chip"]), str(loader["path"]), str(loader["model"]), "boot loader", "", "")
+        cells = [str(loader[name]) for name in ("chip", "path", "model")]
+        table.add_row(*map(printable, cells), "boot loader", "", "")
     results().print(table)
     for row in found:
         if row["problem"]:

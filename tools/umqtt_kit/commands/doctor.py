@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from spark_ingest.printable import printable
 from umqtt_kit.console import results
 from umqtt_kit.device.choose import choose, device_option
 
@@ -47,7 +48,9 @@ def doctor(device: str, as_json: bool) -> int:
 def _show(finding: Finding) -> None:
     from rich.text import Text
 
-    line = Text.assemble((f"{finding.state:4}", _COLOURS[finding.state]), f"  {finding.name}: {finding.text}")
+    line = Text.assemble(
+        (f"{finding.state:4}", _COLOURS[finding.state]), printable(f"  {finding.name}: {finding.text}")
+    )
     results().print(line, soft_wrap=True)
     if finding.remedy:
-        results().print(Text(f"      try: {finding.remedy}"), soft_wrap=True)
+        results().print(Text(printable(f"      try: {finding.remedy}")), soft_wrap=True)

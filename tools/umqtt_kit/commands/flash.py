@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 @click.option("--board", "board_name", metavar="NAME", help="Folder under boards/, to check the image against.")
 @click.option("--sha256", metavar="HEX", help="What the image's SHA-256 must be.")
 @click.option(
-    "--erase/--keep", default=None,
+    "--erase/--keep",
+    default=None,
     help="ESP32: erase the whole flash first, as a board needs that had no MicroPython yet, or keep its files.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -86,7 +87,7 @@ def flash(
         values = {"image": str(file), "chip": image.chip, "sha256": image.sha256, "bytes": image.size, "at": place}
         click.echo(json.dumps({**values, "seconds": seconds}))
     else:
-        results().print(f"{file.name} is on the {image.chip} at {place} ({seconds:g} s)", markup=False, soft_wrap=True)
+        results().print(f"{file.name} is on the {image.chip} at {place} ({seconds:g} s)", soft_wrap=True)
         say("Next: umqtt provision, then umqtt deploy")
     return 0
 
@@ -151,7 +152,8 @@ def _ask_to_erase(place: str) -> bool:
 
 
 def _confirm(image: Image, place: str, yes: bool) -> None:
-    say(f"{image.file.name}: {image.size:,} bytes for {image.chip}\nSHA-256 {image.sha256}")
+    say(f"{image.file.name}: {image.size:,} bytes for {image.chip}")
+    say(f"SHA-256 {image.sha256}")
     if yes:
         return
     if not sys.stdin.isatty():

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from spark_ingest.numbers import Finite
-from umqtt_kit.console import say
+from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.requirements import require_writable_folder
 
@@ -88,7 +88,7 @@ def fleet(
     runner.stop_on_signals()
     try:
         ready = f"connected {devices} devices"
-        left = runner.serve(seconds, drain_seconds, lambda: say(ready) if as_json else click.echo(ready))
+        left = runner.serve(seconds, drain_seconds, lambda: say(ready) if as_json else print_result(ready))
     finally:
         runner.close()
     if left:

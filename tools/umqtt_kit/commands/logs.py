@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
 from spark_ingest.numbers import Finite
-from umqtt_kit.console import emit, results, say
+from umqtt_kit.console import emit, emit_json, results, say
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, EXIT_NO_DEVICE, KitError
 from umqtt_kit.mqtt import broker_options_if
 
@@ -59,7 +58,7 @@ def logs(
                 return
             is_line = isinstance(what, Entry)
             if as_json:
-                written = emit(json.dumps(what.as_dict()))
+                written = emit_json(what.as_dict())
             elif is_line:
                 written = show(what)
             else:

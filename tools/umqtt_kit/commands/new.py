@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from umqtt_kit.console import say
+from umqtt_kit.console import print_result, say
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -42,7 +42,7 @@ def sensor(name: str, folder: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"file": str(file), "sensors": json.loads(entry)}))
         return
-    click.echo(f"made {file}")
+    print_result(f"made {file}")
     say(f"Next: umqtt provision --set 'sensors={entry}', then: umqtt deploy --sensors {folder}")
 
 
@@ -67,6 +67,6 @@ def board(name: str, like: str, folder: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"folder": str(made), "like": like}))
         return
-    click.echo(f"made {made}")
+    print_result(f"made {made}")
     found = "" if folder.resolve() == boards_folder().resolve() else f"UMQTT_BOARDS={folder} "
     say(f"Next: correct {made}/board.json and pins.py, then: {found}umqtt deploy --board {name}")

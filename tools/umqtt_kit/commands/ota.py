@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_ingest.numbers import Finite
-from umqtt_kit.console import notes, say
+from umqtt_kit.console import notes, print_result, say
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import broker_options
 
@@ -70,7 +70,7 @@ def ota(
     if as_json:
         click.echo(json.dumps({"device": device, "before": told.get("fw"), **result}))
         return
-    click.echo(f"{device} runs {result.get('version')} in slot {result.get('slot')}, confirmed")
+    print_result(f"{device} runs {result.get('version')} in slot {result.get('slot')}, confirmed")
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,8 @@ def _progress(release: Release) -> Iterator[Callable[[int], object]]:
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-    with Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=console) as progress:
+    with Progress(
+        TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), console=console
+    ) as progress:
         task = progress.add_task("sent", total=release.size)
         yield lambda size: progress.update(task, advance=size)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from umqtt_kit.console import say
+from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_USAGE, KitError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def passwd(
         click.echo(json.dumps(answer | ({"password": password.decode()} if generate else {})))
         return
     if generate:
-        click.echo(password.decode())
+        print_result(password.decode())
     say(f"{name} {done} — send SIGHUP to a running broker")
 
 

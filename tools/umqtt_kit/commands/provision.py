@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from umqtt_kit.console import results, say
+from spark_ingest.printable import printable
+from umqtt_kit.console import print_result, results, say
 from umqtt_kit.device.choose import choose, device_option
 from umqtt_kit.errors import EXIT_USAGE, KitError
 
@@ -113,7 +114,7 @@ def _show(port: Port, as_json: bool) -> int:
         say(f"{port.name} has no settings yet: umqtt provision")
     for file, content in values.items():
         for key, value in (content or {}).items():
-            results().print(f"{file}.{key} = {json.dumps(value, ensure_ascii=False)}", markup=False, soft_wrap=True)
+            print_result(f"{file}.{key} = {json.dumps(value, ensure_ascii=False)}")
     return 0
 
 
@@ -142,7 +143,8 @@ def _report(done: list[Provisioned], as_json: bool) -> None:
     for title in ("port", "device id", "written"):
         table.add_column(title)
     for one in done:
-        table.add_row(one.port, one.device_id, ", ".join(one.changed) or "nothing: it was so already")
+        cells = one.port, one.device_id, ", ".join(one.changed) or "nothing: it was so already"
+        table.add_row(*map(printable, cells))
     results().print(table)
     if any(one.deploy for one in done):
         say("The firmware there lacks a module that these settings need: umqtt deploy")

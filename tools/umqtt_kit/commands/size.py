@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from umqtt_kit.console import results
+from umqtt_kit.console import results, say
 from umqtt_kit.errors import EXIT_LOST
 
 
@@ -71,7 +71,7 @@ def size(as_json: bool, apart: bool, board: str | None) -> int:
     results().print()
     results().print(table)
     for line in passed:
-        click.echo(f"umqtt: {line} — save elsewhere, or raise the limit in umqtt_kit/sizes.py", err=True)
+        say(f"umqtt: {line} — save elsewhere, or raise the limit in umqtt_kit/sizes.py")
     return EXIT_LOST if passed else 0
 
 

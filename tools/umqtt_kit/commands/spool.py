@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_ingest.printable import printable
+from umqtt_kit.console import print_result
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
-from umqtt_kit.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,10 +151,10 @@ def verify(where: str, token_file: Path | None, as_json: bool) -> int:
             )
             continue
         counted = f"{found.messages:,} messages in {found.blocks:,} blocks and {found.segments:,} segments"
-        click.echo(f"{view.where}: {'damaged' if found.damages else 'ok'}, {counted}, {found.bytes:,} bytes")
+        print_result(f"{view.where}: {'damaged' if found.damages else 'ok'}, {counted}, {found.bytes:,} bytes")
         for damage in found.damages:
             at = "" if damage.position is None else f" byte {damage.position}"
-            click.echo(f"  segment {damage.segment}{at} {damage.what}")
+            print_result(f"  segment {damage.segment}{at} {damage.what}")
     return EXIT_DAMAGED if damaged else 0
 
 
@@ -200,7 +201,7 @@ def retire(where: Path, name: str, checkpoints: tuple[Path, ...]) -> None:
             )
         places.append(durable if place is None else to_position(place))
     size = _read(lambda: remove(view, places))
-    click.echo(f"{view.where}: {size:,} bytes removed")
+    print_result(f"{view.where}: {size:,} bytes removed")
 
 
 def _views(where: str, token_file: Path | None) -> list[View]:

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from umqtt_kit.console import print_result
 from umqtt_kit.errors import EXIT_LOST, EXIT_USAGE, KitError
 
 _store_option = click.option(
@@ -48,7 +49,7 @@ def backup(to: str, store_path: str) -> None:
         found = backups.backup(store_path, to)
     except StoreError as error:
         raise KitError(str(error), EXIT_USAGE) from error
-    click.echo(f"backed up {store_path} to {to}: {found.sessions} sessions, {found.queued} messages waiting")
+    print_result(f"backed up {store_path} to {to}: {found.sessions} sessions, {found.queued} messages waiting")
 
 
 @store.command()
@@ -68,7 +69,7 @@ def restore(source: str, store_path: str) -> None:
         kept = backups.restore(source, store_path)
     except StoreError as error:
         raise KitError(str(error), EXIT_USAGE) from error
-    click.echo(f"restored {store_path} from {source}" + (f"; the old store is {kept}" if kept else ""))
+    print_result(f"restored {store_path} from {source}" + (f"; the old store is {kept}" if kept else ""))
 
 
 @store.command("check")
@@ -91,11 +92,9 @@ def check_store(store_path: str) -> None:
         raise KitError(str(error), EXIT_USAGE) from error
     if problems:
         for problem in problems:
-            click.echo(problem)
-        raise KitError(
-            f"{store_path} is damaged — restore a backup, or start the broker with --accept-loss", EXIT_LOST
-        )
-    click.echo(f"{store_path} is whole")
+            print_result(problem)
+        raise KitError(f"{store_path} is damaged — restore a backup, or start the broker with --accept-loss", EXIT_LOST)
+    print_result(f"{store_path} is whole")
 
 
 @store.command("info")
@@ -119,4 +118,4 @@ def show(store_path: str, as_json: bool) -> None:
         click.echo(json.dumps(found))
         return
     for name, value in found.items():
-        click.echo(f"{name.replace('_', ' '):14}{value:>14,}")
+        print_result(f"{name.replace('_', ' '):14}{value:>14,}")

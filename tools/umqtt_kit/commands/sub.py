@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from spark_ingest.numbers import Finite
-from umqtt_kit.console import emit, say
+from spark_ingest.printable import printable
+from umqtt_kit.console import emit, emit_json, say
 from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import broker_options
-from umqtt_kit.printable import printable
 
 if TYPE_CHECKING:
     from umqtt_kit.mqtt import Access, QoS
@@ -40,7 +38,8 @@ def sub(
 ) -> None:  # fmt: skip
     """Print what is published on the topics that match FILTER, one line a message, until Ctrl-C.
 
-    A message is printed before it is acknowledged. Line ends and what does not print are shown as \\n and \\xNN. A link
+    A message is printed before it is acknowledged. Line ends and what does not print are shown as \\n and \\xNN, into
+    a pipe too, where mosquitto_sub writes raw bytes: programs take --json or --format hex, which lose nothing. A link
     that breaks is made again. Messages of more than 1 MB are left out, and that is said.
 
     \b
@@ -65,8 +64,8 @@ def sub(
             # What is not printed any more is not acknowledged either: a kept session has it for the next time.
             if stop:
                 return False
-            show = _json if form == "json" else partial(_text, chosen, form)
-            if not emit(show(topic, payload, qos, retain)):
+            message = topic, payload, qos, retain
+            if not (emit_json(_values(*message)) if form == "json" else emit(_text(chosen, form, *message))):
                 stop.now()
                 return False
             printed += 1
@@ -101,14 +100,14 @@ def _now() -> str:
     return datetime.now().astimezone().isoformat(timespec="milliseconds")
 
 
-def _json(topic: str, payload: bytes, qos: int, retain: bool) -> str:
+def _values(topic: str, payload: bytes, qos: int, retain: bool) -> dict[str, object]:
     """payload: text, or null where it is no UTF-8: then hex holds it."""
     values: dict[str, object] = {"time": _now(), "topic": topic, "qos": qos, "retain": retain, "payload": None}
     try:
         values["payload"] = payload.decode()
     except UnicodeDecodeError:
         values["hex"] = payload.hex()
-    return json.dumps(values)
+    return values
 
 
 def _text(chosen: tuple[str, ...], form: str, topic: str, payload: bytes, qos: int, retain: bool) -> str:

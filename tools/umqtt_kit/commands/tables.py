@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from spark_ingest.numbers import Finite
+from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import KitError
 from umqtt_kit.requirements import require_module
 
@@ -55,7 +56,7 @@ def _options(command: Callable[..., Mapping[str, Mapping[str, int]]]) -> Callabl
             click.echo(json.dumps(found))
             return
         for name, figures in found.items():
-            click.echo(f"{name:14}" + "".join(f"{count:>14,} {what}" for what, count in figures.items()))
+            print_result(f"{name:14}" + "".join(f"{count:>14,} {what}" for what, count in figures.items()))
 
     return run
 
@@ -172,4 +173,4 @@ def rebuild(folder: Path, gold_only: bool) -> Mapping[str, Mapping[str, int]]:
     with FolderLock(folder, "--tables", "umqtt tables rebuild"):
         if gold_only:
             return {"gold": {"devices": recount(folder)}}
-        return {"silver": {"rows": make_anew(folder, report=lambda line: click.echo(line, err=True))}}
+        return {"silver": {"rows": make_anew(folder, report=say)}}

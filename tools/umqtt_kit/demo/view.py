@@ -81,8 +81,8 @@ def show_result(result: dict[str, object], count: Count, tables: Path, kept: Pat
     else:
         console.print("The table is not what the devices made.", style="bold red")
         for name, identities in count.examples.items():
-            console.print(f"  {name}: {', '.join(identities)}", soft_wrap=True, markup=False)
-        console.print(f"  Everything is kept in {kept}: logs, witness, spool, tables.", soft_wrap=True, markup=False)
+            console.print(f"  {name}: {', '.join(identities)}", soft_wrap=True)
+        console.print(f"  Everything is kept in {kept}: logs, witness, spool, tables.", soft_wrap=True)
     _show_how_to_open(console, tables)
 
 
@@ -134,6 +134,6 @@ def _show_how_to_open(console: Console, tables: Path) -> None:
         f"spark = SparkSession.builder.getOrCreate(); spark_views(spark, '{tables}'); "
         "spark.sql('SELECT device_id, health, readings FROM devices').show()"
     )
-    console.print(f"\nThe tables are in {tables}. To open them:", soft_wrap=True, markup=False)
+    console.print(f"\nThe tables are in {tables}. To open them:", soft_wrap=True)
     for command in (report, f'{python} -c "{pandas}"', f'{python} -c "{spark}"'):
-        console.print(f"  {command}", soft_wrap=True, markup=False)
+        console.print(f"  {command}", soft_wrap=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
+from spark_ingest.printable import printable
 from umqtt_kit.logs.entries import Entry
-from umqtt_kit.printable import printable
 
 # A prompt has no line end: what stays so long without one is shown as it is.
 _UNFINISHED_FOR_S = 0.5

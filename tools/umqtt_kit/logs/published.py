@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from spark_ingest.printable import printable
 from umqtt_kit.logs.entries import Entry, now
 from umqtt_kit.mqtt import Access, Link
-from umqtt_kit.printable import printable
 from umqtt_kit.strict_json import loads
 
 _LEVELS = ("debug", "info", "warning", "error")

@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from spark_ingest.printable import printable
+from umqtt_kit.console import say
 from umqtt_kit.device import Configuration, Info
 from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import settings_module
@@ -27,7 +29,7 @@ def ask(current: Configuration, info: Info) -> Change:
     settings = {key: value for key, value in (current.settings or {}).items() if not _problem(key, value)}
     secrets = current.sections
     change = Change()
-    _say("Enter keeps what stands in brackets, - takes it away.")
+    say("Enter keeps what stands in brackets, - takes it away.")
     named = _asked("Device id", settings.get("device_id") or info.unique_id, lambda text: _problem("device_id", text))
     change.settings["device_id"] = None if named in (None, info.unique_id) else named
     change.wifi = _ask_networks(settings.get("wifi", []), secrets.get("wifi", {}))
@@ -60,7 +62,7 @@ def _ask_networks(names: list[str], passwords: dict[str, str]) -> list[tuple[str
             problem = _secret_problem(name, password)
             if problem is None:
                 break
-            _say(problem)
+            say(problem)
         # Without a password known so far, an empty answer means an open network.
         networks.append((name, password if password is not None or name in passwords else ""))
 
@@ -75,7 +77,7 @@ def _ask_brokers(known: list[str]) -> list[str]:
         if address is None and addresses:
             return addresses
         if address is None:
-            _say("A board needs at least one broker.")
+            say("A board needs at least one broker.")
         else:
             addresses.append(address)
 
@@ -92,19 +94,21 @@ def _ask_certificates(change: Change, known: dict[str, str]) -> None:
                 change.tls[key] = read_certificate(Path(str(answer)).expanduser(), key)
                 break
             except KitError as error:
-                _say(str(error))
+                say(str(error))
 
 
 def _asked(question: str, shown: str | None, problem: Callable[[str], str | None] | None) -> str | None:
     # The answer, or None for none; asked again while it will not do.
     while True:
-        answer = click.prompt(question, default=shown or "", show_default=bool(shown), err=True).strip()
+        # The default is what the board has, and may hold anything.
+        words = f"{question} [{shown}]" if shown else question
+        answer = click.prompt(printable(words), default=shown or "", show_default=False, err=True).strip()
         if answer in ("", _NONE):
             return None
         wrong = problem(answer) if problem else None
         if wrong is None:
             return answer
-        _say(wrong)
+        say(wrong)
 
 
 def _ask_secret(question: str, known: bool) -> str | None:
@@ -127,7 +131,3 @@ def _secret_problem(ssid: str, password: str | None) -> str | None:
     except ValueError as error:
         return str(error)
     return None
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)

@@ -1,8 +1,14 @@
-"""Text of others on our terminal: one line, and no control characters that could do something to it."""
+"""Text of others on our terminal: one line, and no control characters that could do something to it.
+
+Devices, brokers and clients choose names, payloads and reasons. A terminal obeys escape sequences in them: they move
+the cursor, rewrite lines that were printed before, set the title, or have the terminal type an answer. So whatever is
+written for a person passes :func:`printable`, where it is written.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\\": "\\\\"}
@@ -11,7 +17,14 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\\": "\\\\"}
 def printable(data: bytes | str, *, escape_backslash: bool = False) -> str:
     """UTF-8 as it is; every byte or character that does not print as \\xNN or \\uNNNN. Tabs stay."""
     text = data.decode(errors="surrogateescape") if isinstance(data, bytes) else data
+    if text.isprintable() and not escape_backslash:
+        return text
     return "".join(_shown(character, escape_backslash) for character in text)
+
+
+def remark(line: str) -> None:
+    """One line on standard error."""
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def without_colours(text: str) -> str:

@@ -1,0 +1,185 @@
+"""What devices, brokers and clients choose reaches no terminal as it is, by whatever way it is printed."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import umqtt_kit
+from rich.console import Console
+from umqtt_kit import __main__ as kit_main
+from umqtt_kit.commands import cmd, devices, doctor, logs, spool, sub
+from umqtt_kit.console import emit, emit_json, notes, print_result, results, say
+from umqtt_kit.doctor.checks import FAIL, Finding
+from umqtt_kit.logs import published
+from umqtt_kit.logs.entries import Entry
+from umqtt_kit.logs.lines import Lines
+
+from spark_ingest.collector.journal import TerminalJournal
+from spark_ingest.pipeline.live import Live
+from spark_ingest.pipeline.record import BadRecord, parse
+from spark_ingest.printable import remark
+from spark_ingest.spool.messages import Message
+
+HOSTILE = {
+    "clears the screen": "\x1b[2J\x1b[H",
+    "sets the title": "\x1b]0;owned\x07",
+    "links elsewhere": "\x1b]8;;http://example.com\x1b\\here\x1b]8;;\x1b\\",
+    "one-byte CSI": "\x9b31mred",
+    "writes over the line": "good\rbad\x08\x08",
+    "forges a line": "x\numqtt: everything is fine",
+    "other line ends": "x\u2028y\u2029z\x85\x0b\x0c",
+    "turns the text around": "gpj.\u202eexe",
+    "hides": "a\u200bb\ufeff\xad",
+    "null and delete": "\0\x7f",
+    "is no character": "\udc9b31m \ud800",
+    "markup of the tools": "[red]x[/red] [/] [link=http://example.com]y[/link] :skull:",
+}
+
+
+def command(name: str, result: Any) -> None:
+    for line in cmd._lines(name, result):
+        print_result(line)
+
+
+def logged(entry: Entry) -> None:
+    logs._printer(0)(entry)
+
+
+def from_broker(leaf: str, record: object, device: str = "pump") -> None:
+    logged(published.entry_of(f"fleet/{device}/{leaf}", json.dumps(record).encode()))
+
+
+def one_line(text: str) -> str:
+    """For what has lines of its own, such as a traceback."""
+    return " ".join(text.splitlines())
+
+
+def raw(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def serial(text: str) -> None:
+    for entry in Lines("ttyACM0").take(raw(text).replace(b"\n", b"\r") + b"\n", datetime.now(UTC)):
+        logged(entry)
+
+
+def board(text: str) -> dict[str, object]:
+    info = {"version": text, "app_version": text, "device_id": text}
+    return {"name": text, "path": text, "board": text, "boards": [], "info": info, "problem": text}
+
+
+def refused(text: str) -> None:
+    try:
+        cmd_result({"ok": False, "result": text})
+    except Exception as error:  # noqa: BLE001 - whatever the command makes of it is printed like this
+        kit_main._say(f"umqtt: {error}")
+
+
+def cmd_result(reply: dict[str, object]) -> object:
+    from umqtt_kit.remote import result_of
+
+    return result_of(reply, "pump", "get")
+
+
+def panel(text: str) -> None:
+    console = Console(stderr=True)
+    Live(console, dict)._remark(text)
+
+
+def journal(text: str) -> None:
+    shown = io.StringIO()
+    book = TerminalJournal(Console(file=shown, highlight=False))
+    book.event("north", "lost", text)
+    book.close()
+    print(shown.getvalue(), end="")
+
+
+def quarantined(text: str) -> None:
+    whole = {"v": 1, "id": "a", "boot": "b", "seq": 1, "m": {text: text}}
+    for fields in ({"v": text}, {"v": 1, "id": text * 99}, whole):
+        try:
+            print(parse(json.dumps(fields).encode()).refused)
+        except BadRecord as error:
+            print(error)
+
+
+OUTPUTS: dict[str, Callable[[str], object]] = {
+    "say": say,
+    "print_result": print_result,
+    "emit": emit,
+    "emit_json": lambda text: emit_json({text: text}),
+    "an error": lambda text: kit_main._say(f"umqtt: {text}"),
+    "a console of results": lambda text: results().print(one_line(text), soft_wrap=True),
+    "a console of notes": lambda text: notes().print(one_line(text), soft_wrap=True),
+    "a remark": remark,
+    "a remark above the panel": lambda text: panel(one_line(text)),
+    "an event of the collector": journal,
+    "a reason of quarantine": quarantined,
+    "cmd get": lambda text: command("get", {text: text}),
+    "cmd get KEY": lambda text: command("get", {"key": text, "value": text}),
+    "cmd get, nested": lambda text: command("get", {"a": [text, {text: text}]}),
+    "cmd set": lambda text: command("set", {"key": text, "value": [text], "applies": text}),
+    "cmd ping, text": lambda text: command("ping", text),
+    "cmd log": lambda text: command("log", {"lines": [text, [text]]}),
+    "cmd read, a folder": lambda text: command("read", {"entries": [[text, None], [text, 5], [text, text]]}),
+    "cmd crash": lambda text: command("crash", {"n": 1, text: text, "traceback": one_line(text)}),
+    "cmd, refused": refused,
+    "logs, text": lambda text: logged(published.entry_of("fleet/pump/log", raw(text))),
+    "logs, a record": lambda text: from_broker("log", {"level": text, "text": text, "crash": one_line(text)}),
+    "logs, status": lambda text: from_broker("status", {"online": True, "reason": text, "fw": text, "boot": text}),
+    "logs, a topic": lambda text: from_broker("log", {"text": "x"}, device=text),
+    "logs, a cable": serial,
+    "sub": lambda text: emit(sub._text(sub._FIELDS, "text", text, raw(text), 0, False)),
+    "sub --json": lambda text: emit_json(sub._values(text, raw(text), 0, False)),
+    "spool cat": lambda text: emit(spool._as_text(Message(0, 0, 0, text, raw(text), 0, False, False))),
+    "doctor": lambda text: doctor._show(Finding(text, FAIL, text, text)),
+    "devices": lambda text: devices._show([board(text), board(text) | {"info": None}], [dict.fromkeys(
+        ("chip", "path", "model"), text)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_no_way_out_obeys_what_others_say(output: str, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Planted: one of the ways prints what it is given."""
+    OUTPUTS[output]("x")
+    plain = capsys.readouterr()
+    OUTPUTS[output](HOSTILE[what])
+    shown = capsys.readouterr()
+    for before, after in ((plain.out, shown.out), (plain.err, shown.err)):
+        lines = after.split("\n")
+        # JSON's encoder leaves DEL as it is, which moves nothing.
+        harmless = "[\t\x7f]" if "json" in output else "\t"
+        assert [line for line in lines if not re.sub(harmless, "", line).isprintable()] == []
+        # The cells of a table are wrapped.
+        assert output == "devices" or len(lines) <= len(before.split("\n")), f"a line was forged in {after!r}"
+    assert shown.out or shown.err
+
+
+_WAYS = re.compile(r"(click\.s?echo|(?<![.\w])print|sys\.std\w+\.write)\(|from rich\.console import Console$", re.M)
+# One JSON value; and `umqtt spool cat`, which does not flush each line, and is among OUTPUTS.
+_ALLOWED = re.compile(r"click\.echo\(\s*json\.dumps\(|sys\.stdout\.write\(\(_as_json\(view, message\)")
+
+
+def test_the_tools_print_by_the_ways_of_their_console_alone() -> None:
+    """Planted: a command calls click.echo() with a text."""
+    folder = Path(umqtt_kit.__file__).parent
+    own = {"console.py", "__main__.py"}
+    found = []
+    for file in sorted(folder.rglob("*.py")):
+        # What these have in quotes runs on a board, or on another Python.
+        if file.name in own or file.name in ("scripts.py", "sizes.py"):
+            continue
+        text = re.sub(r'"""(?s:.*?)"""|f?"(?:[^"\\\n]|\\.)*"', '""', file.read_text())
+        for match in _WAYS.finditer(text):
+            line = text[match.start() : match.start() + 80]
+            if not _ALLOWED.match(line):
+                found.append(f"{file.relative_to(folder)}: {line}")
+    assert found == []
