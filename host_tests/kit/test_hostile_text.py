@@ -21,6 +21,7 @@ from umqtt_kit.logs import published
 from umqtt_kit.logs.entries import Entry
 from umqtt_kit.logs.lines import Lines
 
+import spark_ingest
 from spark_ingest.collector.journal import TerminalJournal
 from spark_ingest.pipeline.live import Live
 from spark_ingest.pipeline.record import BadRecord, parse
@@ -183,3 +184,10 @@ def test_the_tools_print_by_the_ways_of_their_console_alone() -> None:
             if not _ALLOWED.match(line):
                 found.append(f"{file.relative_to(folder)}: {line}")
     assert found == []
+
+
+def test_the_ingester_writes_to_standard_error_by_remark_alone() -> None:
+    """Planted: a report that prints its line itself."""
+    folder = Path(spark_ingest.__file__).parent
+    files = [file for file in sorted(folder.rglob("*.py")) if file.name != "printable.py"]
+    assert [str(file.relative_to(folder)) for file in files if "file=sys.stderr" in file.read_text()] == []

@@ -11,7 +11,6 @@ Killed anywhere, the next process takes the serial of the windows, loads that st
 """
 
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ import pyarrow.dataset as pa_dataset
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from ..errors import FileDamaged
+from ..printable import remark
 from ..tables.changes import Appended, LogGone, appended
 from ..tables.delta import Delta
 from ..tables.schemas import PARTITIONED_BY, SCHEMAS, TIMESTAMP
@@ -72,7 +72,7 @@ class Gold:
         *,
         offline_s: float = OFFLINE_S,
         on_stage: Callable[[str], None] = lambda _stage: None,
-        report: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+        report: Callable[[str], None] = remark,
     ) -> None:
         self.root = tables
         self.last_duration_s = 0.0
