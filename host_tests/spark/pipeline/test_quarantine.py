@@ -149,3 +149,14 @@ def test_silver_of_an_older_release_goes_on_and_its_rows_have_no_topic(tmp_path,
     writer.write(table_of([claimed("fleet/a/telemetry", "a", 1), claimed("fleet/a/telemetry", "a")], 1), 1, QUERY)
     silver = writer.tables["silver"].scan(["seq", "topic"]).sort_by("seq").to_pylist()
     assert silver == [{"seq": 0, "topic": None}, {"seq": 1, "topic": "fleet/a/telemetry"}]
+
+
+def test_a_device_whose_name_is_sql_or_a_path_is_kept_counted_and_forgotten_like_any_other(tmp_path):
+    """Planted: the name becomes part of a predicate as it is."""
+    names = ["o'brien", "x' OR '1'='1", "a\\", "%", "_", '"', "--", "; DROP", "{0}", "..", "a\nb", "\x1b[2J", "\u202e"]
+    write(tmp_path, [claimed(f"fleet/{name}/telemetry", name) for name in [*names, "kept"]])
+    assert sorted(row["device_id"] for row in rows(tmp_path, "gold/devices")) == sorted([*names, "kept"])
+    for left, name in enumerate(names[:3]):
+        assert forget(tmp_path, name)["silver"] == 1
+        assert len(rows(tmp_path, "silver")) == len(rows(tmp_path, "gold/devices")) == len(names) - left
+    assert "kept" in [row["device_id"] for row in rows(tmp_path, "silver")]
