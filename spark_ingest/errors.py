@@ -11,6 +11,7 @@
     ├── SpoolUnreachable exit_code 4   a collector that serves spools did not answer, or refused
     ├── TablesWriteFailed                  the disk refused a table or the checkpoint; the spool has it all
     ├── FileDamaged                        a file of the checkpoint's or of gold's state fails its checksum
+    ├── SparkEnded                         Spark's Java process was killed, or ended by itself
     ├── DataLoss                           an offset names messages that the spool no longer holds
     ├── BrokerRefused        exit_code 4   CONNACK or SUBACK said no
     └── MalformedStream      exit_code 4   the broker sent bytes that are not MQTT 3.1.1
@@ -62,6 +63,10 @@ class SpoolUnreachable(IngestError):
 
 class TablesWriteFailed(IngestError):
     """A table or the checkpoint could not be written. Nothing is lost: the spool has it, and the next start goes on."""
+
+
+class SparkEnded(IngestError):
+    """Spark's Java process has ended under a running query. The next start goes on."""
 
 
 class FileDamaged(IngestError):

@@ -24,6 +24,7 @@ from spark_helpers import (
 )
 from umqtt_testkit.waiting import eventually
 
+from spark_ingest.errors import SparkEnded
 from spark_ingest.lock import FolderLock
 from spark_ingest.pipeline import pipeline as pipeline_module
 from spark_ingest.pipeline import process
@@ -92,7 +93,8 @@ def test_a_pipeline_that_starts_slowly_after_a_broken_off_one_reads_all_of_it_an
 ):
     """The one before it is broken off in a micro-batch; in full sweeps it is killed three times with SIGKILL.
 
-    Planted: an append without the transaction that makes it happen once (proof.mistakes).
+    Its Java process is killed once. Planted: an append without the transaction that makes it happen once
+    (proof.mistakes); a session whose Java is gone and that pyspark hands out again.
     """
     made = [(f"d{device}", "1-a", seq) for seq in range(READINGS) for device in range(DEVICES)]
     messages = [(f"fleet/{one[0]}/telemetry", record(*one)) for one in made]
@@ -126,15 +128,24 @@ def test_a_pipeline_that_starts_slowly_after_a_broken_off_one_reads_all_of_it_an
             publish([*messages[:20], ("fleet/d0/telemetry", record("d0", "2-b", 0))])
             eventually(lambda: summary(chain.tables).rows == len(made) + 1, "the live reading is in silver")
             eventually(lambda: status(chain.status_path).get("lag_bytes") == 0, "all of it is read")
+            # Java is killed, as the kernel does when memory is short.
+            (killed,) = (pid for pid in java if Path(f"/proc/{pid}/comm").read_text() == "java\n")
+            os.kill(killed, signal.SIGKILL)
+            publish([("fleet/d0/telemetry", record("d0", "2-b", 1))])
+            eventually_in_spark(lambda: summary(chain.tables).rows == len(made) + 2, "the pipeline goes on")
+            eventually(lambda: status(chain.status_path).get("lag_bytes") == 0, "all of it is read")
+            java += children(pipeline.pid)
             code, out, err = pipeline.terminate(SPARK_LIMIT_S)
             assert code == 0, err
+            assert "Java process was killed by signal 9 (SIGKILL)" in err and "Starting Spark again" in err, err
+            assert "Traceback" not in err, err
             assert (tmp_path / "was slow").exists()
             assert "took Spark too long to start; trying again" in err
             eventually(lambda: not any(map(alive, java)), "no Java process is left behind")
         assert collector.terminate()[0] == 0
 
     rows = list(identities(chain.tables))
-    assert set(rows) == {*made, ("d0", "2-b", 0)} and len(rows) == len(made) + 1
+    assert set(rows) == {*made, ("d0", "2-b", 0), ("d0", "2-b", 1)} and len(rows) == len(made) + 2
     corrupt_again = sum(payload.startswith(b"corrupt") for _, payload in messages[:20])
     assert summary(chain.tables).quarantined == CORRUPT + corrupt_again, "each PUBLISH once: its place is its key"
     last = json.loads(out.splitlines()[-1])
@@ -169,6 +180,22 @@ def test_broken_off_in_spark_at_a_stage_and_read_on_has_every_reading_once(
         capfd.readouterr()
         assert run_pipeline(spark, *chain.arguments, "--once") == 2
         assert "give --format parquet or other --tables" in capfd.readouterr().err
+
+
+def test_a_java_process_that_is_killed_again_and_again_ends_the_pipeline_with_1_and_a_line(usual, capfd, monkeypatch):
+    """Planted: a pipeline that never gives up."""
+    starts: list[Path] = []
+
+    def killed(_self: object, scratch: Path, _on_ready: object) -> None:
+        starts.append(scratch)
+        raise SparkEnded("Spark's Java process was killed by signal 9 (SIGKILL)")
+
+    monkeypatch.setattr(pipeline_module.Pipeline, "_run_session", killed)
+    assert run_pipeline(None, *usual) == 1  # pyright: ignore[reportArgumentType]
+    lines = [line for line in capfd.readouterr().err.splitlines() if "SIGKILL" in line]
+    assert len(starts) == len(set(starts)) == len(lines) == 4
+    assert lines[-1] == "pipeline: Spark's Java process was killed by signal 9 (SIGKILL)"
+    assert all(line.endswith(". Starting Spark again") for line in lines[:-1])
 
 
 def run(*arguments: object, **environment: str) -> tuple[int, str, str]:

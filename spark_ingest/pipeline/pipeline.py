@@ -37,12 +37,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import IngestError, UsageError
+from ..errors import IngestError, SparkEnded, UsageError
 from ..lock import FolderLock
 from ..printable import remark
 from .process import (
     StopBetweenBatches,
     explained,
+    java_ended,
     require_checkpoint,
     require_format,
     require_whole,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 _POLL_S = 0.25
 _STOP_PATIENCE_S = 60.0
 _STARTS = 5
+_SPARK_STARTS = 4
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,8 @@ class Pipeline:
         self._on_stage = on_stage
         self._state = "starting"
         self._stop_requested = threading.Event()
+        self._refuses_batches = False
+        self._writing = threading.Lock()
         self._writer: BatchWriter | ClusterWriter | None = None
         self._upkeep: Upkeep | None = None
         self._spools: Spools | None = None
@@ -178,19 +182,43 @@ class Pipeline:
         with (
             FolderLock(config.checkpoint, "--checkpoint", "a pipeline"),
             FolderLock(config.tables, "--tables", "a pipeline"),
-            scratch_folder(config.checkpoint) as scratch,
         ):
-            session = start_session(scratch, cores=config.cores, master=config.master, settings=config.settings)
-            # Again: Spark has put a handler in the place of ours that raises KeyboardInterrupt anywhere.
-            self._catch_signals()
-            try:
-                if not self._stop_requested.is_set():
-                    self._run_query(session, on_ready)
-            except IngestError:
-                self._state = "failed"
+            for starts_left in reversed(range(_SPARK_STARTS)):
+                try:
+                    with scratch_folder(config.checkpoint) as scratch:
+                        self._run_session(scratch, on_ready)
+                    return
+                except IngestError as error:
+                    if not isinstance(error, SparkEnded) or self._stop_requested.is_set() or not starts_left:
+                        self._state = "failed"
+                        raise
+                    print(f"{error}. Starting Spark again", file=sys.stderr, flush=True)
+                self._state, self._refuses_batches, on_ready = "starting", False, lambda: None
+
+    def _run_session(self, scratch: Path, on_ready: Callable[[], None]) -> None:
+        """Run the query in a Spark session of its own.
+
+        :raises SparkEnded: Java is gone, and no micro-batch of it is being written any more.
+        """
+        config = self.config
+        session = start_session(scratch, cores=config.cores, master=config.master, settings=config.settings)
+        # Again: Spark has put a handler in the place of ours that raises KeyboardInterrupt anywhere.
+        self._catch_signals()
+        try:
+            if not self._stop_requested.is_set():
+                self._run_query(session, on_ready)
+        except IngestError:
+            raise
+        except Exception as error:
+            ended = java_ended(session)
+            if ended is None:
                 raise
-            finally:
-                stop_session(session)
+            # A micro-batch that Spark began may still be written, by a thread that notices nothing.
+            with self._writing:
+                self._refuses_batches = True
+            raise ended from error
+        finally:
+            stop_session(session)
 
     def _catch_signals(self) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -207,7 +235,9 @@ class Pipeline:
         config = self.config
         options = config.source_options()
         self._spools = Options(options).spools
-        self._writer = self._new_writer()
+        before, self._writer = self._writer, self._new_writer()
+        if before is not None:
+            self._writer.totals = before.totals
         require_checkpoint(config.checkpoint, self._writer.tables["silver"].identity)
         dropped = drop_oversized_plan(config.checkpoint, self._spools, config.max_bytes, self._writer.has_written)
         if dropped is not None:
@@ -255,7 +285,11 @@ class Pipeline:
         )
 
     def _write_batch(self, frame: "DataFrame", batch_id: int) -> None:
-        if self._stop_requested.is_set():
+        with self._writing:
+            self._write(frame, batch_id)
+
+    def _write(self, frame: "DataFrame", batch_id: int) -> None:
+        if self._stop_requested.is_set() or self._refuses_batches:
             # Spark asks for the next micro-batch before it can be told to stop. Returning would commit it
             # unwritten.
             raise StopBetweenBatches(f"stopping before micro-batch {batch_id}")
@@ -290,7 +324,7 @@ class Pipeline:
             self._lag_bytes = bytes_between(end, SpoolTree(self._spools).latest(), self._spools)
 
     def _stop_between_batches(self, query: "StreamingQuery") -> None:
-        self._stop_requested.set()
+        self._refuses_batches = True
         deadline = time.monotonic() + _STOP_PATIENCE_S
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
             time.sleep(0.02)

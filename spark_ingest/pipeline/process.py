@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..durable import replace_file, sync_directory
-from ..errors import IngestError, TablesWriteFailed, UsageError
+from ..errors import IngestError, SparkEnded, TablesWriteFailed, UsageError
 from ..tables.parquet import MARK
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ UNFINISHED = "umqtt.unfinished"
 """A file in the tables' folder while a command changes several of them: the command, to be run again."""
 
 _JAVA_ENDS_WITHIN_S = 30.0
+_JAVA_IS_GONE_WITHIN_S = 5.0
 _SCRATCH_PREFIX = "umqtt-ingest-"
 _NOTHING_LOST = "mend that and start again: nothing is lost, the spool has it"
 _SMALLER = "give a smaller --max-bytes"
@@ -77,13 +79,42 @@ def scratch_folder(checkpoint: Path) -> Iterator[Path]:
 def stop_session(session: "SparkSession", *, within_s: float = _JAVA_ENDS_WITHIN_S) -> None:
     """Stop Spark and its Java process: `stop()` alone would leave Java running until this process ends."""
     gateway = session.sparkContext._gateway
+    java = getattr(gateway, "proc", None)
+    if java is not None and java.poll() is not None:
+        _forget_session()
+        return
     session.stop()
     if gateway is None:
         return
-    java = getattr(gateway, "proc", None)
     gateway.shutdown()
     if java is not None:
         end_java(java, within_s)
+
+
+def java_ended(session: "SparkSession") -> SparkEnded | None:
+    """After an error: what to tell when it came of Spark's Java process, which is gone; None when that lives."""
+    java = getattr(session.sparkContext._gateway, "proc", None)
+    if java is None:
+        return None
+    try:
+        # Its connections break a moment before the process is gone.
+        code = java.wait(_JAVA_IS_GONE_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        return None
+    how = f"was killed by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"ended with code {code}"
+    return SparkEnded(
+        f"Spark's Java process {how}; nothing is lost. A kill that nobody sent is the kernel's, for want of memory: "
+        "give a smaller --max-bytes or --conf spark.driver.memory"
+    )
+
+
+def _forget_session() -> None:
+    """Let pyspark forget a session whose Java process is gone: it would hand it out again."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+    SparkSession._instantiatedSession = None
 
 
 def end_java(java: "subprocess.Popen[bytes]", within_s: float = _JAVA_ENDS_WITHIN_S) -> None:
@@ -194,7 +225,7 @@ def _cause(text: str) -> str:
     """What a failure began with: Java's innermost exception, or the Python exception that ended a traceback."""
     lines = text.strip().splitlines()
     causes = [line for line in lines if line.startswith("Caused by: ")] or [
-        line for line in lines if re.match(r"(: )?[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt): ", line)
+        line for line in lines if re.match(r"(: )?((\w+\.)+\w+|\w+(Error|Exception|Exit|Interrupt)): ", line)
     ]
     cause = (causes or lines)[-1 if causes else 0]
     cause = re.sub(r"^(Caused by: |: )?([a-z_]\w*\.)*(SparkException: )?", "", cause)

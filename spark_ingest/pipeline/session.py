@@ -1,5 +1,6 @@
 """The Spark session of the pipeline."""
 
+import logging
 import os
 import re
 import sys
@@ -102,10 +103,21 @@ def start_session(
         chosen["spark.sql.shuffle.partitions"] = str(cores)
     from pyspark.sql import SparkSession
 
+    logging.getLogger().addFilter(_is_ours)
     builder = SparkSession.builder.appName("umqtt-ingest")
     for key, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    # It would print the traceback of a connection that ended, when Java is gone.
+    accumulators = session.sparkContext._accumulatorServer
+    if accumulators is not None:
+        accumulators.handle_error = lambda *_: None  # pyright: ignore[reportAttributeAccessIssue]
+    return session
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Not py4j's tracebacks when Java is gone: that is told in a line."""
+    return "py4j" not in record.pathname
 
 
 _SETTINGS = {
