@@ -13,6 +13,26 @@ pytestmark = needs_java
 BLOCKS, LIMIT = 24, 1 << 20
 
 
+class Panic(BaseException):
+    """As delta-rs raises it: no Exception."""
+
+
+def test_a_panic_within_a_micro_batch_ends_the_query_with_a_line_and_the_next_start_goes_on(spark, tmp_path, capfd):
+    """Planted: a callback that lets through what is no Exception; py4j then never answers Java, and Spark waits."""
+    fill(tmp_path / "spool" / "north", [[record("pump", "1-a", seq)] for seq in range(3)])
+    usual = ["--spool", tmp_path / "spool", "--tables", tmp_path / "tables", "--checkpoint", tmp_path / "checkpoint"]
+
+    def panic(stage: str) -> None:
+        if stage == "silver committed":
+            raise Panic("called `Option::unwrap()` on a `None` value")
+
+    assert run_pipeline(spark, *usual, "--once", "--no-gold", on_stage=panic) == 1
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("pipeline: ")]
+    assert "micro-batch 0 was broken off by Panic: called `Option::unwrap()`" in line, line
+    assert run_pipeline(spark, *usual, "--once", "--no-gold") == 0
+    assert summary(tmp_path / "tables") == (3, 3, 0)
+
+
 @pytest.fixture
 def small_result_limit(spark):
     """Spark takes a megabyte of results, as it takes a gigabyte by default: the same failure, a thousandth of it."""

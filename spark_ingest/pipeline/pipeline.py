@@ -44,6 +44,7 @@ from .process import (
     StopBetweenBatches,
     explained,
     java_ended,
+    panics_as_errors,
     require_checkpoint,
     require_format,
     require_whole,
@@ -285,7 +286,7 @@ class Pipeline:
         )
 
     def _write_batch(self, frame: "DataFrame", batch_id: int) -> None:
-        with self._writing:
+        with self._writing, panics_as_errors(f"micro-batch {batch_id}"):
             self._write(frame, batch_id)
 
     def _write(self, frame: "DataFrame", batch_id: int) -> None:

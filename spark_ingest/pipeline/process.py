@@ -199,6 +199,22 @@ def write_failure(error: BaseException, tables: Path) -> TablesWriteFailed:
     return TablesWriteFailed(f"cannot write the tables {tables}: {reason}; {_NOTHING_LOST}")
 
 
+@contextmanager
+def panics_as_errors(what: str) -> Iterator[None]:
+    """Raise an IngestError in the place of what is no Exception, such as a panic of delta-rs.
+
+    In a callback of Spark nothing answers Java after such a one, and the query would wait for ever.
+
+    :param what: what was being done, for people.
+    """
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as error:
+        raise IngestError(f"{what} was broken off by {type(error).__name__}: {first_line(error)}") from error
+
+
 def first_line(error: BaseException) -> str:
     """The first line of what an error says, or what it is when it says nothing."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -10,7 +10,7 @@ from ..errors import IngestError
 from ..printable import remark
 from ..tables.upkeep import SmallFiles
 from .gold import Gold
-from .process import first_line, write_failure
+from .process import first_line, panics_as_errors, write_failure
 
 if TYPE_CHECKING:
     from .pipeline import PipelineConfig
@@ -61,7 +61,8 @@ class Upkeep:
         """
         if self._gold is not None and time.monotonic() >= self._next_gold:
             try:
-                self._update(self._gold)
+                with panics_as_errors("the update of gold"):
+                    self._update(self._gold)
                 self._failing = False
             except Exception as error:  # noqa: BLE001 - whatever it is, silver goes on
                 if not self._failing:
@@ -69,7 +70,8 @@ class Upkeep:
                 self._failing = True
                 self._next_gold = time.monotonic() + max(self._config.gold_interval_s, _AGAIN_S)
         try:
-            self._files.step()
+            with panics_as_errors("the joining of small files"):
+                self._files.step()
         except (OSError, DeltaError) as error:
             raise write_failure(error, self._config.tables) from error
 
@@ -81,7 +83,8 @@ class Upkeep:
         if self._gold is None:
             return
         try:
-            self._gold.update(time.time_ns() // 1000)
+            with panics_as_errors("the update of gold"):
+                self._gold.update(time.time_ns() // 1000)
         except (OSError, DeltaError) as error:
             raise write_failure(error, self._config.tables) from error
         except Exception as error:
