@@ -259,12 +259,37 @@ def test_a_position_that_went_back_in_its_own_segment_is_data_loss(consumed):
 def test_retention_removes_whole_committed_segments_of_that_age_and_reading_goes_on(consumed):
     root, offset = consumed
     tree = SpoolTree(root)
-    assert tree.remove_before(offset, older_than=1e12) == 0, "the segment that an offset points into stays"
+    assert tree.remove_before(offset, read_for_s=0) == 0, "the segment that an offset points into stays"
     middle = tree.advance(offset, tree.latest(), max_rows=1)
-    assert tree.remove_before(middle, older_than=0.0) == 0, "too young"
-    assert tree.remove_before(middle, older_than=1e12) == 1
+    assert tree.remove_before(middle, read_for_s=60) == 0, "read just now"
+    assert tree.remove_before(middle, read_for_s=0) == 1
     assert len(payloads(tree, tree.ranges(middle, tree.latest()))) == 3
     assert tree.earliest()["north"]["segment"] == 1
+
+
+def test_retention_counts_from_when_a_segment_was_read_and_not_from_when_it_was_written(tmp_path):
+    """Planted: the time of the segment, which after an outage is old before it is read."""
+    week_s = 168 * 3600.0
+    for run in range(4):
+        fill(tmp_path / "north", numbered(10 * run, 1, 2))
+    for path in (tmp_path / "north").glob("*.seg"):
+        os.utime(path, (0, 0))
+    view = SpoolTree(tmp_path).spools.view("north")
+    runs = {run.segment: run.spool for run in view.runs()}
+
+    def read_to(segment: int, read_for_s: float) -> list[int]:
+        view.remove_before(Position(runs[segment], segment, 0), read_for_s=read_for_s)
+        return view.segments()
+
+    assert read_to(2, week_s) == [0, 1, 2, 3], "read just now"
+    for segment in (0, 1):
+        mark = tmp_path / "north" / f"{segment:010d}.read"
+        written = mark.stat().st_mtime - week_s - 60
+        os.utime(mark, (written, written))
+    assert read_to(3, week_s) == [2, 3], "2 has been read only now"
+    assert read_to(3, week_s) == [2, 3]
+    assert sorted(path.name for path in (tmp_path / "north").glob("*.read")) == ["0000000002.read"]
+    assert read_to(3, 0) == [3]
 
 
 def test_the_lag_is_the_bytes_between_an_offset_and_the_durable_position(consumed):

@@ -208,7 +208,7 @@ def test_names_of_runs_whose_segments_are_gone_are_removed_at_the_next_start(tmp
         fill(north, [[b"x"]])
     kept = identities(north)[3:]
     view = SpoolView(north)
-    assert view.remove_before(Position(kept[0], 3, 0), older_than=4e9) == 3
+    assert view.remove_before(Position(kept[0], 3, 0), read_for_s=0) == 3
     # A start that ended before its segment was there.
     run_path(north, Run(6, "0" * 32)).touch()
     fill(north, [[b"y"]])

@@ -236,7 +236,7 @@ def _headers(spools: LocalSpools, request: dict[str, Any]) -> bytes:
 def _remove(spools: LocalSpools, request: dict[str, Any]) -> int:
     spool, segment, position = request["place"]
     place = Position(str(spool), int(segment), int(position))
-    return _view(spools, request).remove_before(place, older_than=float(request["older_than"]))
+    return _view(spools, request).remove_before(place, read_for_s=float(request["read_for_s"]))
 
 
 def _whole(request: dict[str, Any], key: str) -> int:

@@ -152,4 +152,4 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         hours = self._options.retention_hours
         if hours is not None:
             self._removed_at = time.monotonic()
-            self._options.tree().remove_before(place, older_than=time.time() - hours * 3600)
+            self._options.tree().remove_before(place, read_for_s=hours * 3600)

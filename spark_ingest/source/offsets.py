@@ -168,16 +168,13 @@ class SpoolTree:
         """
         return [r for name, place in sorted(end.items()) for r in self._ranges_of(name, start.get(name), place)]
 
-    def remove_before(self, end: Offset, *, older_than: float) -> int:
-        """Remove segments that lie wholly before `end` and were last written before `older_than`; how many.
-
-        :param older_than: Unix seconds.
-        """
+    def remove_before(self, end: Offset, *, read_for_s: float) -> int:
+        """Note that segments before `end` have been read, and remove those read `read_for_s` ago; how many."""
         removed = 0
         for name in self.spools.names():
             place = end.get(name)
             if place is not None:
-                removed += self.spools.view(name).remove_before(to_position(place), older_than=older_than)
+                removed += self.spools.view(name).remove_before(to_position(place), read_for_s=read_for_s)
         return removed
 
     def cut(self, ranges: list[Range], min_partitions: int | None) -> list[tuple[Range, ...]]:

@@ -59,12 +59,10 @@ class View(Protocol):
         """The headers of the blocks in [`start`, `end`), which lie between two blocks; no data is checked."""
         ...
 
-    def remove_before(self, place: Position, *, older_than: float) -> int:
-        """Remove the segments before `place.segment` that were last written before `older_than`; how many.
+    def remove_before(self, place: Position, *, read_for_s: float) -> int:
+        """Note that the segments before `place.segment` have been read, remove those read `read_for_s` ago; how many.
 
-        Removes nothing when `place.segment` is not of the run `place.spool`.
-
-        :param older_than: Unix seconds.
+        Does nothing when `place.segment` is not of the run `place.spool`.
         """
         ...
 

@@ -8,6 +8,7 @@ One folder a collector::
     DIR/NAME/pos                 durable position: magic, UUID, segment, position, crc32; overwritten in place
     DIR/NAME/0000000000.seg      segments: blocks one after the other, appended, never changed
     DIR/NAME/0000000007.UUID.5012595.retired  empty: the spool was retired, read to this place; see ``retire``
+    DIR/NAME/0000000000.read     empty: the segment has been read; its time says since when
     DIR/NAME/subscription.json   the topic filters that the broker granted to the session; .aside while that is not sure
 
 A block is ``magic, length, count, crc32, received_ms`` and `length` bytes: `count` whole MQTT PUBLISH
@@ -77,6 +78,11 @@ class BlockHeader(NamedTuple):
 def segment_path(folder: Path, segment: int) -> Path:
     """The file of segment number `segment`."""
     return folder / f"{segment:010d}.seg"
+
+
+def read_mark(folder: Path, segment: int) -> Path:
+    """The file whose time says since when segment number `segment` has been read."""
+    return folder / f"{segment:010d}.read"
 
 
 def segment_numbers(folder: Path) -> list[int]:

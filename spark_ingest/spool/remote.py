@@ -153,9 +153,9 @@ class RemoteView:
                 yield header
                 start = header.end
 
-    def remove_before(self, place: Position, *, older_than: float) -> int:
-        """Remove segments before `place.segment` last written before `older_than` (Unix seconds); how many."""
-        return self._server.ask("remove", name=self.name, place=list(place), older_than=older_than)
+    def remove_before(self, place: Position, *, read_for_s: float) -> int:
+        """Note that segments before `place.segment` have been read, remove those read `read_for_s` ago; how many."""
+        return self._server.ask("remove", name=self.name, place=list(place), read_for_s=read_for_s)
 
 
 class _Server:

@@ -3,7 +3,9 @@
 Readers never lock and never write (removal by retention apart); they run while the collector appends.
 """
 
+import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from .blocks import (
     damage_message,
     decode_position,
     known_runs,
+    read_mark,
     retired_places,
     segment_numbers,
     segment_path,
@@ -134,28 +137,41 @@ class SpoolView:
         except FileNotFoundError:
             raise _gone(path) from None
 
-    def remove_before(self, place: Position, *, older_than: float) -> int:
-        """Remove the segments before `place.segment` that were last written before `older_than` (Unix seconds).
+    def remove_before(self, place: Position, *, read_for_s: float) -> int:
+        """Note that the segments before `place.segment` have been read, and remove those read `read_for_s` ago.
 
-        Nothing is removed when `place.segment` is not of the run `place.spool`. Returns how many were removed.
+        Nothing is done when `place.segment` is not of the run `place.spool`. Returns how many were removed.
         """
         durable = self.durable()
         if durable is None or spool_of(self.runs(), place.segment) != place.spool:
             return 0
+        # The segment that the collector writes stays whatever is asked.
+        read = [segment for segment in self.segments() if segment < min(place.segment, durable.segment)]
+        for segment in reversed(read):
+            if not self._note_read(segment):
+                break
         removed = 0
-        for segment in self.segments():
-            path = segment_path(self.folder, segment)
-            try:
-                # Oldest first, and no gaps: what is left must stay one run of numbers. The segment that the
-                # collector writes stays whatever is asked.
-                if segment >= min(place.segment, durable.segment) or path.stat().st_mtime >= older_than:
-                    break
-                path.unlink()
-            except FileNotFoundError:
-                # Another query's retention was faster.
-                continue
+        # Oldest first, and no gaps: what is left must stay one run of numbers.
+        for segment in read:
+            mark = read_mark(self.folder, segment)
+            # Without its mark, on a full disk, it has been read just now.
+            read_s = max(0.0, time.time() - mark.stat().st_mtime) if mark.exists() else 0.0
+            if read_s < read_for_s:
+                break
+            # Another query's retention may have been faster.
+            mark.unlink(missing_ok=True)
+            segment_path(self.folder, segment).unlink(missing_ok=True)
             removed += 1
         return removed
+
+    def _note_read(self, segment: int) -> bool:
+        """Leave the mark of a segment that has been read; False when it was there."""
+        mark = read_mark(self.folder, segment)
+        if mark.exists():
+            return False
+        with contextlib.suppress(OSError):
+            mark.touch()
+        return True
 
 
 def _gone(path: Path) -> DataLoss:

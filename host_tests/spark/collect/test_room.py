@@ -38,7 +38,7 @@ class Reader:
 
     def remove(self) -> int:
         assert self.place is not None
-        return self.view.remove_before(self.place, older_than=time.time() + 60)
+        return self.view.remove_before(self.place, read_for_s=0)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -95,7 +95,7 @@ def test_a_reader_that_has_read_everything_can_remove_it_although_nothing_more_c
         committed = reader.place
         # The next micro-batch, which is empty, comes only when the durable position moves by itself.
         eventually(lambda: reader.view.durable() != committed, "the durable position moves while nothing is received")
-        assert reader.view.remove_before(committed, older_than=time.time() + 60) > 0
+        assert reader.view.remove_before(committed, read_for_s=0) > 0
         eventually(lambda: not status(state)["waiting"], "room again")
         assert one.terminate()[0] == 0
 
@@ -233,7 +233,7 @@ def test_room_counts_what_is_there_and_asks_for_a_tenth_more_before_it_goes_on(t
         assert room.lacks(margin=True)
         view = LocalSpools(tmp_path).view("north")
         first = view.segments()[0]
-        assert view.remove_before(Position(spool.durable.spool, first + 1, 0), older_than=time.time() + 60) == 1
+        assert view.remove_before(Position(spool.durable.spool, first + 1, 0), read_for_s=0) == 1
         assert room.lacks() is None and room.used < 10_000
         assert room.lacks(margin=True) is not None or room.used < 9_000
     free = os.statvfs(tmp_path)

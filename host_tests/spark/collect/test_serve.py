@@ -259,8 +259,8 @@ def test_nonsense_from_a_client_ends_its_connection_and_no_other(served):
         b'{"do":"read","name":"north","segment":0,"start":%d,"end":%d}' % (10**30, 10**30 + 1),
         b'{"do":"headers","name":"north","segment":0,"start":%d,"end":%d}' % (2**64, 2**64 + 1),
         b'{"do":"read","name":"north","segment":true,"start":-1,"end":1}',
-        b'{"do":"remove","name":"north","place":["",Infinity,0],"older_than":0}',
-        b'{"do":"remove","name":"north","place":["",0,0],"older_than":%d}' % 10**400,
+        b'{"do":"remove","name":"north","place":["",Infinity,0],"read_for_s":0}',
+        b'{"do":"remove","name":"north","place":["",0,0],"read_for_s":%d}' % 10**400,
     ],
 )
 def test_a_request_that_cannot_be_is_closed_counted_and_told_in_one_line(served, body):
@@ -339,11 +339,11 @@ def test_removal_by_retention_leaves_one_run_of_segments_and_spares_another_spoo
     durable, segments = view.durable(), view.segments()
     assert len(segments) > 2
     stranger = Position("0" * 32, durable.segment, 0)
-    assert view.remove_before(stranger, older_than=2e9) == 0
-    assert view.remove_before(durable, older_than=0) == 0
-    assert view.remove_before(Position(durable.spool, segments[1], 0), older_than=4e9) == 1
+    assert view.remove_before(stranger, read_for_s=0) == 0
+    assert view.remove_before(durable, read_for_s=2e9) == 0
+    assert view.remove_before(Position(durable.spool, segments[1], 0), read_for_s=0) == 1
     assert view.segments() == served.local.view("north").segments() == segments[1:]
-    assert view.remove_before(Position(durable.spool, 10**6, 0), older_than=4e9) == len(segments) - 2
+    assert view.remove_before(Position(durable.spool, 10**6, 0), read_for_s=0) == len(segments) - 2
     assert view.segments() == [durable.segment], "the one that is written stays"
 
 
