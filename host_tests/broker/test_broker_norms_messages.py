@@ -233,7 +233,7 @@ def test_topics_are_neither_normalised_nor_folded(peer: MakePeer) -> None:
 
 def test_topic_names_and_filters_may_have_65535_bytes(peer: MakePeer) -> None:
     client = peer(b"client")
-    name = b"a/" * 32767 + b"b"
+    name = b"a/" * 200 + b"b" * 65_135
     assert len(name) == 65535
     assert client.subscribe(name, 1) == 1
     client.send(encoder.publish(name, b"x", 0))

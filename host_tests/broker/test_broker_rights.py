@@ -179,7 +179,7 @@ def test_what_waits_for_one_user_is_not_for_another_under_the_same_identifier(st
 
 
 def test_a_bridge_gets_the_retain_flag_but_not_its_own_messages_nor_those_of_its_origin(start_broker) -> None:
-    broker = start_broker(sys_interval=0)
+    broker = start_broker(listeners=(Listener(port=0, bridge_users=(b"*",)),))
     with (
         Peer(broker.port) as bridge,
         Peer(broker.port) as twin,

@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+from broker_wire import stop_time
 from umqtt_broker import Broker, BrokerConfig
 from umqtt_broker.connection import Connection
 from umqtt_testkit import encoder
@@ -66,6 +67,7 @@ async def replay(cuts: list[int]) -> tuple[bytes, dict[str, object]]:
     """Feed SESSION in the pieces between `cuts` to a new broker. Returns its answer and its statistics."""
     broker = Broker(BrokerConfig(port=0))
     async with broker:
+        stop_time(broker.loop)
         transport = Transport()
         connection = Connection(broker, broker.config.all_listeners()[0])
         connection.connection_made(transport)
@@ -110,6 +112,7 @@ def packets(data: bytes) -> list[bytes]:
 def test_a_peer_that_becomes_slow_between_an_acknowledgement_and_a_message_still_gets_the_message() -> None:
     async def become_slow() -> bytes:
         async with Broker(BrokerConfig(port=0)) as broker:
+            stop_time(broker.loop)
             transport = Transport()
             connection = Connection(broker, broker.config.all_listeners()[0])
             connection.connection_made(transport)

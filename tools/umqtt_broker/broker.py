@@ -18,6 +18,7 @@ from .sessions import Sessions
 from .stats import Stats
 from .store import open_store
 from .surroundings import Surroundings
+from .turns import Turns
 from .view import BrokerView
 
 # Seconds the last packets have to leave when the broker stops.
@@ -79,6 +80,7 @@ class Broker:
         self.config.validate()
         self.loop = asyncio.get_running_loop()
         self.deadlines = Deadlines(self.loop)
+        self.turns = Turns(self.loop)
         # The ports first: a store is not touched by a broker that cannot serve it.
         self.places = open_places(self, bound)
         first = self.places[0]

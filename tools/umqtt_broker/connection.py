@@ -6,6 +6,7 @@ write for each session that got messages.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from .config import Listener
@@ -26,6 +27,7 @@ from .packets import (
 from .peers import peer_address
 from .publishing import Publish, publisher
 from .session import Session
+from .turns import LONGEST, SLICE, Job
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -55,14 +57,18 @@ class Connection(asyncio.Protocol):
         "_deadline",
         "_decision",
         "_gone",
+        "_is_alone",
+        "_is_lost",
+        "_latest",
         "_loop",
         "_needed",
         "_pending",
-        "_pending_size",
         "_recorded",
+        "_rest",
         "_router",
         "_store",
         "_unread",
+        "_until",
         "broker",
         "closing",
         "congested",
@@ -72,6 +78,7 @@ class Connection(asyncio.Protocol):
         "heard_at",
         "held",
         "held_back",
+        "job",
         "keep_alive",
         "listener",
         "messages_in",
@@ -92,10 +99,18 @@ class Connection(asyncio.Protocol):
         self._router = broker.router
         self._store = broker.store
         self._loop = broker.loop
-        # Parts of a packet, joined once, when all are there: it may be a large one.
-        self._pending: list[bytes] | None = None
-        self._pending_size = 0
+        # Parts of a packet, looked at once, when all are there: it may be a large one.
+        self._pending: bytearray | None = None
         self._needed = 0
+        # What was read and waits for the next turn; None while nothing does.
+        self._rest: list[bytes] | None = None
+        # When this turn is over, and when even if nobody waits, in the event loop's time.
+        self._until = self._latest = 0.0
+        self._is_alone: Callable[[], bool] | None = None
+        # What has begun and takes more than one turn.
+        self.job: Job | None = None
+        # The network connection is gone, and what it brought has its turns.
+        self._is_lost = False
         # What the store had recorded when this read began.
         self._recorded = 0
         self.heard_at = 0.0
@@ -126,6 +141,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection and give it time for its CONNECT."""
         self.transport = cast(asyncio.Transport, transport)
+        self._is_alone = transport.get_extra_info("is_alone")
         self.peer = peer_address(transport)
         self.transport.set_write_buffer_limits(high=self.broker.config.max_output_buffer)
         if not self.broker.admit(self):
@@ -135,8 +151,16 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, whoever wanted it: the session lives on or not, the will goes out or not."""
-        if self.held_back is not None and exc is None and not self.closing:
-            self.held_back.take_all()
+        if exc is None and not self.closing:
+            # The client has gone after its last packet: it is taken at its word, in turns like everyone.
+            self._is_lost = self._gone = True
+            self.begin_turn()
+            self._take_last()
+            if self._rest is not None:
+                return
+        self._end(exc)
+
+    def _end(self, exc: Exception | None) -> None:
         if isinstance(exc, OSError):
             self.ending = f"the network failed: {exc}"
         elif exc is not None:
@@ -166,22 +190,112 @@ class Connection(asyncio.Protocol):
         self.stats.bytes_in += len(data)
         # Part of a packet is no silence: a large one takes long on a slow link.
         self.heard_at = now = self._loop.time()
-        if self.held_back is not None:
-            self.held_back.feed(data, now)
+        if self._rest is not None:
+            # Not every transport stops at once.
+            self._rest.append(data)
             return
+        self._until, self._latest = now + SLICE, now + LONGEST
+        self._receive(data)
+
+    # Input
+
+    def _receive(self, data: bytes) -> None:
         if self._pending is not None:
-            self._pending.append(data)
-            self._pending_size += len(data)
-            if self._pending_size < self._needed:
+            self._pending += data
+            if len(self._pending) < self._needed:
                 return
-            data = b"".join(self._pending)
+            data = bytes(self._pending)
             self._pending = None
+        if self.held_back is not None:
+            self.held_back.feed(data)
+            return
         self.take(data)
         if self.held_back is not None:
             # Something in this read is why the rest has to wait.
-            self.held_back.feed(b"")
+            self.feed_pending()
 
-    # Input
+    def feed_pending(self) -> None:
+        """Give what is held back what was kept for it, as far as it is a packet."""
+        held_back = self.held_back
+        assert held_back is not None
+        if self._pending is None or len(self._pending) < self._needed:
+            held_back.feed(b"")
+            return
+        data = bytes(self._pending)
+        self._pending = None
+        held_back.feed(data)
+
+    # Turns
+
+    def has_time(self) -> bool:
+        """Tell whether this turn goes on: its time is not over, or nobody else waits."""
+        now = self._loop.time()
+        if now >= self._until:
+            if now >= self._latest or self._is_alone is None or not self._is_alone():
+                return False
+            self._until = now + SLICE
+        return True
+
+    def begin_turn(self) -> None:
+        """What follows is a turn of its own."""
+        now = self._loop.time()
+        self._until, self._latest = now + SLICE, now + LONGEST
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something that was read waits for the next turn."""
+        return self._rest is not None
+
+    def wait_for_turn(self, rest: bytes) -> None:
+        """Go on with `rest` when others have had their turn."""
+        if self._rest is None:
+            self._rest = []
+            self.broker.turns.wait(self)
+            self.update_reading()
+        self._rest.append(rest)
+
+    def on_turn(self) -> None:
+        """Go on, for a slice."""
+        if self._rest is None:
+            return
+        rest, self._rest = b"".join(self._rest), None
+        self.begin_turn()
+        if self.job is not None:
+            self.take(b"")
+        if self._rest is not None:
+            # The job is not done.
+            self._rest.append(rest)
+            return
+        if not self.closing:
+            self._receive(rest)
+        if self.held_back is not None and self._rest is None and not self.closing:
+            # What waits may go on, also if `rest` did not make a packet whole.
+            self.held_back.feed(b"")
+        if self._is_lost:
+            self._take_last()
+        if self._rest is None:
+            if self._is_lost:
+                self._end(None)
+            else:
+                self.update_reading()
+
+    def _take_last(self) -> None:
+        """Take what a client that has gone left, whatever limits it."""
+        if self.held_back is not None and self._rest is None and not self.closing:
+            self.held_back.take_all()
+
+    def do_job(self, acknowledgements: list[bytes]) -> bool:
+        """Go on with what may take more than a turn. Returns whether it is done."""
+        job = self.job
+        assert job is not None
+        for _ in job.steps:
+            if not self.has_time():
+                return False
+        self.job = None
+        # What it recorded in earlier turns must be safe as well.
+        self._recorded = min(self._recorded, job.recorded)
+        job.finish(acknowledgements)
+        return True
 
     def take(self, data: bytes) -> None:
         """Process packets, and write what they cause."""
@@ -218,18 +332,18 @@ class Connection(asyncio.Protocol):
         if not is_open:
             self.close()
             return
-        if store.recorded != self._recorded and store.took(len(data), store.recorded - self._recorded):
+        size = len(data) - (len(self._rest[-1]) if self._rest else 0)
+        if store.recorded != self._recorded and store.took(size, store.recorded - self._recorded):
             self._hold_back().wait_for_store(store)
         if limits is not None and limits.hits:
             self._hold_back().wait_for_room(limits)
 
     def keep(self, data: bytes, needed: int) -> None:
         """Keep what is not a whole packet until there are `needed` bytes."""
-        if self.held_back is not None:
-            self.held_back.keep(data)
-            return
-        self._pending = [data]
-        self._pending_size = len(data)
+        if self._pending is None:
+            self._pending = bytearray(data)
+        else:
+            self._pending += data
         self._needed = needed
 
     def count_in(self, messages: int) -> None:
@@ -247,16 +361,12 @@ class Connection(asyncio.Protocol):
     def _hold_back(self) -> HeldBack:
         """Let what the client sends wait from now on."""
         if self.held_back is None:
-            tail = b"".join(self._pending or ())
-            self._pending = None
-            self.held_back = HeldBack(self, self._loop, tail)
+            self.held_back = HeldBack(self, self._loop)
         return self.held_back
 
-    def read_freely(self, tail: bytes) -> None:
-        """The opposite. `tail`: part of a packet."""
+    def read_freely(self) -> None:
+        """The opposite."""
         self.held_back = None
-        if tail:
-            self.keep(tail, 0)
 
     @property
     def is_waited_for(self) -> bool:
@@ -267,7 +377,7 @@ class Connection(asyncio.Protocol):
         """Read from the socket, or do not."""
         if self.closing:
             return
-        if self._unread or (self.held_back is not None and self.held_back.paused):
+        if self._unread or self._rest is not None or (self.held_back is not None and self.held_back.paused):
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
@@ -398,7 +508,9 @@ class Connection(asyncio.Protocol):
         self._stop_waiting()
         self._deadline = self.broker.deadlines.after(_CLOSE_TIMEOUT, self)
         self.broker.sessions.detach(self)
-        if not self.held:
+        if self._is_lost:
+            self.broker.forget(self)
+        elif not self.held:
             self.transport.close()
 
     def abort(self) -> None:
@@ -407,6 +519,8 @@ class Connection(asyncio.Protocol):
         self._stop_waiting()
         self.transport.abort()
         self.broker.sessions.detach(self)
+        if self._is_lost:
+            self.broker.forget(self)
 
     # What the client waits for is not safe: close without acknowledging it.
     commit_failed = abort
@@ -415,6 +529,8 @@ class Connection(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel(self)
             self._deadline = None
+        # Nothing of it has another turn.
+        self._rest = self.job = self._pending = None
         if self._decision is not None:
             self._decision.cancel()
         if self.held_back is not None:
@@ -434,7 +550,7 @@ class Connection(asyncio.Protocol):
     def _check_keep_alive(self) -> None:
         """Close after one and a half keep-alive times in which nothing came [MQTT-3.1.2-24]."""
         now = self._loop.time()
-        if self.held_back is not None and self.held_back.paused:
+        if self._rest is not None or (self.held_back is not None and self.held_back.paused):
             self.heard_at = now  # not the client is silent: nobody listens
         due = self.heard_at + 1.5 * self.keep_alive
         if now >= due:

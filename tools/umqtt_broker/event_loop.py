@@ -13,7 +13,7 @@ import select
 import selectors
 import sys
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 _Callback = Callable[[], object]
 
@@ -32,6 +32,15 @@ class Readiness(Protocol):
 
     def remove_writer(self, fd: int, /) -> object:
         """Call it no more. Safe to call again."""
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """What the broker's own event loop knows besides."""
+
+    def is_any_ready_but(self, fd: int, /) -> bool:
+        """Tell whether a descriptor other than `fd` is ready now."""
+        ...
 
 
 def readiness(loop: asyncio.AbstractEventLoop) -> Readiness:
@@ -96,6 +105,10 @@ if sys.platform == "linux":
                 self._streams.modify(fd, event)
             else:
                 self._streams.unregister(fd)
+
+        def is_any_ready_but(self, fd: int, /) -> bool:
+            """See Watcher."""
+            return any(ready != fd for ready, _ in self._streams.poll(0, 2))
 
         def close(self) -> None:
             """Watch nothing more."""

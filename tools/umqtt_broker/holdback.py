@@ -37,6 +37,9 @@ _MOST_WAITING = 1024 * 1024
 # The same while the disk fails: it may take long, and be the same for all clients.
 _MOST_WAITING_FOR_DISK = 64 * 1024
 
+# Bytes of packets that are looked at in one turn.
+_MOST_AT_ONCE = 16 * 1024
+
 # Bytes of the shortest PUBLISH: its topic name has at least one.
 _SHORTEST = 5
 
@@ -55,14 +58,13 @@ class HeldBack:
         "_loop",
         "_rate",
         "_store",
-        "_tail",
         "_timer",
         "_waiting",
         "_waiting_size",
         "paused",
     )
 
-    def __init__(self, connection: "Connection", loop: asyncio.AbstractEventLoop, tail: bytes = b"") -> None:
+    def __init__(self, connection: "Connection", loop: asyncio.AbstractEventLoop) -> None:
         self._connection = connection
         self._loop = loop
         self._deciding = False
@@ -71,7 +73,6 @@ class HeldBack:
         self._limits: QueueLimits | None = None
         self._rate: ReceiveRate | None = None
         self._store: Store | None = None
-        self._tail = tail
         self._timer: asyncio.TimerHandle | None = None
         self._waiting: deque[bytes] = deque()
         self._waiting_size = 0
@@ -84,7 +85,7 @@ class HeldBack:
         self._deciding = is_undecided
         self._set_paused(is_undecided)
         if not is_undecided:
-            self.feed(b"")
+            self._connection.feed_pending()
 
     def wait_for_room(self, limits: QueueLimits) -> None:
         """Hold messages back until all queues that were hit have room."""
@@ -113,7 +114,7 @@ class HeldBack:
         if full is self._store:
             self._store = None
         if not self._connection.closing and self._connection.held_back is self:
-            self._advance()
+            self._go_on()
 
     def limit_rate(self, rate: int) -> None:
         """Take at most `rate` messages a second; 0: no limit."""
@@ -121,31 +122,36 @@ class HeldBack:
 
     # What comes in
 
-    def keep(self, data: bytes) -> None:
-        """Keep bytes for the next feed()."""
-        self._tail += data
-
-    def feed(self, data: bytes, now: float = 0.0) -> None:
-        """Take what was read at `now`: what may not wait at once, the rest in its turn."""
+    def feed(self, data: bytes) -> None:
+        """Take what was read, as far as its packets are whole: what may not wait at once, the rest in its turn."""
         connection = self._connection
-        if self._tail:
-            data = self._tail + data
-        self._tail = data
         if self._deciding:
+            connection.keep(data, 0)
             return
         # No PUBLISH is shorter: if there is room for so many, none need be looked at by itself.
         rate = self._rate
-        if rate is not None and not self._waiting and not self._full and rate.covers(len(data) // _SHORTEST, now):
-            self._tail = b""
+        if (
+            rate is not None
+            and not self._waiting
+            and not self._full
+            and rate.covers(len(data) // _SHORTEST, connection.heard_at)
+        ):
             before = connection.messages_in
             connection.take(data)
             rate.spend(connection.messages_in - before)
             return
-        at = 0
+        at = needed = 0
+        is_much = False
         out_of_turn: list[bytes] = []
-        max_packet_size = connection.broker.config.max_packet_size
+        end, max_packet_size = len(data), connection.broker.config.max_packet_size
         try:
             while length := packet_length(data, at, max_packet_size):
+                if at + length > end:
+                    needed = length
+                    break
+                if at > _MOST_AT_ONCE:
+                    is_much = True
+                    break
                 packet = data[at : at + length]
                 if packet[0] in _OUT_OF_TURN:
                     out_of_turn.append(packet)
@@ -159,22 +165,26 @@ class HeldBack:
         except MalformedPacket:
             # The packet loop shall say so, when what came before has had its turn.
             self._waiting.append(data[at:])
-            self._waiting_size += len(data) - at
-            at = len(data)
-        self._tail = data[at:]
+            self._waiting_size += end - at
+            at = end
         if out_of_turn:
             connection.take(b"".join(out_of_turn))
             self._watch()
+        if at < end and not connection.closing:
+            if is_much or connection.is_waiting:
+                connection.wait_for_turn(data[at:])
+            else:
+                connection.keep(data[at:], needed or end - at + 1)
         self._advance()
 
     def take_all(self) -> None:
-        """The client has gone after its last packet: take everything it said, whatever the limits.
+        """The client has gone after its last packet: take everything it said, whatever the limits; in turns.
 
         But not while the disk fails: what nobody was promised is left out, or every client that comes and goes would
         add to what waits for the disk.
         """
         connection = self._connection
-        while self._waiting and not connection.closing:
+        while self._waiting and not connection.closing and self._has_time():
             packet = self._next()
             if self._store is not None and packet[0] & 0xF0 == PUBLISH:
                 connection.stats.dropped_disk += not packet[0] & 6
@@ -197,10 +207,14 @@ class HeldBack:
 
     # Moving on
 
+    def _go_on(self) -> None:
+        self._connection.begin_turn()
+        self._advance()
+
     def _advance(self) -> None:
         """Take what may be taken, one packet at a time: a limit may be hit by each."""
         connection = self._connection
-        while self._waiting and not self._full and not connection.closing:
+        while self._waiting and not self._full and not connection.closing and self._has_time():
             if self._rate is not None and self._waiting[0][0] & 0xF0 == PUBLISH:
                 if not self._rate.available(self._loop.time()):
                     break
@@ -211,15 +225,25 @@ class HeldBack:
             return
         if not self._waiting and not self._full and self._rate is None:
             self._set_paused(False)
-            connection.read_freely(self._tail)
+            connection.read_freely()
             return
         if self._waiting_size > _MOST_WAITING and self._may_let_through():
             self._let_through()
             return
         self._set_paused(self._waiting_size > (_MOST_WAITING if self._store is None else _MOST_WAITING_FOR_DISK))
-        if self._waiting and not self._full and self._rate is not None:
+        if self._waiting and not self._full and self._rate is not None and not connection.is_waiting:
             connection.stats.rate_limited += 1
-            self._set_timer(self._rate.wait(), self._advance)
+            self._set_timer(self._rate.wait(), self._go_on)
+
+    def _has_time(self) -> bool:
+        """Tell whether the next packet may be taken in this turn; if not, another turn follows."""
+        connection = self._connection
+        if connection.is_waiting:
+            return False
+        if connection.has_time():
+            return True
+        connection.wait_for_turn(b"")
+        return False
 
     def _next(self) -> bytes:
         packet = self._waiting.popleft()

@@ -4,6 +4,7 @@ PUBLISH is decoded by `packet_loop` and its acknowledgements by `acknowledgement
 """
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from .errors import MalformedPacket
@@ -154,36 +155,34 @@ def decode_connect(packet: bytes) -> Connect:
     return Connect(level, bool(flags & 2), keep_alive, client_id, will, user_name, password, is_bridge)
 
 
-def decode_subscribe(packet: bytes, max_levels: int) -> tuple[int, list[tuple[bytes, int]]]:
-    """Decode the body of a SUBSCRIBE: packet_id and pairs (topic_filter, QoS). Raises MalformedPacket."""
-    packet_id, at = _packet_id(packet), 2
-    requests: list[tuple[bytes, int]] = []
-    while at < len(packet):
+def decode_subscribe(packet: bytes, max_levels: int) -> Iterator[tuple[bytes, int]]:
+    """Decode the body of a SUBSCRIBE, one pair (topic_filter, QoS) after the other. Raises MalformedPacket."""
+    _check_packet_id(packet)
+    at, end = 2, len(packet)
+    if at == end:
+        raise MalformedPacket("SUBSCRIBE without a topic filter")  # [MQTT-3.8.3-3]
+    while at < end:
         topic_filter, at = _field(packet, at, "SUBSCRIBE cut short")
-        if at == len(packet):
+        if at == end:
             raise MalformedPacket("SUBSCRIBE cut short")
         qos = packet[at]
         at += 1
         if qos > 2:
             raise MalformedPacket("SUBSCRIBE QoS above 2")  # [MQTT-3.8.3-4]
         _check_topic_filter(topic_filter, max_levels)
-        requests.append((topic_filter, qos))
-    if not requests:
-        raise MalformedPacket("SUBSCRIBE without a topic filter")  # [MQTT-3.8.3-3]
-    return packet_id, requests
+        yield topic_filter, qos
 
 
-def decode_unsubscribe(packet: bytes, max_levels: int) -> tuple[int, list[bytes]]:
-    """Decode the body of an UNSUBSCRIBE: packet_id and the topic filters. Raises MalformedPacket."""
-    packet_id, at = _packet_id(packet), 2
-    topic_filters: list[bytes] = []
-    while at < len(packet):
+def decode_unsubscribe(packet: bytes, max_levels: int) -> Iterator[bytes]:
+    """Decode the body of an UNSUBSCRIBE, one topic filter after the other. Raises MalformedPacket."""
+    _check_packet_id(packet)
+    at, end = 2, len(packet)
+    if at == end:
+        raise MalformedPacket("UNSUBSCRIBE without a topic filter")  # [MQTT-3.10.3-2]
+    while at < end:
         topic_filter, at = _field(packet, at, "UNSUBSCRIBE cut short")
         _check_topic_filter(topic_filter, max_levels)
-        topic_filters.append(topic_filter)
-    if not topic_filters:
-        raise MalformedPacket("UNSUBSCRIBE without a topic filter")  # [MQTT-3.10.3-2]
-    return packet_id, topic_filters
+        yield topic_filter
 
 
 def _check_topic_filter(topic_filter: bytes, max_levels: int) -> None:
@@ -193,13 +192,11 @@ def _check_topic_filter(topic_filter: bytes, max_levels: int) -> None:
         raise MalformedPacket("too many topic levels")
 
 
-def _packet_id(packet: bytes) -> int:
+def _check_packet_id(packet: bytes) -> None:
     if len(packet) < 2:
         raise MalformedPacket("packet identifier missing")
-    packet_id = packet[0] << 8 | packet[1]
-    if not packet_id:
+    if packet[:2] == b"\0\0":
         raise MalformedPacket("packet identifier 0")  # [MQTT-2.3.1-1]
-    return packet_id
 
 
 def _field(packet: bytes, at: int, reason: str) -> tuple[bytes, int]:

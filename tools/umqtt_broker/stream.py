@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, cast
 
-from .event_loop import Readiness, readiness
+from .event_loop import Readiness, Watcher, readiness
 
 # Connections accepted before others have their turn.
 _ACCEPT_AT_ONCE = 64
@@ -318,14 +318,21 @@ class StreamTransport(asyncio.Transport):
     # Who it is
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What asyncio knows of a socket: socket, peername, sockname."""
+        """What asyncio knows of a socket: socket, peername, sockname. And `is_alone`, see Connection.has_time()."""
         if name == "peername":
             return self._address or default
+        if name == "is_alone":
+            return self._is_alone if isinstance(self._ready, Watcher) else default
         if name == "socket":
             return self._socket
         if name == "sockname":
             return self._socket.getsockname()
         return default
+
+    def _is_alone(self) -> bool:
+        """Tell whether no other connection has anything to read or to write now."""
+        assert isinstance(self._ready, Watcher)  # else nobody was told to ask
+        return not self._ready.is_any_ready_but(self._fd)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         """What is told of everything that happens."""

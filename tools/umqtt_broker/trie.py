@@ -7,30 +7,54 @@ an empty node.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import compress
 from typing import Generic, TypeVar
 
 Subscriber = TypeVar("Subscriber")
 
-# _follow(): the path does not match, or ends with # and matches whatever follows.
+# follow(): the path does not match, or ends with # and matches whatever follows.
 _NOWHERE = -1
 _EVERYWHERE = -2
 
 
 class _Node(Generic[Subscriber]):
-    """path: the levels behind the one that the node above knows this one by. Below the root each has subscribers or
-    several children.
+    """path: the levels behind the one that the node above knows this one by. mask: which of them are no `+`; None: all
+    are not. Below the root each node has subscribers or several children.
 
     Most have a single subscriber, which a dictionary would be large for: the others are beside it.
     """
 
-    __slots__ = ("children", "others", "path", "qos", "subscriber")
+    __slots__ = ("children", "mask", "others", "path", "qos", "subscriber")
 
     def __init__(self, path: tuple[bytes, ...]) -> None:
-        self.path = path
+        self.set_path(path)
         self.children: dict[bytes, _Node[Subscriber]] | None = None
         self.subscriber: Subscriber | None = None
         self.qos = 0
         self.others: dict[Subscriber, int] | None = None
+
+    def set_path(self, path: tuple[bytes, ...]) -> None:
+        """Lie behind other levels."""
+        self.path = path
+        self.mask = bytes([level != b"+" for level in path if level != b"#"]) if b"+" in path else None
+
+    def follow(self, levels: Sequence[bytes], at: int) -> int:
+        """Return the depth of a name's levels that the path leads to from `at`, _NOWHERE or _EVERYWHERE.
+
+        Compared as a whole: a filter may have 200 levels, and a topic name meet thousands of filters.
+        """
+        path, mask = self.path, self.mask
+        is_open = path[-1] == b"#"
+        end = at + len(path) - is_open
+        if end > len(levels):
+            return _NOWHERE
+        if mask is None:
+            is_same = tuple(levels[at:end]) == (path[:-1] if is_open else path)
+        else:
+            is_same = tuple(compress(levels[at:end], mask)) == tuple(compress(path, mask))
+        if not is_same:
+            return _NOWHERE
+        return _EVERYWHERE if is_open else end
 
     def add(self, subscriber: Subscriber, qos: int) -> bool:
         """Add a subscriber or replace its QoS. Returns True if it is new."""
@@ -94,7 +118,7 @@ class SubscriptionTrie(Generic[Subscriber]):
                     # The filters part inside the path.
                     parting: _Node[Subscriber] = _Node(child.path[:same])
                     parting.children = {child.path[same]: child}
-                    child.path = child.path[same + 1 :]
+                    child.set_path(child.path[same + 1 :])
                     child = node.children[level] = parting
             node = child
         return node.add(subscriber, qos)
@@ -153,7 +177,7 @@ class SubscriptionTrie(Generic[Subscriber]):
             for child in reached:
                 if child is None:
                     continue
-                end = _follow(child.path, levels, depth + 1) if child.path else depth + 1
+                end = child.follow(levels, depth + 1) if child.path else depth + 1
                 if end == _EVERYWHERE:
                     child.merge_into(found)
                 elif end != _NOWHERE:
@@ -186,22 +210,10 @@ def _common(path: tuple[bytes, ...], levels: Sequence[bytes], at: int) -> int:
     return same
 
 
-def _follow(path: tuple[bytes, ...], levels: Sequence[bytes], at: int) -> int:
-    """Return the depth of a name's levels that a path leads to from `at`."""
-    count = len(levels)
-    for level in path:
-        if level == b"#":
-            return _EVERYWHERE
-        if at == count or (level != levels[at] and level != b"+"):
-            return _NOWHERE
-        at += 1
-    return at
-
-
 def _join(parent: _Node[Subscriber], level: bytes, node: _Node[Subscriber]) -> None:
     """Make one of a node without subscribers and its only child."""
     if node.subscriber is None and node.children is not None and len(node.children) == 1:
         (below, child), *_ = node.children.items()
-        child.path = (*node.path, below, *child.path)
+        child.set_path((*node.path, below, *child.path))
         assert parent.children is not None  # the node is one of them
         parent.children[level] = child

@@ -1,0 +1,248 @@
+"""Whatever one client sends is worked off in turns; others are served in between; nothing is lost, doubled or moved.
+
+The clock is the test's: each look at it takes so many milliseconds, so that turns end where the test wants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+
+import pytest
+from broker_peer import Packet, decode
+from broker_wire import Transport
+from umqtt_broker import Broker, BrokerConfig
+from umqtt_broker.connection import Connection
+from umqtt_broker.holdback import HeldBack
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import PINGRESP, PUBLISH, SUBACK, UNSUBACK
+from umqtt_testkit.virtual_time import VirtualLoop
+
+pytestmark = pytest.mark.tier(1)
+
+
+class LookedAtLoop(VirtualLoop):
+    """Time passes only by being looked at. look: how long a look takes, in seconds."""
+
+    def __init__(self) -> None:
+        self.look: Callable[[], float] = lambda: 0.0
+        super().__init__()
+
+    def time(self) -> float:
+        self.now += self.look()
+        return self.now
+
+
+class Client:
+    """A connection of the broker without a socket."""
+
+    def __init__(self, broker: Broker, client_id: bytes, *, clean_session: bool = True) -> None:
+        self.transport = Transport()
+        self.connection = Connection(broker, broker.config.all_listeners()[0])
+        self.connection.connection_made(self.transport)
+        self.connection.data_received(encoder.connect(client_id, clean_session=clean_session))
+        self.take()
+
+    def send(self, data: bytes) -> None:
+        """Let the broker read this at once."""
+        self.connection.data_received(data)
+
+    def take(self) -> list[Packet]:
+        """Return what the broker has sent since the last time."""
+        data, packets, at = bytes(self.transport.written), [], 0
+        self.transport.written.clear()
+        while at < len(data):
+            length, begin = 0, at + 1
+            for shift in range(0, 28, 7):
+                length |= (data[begin] & 127) << shift
+                begin += 1
+                if data[begin - 1] < 128:
+                    break
+            packets.append(decode(data[at], data[begin : begin + length]))
+            at = begin + length
+        return packets
+
+
+def in_broker(scenario: Callable[[Broker, LookedAtLoop], Awaitable[None]], **settings: object) -> None:
+    """Run a scenario in the event loop of a broker that looks at the test's clock."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, LookedAtLoop)
+        async with Broker(BrokerConfig(**{"port": 0, "sys_interval": 0} | settings)) as broker:
+            await scenario(broker, loop)
+            loop.look = lambda: 0.0
+
+    with asyncio.Runner(loop_factory=LookedAtLoop) as runner:
+        runner.run(main())
+
+
+def a_millisecond() -> float:
+    return 0.001
+
+
+async def until_done(*clients: Client) -> int:
+    """Let the event loop run until nothing waits for a turn. Returns the rounds it took."""
+    rounds = 0
+    while any(client.connection.is_waiting for client in clients):
+        await asyncio.sleep(0)
+        rounds += 1
+    return rounds
+
+
+def many_filters(kind: str) -> bytes:
+    filters = [b"a/%d" % number for number in range(1000)]
+    if kind == "SUBSCRIBE":
+        return encoder.subscribe(1, *((each, 0) for each in filters))
+    return encoder.unsubscribe(1, *filters)
+
+
+@pytest.mark.parametrize(("kind", "answer"), [("SUBSCRIBE", SUBACK), ("UNSUBSCRIBE", UNSUBACK)])
+@pytest.mark.parametrize("rate", [0, 1000])
+def test_a_packet_of_very_many_filters_takes_turns(kind: str, answer: int, rate: int) -> None:
+    # Planted: do_job() that goes on without a look at the clock.
+    async def scenario(broker: Broker, loop: LookedAtLoop) -> None:
+        attacker, bystander = Client(broker, b"attacker"), Client(broker, b"bystander")
+        loop.look = a_millisecond
+        attacker.send(many_filters(kind) + encoder.pingreq())
+        if rate:
+            # Never waits for what is held back.
+            assert [packet.kind for packet in attacker.take()] == [PINGRESP]
+        served = 0
+        while attacker.connection.is_waiting:
+            assert attacker.take() == []
+            bystander.send(encoder.pingreq())
+            served += [packet.kind for packet in bystander.take()] == [PINGRESP]
+            await asyncio.sleep(0)
+        assert served >= 2000 / 10  # a filter is looked at twice, and each look is a fifth of a slice
+        assert [packet.kind for packet in attacker.take()] == ([answer] if rate else [answer, PINGRESP])
+
+    in_broker(scenario, max_receive_rate=rate)
+
+
+def test_a_broken_subscribe_of_very_many_filters_leaves_nothing() -> None:
+    # Planted: a SUBSCRIBE that is carried out while it is checked.
+    async def scenario(broker: Broker, loop: LookedAtLoop) -> None:
+        attacker = Client(broker, b"attacker", clean_session=False)
+        loop.look = a_millisecond
+        attacker.send(encoder.subscribe(1, *((b"a/%d" % number, 0) for number in range(1000)), (b"a/#/b", 0)))
+        await until_done(attacker)
+        assert attacker.transport.closed and broker.view.subscription_nodes == 0
+
+    in_broker(scenario)
+
+
+def test_those_who_send_much_take_turns_with_each_other() -> None:
+    # Planted: Turns.wait() that goes on with the same connection first.
+    async def scenario(broker: Broker, loop: LookedAtLoop) -> None:
+        watcher = Client(broker, b"watcher")
+        watcher.send(encoder.subscribe(1, (b"#", 0)))
+        watcher.take()
+        clients = [Client(broker, b"client %d" % number) for number in range(3)]
+        loop.look = a_millisecond
+        for number, client in enumerate(clients):
+            client.send(encoder.publish(b"%d" % number, bytes(100)) * 3000)
+        rounds = await until_done(*clients)
+        names = [packet.topic_name for packet in watcher.take()]
+        changes = sum(one != other for one, other in pairwise(names))
+        assert len(names) == 9000 and changes >= 20 and rounds >= 20
+
+    in_broker(scenario)
+
+
+def random_packets(rng: random.Random) -> bytes:
+    """What a client may send in one read, QoS 2 to the end."""
+    packets = b""
+    for number in range(1, 60):
+        name, payload = b"t/%d" % rng.randrange(3), b"%d" % number + bytes(rng.choice((0, 30, 3000)))
+        kind = rng.randrange(6)
+        if kind < 3:
+            packets += encoder.publish(name, payload, kind, number, retain=rng.random() < 0.2)
+            if kind == 2:
+                packets += encoder.acknowledgement(encoder.PUBREL, number)
+        elif kind == 3:
+            packets += encoder.subscribe(number, *((b"t/%d/%d" % (number, each), 1) for each in range(20)), (b"t/+", 2))
+        elif kind == 4:
+            packets += encoder.unsubscribe(number, b"t/%d" % number, b"t/+")
+        else:
+            packets += encoder.pingreq()
+    return packets
+
+
+@pytest.mark.parametrize("seed", range(40) if os.environ.get("UMQTT_FULL_SWEEPS") else range(3))
+@pytest.mark.parametrize("settings", [{}, {"max_receive_rate": 50}, {"max_queued_messages": 3}])
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_turns_change_nothing_of_what_is_answered_and_delivered(
+    seed: int, settings: dict[str, int], is_lost: bool
+) -> None:
+    # Planted: a process() that forgets the rest; a connection_lost() that ends before it has had its turns.
+    answers: list[object] = []
+    for is_slow in (False, True):
+        rng, rng_of_time = random.Random(seed), random.Random(seed)
+
+        async def scenario(
+            broker: Broker, loop: LookedAtLoop, rng=rng, rng_of_time=rng_of_time, is_slow=is_slow
+        ) -> None:
+            watcher, client = Client(broker, b"watcher"), Client(broker, b"client")
+            watcher.send(encoder.subscribe(1, (b"t/+", 0)))
+            client_got, watcher_got = [], watcher.take()
+            loop.look = (lambda: rng_of_time.choice((0.0, 0.001, 0.01))) if is_slow else (lambda: 0.0)
+            data = random_packets(rng)
+            cuts = sorted(rng.randrange(len(data)) for _ in range(5))
+            for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+                client.send(data[begin:end])
+            if is_lost:
+                client.connection.connection_lost(None)
+            for _ in range(3000):
+                await asyncio.sleep(0.01)
+                client_got += client.take()
+                watcher_got += watcher.take()
+                if len(watcher_got) > 1 and not client.connection.is_waiting and not waits(client):
+                    break
+            if not is_lost:
+                client_got += client.take()
+                assert broker.view.session(b"client") is not None
+            else:
+                assert client.connection not in broker.view.connections
+            # Messages to the client itself and answers have no order between them that turns may not change.
+            kinds = [(packet.kind, packet.packet_id) for packet in client_got if packet.kind != PUBLISH]
+            messages = [packet.payload for packet in client_got if packet.kind == PUBLISH and not packet.retain]
+            answers.append(
+                (
+                    # What is held back is overtaken by what never waits.
+                    [] if is_lost else sorted(kinds) if settings else kinds,
+                    [] if is_lost or settings else messages,
+                    [(packet.topic_name, packet.payload) for packet in watcher_got if packet.kind == PUBLISH],
+                    sorted(broker.view.retained),
+                )
+            )
+
+        in_broker(scenario, **settings)
+    assert answers[0] == answers[1]
+
+
+def waits(client: Client) -> bool:
+    held_back = client.connection.held_back
+    return held_back is not None and bool(held_back.waiting)
+
+
+def test_the_end_of_a_large_packet_in_single_bytes_is_not_copied_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Planted: HeldBack.feed() for every byte.
+    fed: list[int] = []
+    feed = HeldBack.feed
+    monkeypatch.setattr(HeldBack, "feed", lambda self, data: (fed.append(len(data)), feed(self, data)))
+
+    async def scenario(broker: Broker, loop: LookedAtLoop) -> None:
+        del loop
+        client = Client(broker, b"client")
+        packet = encoder.publish(b"large", bytes(1_000_000), 1, 1)
+        client.send(packet[:-1000])
+        for at in range(len(packet) - 1000, len(packet)):
+            client.send(packet[at : at + 1])
+        assert len(client.take()) == 1
+        assert sum(fed) < 2 * len(packet)
+
+    in_broker(scenario, max_receive_rate=100)
