@@ -91,7 +91,7 @@ def detach(self):
         for packet_id, entry in list(self.in_flight.items()):
             if entry[2] == 2 and entry[3]:
                 del self.in_flight[packet_id]
-                group.deliver(2, entry[3], _name_in(entry[3]), entry[4], 0)
+                group.deliver(2, entry[3], topic_name_in(entry[3]), entry[4], 0)
     durable_detach(self)
 DurableSession.detach = detach
 """
@@ -99,8 +99,9 @@ DurableSession.detach = detach
 _PROGRAM = """
 import sys
 from umqtt_broker.durable import DurableSession
+from umqtt_broker.packets import topic_name_in
 from umqtt_broker.session import Session
-from umqtt_broker.shared import SharedQueue, _name_in
+from umqtt_broker.shared import SharedQueue
 from umqtt_broker.shares import Shares
 from umqtt_broker.store import schema, writer
 from umqtt_broker.store.batch import Batch, Held

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from broker_peer import Peer, StartBroker
-from umqtt_broker import Listener
+from broker_peer import BrokerThread, Peer, StartBroker
+from umqtt_broker import BrokerConfig, Listener
 from umqtt_broker.file_permission import FilePermission
 from umqtt_broker.passwords import PasswordFile, PasswordHash
 from umqtt_testkit import encoder
@@ -99,3 +99,43 @@ def test_no_client_makes_the_broker_remember_it_as_a_bridge(start_broker: StartB
         peer.connect(b"peer", clean_session=False)
         assert peer.subscribe(b"$origin/0123", 1) == 0x80
         assert peer.subscribe(b"$share/g/$origin/0123", 1) == 0x80
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite", "sqlite, restarted"])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_waits_for_a_client_that_may_not_read_it_any_more_is_dropped(tmp_path: Path, store: str, qos: int) -> None:
+    # Planted: set_rights() that leaves checks_rights as it is.
+    rules = tmp_path / "acl"
+    rules.write_text("topic readwrite secret/#\ntopic readwrite open/#\n")
+    path = ":memory:" if store == "memory" else str(tmp_path / "broker.db")
+
+    def start() -> BrokerThread:
+        permission = FilePermission(acl_file=str(rules), allow_anonymous=True)
+        return BrokerThread(BrokerConfig(port=0, store=path, permission=permission, sys_interval=0))
+
+    with start() as broker:
+        with Peer(broker.port) as reader, Peer(broker.port) as writer:
+            reader.connect(b"reader", clean_session=False)
+            reader.subscribe(b"#", qos)
+            reader.disconnect()
+            writer.connect(b"writer")
+            for number in range(3):
+                writer.publish(b"secret/%d" % number, b"", qos)
+                writer.publish(b"open/%d" % number, b"", qos)
+        rules.write_text("topic readwrite open/#\n")
+        if not store.endswith("restarted"):
+            broker.call(lambda: broker.broker.reload())
+            assert receive_waiting(broker) == [b"open/0", b"open/1", b"open/2"]
+    if store.endswith("restarted"):
+        with start() as broker:
+            assert receive_waiting(broker) == [b"open/0", b"open/1", b"open/2"]
+
+
+def receive_waiting(broker: BrokerThread) -> list[bytes]:
+    """The topics of three messages that waited for the reader; nothing else is left."""
+    with Peer(broker.port) as reader:
+        assert reader.connect(b"reader", clean_session=False)
+        names = [reader.receive_message(acknowledge=False).topic_name for _ in range(3)]
+        assert reader.flush() == []
+    assert broker.call(lambda: broker.stats.dropped_denied) == 3
+    return names

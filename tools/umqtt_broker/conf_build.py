@@ -60,9 +60,7 @@ class _Builder:
         config.listeners = tuple(self._listener(section) for section in sections)
         for section, listener in zip(sections, config.listeners, strict=True):
             self._check_mount_point(section, listener, listener.permission or config.permission)
-        bridges = [
-            bridge_from_lines(lines, self._problems.error, self._problems.warn) for lines in self._said.bridges
-        ]
+        bridges = [bridge_from_lines(lines, self._problems.error, self._problems.warn) for lines in self._said.bridges]
         config.bridges = tuple(bridge for bridge in bridges if bridge is not None)
         self._set_store(config)
         if "http_listener" in everyone.of("structure"):

@@ -233,8 +233,8 @@ class DurableSession(Session):
         if self._spilled_to and not self._loading and not self.queue:
             self._load()
 
-    def _drop_expired(self, position: int) -> None:
-        super()._drop_expired(position)
+    def _drop(self, position: int) -> None:
+        super()._drop(position)
         self._store.remove_delivery(self.number, position)
 
     def _on_qos0_sent(self, position: int) -> None:

@@ -99,6 +99,14 @@ def encode_publish_head(first_byte: int, topic_name: bytes, payload_length: int)
     return UINT8[first_byte] + encoded_length + UINT16[len(topic_name)] + topic_name
 
 
+def topic_name_in(head: bytes) -> bytes:
+    """Return the topic name of a PUBLISH that ends with it: behind the first byte and two lengths."""
+    at = 1
+    while head[at] & 128:
+        at += 1
+    return head[at + 3 :]
+
+
 def encode_connack(return_code: int, session_present: bool = False) -> bytes:
     """Encode a CONNACK. session_present is 0 with a return code other than 0 [MQTT-3.2.2-4]."""
     return bytes((CONNACK, 2, session_present and return_code == ACCEPTED, return_code))

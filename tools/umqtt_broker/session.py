@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from .packets import DUP, PUBREL, UINT16, Will
+from .packets import DUP, PUBREL, UINT16, Will, topic_name_in
 from .permission import Rights
 from .store import Store
 from .surroundings import Surroundings
@@ -67,6 +67,7 @@ class Session:
         "_sent_to",
         "_stats",
         "away_since",
+        "checks_rights",
         "clean",
         "client_id",
         "connection",
@@ -108,6 +109,8 @@ class Session:
         self.listener: Listener | None = None
         self.username: bytes | None = None
         self.rights: Rights | None = None
+        # What waits may have been let in by other rights.
+        self.checks_rights = False
         self.will: Will | None = None
         self.is_bridge = False
         self.origin: bytes | None = None
@@ -302,12 +305,16 @@ class Session:
         assert out is not None  # the window is open
         enough = self._around.config.max_output_buffer
         moved = size = sent = resent = 0
+        checks_rights = self.checks_rights
         while queue and len(in_flight) < limit and size <= enough:
             entry = queue[0]
             position, packet_id, qos, head, payload, gate, expires_at = entry
             assert head is not None  # the queue holds no PUBRELs
             if expires_at and self._is_expired(entry):
                 self._drop_expired(position)
+            elif checks_rights and not self._may_read(head):
+                self._stats.dropped_denied += 1
+                self._drop(position)
             elif gate and not self._is_safe(position, gate):
                 break
             elif not qos:
@@ -332,6 +339,9 @@ class Session:
             self._stats.resent += resent
             self.mark_dirty()
             self._count_out(moved, size)
+        if checks_rights and not self.queued:
+            # What comes from now on is let in by the rights of today.
+            self.checks_rights = False
         return size > enough
 
     def drop_expired(self) -> None:
@@ -354,10 +364,25 @@ class Session:
         head, expires_at = entry[3], entry[6]
         return bool(expires_at and head and not head[0] & DUP and expires_at <= self._expiry.now())
 
+    def set_rights(self, rights: Rights | None) -> None:
+        """Let the client do what `rights` say from now on, also with what waits for it."""
+        if self.rights is not rights:
+            self.rights = rights
+            self.checks_rights = True
+
+    def _may_read(self, head: bytes) -> bool:
+        """Tell whether a message that waits may still be sent. One that the client may have seen may: see above."""
+        rights = self.rights
+        return rights is None or bool(head[0] & DUP) or rights.may_read(self.mount + topic_name_in(head))
+
     def _drop_expired(self, position: int) -> None:
+        self._stats.dropped_expired += 1
+        self._drop(position)
+
+    def _drop(self, position: int) -> None:
+        """Drop a message that waits."""
         del position
         self.dropped += 1
-        self._stats.dropped_expired += 1
 
     def _count_out(self, messages: int, size: int) -> None:
         self.queued_bytes -= size

@@ -78,7 +78,7 @@ class Sessions:
                 # It was connected when the broker ended without a word, or nobody counted.
                 self._set_away(session, now)
             self._router.origins.recover(session)
-            session.rights = self._recovered_rights(session)
+            session.set_rights(self._recovered_rights(session))
             for topic_filter, qos in found.subscriptions:
                 self._router.add_subscription(session, topic_filter, qos)
             self._recover_greetings(session, found.greetings)
@@ -190,7 +190,8 @@ class Sessions:
         session.username = username
         session.listener = listener
         if session.rights is not rights or session.is_bridge != packet.bridge:
-            session.rights, session.is_bridge = rights, packet.bridge
+            session.set_rights(rights)
+            session.is_bridge = packet.bridge
             if session.subscriptions:
                 self._router.forget_routes()
         self._set_will(session, packet.will)
@@ -312,9 +313,9 @@ class Sessions:
         """Ask again what everyone may do, and look at the limits again: the settings have changed."""
         for session in self._by_client_id.values():
             if session.listener is None:
-                session.rights = self._recovered_rights(session)
+                session.set_rights(self._recovered_rights(session))
             else:
-                session.rights = self._permission(session.listener).rights(session.client_id, session.username)
+                session.set_rights(self._permission(session.listener).rights(session.client_id, session.username))
             session.settings_changed()
             if session.connection is not None:
                 session.connection.bind()

@@ -18,7 +18,7 @@ fill the whole window of a slow member first.
 from collections import deque
 
 from .durable import DurableSession
-from .packets import DUP, PUBLISH, encode_publish_head
+from .packets import DUP, PUBLISH, encode_publish_head, topic_name_in
 from .permission import Rights
 from .session import OPEN, Entry, Session
 from .surroundings import Surroundings
@@ -241,7 +241,7 @@ class SharedQueue(Session):
 
     def _topic_name(self, head: bytes) -> bytes:
         """Return the topic name of a PUBLISH, with the mount point."""
-        return self.mount + _name_in(head)
+        return self.mount + topic_name_in(head)
 
 
 class MemorySharedQueue(SharedQueue):
@@ -309,12 +309,4 @@ def _at_qos(head: bytes, qos: int, payload: bytes) -> bytes:
     if head[0] >> 1 & 3 == qos:
         return head
     keep = DUP if qos else 0
-    return encode_publish_head(PUBLISH | head[0] & keep | qos << 1, _name_in(head), len(payload))
-
-
-def _name_in(head: bytes) -> bytes:
-    """Return the topic name of a PUBLISH: behind the first byte, the remaining length and its own length."""
-    at = 1
-    while head[at] & 128:
-        at += 1
-    return head[at + 3 :]
+    return encode_publish_head(PUBLISH | head[0] & keep | qos << 1, topic_name_in(head), len(payload))

@@ -32,6 +32,7 @@ class Stats:
     dropped_queue_full: for a session at its limit, with at_queue_limit "drop".
     dropped_share_ended: waited for a group of shared subscriptions that its last member left.
     dropped_damaged: lost or garbled by the disk under the store.
+    dropped_denied: waited for a client that may not read the topic any more.
     dropped_disk: QoS 0, waited for a disk that failed when its client went.
     dropped_expired: waited longer than message_expiry. dropped_too_large: the payload is above max_payload_size.
     """
@@ -49,6 +50,7 @@ class Stats:
         "connections_refused",
         "denied",
         "dropped_damaged",
+        "dropped_denied",
         "dropped_disk",
         "dropped_expired",
         "dropped_qos0_offline",
@@ -106,6 +108,7 @@ class Stats:
         self.dropped_qos0_offline = 0
         self.dropped_queue_full = 0
         self.dropped_damaged = 0
+        self.dropped_denied = 0
         self.dropped_disk = 0
         self.dropped_expired = 0
         self.dropped_share_ended = 0
@@ -121,6 +124,7 @@ class Stats:
             + self.dropped_qos0_offline
             + self.dropped_queue_full
             + self.dropped_damaged
+            + self.dropped_denied
             + self.dropped_disk
             + self.dropped_expired
             + self.dropped_share_ended

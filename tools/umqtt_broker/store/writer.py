@@ -23,9 +23,7 @@ _INSERTS = [(rows, f"INSERT INTO delivery ({_COLUMNS}) VALUES " + ",".join([_ROW
 _PAGE = f"SELECT {_COLUMNS} FROM delivery WHERE session = ? AND position > ? ORDER BY position LIMIT ?"
 _OWNER = "SELECT client_id FROM session WHERE number = ? UNION SELECT key FROM share WHERE number = ?"
 _MESSAGE = "SELECT topic_name, payload, checksum FROM message WHERE number = ?"
-_WILL = (
-    "INSERT OR REPLACE INTO will (client_id, topic_name, payload, qos, retain, checksum) VALUES (?, ?, ?, ?, ?, ?)"
-)
+_WILL = "INSERT OR REPLACE INTO will (client_id, topic_name, payload, qos, retain, checksum) VALUES (?, ?, ?, ?, ?, ?)"
 # Bytes from which a payload that several sessions wait for is stored once: a row of its own costs about as many.
 _SHARED_SIZE = 128
 
