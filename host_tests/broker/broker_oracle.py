@@ -88,7 +88,7 @@ def _cut(stream: bytes, *, known: bool) -> tuple[_Packet | None, bytes]:
     if length > _MAX_PACKET:
         raise _Violation("too large")
     if len(stream) < at + 1 + length:
-        if not known and stream[0] != 0x10:
+        if not known and stream[0] & 0xF0 != 0x10:
             raise _Violation("packet before CONNECT")
         return None, b""
     return _Packet(stream[0], stream[at + 1 : at + 1 + length]), stream[at + 1 + length :]
@@ -96,12 +96,14 @@ def _cut(stream: bytes, *, known: bool) -> tuple[_Packet | None, bytes]:
 
 def _connect(packet: _Packet) -> int:
     reader = _Reader(packet.body)
-    if packet.first_byte != 0x10:
+    if packet.first_byte & 0xF0 != 0x10:
         raise _Violation("not CONNECT")
     name, level, flags = reader.field(), reader.take(1)[0], reader.take(1)[0]
     level &= 0x7F  # not in the specification: bridges set the top bit
     if (name, level) not in ((b"MQTT", 4), (b"MQIsdp", 3)):
         raise _Violation("protocol")
+    if packet.first_byte != 0x10 and level == 4:
+        raise _Violation("flags of CONNECT")
     reader.take(2)
     has_will, will_qos = flags & 4, flags >> 3 & 3
     if (level == 4 and (flags & 1 or flags & 0xC0 == 0x40)) or will_qos == 3 or (not has_will and flags & 0x38):

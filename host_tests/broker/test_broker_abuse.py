@@ -11,6 +11,7 @@ import pytest
 from broker_peer import BrokerThread, Peer, StartBroker
 from umqtt_broker import BrokerConfig, Listener
 from umqtt_broker.file_permission import FilePermission
+from umqtt_broker.log import NOTICE, RefusalLog
 from umqtt_broker.passwords import PasswordFile, PasswordHash
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, CONNECT
@@ -139,3 +140,55 @@ def receive_waiting(broker: BrokerThread) -> list[bytes]:
         assert reader.flush() == []
     assert broker.call(lambda: broker.stats.dropped_denied) == 3
     return names
+
+
+REFUSED = {
+    "level": (encoder.connect(b"x", level=9), "unacceptable protocol level 9"),
+    "HTTP": (
+        b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n",
+        "an HTTP request at a listener for MQTT (packet before CONNECT)",
+    ),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00", "a TLS handshake at a listener without TLS (CONNECT cut short)"),
+    "garbage": (b"\xc8\x01" * 20, "packet before CONNECT"),
+    "malformed": (encoder.connect(b"\xff"), "invalid UTF-8"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_who_is_refused_is_a_line_in_the_log(
+    start_broker: StartBroker, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    # Planted: a MalformedPacket before CONNECT that is only counted.
+    packet, reason = REFUSED[kind]
+    with caplog.at_level(NOTICE, "umqtt_broker.clients"):
+        broker = start_broker()
+        with Peer(broker.port) as peer:
+            peer.send(packet)
+            peer.wait_closed()
+    assert [record.getMessage() for record in caplog.records] == [f"a client from 127.0.0.1 refused: {reason}"]
+
+
+def test_very_many_refused_clients_are_few_lines_that_count_them(caplog: pytest.LogCaptureFixture) -> None:
+    # Planted: a credit that is never spent.
+    refusals = RefusalLog()
+    with caplog.at_level(NOTICE, "umqtt_broker.clients"):
+        for number in range(5000):
+            refusals.refused(1000.0 + number / 1024, "192.0.2.1", "packet before CONNECT")
+        refusals.refused(1010.0, "192.0.2.1", "packet before CONNECT")
+    assert len(caplog.records) == 20 + 4 + 1
+    said = [record.left_out for record in caplog.records]
+    assert sum(said) + len(said) == 5001
+
+
+@pytest.mark.parametrize("flags", range(16))
+@pytest.mark.parametrize("level", [3, 4])
+def test_flags_of_connect_are_as_in_mosquitto(start_broker: StartBroker, level: int, flags: int) -> None:
+    # mosquitto lets MQTT 3.1 set them, which does not use them, and 3.1.1 set none. Planted: flags that are refused.
+    broker = start_broker()
+    packet = encoder.connect(b"client", level=level)
+    with Peer(broker.port) as peer:
+        peer.send(bytes((packet[0] | flags,)) + packet[1:])
+        if level == 4 and flags:
+            assert peer.wait_closed() == []
+        else:
+            assert peer.expect(CONNACK).body == b"\0\0"

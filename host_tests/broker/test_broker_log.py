@@ -43,7 +43,7 @@ def logged(tmp_path: Path, *types: str, **settings: object) -> list[str]:
     for kind, level in KINDS.items():
         logging.getLogger(f"{log.ROOT}.test").log(level, "a message: %s", kind)
     log.log_connect(b"pump-7", "10.0.0.7", b"ada", clean_session=True, keep_alive=60)
-    log.log_refused(b"thief", "10.0.0.8", 5)
+    log.RefusalLog().refused(0.0, "10.0.0.8", "return code 5, it is not allowed", b"thief")
     log.log_disconnect(b"pump-7", "keep-alive")
     log.log_subscribe(b"pump-7", b"a/#", 1)
     log.log_subscribe(b"pump-7", b"secret", 0x80)
@@ -55,7 +55,7 @@ def logged(tmp_path: Path, *types: str, **settings: object) -> list[str]:
 
 CLIENTS = [
     "notice: client pump-7 connected from 10.0.0.7 as ada (clean_session 1, keep_alive 60)",
-    "notice: client thief from 10.0.0.8 refused with return code 5",
+    "notice: client thief from 10.0.0.8 refused: return code 5, it is not allowed",
     "notice: client pump-7 disconnected: keep-alive",
 ]
 SUBSCRIPTIONS = ["subscribe: pump-7 a/# (QoS 1)", "subscribe: pump-7 secret (denied)"]

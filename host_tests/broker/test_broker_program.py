@@ -268,7 +268,8 @@ def test_the_log_says_who_comes_and_goes_and_why(conf: Path) -> None:
         goes("a4", ": keep-alive")
         with Peer(broker.port()) as stranger:
             stranger.send(encoder.connect(b"stranger"))
-            assert broker.wait_for("refused") == f"notice: client stranger from {address} refused with return code 2"
+            line = f"notice: client stranger from {address} refused: return code 2, its identifier is not allowed"
+            assert broker.wait_for("refused") == line
         last = comes(b"a5")
         broker.process.terminate()
         goes("a5", ": the broker stops")

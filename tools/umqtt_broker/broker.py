@@ -11,6 +11,7 @@ from .config import BrokerConfig
 from .connection import Connection
 from .deadlines import Deadlines
 from .listeners import Place, open_places
+from .log import RefusalLog
 from .observation import Observation
 from .reload import apply, permissions
 from .router import Router
@@ -61,6 +62,7 @@ class Broker:
         self.observation = Observation(self)
         self.bridges = Bridges(self)
         self._services: list[Service] = [self.observation, self.bridges]
+        self.refusals = RefusalLog()
         self._all_gone = asyncio.Event()
 
     async def __aenter__(self) -> "Broker":

@@ -13,16 +13,17 @@ from .config import Listener
 from .deadlines import Deadline
 from .errors import MalformedPacket
 from .holdback import HeldBack
-from .log import log_refused
 from .packet_loop import process
 from .packets import (
     ACCEPTED,
+    RETURN_CODES,
     SERVER_UNAVAILABLE,
     UNACCEPTABLE_PROTOCOL_VERSION,
     Connect,
     UnacceptableProtocol,
     decode_connect,
     encode_connack,
+    refusal,
 )
 from .peers import peer_address
 from .publishing import Publish, publisher
@@ -309,10 +310,13 @@ class Connection(asyncio.Protocol):
         self._recorded = self._store.recorded
         acknowledgements: list[bytes] = []
         is_open = True
+        session_before = self.session
         try:
             is_open = process(self, data, acknowledgements)
         except MalformedPacket as error:
             self.stats.malformed[error.reason] += 1
+            if session_before is None:
+                self._log_refused(refusal(error.reason, data))
             self.ending = f"malformed: {error.reason}"
             is_open = False
         session = self.session
@@ -384,11 +388,12 @@ class Connection(asyncio.Protocol):
 
     # CONNECT
 
-    def on_connect(self, packet: bytes) -> Session | None:
+    def on_connect(self, packet: bytes, flags: int) -> Session | None:
         """Let a client in, or answer why not, or begin to hold it back. Returns its session if it is in."""
         try:
-            connect = decode_connect(packet)
-        except UnacceptableProtocol:
+            connect = decode_connect(packet, flags)
+        except UnacceptableProtocol as error:
+            self._log_refused(error.reason)
             self._refuse(UNACCEPTABLE_PROTOCOL_VERSION)
             return None
         return_code, connect = self.broker.sessions.identify(self, connect)
@@ -418,7 +423,7 @@ class Connection(asyncio.Protocol):
             # As a broker answers that knows no bridges: it comes back as a client.
             return_code = UNACCEPTABLE_PROTOCOL_VERSION
         if return_code != ACCEPTED:
-            log_refused(connect.client_id, self.peer, return_code)
+            self._log_refused(RETURN_CODES.get(return_code, f"return code {return_code}"), connect.client_id)
             self._refuse(return_code)
             return
         session_present = self.broker.sessions.connect(self, connect)
@@ -453,6 +458,9 @@ class Connection(asyncio.Protocol):
             self._hold_back().limit_rate(config.max_receive_rate)
         elif self.held_back is not None:
             self.held_back.limit_rate(0)
+
+    def _log_refused(self, reason: str, client_id: bytes | None = None) -> None:
+        self.broker.refusals.refused(self._loop.time(), self.peer, reason, client_id)
 
     def _refuse(self, return_code: int) -> None:
         """Answer a CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""

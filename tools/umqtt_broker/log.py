@@ -28,6 +28,8 @@ _TYPES = {
     "debug": logging.DEBUG,
 }
 _DEFAULT_TYPES = ("error", "warning", "notice", "information")
+# Lines about refused clients that may come together.
+_REFUSALS_AT_ONCE = 20
 _OFF = logging.CRITICAL + 10
 _SYSLOG = "/dev/log"
 
@@ -159,18 +161,32 @@ def log_connect(
         )  # fmt: skip
 
 
-def log_refused(client_id: bytes, address: str, return_code: int) -> None:
-    """A client was not let in."""
-    if _clients.isEnabledFor(NOTICE):
-        fields = {"client_id": client_id, "address": address, "return_code": return_code}
-        _clients.log(
-            NOTICE,
-            "client %s from %s refused with return code %d",
-            _text(client_id),
-            address,
-            return_code,
-            extra=fields,
-        )
+class RefusalLog:
+    """The lines about those who are not let in: so many at once and one a second from then on.
+
+    The others are counted, and the next line says how many there were. All times are the event loop's, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self._credit = float(_REFUSALS_AT_ONCE)
+        self._since = 0.0
+        self._left_out = 0
+
+    def refused(self, now: float, address: str, reason: str, client_id: bytes | None = None) -> None:
+        """A client at `address` was not let in; client_id: as far as it said one."""
+        if not _clients.isEnabledFor(NOTICE):
+            return
+        self._credit = min(_REFUSALS_AT_ONCE, self._credit + now - self._since)
+        self._since = now
+        if self._credit < 1:
+            self._left_out += 1
+            return
+        self._credit -= 1
+        left_out, self._left_out = self._left_out, 0
+        who = "a client" if client_id is None else f"client {_text(client_id)}"
+        more = f" (and {left_out} more since the last such line)" if left_out else ""
+        fields = {"client_id": client_id, "address": address, "reason": reason, "left_out": left_out}
+        _clients.log(NOTICE, "%s from %s refused: %s%s", who, address, reason, more, extra=fields)
 
 
 def log_disconnect(client_id: bytes, reason: str) -> None:

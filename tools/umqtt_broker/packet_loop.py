@@ -58,7 +58,7 @@ def process(connection: "Connection", data: bytes, acknowledgements: list[bytes]
                 if not body:
                     break
             if session is None:
-                if first_byte != CONNECT:
+                if first_byte & 0xF0 != CONNECT:
                     raise MalformedPacket("packet before CONNECT")  # [MQTT-3.1.0-1]
                 if length > MAX_CONNECT_LENGTH:
                     raise MalformedPacket("packet too large")
@@ -68,7 +68,7 @@ def process(connection: "Connection", data: bytes, acknowledgements: list[bytes]
             if packet_end > end:
                 break
             if session is None:
-                session = connection.on_connect(data[body:packet_end])
+                session = connection.on_connect(data[body:packet_end], first_byte & 15)
                 if connection.held_back is not None:
                     connection.keep(data[packet_end:], 0)
                     return True

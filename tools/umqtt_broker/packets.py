@@ -36,6 +36,15 @@ SERVER_UNAVAILABLE = 3
 BAD_USER_NAME_OR_PASSWORD = 4
 NOT_AUTHORIZED = 5
 
+# What they say in the log.
+RETURN_CODES = {
+    UNACCEPTABLE_PROTOCOL_VERSION: "return code 1, it may not be a bridge (allow_bridge)",
+    IDENTIFIER_REJECTED: "return code 2, its identifier is not allowed",
+    SERVER_UNAVAILABLE: "return code 3, it may come again later",
+    BAD_USER_NAME_OR_PASSWORD: "return code 4, unknown user or wrong password",
+    NOT_AUTHORIZED: "return code 5, it is not allowed",
+}
+
 SUBSCRIPTION_FAILURE = 0x80
 
 # Every 16-bit number in wire order: an index is cheaper than packing it again for each message.
@@ -78,6 +87,15 @@ class UnacceptableProtocol(MalformedPacket):
     """The client speaks a protocol level the broker does not: answered with return code 1 [MQTT-3.1.2-2]."""
 
 
+def refusal(reason: str, data: bytes) -> str:
+    """Return why something that is no CONNECT is refused, in the words of the log: what it seems to be instead."""
+    if data.startswith((b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ")):
+        return f"an HTTP request at a listener for MQTT ({reason})"
+    if data.startswith(b"\x16\x03"):
+        return f"a TLS handshake at a listener without TLS ({reason})"
+    return reason
+
+
 def encode_remaining_length(length: int) -> bytes:
     """Encode `length` (0 to 268,435,455) in one to four bytes (2.2.3)."""
     if length < 128:
@@ -117,7 +135,7 @@ def encode_suback(packet_id: int, return_codes: bytes) -> bytes:
     return b"".join((bytes((SUBACK,)), encode_remaining_length(2 + len(return_codes)), UINT16[packet_id], return_codes))
 
 
-def decode_connect(packet: bytes) -> Connect:
+def decode_connect(packet: bytes, fixed_flags: int = 0) -> Connect:
     """Decode the body of a CONNECT (what follows the remaining length).
 
     Raises UnacceptableProtocol, or MalformedPacket for everything else section 3.1 forbids. An empty
@@ -132,7 +150,10 @@ def decode_connect(packet: bytes) -> Connect:
     # The top bit of the level is not in the specification: mosquitto's bridges set it, and so do ours.
     is_bridge, level = bool(level & 0x80), level & 0x7F
     if level != _PROTOCOLS[name]:
-        raise UnacceptableProtocol("unacceptable protocol level")
+        raise UnacceptableProtocol(f"unacceptable protocol level {packet[at]}")
+    # MQTT 3.1 does not use them, and some of its clients set them; mosquitto takes them likewise.
+    if fixed_flags and level == 4:
+        raise MalformedPacket("CONNECT flags")  # [MQTT-2.2.2-2]
     keep_alive = packet[at + 2] << 8 | packet[at + 3]
     at += 4
     if flags & 1 and level == 4:

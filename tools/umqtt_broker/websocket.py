@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .config import Listener
 from .connection import Connection
+from .peers import peer_address
 from .ws_frames import NORMAL, BadFrame, FrameDecoder, encode_binary, encode_close
 from .ws_upgrade import MAX_REQUEST, UpgradeRefused, answer_upgrade
 
@@ -47,6 +48,8 @@ class Upgrade(asyncio.Protocol):
             answer = answer_upgrade(request + end, self._listener.origins, self._is_local)
         except UpgradeRefused as error:
             self._broker.stats.connections_refused += 1
+            address = peer_address(self._transport)
+            self._broker.refusals.refused(self._broker.loop.time(), address, f"no WebSocket: {error}")
             self._transport.write(error.answer)
             self._transport.close()
             return
