@@ -11,6 +11,7 @@ import pytest
 from broker_peer import BrokerThread, Peer, StartBroker
 from umqtt_broker import BrokerConfig, Listener
 from umqtt_broker.file_permission import FilePermission
+from umqtt_broker.guesses import Guesses
 from umqtt_broker.log import NOTICE, RefusalLog
 from umqtt_broker.passwords import PasswordFile, PasswordHash
 from umqtt_testkit import encoder
@@ -192,3 +193,56 @@ def test_flags_of_connect_are_as_in_mosquitto(start_broker: StartBroker, level: 
             assert peer.wait_closed() == []
         else:
             assert peer.expect(CONNACK).body == b"\0\0"
+
+
+def test_guessed_passwords_wait_and_those_of_others_do_not() -> None:
+    # Planted: must_wait() that looks at the address alone, so that one device that is set up wrongly stops its fleet.
+    guesses = Guesses()
+    tried = 0
+    for second in range(600):
+        for _ in range(10):
+            if not guesses.must_wait("192.0.2.1", b"ada", second):
+                guesses.wrong("192.0.2.1", b"ada", second)
+                tried += 1
+    assert 10 <= tried <= 20
+    assert guesses.must_wait("192.0.2.1", b"ada", 600.0)
+    assert not guesses.must_wait("192.0.2.1", b"pump-7", 600.0)
+    assert not guesses.must_wait("192.0.2.2", b"ada", 600.0)
+    assert not guesses.must_wait("192.0.2.1", b"ada", 1300.0)
+
+
+def test_one_address_guesses_once_a_second_whatever_the_names_are() -> None:
+    # Planted: a count that is not kept for the address.
+    guesses = Guesses()
+    tried = 0
+    for moment in range(6000):
+        name = b"user %d" % moment
+        if not guesses.must_wait("192.0.2.1", name, moment / 10):
+            guesses.wrong("192.0.2.1", name, moment / 10)
+            tried += 1
+    assert 600 <= tried <= 665
+    for number in range(30_000):
+        guesses.wrong(f"192.0.{number // 256}.{number % 256}", b"%d" % number, 600.0)
+    assert len(guesses._wrong) <= 10_001
+
+
+def test_a_client_that_guesses_is_told_to_wait_and_one_that_was_right_is_not(
+    start_broker: StartBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Planted: a checker that asks nobody.
+    passwords = PasswordFile(tmp_path / "passwords")
+    passwords.set(b"ada", PasswordHash.make(b"right", 1))
+    passwords.write()
+    broker = start_broker(permission=FilePermission(str(passwords.path)))
+    broker.stop_clock()
+
+    def enter(password: bytes) -> int:
+        return connack(broker.port, encoder.connect(b"client", user_name=b"ada", password=password))
+
+    assert enter(b"right") == 0
+    assert [enter(b"%d" % number) for number in range(8)] == [4] * 6 + [3] * 2
+    assert enter(b"right") == 0
+    broker.advance(1.5)
+    assert enter(b"once more") == 4 and enter(b"once more") == 3
+    assert broker.call(lambda: (broker.stats.wrong_passwords, broker.stats.told_to_wait)) == (7, 3)
+    assert "6 wrong passwords for user ada from 127.0.0.1: waits 1 s" in caplog.text

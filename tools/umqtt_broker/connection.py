@@ -16,6 +16,7 @@ from .holdback import HeldBack
 from .packet_loop import process
 from .packets import (
     ACCEPTED,
+    BAD_USER_NAME_OR_PASSWORD,
     RETURN_CODES,
     SERVER_UNAVAILABLE,
     UNACCEPTABLE_PROTOCOL_VERSION,
@@ -423,6 +424,8 @@ class Connection(asyncio.Protocol):
             # As a broker answers that knows no bridges: it comes back as a client.
             return_code = UNACCEPTABLE_PROTOCOL_VERSION
         if return_code != ACCEPTED:
+            self.stats.wrong_passwords += return_code == BAD_USER_NAME_OR_PASSWORD
+            self.stats.told_to_wait += return_code == SERVER_UNAVAILABLE
             self._log_refused(RETURN_CODES.get(return_code, f"return code {return_code}"), connect.client_id)
             self._refuse(return_code)
             return

@@ -90,7 +90,7 @@ class FilePermission(Permission):
             return ACCEPTED if may_enter else NOT_AUTHORIZED
         if packet.password is None:
             return BAD_USER_NAME_OR_PASSWORD
-        return self._passwords.check(username, packet.password)
+        return self._passwords.check(username, packet.password, peer.address)
 
     def rights(self, client_id: bytes, username: bytes | None) -> Rights | None:
         """Return what the ACL allows; None without an ACL."""

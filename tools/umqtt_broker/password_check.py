@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
+from .guesses import Guesses
 from .packets import ACCEPTED, BAD_USER_NAME_OR_PASSWORD, SERVER_UNAVAILABLE
 from .passwords import PasswordHash
 
@@ -36,6 +37,7 @@ class PasswordChecker:
     def __init__(self, users: Mapping[bytes, PasswordHash], max_waiting: int = MAX_WAITING) -> None:
         self.refused_busy = 0
         self._max_waiting = max_waiting
+        self._guesses = Guesses()
         # Under a key that only this process knows a digest tells nothing about a password, however it may leak.
         self._key = secrets.token_bytes(32)
         self._pool: ThreadPoolExecutor | None = None
@@ -49,12 +51,18 @@ class PasswordChecker:
         # One digest for each user whose password was right; so never more of them than users.
         self._right: dict[bytes, bytes] = {}
 
-    def check(self, username: bytes, password: bytes) -> int | asyncio.Future[int]:
-        """Return the return code, or a future of it where hashing takes time: the same for unknown users."""
+    def check(self, username: bytes, password: bytes, address: str = "") -> int | asyncio.Future[int]:
+        """Return the return code, or a future of it where hashing takes time: the same for unknown users.
+
+        address: of the client, whom wrong passwords make wait.
+        """
         digest = self._digest(username, password)
         right = self._right.get(username)
         if right is not None and hmac.compare_digest(right, digest):
             return ACCEPTED
+        loop = asyncio.get_running_loop()
+        if self._guesses.must_wait(address, username, loop.time()):
+            return SERVER_UNAVAILABLE
         stored = self._users.get(username)
         against = stored or self._decoy(username)
         if against is None:
@@ -67,9 +75,10 @@ class PasswordChecker:
             check = self._checks[digest] = _Check(self._submit(against, password), [])
             check.job.add_done_callback(lambda job: self._on_verified(job, username, stored, digest))
         # A fleet under one name and password is hashed once.
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[int] = loop.create_future()
         check.waiting.append(future)
         future.add_done_callback(lambda future: self._on_answered(future, digest))
+        future.add_done_callback(lambda future: self._on_decided(future, username, address))
         return future
 
     def _submit(self, against: PasswordHash, password: bytes) -> "asyncio.Future[bool]":
@@ -96,6 +105,10 @@ class PasswordChecker:
         if future.cancelled() and check is not None and all(waiting.cancelled() for waiting in check.waiting):
             del self._checks[digest]
             check.job.cancel()
+
+    def _on_decided(self, future: "asyncio.Future[int]", username: bytes, address: str) -> None:
+        if not future.cancelled() and future.result() == BAD_USER_NAME_OR_PASSWORD:
+            self._guesses.wrong(address, username, future.get_loop().time())
 
     def close(self) -> None:
         """End the threads; nobody waits for an answer any more."""

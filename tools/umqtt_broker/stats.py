@@ -18,6 +18,8 @@ class Stats:
     resent: PUBLISH packets sent again with DUP. takeovers: connections closed by a newer one of the same client.
     wills: published. sessions_of_others: discarded because a client of another user came under their identifier.
     sessions_expired: forgotten because their client stayed away for session_expiry.
+    wrong_passwords: CONNECTs answered with return code 4. told_to_wait: with 3: too many passwords wait to be
+        checked, or were wrong before.
     keep_alive_timeouts, connect_timeouts: connections closed for silence.
     unknown_acknowledgements: PUBACK, PUBREC or PUBCOMP for a packet identifier that is not in use.
     publishers_held: times a publisher was not read from because a queue was full, or the disk too slow.
@@ -73,8 +75,10 @@ class Stats:
         "shared_subscriptions",
         "subscriptions",
         "takeovers",
+        "told_to_wait",
         "unknown_acknowledgements",
         "wills",
+        "wrong_passwords",
     )
 
     def __init__(self) -> None:
@@ -95,6 +99,8 @@ class Stats:
         self.resent = 0
         self.denied = 0
         self.takeovers = 0
+        self.told_to_wait = 0
+        self.wrong_passwords = 0
         self.wills = 0
         self.keep_alive_timeouts = 0
         self.connect_timeouts = 0

@@ -96,6 +96,13 @@ FAMILIES = (
         lambda v: dict(v.stats.malformed),
         "reason",
     ),
+    Family("wrong_passwords", _COUNTER, "Clients refused with return code 4.", lambda v: v.stats.wrong_passwords),
+    Family(
+        "told_to_wait",
+        _COUNTER,
+        "Clients refused with return code 3: too many passwords to check, or wrong ones before.",
+        lambda v: v.stats.told_to_wait,
+    ),
     Family("takeovers", _COUNTER, "Connections closed by a newer one of the same client.", lambda v: v.stats.takeovers),
     Family(
         "sessions_expired", _COUNTER, "Sessions forgotten after session_expiry.", lambda v: v.stats.sessions_expired
