@@ -193,7 +193,7 @@ class Pipeline:
                     if not isinstance(error, SparkEnded) or self._stop_requested.is_set() or not starts_left:
                         self._state = "failed"
                         raise
-                    print(f"{error}. Starting Spark again", file=sys.stderr, flush=True)
+                    remark(f"{error}. Starting Spark again")
                 self._state, self._refuses_batches, on_ready = "starting", False, lambda: None
 
     def _run_session(self, scratch: Path, on_ready: Callable[[], None]) -> None:
