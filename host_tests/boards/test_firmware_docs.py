@@ -50,3 +50,13 @@ def test_every_range_is_the_one_that_is_checked(settings, rows):
             with pytest.raises(settings.SettingsError, match=key):
                 settings.check_settings({"brokers": ["mqtt://a"], key: value})
     assert checked == 7
+
+
+def test_each_assumption_about_hardware_names_a_stub_or_a_test_that_is_there():
+    tests = _PAGE.parents[1] / "host_tests"
+    rows = re.findall(r"^\| [^|]+ \| [^|]+ \| ([^|]+) \|$", (_PAGE.parent / "hardware.md").read_text(), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([\w/]+\.py)`", row)}
+    assert len(rows) > 20 and len(named) > 6
+    there = {file.relative_to(tests).as_posix() for file in tests.rglob("*.py")}
+    missing = [name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in there)]
+    assert not missing
