@@ -6,8 +6,6 @@ which is what helps a driver that hangs. Whatever a driver raises is a reason in
 raises RuntimeError beside OSError, already when the radio is asked for, since its memory comes from the same heap.
 """
 
-import gc
-
 from app.modules import once
 
 _ATTEMPT_MS = 15_000
@@ -16,8 +14,6 @@ _SETTLE_MS = 2_000
 _FIRST_PAUSE_MS = 1_000
 _LONGEST_PAUSE_MS = 60_000
 _ROUNDS_UNTIL_RESTART = 3
-# On esp32 the driver tries for ever and says "connecting" all the while, unless it is told when to stop.
-_DRIVER_TRIES = 2
 
 
 class Wifi:
@@ -83,29 +79,6 @@ class Wifi:
                 # rp2: without it the radio's chip stays powered, and the driver as it is.
                 self._call(wlan.deinit)
 
-    def _prepare(self):
-        network = self._network
-        settings = self._settings
-        # Both count from the moment when the radio is switched on.
-        if settings["country"]:
-            self._call(network.country, settings["country"])
-        if settings["hostname"]:
-            self._call(network.hostname, settings["hostname"])
-        # What is free of Python's heap goes back to the system of esp32, of which the radio takes its own.
-        gc.collect()
-        self._wlan = wlan = self._call(network.WLAN, network.STA_IF)
-        if not wlan:
-            return
-        self._call(wlan.active, True)
-        mode = "PM_POWERSAVE" if settings["power_save"] else "PM_PERFORMANCE"
-        self._call(self._configure, "pm", getattr(wlan, mode, None))
-        if network.STAT_GOT_IP > 1000:  # esp32
-            self._call(self._configure, "reconnects", _DRIVER_TRIES)
-
-    def _configure(self, name, value):
-        if value is not None:
-            self._wlan.config(**{name: value})
-
     def _call(self, function, *arguments):
         # What it returns, or None: what it raised is told, once, and life goes on.
         try:
@@ -123,7 +96,7 @@ class Wifi:
         if self._restart:
             self._restart = False
             self.off()
-            self._prepare()
+            self._wlan = self._call(once, "radio", "prepare", self._network, self._settings, self._call)
         wlan = self._wlan
         ssid = self._networks[self._position]
         # An attempt that cannot even begin takes its turn like one that fails: the next is not made at once.
