@@ -47,8 +47,8 @@ class Client(Links):
     sent on this link; socket, for select and poll, or None. While a handler runs, packet_id, flags (of its PUBLISH) and
     redelivered describe the message.
 
-    Counters: sent, received, discarded, unhandled, dead_letters, unexpected (acknowledgements), downgraded (messages at
-    QoS 2 that the broker took at QoS 1), reconnects.
+    Counters: sent, received, discarded, unhandled, dead_letters, unexpected (acknowledgements), downgraded (to QoS 1),
+    reconnects.
 
     Raises InvalidArgument, and StoreError where its store cannot be read.
     """
