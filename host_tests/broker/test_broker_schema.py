@@ -139,6 +139,9 @@ def test_a_message_moves_from_a_shared_queue_to_a_session_whole_or_not_at_all(tm
     end = Batch()
     end.shares = {2: None}
     writer.write(database, end)
+    # Not while messages remember it.
+    assert recover(database)[1] == 3
+    remove_leftovers(database)
     assert database.execute("SELECT session, count(*) FROM delivery").fetchall() == [(1, 1)]
     # A number is not given to two, whatever ended.
     assert recover(database)[1] == 2
@@ -236,8 +239,18 @@ def test_when_every_delivery_is_gone_no_message_is_left_also_after_kills(tmp_pat
     last = Batch()
     last.acknowledged = {number: sorted(queue) for number, queue in waiting.items() if queue}
     writer.write(database, last)
+    remove_leftovers(database)
     left = "SELECT (SELECT count(*) FROM delivery), (SELECT count(*) FROM message)"
     assert database.execute(left).fetchone() == (0, 0), seed
+
+
+def remove_leftovers(database: sqlite3.Connection) -> None:
+    """Remove the messages of the sessions and groups that have ended."""
+    for number in recover(database)[0].leftovers:
+        batch = Batch()
+        batch.leftover = number
+        writer.write(database, batch)
+        assert batch.leftover_is_gone
 
 
 class _Cut(Exception):

@@ -209,7 +209,6 @@ def test_check_finds_every_kind_of_damage_and_nothing_else(
         "UPDATE retained SET payload = x'66' WHERE hex(topic_name) = hex('state/1')": "message b'state/1' is garbled",
         "UPDATE message SET topic_name = x'66' WHERE number = 3": "shared message 3 is garbled",
         "DELETE FROM message WHERE number = 3": "3 messages have lost their payload",
-        "DELETE FROM session WHERE number = 1": "messages belong to no session",
         "DELETE FROM broker": "the row of table broker is missing",
     }.items():
         path = copy(whole, tmp_path / "copy")

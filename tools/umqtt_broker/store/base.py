@@ -7,7 +7,7 @@ committed.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from ..packets import Will
@@ -97,7 +97,7 @@ class Recovered(NamedTuple):
 
     wills: by client identifier, of the clients that were connected when the broker was last killed. shares: the queues
     of shared subscriptions; client_id is the key they were recorded under. broker_id: which broker this is, for others;
-    b"" if that is not kept.
+    b"" if that is not kept. leftovers: numbers of ended sessions and groups whose messages are not all removed yet.
     """
 
     sessions: list[RecoveredSession]
@@ -105,6 +105,7 @@ class Recovered(NamedTuple):
     wills: dict[bytes, Will]
     shares: list[RecoveredSession]
     broker_id: bytes = b""
+    leftovers: Sequence[int] = ()
 
 
 class Store:

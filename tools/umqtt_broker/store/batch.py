@@ -62,6 +62,8 @@ class Batch:
         "garbled",
         "greetings",
         "inbound",
+        "leftover",
+        "leftover_is_gone",
         "moves",
         "number",
         "packet_ids",
@@ -88,6 +90,9 @@ class Batch:
         # Set likewise: the commit that it will be. changes: whether anything was written, so that it is one.
         self.progress = Witness(b"", 0, 0)
         self.changes = False
+        # Set likewise: an ended session with messages left, or 0; whether it has none left.
+        self.leftover = 0
+        self.leftover_is_gone = False
         # Set by it: messages that went to quarantine.
         self.garbled: list[str] = []
         self.sessions: dict[int, tuple[bytes, bytes | None] | None] = {}

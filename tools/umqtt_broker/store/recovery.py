@@ -70,7 +70,9 @@ def recover(database: sqlite3.Connection) -> tuple[Recovered, int, int]:
     brokers = _typed(database, "SELECT id FROM broker", bytes)
     if not brokers:
         raise DamagedRow("the row of table broker is missing")
-    recovered = Recovered(sessions, [RetainedMessage(*row) for row in retained], wills, shares, brokers[0][0])
+    leftovers = sorted(queued.keys() - {found.number for found in (*sessions, *shares)})
+    messages = [RetainedMessage(*row) for row in retained]
+    recovered = Recovered(sessions, messages, wills, shares, brokers[0][0], leftovers)
     return recovered, _last_number(database) + 1, last_rank + 1
 
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from ..errors import StoreError
@@ -77,6 +77,8 @@ class SqliteStore(Store):
         self.failure = ""
         # Transactions that failed since one last worked.
         self._failed_in_a_row = 0
+        # Ended sessions and groups whose messages are not all removed yet.
+        self._leftovers: dict[int, None] = {}
         self._is_unwitnessed = False
         # A disk that damages every copy at once is not filled with them.
         self._may_salvage = True
@@ -117,6 +119,7 @@ class SqliteStore(Store):
         try:
             self._report_garbled(set_aside_garbled(self._database))
             recovered, self._next_session, self._releases = recover(self._database)
+            self._leave(recovered.leftovers)
             self._begin_run()
         except BaseException:
             self._database.close()
@@ -400,8 +403,14 @@ class SqliteStore(Store):
 
     def _on_lazy(self) -> None:
         self._lazy_timer = None
-        if not self._scheduled and self._open_batch.acknowledged:
+        if not self._scheduled and (self._open_batch.acknowledged or self._leftovers):
             self._schedule()
+
+    def _leave(self, numbers: Iterable[int]) -> None:
+        """Remove the messages of these ended sessions bit by bit: nobody waits for that."""
+        self._leftovers.update(dict.fromkeys(numbers))
+        if self._leftovers and self._lazy_timer is None:
+            self._lazy_timer = self._loop.call_later(_LAZY, self._on_lazy)
 
     # Committing
 
@@ -410,7 +419,7 @@ class SqliteStore(Store):
         if self._committing is not None:
             return
         self._scheduled = False
-        if not batch.is_worth_a_transaction():
+        if not batch.is_worth_a_transaction() and not self._leftovers:
             return  # everything in it was acknowledged meanwhile
         self._committing = batch
         batch.number = self.batch
@@ -418,6 +427,7 @@ class SqliteStore(Store):
         batch.deliveries = batch.undelivered()
         batch.early = 0
         run, commits, messages = self._progress
+        batch.leftover = next(iter(self._leftovers), 0)
         batch.progress = Witness(run, commits + 1, messages + len(batch.deliveries))
         self._open_batch = Batch()
         self._writing, self._unwritten = self._unwritten, 0
@@ -464,6 +474,10 @@ class SqliteStore(Store):
         if batch.changes:
             self._note_commit(batch.progress)
         self._report_garbled(batch.garbled)
+        if batch.leftover_is_gone:
+            del self._leftovers[batch.leftover]
+        ended = [*batch.sessions.items(), *batch.shares.items()]
+        self._leave([number for number, made in ended if made is None])
         self._stats.commits += 1
         if self.failure:
             _log.warning("store %s: works again, after %d transactions that failed", self._path, self._failed_in_a_row)

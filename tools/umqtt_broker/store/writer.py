@@ -22,6 +22,12 @@ _ROW = "(?,?,?,?,?,?,?,?,?,?,?,?)"
 _INSERTS = [(rows, f"INSERT INTO delivery ({_COLUMNS}) VALUES " + ",".join([_ROW] * rows)) for rows in (512, 64, 8, 1)]
 _PAGE = f"SELECT {_COLUMNS} FROM delivery WHERE session = ? AND position > ? ORDER BY position LIMIT ?"
 _OWNER = "SELECT client_id FROM session WHERE number = ? UNION SELECT key FROM share WHERE number = ?"
+# Messages of an ended session that one transaction removes: a few milliseconds, and others wait for it.
+SLICE = 2000
+_SLICE = (
+    "DELETE FROM delivery WHERE session = ? AND position <="
+    " coalesce((SELECT position FROM delivery WHERE session = ? ORDER BY position LIMIT 1 OFFSET ? - 1), 1 << 62)"
+)
 _MESSAGE = "SELECT topic_name, payload, checksum FROM message WHERE number = ?"
 _WILL = "INSERT OR REPLACE INTO will (client_id, topic_name, payload, qos, retain, checksum) VALUES (?, ?, ?, ?, ?, ?)"
 # Bytes from which a payload that several sessions wait for is stored once: a row of its own costs about as many.
@@ -98,10 +104,11 @@ def write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]
             execute("DELETE FROM will WHERE client_id = ?", (client_id,))
         else:
             execute(_WILL, (client_id, *will, checksum(will.topic_name, will.payload)))
-    # Last: what this batch itself recorded for a discarded session goes too.
-    for table in ("subscription", "delivery", "inbound"):
+    # Last: what this batch itself recorded for a discarded session goes too. Its messages follow in slices.
+    for table in ("subscription", "inbound"):
         executemany(f"DELETE FROM {table} WHERE session = ?", discarded)
-    executemany("DELETE FROM delivery WHERE session = ?", ended)
+    if batch.leftover:
+        batch.leftover_is_gone = execute(_SLICE, (batch.leftover, batch.leftover, SLICE)).rowcount < SLICE
     batch.garbled = []
     pages = [_read_page(database, page, batch.garbled) for page in batch.pages]
     batch.changes = database.total_changes != before
