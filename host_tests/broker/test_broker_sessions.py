@@ -3,10 +3,11 @@
 import random
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 from broker_peer import BrokerThread, Packet, Peer
+from umqtt_broker import durable
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
@@ -243,6 +244,42 @@ def test_a_long_queue_stays_on_disk_and_drains_in_order_while_more_is_published(
             client.flush()
             assert broker.call(lambda: session.queued) == 0
             assert broker.call(lambda: len(session.queue)) == 0
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_queue_of_large_messages_stays_on_disk(tmp_path, start_broker, monkeypatch, is_there: bool) -> None:
+    """Of a client that is away, and of one that does not read. Planted: a bound in messages alone, of queue or page."""
+    monkeypatch.setattr(durable, "_MOST_IN_MEMORY", 256 * 1024)
+    broker = start_broker(store=str(tmp_path / "broker.db"), max_inflight_messages=4)
+    size, total = 16 * 1024, 300
+    with Peer(broker.port) as publisher, ExitStack() as stack:
+        publisher.connect(b"publisher")
+        client = stack.enter_context(Peer(broker.port, receive_buffer=4096))
+        client.connect(b"client", clean_session=False)
+        client.subscribe(b"a", 1)
+        if not is_there:
+            client.disconnect()
+        session = broker.view.session(b"client")
+        in_memory = []
+
+        def look() -> None:
+            in_memory.append(broker.call(lambda: sum(len(entry[4]) for entry in session.queue)))
+
+        for number in range(1, total + 1):
+            publisher.publish(b"a", b"%08d" % number * (size // 8), 1)
+            if number % 10 == 0:
+                look()
+        assert broker.call(lambda: session.queued_bytes) >= (total - 4) * size
+        if not is_there:
+            client = stack.enter_context(Peer(broker.port))
+            assert client.connect(b"client", clean_session=False)
+        for number in range(1, total + 1):
+            assert client.receive_message().payload[:8] == b"%08d" % number
+            look()
+        client.flush()
+        # A page may come while half of one is left, and a message is not cut.
+        assert 128 * 1024 < max(in_memory) <= 2 * 256 * 1024 + size
+        assert broker.call(lambda: (session.queued, session.queued_bytes)) == (0, 0)
 
 
 def test_a_slow_reader_loses_only_qos_0_and_that_is_counted(start_broker) -> None:

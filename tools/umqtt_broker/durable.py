@@ -24,6 +24,9 @@ _SENT_LIMIT_WINDOWS = 8
 
 _PAGE = 1000
 
+# Payload bytes of a queue in memory, and of a page, about: what is behind that is on disk alone.
+_MOST_IN_MEMORY = 4 * 1024 * 1024
+
 
 class DurableSession(Session):
     """See Session. Every message above QoS 0, and what becomes of it, is recorded in `store` under `number`."""
@@ -144,7 +147,9 @@ class DurableSession(Session):
         position = self._last_position = self._last_position + 1
         expires_at = self._expiry.deadline
         waiting = len(self.queue)
-        if self._spilled_to or waiting >= config.max_queued_in_memory:
+        # As long as nothing is on disk alone, all bytes of the queue are in memory.
+        is_large = self.queued_bytes >= _MOST_IN_MEMORY and waiting >= self._room()
+        if self._spilled_to or waiting >= config.max_queued_in_memory or is_large:
             if not self._spilled_to:
                 self._loaded_to = position - 1
             self._spilled_to = position
@@ -195,7 +200,7 @@ class DurableSession(Session):
     def pump(self) -> None:
         """Move the cursor, and fetch the next page of the queue when the cursor comes near its end."""
         super().pump()
-        if self._spilled_to and not self._loading and self.limit and len(self.queue) < _PAGE // 2:
+        if self._spilled_to and not self._loading and self.limit and len(self.queue) < self._page_size() // 2 + 1:
             self._load()
 
     def load(self, qos: int) -> int:
@@ -277,11 +282,15 @@ class DurableSession(Session):
 
     def _load(self) -> None:
         self._loading = True
-        asked_to = self._spilled_to
-        self._store.load_page(self.number, self._loaded_to, _PAGE, lambda rows: self._on_page(rows, asked_to))
+        asked_to, size = self._spilled_to, self._page_size()
+        self._store.load_page(self.number, self._loaded_to, size, lambda rows: self._on_page(rows, size, asked_to))
 
-    def _on_page(self, rows: list[DeliveryRow], asked_to: int) -> None:
-        """Append a page of the queue. `asked_to` is the end of the queue when the page was asked for."""
+    def _page_size(self) -> int:
+        """Return how many messages a page has: fewer where they are large."""
+        return max(1, min(_PAGE, _MOST_IN_MEMORY * self.queued // (self.queued_bytes or 1)))
+
+    def _on_page(self, rows: list[DeliveryRow], size: int, asked_to: int) -> None:
+        """Append a page of the queue of at most `size` messages. asked_to: the queue's end when it was asked for."""
         self._loading = False
         for row in rows:
             if row.released:
@@ -294,7 +303,7 @@ class DurableSession(Session):
             self._spilled -= 1
         # The page may hold messages recorded between the request and its transaction, so beyond asked_to.
         last = rows[-1].position if rows else 0
-        self._loaded_to = last if len(rows) == _PAGE else max(last, asked_to)
+        self._loaded_to = last if len(rows) == size else max(last, asked_to)
         if self._loaded_to >= self._spilled_to:
             self._spilled_to = 0
             if self._spilled:
