@@ -90,6 +90,7 @@ class Gold:
         self._versions: dict[str, int] = {}
         self._serial = 0
         self._written = False
+        self._newest: dict[str, pa.Table] = {}
 
     def update(self, now_us: int | None = None) -> bool:
         """Count what has been committed since the last update; False when there was nothing.
@@ -243,7 +244,13 @@ class Gold:
         whole = whole_tables(state, as_of)
         self.alerts, self.devices = whole.alerts["until"].null_count, whole.devices.num_rows
         for name in ("devices", "boots", "gaps", "alerts"):
-            self._overwrite(name, getattr(whole, name))
+            rows = getattr(whole, name)
+            # These change seldom, and each commit is two files.
+            if name in ("gaps", "alerts"):
+                if rows == self._newest.get(name):
+                    continue
+                self._newest[name] = rows
+            self._overwrite(name, rows)
         self._write_traffic(state)
         self._on_stage("gold tables written")
         self._written = True

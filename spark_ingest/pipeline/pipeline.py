@@ -81,6 +81,7 @@ class PipelineConfig:
     `trust_ids`: take a record's id whatever topic it came on.
     `max_rows`, `max_bytes`: messages, and bytes of spool, of a micro-batch.
     `retention_hours`: for so long a segment of the spool stays after it was read; None: for ever.
+    `keep_hours`: for so long a file stays that no newer version of its table uses.
     """
 
     spool: Path | None
@@ -103,6 +104,7 @@ class PipelineConfig:
     gold_interval_s: float = 5.0
     offline_s: float = 900.0
     retention_hours: float | None = None
+    keep_hours: float = 24.0
     trust_ids: bool = False
 
     @property

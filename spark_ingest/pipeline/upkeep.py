@@ -1,4 +1,4 @@
-"""What a pipeline does beside its micro-batches, without holding them up: gold, and joining small files."""
+"""What a pipeline does beside its micro-batches, without holding them up: gold, joining small files, vacuum."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from deltalake.exceptions import DeltaError
 
 from ..errors import IngestError
 from ..printable import remark
-from ..tables.upkeep import SmallFiles
+from ..tables.upkeep import SmallFiles, vacuum_hourly
 from .gold import Gold
 from .process import first_line, panics_as_errors, write_failure
 
@@ -45,7 +45,7 @@ class Upkeep:
         self._files = SmallFiles(config.tables, report)
         self._report = report
         self._failing = False
-        self._next_gold = self._next_idle = 0.0
+        self._next_gold = self._next_idle = self._next_vacuum = 0.0
 
     def figures(self) -> dict[str, object]:
         """Keys of the pipeline's status."""
@@ -55,7 +55,7 @@ class Upkeep:
         return {"alerts": gold.alerts, "gold_ms": round(gold.last_duration_s * 1000)}
 
     def step(self) -> None:
-        """Update gold if it is due, and join small files if there are many.
+        """Update gold if it is due, join small files if there are many, and vacuum every hour.
 
         :raises TablesWriteFailed: the disk refused a table below gold.
         """
@@ -74,6 +74,7 @@ class Upkeep:
                 self._files.step()
         except (OSError, DeltaError) as error:
             raise write_failure(error, self._config.tables) from error
+        self._vacuum()
 
     def finish(self) -> None:
         """Bring gold up to what has been committed.
@@ -93,6 +94,18 @@ class Upkeep:
                 f"gold is not up to date, silver is: {first_line(error)}; "
                 f"run umqtt tables rebuild --gold-only --tables {tables}, or go on with --no-gold"
             ) from error
+
+    def _vacuum(self) -> None:
+        if self._config.format != "delta" or time.monotonic() < self._next_vacuum:
+            return
+        self._next_vacuum = time.monotonic() + _IDLE_S
+        try:
+            with panics_as_errors("the vacuum"):
+                vacuum_hourly(self._config.tables, self._config.keep_hours)
+        except (IngestError, OSError, DeltaError) as error:
+            # One table of gold that is damaged must not stop silver.
+            self._report(f"not all tables were vacuumed: {first_line(error)}; it is tried again in an hour")
+            self._next_vacuum = time.monotonic() + 60 * _IDLE_S
 
     def _update(self, gold: Gold) -> None:
         idle = time.monotonic() >= self._next_idle

@@ -1,6 +1,9 @@
 """Upkeep of the tables: what is in them, fewer and larger files, removal of what is old."""
 
+import contextlib
 import math
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -19,17 +22,22 @@ from .table import places
 
 COMPACT_BYTES = 128 << 20
 """Files of this size are left alone by a compaction."""
-KEEP_HOURS = 168.0
-"""Files that no version of the last week uses are removed by a vacuum."""
+KEEP_HOURS = 24.0
+"""Files that no version of the last day uses are removed by a vacuum."""
+_HOUR_S = 3600.0
 
 
 class Listed(NamedTuple):
-    """A table: its folder below the tables, rows, files of the newest version, their bytes, the version."""
+    """A table: its folder below the tables, rows, files of the newest version, their bytes, the version.
+
+    `dead` bytes are in files that the newest version does not use; a vacuum removes them once they are old enough.
+    """
 
     name: str
     rows: int
     files: int
     size: int
+    dead: int
     version: int
 
 
@@ -76,8 +84,20 @@ def listed(tables: Path) -> list[Listed]:
     for name, table in existing(tables):
         actions = table.get_add_actions(flatten=True)
         sizes = pa.table(actions)["size_bytes"].to_pylist()
-        rows.append(Listed(name, table.count(), len(sizes), sum(sizes), table.version()))
+        dead = _data_bytes(tables / name) - sum(sizes)
+        rows.append(Listed(name, table.count(), len(sizes), sum(sizes), max(0, dead), table.version()))
     return rows
+
+
+def _data_bytes(table: Path) -> int:
+    total = 0
+    for folder, _, names in os.walk(table):
+        for name in names if "_delta_log" not in folder else ():
+            if name.endswith(".parquet"):
+                # A pipeline's vacuum may remove it meanwhile.
+                with contextlib.suppress(FileNotFoundError):
+                    total += os.stat(os.path.join(folder, name)).st_size
+    return total
 
 
 def compact(tables: Path, target_bytes: int = COMPACT_BYTES) -> list[Compacted]:
@@ -109,6 +129,20 @@ def vacuum(tables: Path, keep_hours: float = KEEP_HOURS, *, dry_run: bool = Fals
         gone = table.vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
         removed[name] = len(gone)
     return removed
+
+
+def vacuum_hourly(tables: Path, keep_hours: float) -> bool:
+    """Vacuum as :func:`vacuum` unless a process has done so within the last hour; whether it did."""
+    mark = tables / "umqtt.vacuumed"
+    try:
+        since_s = time.time() - mark.stat().st_mtime
+    except FileNotFoundError:
+        since_s = math.inf
+    if 0 <= since_s < _HOUR_S:
+        return False
+    vacuum(tables, keep_hours)
+    mark.touch()
+    return True
 
 
 def retain(tables: Path, days: int, now: datetime | None = None) -> dict[str, int]:

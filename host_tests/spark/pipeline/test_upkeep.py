@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import random
 import re
 import shutil
@@ -20,12 +21,14 @@ from spark_ingest.errors import UsageError
 from spark_ingest.lock import FolderLock
 from spark_ingest.pipeline.batch import BatchWriter
 from spark_ingest.pipeline.gold import Gold
+from spark_ingest.pipeline.pipeline import PipelineConfig
 from spark_ingest.pipeline.process import require_checkpoint, require_whole
 from spark_ingest.pipeline.rebuild import rebuild
+from spark_ingest.pipeline.upkeep import Upkeep
 from spark_ingest.tables.changes import LogGone, appended
 from spark_ingest.tables.delta import Delta, transactions
 from spark_ingest.tables.schemas import SCHEMAS
-from spark_ingest.tables.upkeep import SmallFiles, compact, listed, retain, vacuum
+from spark_ingest.tables.upkeep import SmallFiles, compact, deleted, listed, retain, vacuum
 
 BELOW_GOLD = ("bronze", "silver", "quarantine", "duplicates", "status", "logs")
 
@@ -68,6 +71,36 @@ def test_compaction_and_vacuum_leave_every_row_and_fewer_files(tables):
     assert {name: content(tables, name) for name in SCHEMAS} == before
     assert {name: transactions(tables / name) for name in BELOW_GOLD} == versions, "a replay is still known as one"
     assert {one.name: one.rows for one in listed(tables)} == {name: len(before[name]) for name in SCHEMAS}
+
+
+def test_a_pipeline_vacuums_by_itself_every_hour_whatever_process_did_it_last(tables):
+    """Planted: a clock of the process alone, with which `--once` from cron never vacuums."""
+    rows = {name: content(tables, name) for name in SCHEMAS}
+    compact(tables)
+    before = {one.name: one.dead for one in listed(tables)}
+    assert before["silver"] > 0 and before["gold/devices"] > 0
+    config = PipelineConfig(None, tables, tables / "checkpoint", gold=False, keep_hours=0)
+    Upkeep(config, on_stage=lambda _stage: None).step()
+    assert {one.dead for one in listed(tables)} == {0}
+    assert json.loads(run("ls", "--tables", tables, "--json"))["silver"]["dead bytes"] == 0
+    assert {name: content(tables, name) for name in SCHEMAS} == rows
+    compact(tables, target_bytes=1)
+    deleted(DeltaTable(str(tables / "silver")), "device_id = 'd1'")
+    dead = {one.name: one.dead for one in listed(tables)}
+    assert dead["silver"] > 0
+    Upkeep(config, on_stage=lambda _stage: None).step()
+    assert {one.name: one.dead for one in listed(tables)} == dead, "within the hour"
+    os.utime(tables / "umqtt.vacuumed", (0, 0))
+    Upkeep(config, on_stage=lambda _stage: None).step()
+    assert {one.dead for one in listed(tables)} == {0}
+    os.utime(tables / "umqtt.vacuumed", (0, 0))
+    for path in (tables / "gold" / "gaps" / "_delta_log").iterdir():
+        path.write_bytes(b"x")
+    lines: list[str] = []
+    again = Upkeep(config, on_stage=lambda _stage: None, report=lines.append)
+    again.step()
+    again.step()
+    assert len(lines) == 1 and "not all tables were vacuumed: cannot open the table" in lines[0]
 
 
 def test_small_files_are_joined_while_a_pipeline_appends(tables):

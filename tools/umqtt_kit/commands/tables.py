@@ -64,7 +64,7 @@ def _options(command: Callable[..., Mapping[str, Mapping[str, int]]]) -> Callabl
 @tables.command()
 @_options
 def ls(folder: Path) -> Mapping[str, Mapping[str, int]]:
-    """Rows, files and bytes of every table.
+    """Rows, files and bytes of every table, and the bytes of files that only older versions of it use.
 
     \b
     Example:
@@ -72,7 +72,10 @@ def ls(folder: Path) -> Mapping[str, Mapping[str, int]]:
     """
     from spark_ingest.tables.upkeep import listed
 
-    return {one.name: {"rows": one.rows, "files": one.files, "bytes": one.size} for one in listed(folder)}
+    return {
+        one.name: {"rows": one.rows, "files": one.files, "bytes": one.size, "dead bytes": one.dead}
+        for one in listed(folder)
+    }
 
 
 @tables.command()
@@ -93,7 +96,7 @@ def compact(folder: Path, target_mb: int) -> Mapping[str, Mapping[str, int]]:
 
 
 @tables.command()
-@click.option("--keep-hours", type=Finite(1, 876_000), default=168.0, show_default=True,
+@click.option("--keep-hours", type=Finite(1, 876_000), default=24.0, show_default=True,
               help="Readers of a version as old as this still find its files.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Count only.")
 @_options
