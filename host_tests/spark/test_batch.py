@@ -12,7 +12,7 @@ from spark_helpers import record
 from test_record import messages
 
 from spark_ingest.pipeline import batch as batch_module
-from spark_ingest.pipeline.batch import FORMATS, MESSAGE_COLUMNS, STAGES, BatchWriter
+from spark_ingest.pipeline.batch import FORMATS, MESSAGE_COLUMNS, STAGES, BatchWriter, Totals
 from spark_ingest.pipeline.dedup import Seen
 from spark_ingest.pipeline.progress import Progress
 from spark_ingest.tables import identities, summary
@@ -112,12 +112,16 @@ def test_the_control_that_reads_the_latest_progress_is_caught(tmp_path, monkeypa
 def test_a_new_checkpoint_over_the_same_spool_adds_nothing_to_the_tables(tmp_path, table_format):
     batches, made, corrupt = workload(seed=2)
     lines: list[str] = []
+    totals: list[Totals] = []
     for query in ("first", "second"):
         writer = BatchWriter(tmp_path, tmp_path / query, format=table_format, report=lines.append)
         for batch_id, batch in enumerate(reversed(batches) if query == "second" else batches):
             writer.write(batch, batch_id, query)
+        totals.append(writer.totals)
     assert summary(tmp_path) == (len(made), len(made), corrupt)
     assert len(lines) == 1 and "rebuilt it from" in lines[0]
+    read = sum(batch.num_rows for batch in batches)
+    assert [(each.messages, each.replayed, each.duplicates) for each in totals] == [(read, 0, 30), (read, read, 0)]
 
 
 def test_a_new_query_whose_rows_are_new_is_not_taken_for_a_replay(tmp_path, table_format):

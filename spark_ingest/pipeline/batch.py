@@ -57,6 +57,7 @@ class Totals:
 
     batches: int = 0
     messages: int = 0
+    replayed: int = 0
     rows_bronze: int = 0
     rows_silver: int = 0
     rows_quarantined: int = 0
@@ -117,9 +118,10 @@ class BatchWriter:
             self._on_stage(f"{name} committed")
             return new.num_rows if added else 0
 
-        totals = self.totals
+        totals, read = self.totals, messages.num_rows
         messages = self.tables["bronze"].without_removed(messages)
-        totals.rows_bronze += commit("bronze", bronze_rows(messages))
+        new = commit("bronze", bronze_rows(messages))
+        totals.rows_bronze += new
         # A replay finds the rows of its first attempt in silver: they were not seen before it.
         committed = self.tables["silver"].has(f"{query_id}/silver", batch_id)
         parts = part(messages, trust_ids=self._trust_ids)
@@ -131,15 +133,14 @@ class BatchWriter:
         # Its key is the identity, which `seen` has looked at; not the place.
         totals.rows_silver += commit("silver", rows["silver"], by_place=False)
         totals.rows_quarantined += commit("quarantine", rows["quarantine"])
-        commit("duplicates", rows["duplicates"])
+        totals.duplicates += commit("duplicates", rows["duplicates"])
         totals.rows_status += commit("status", rows["status"])
         totals.rows_logs += commit("logs", rows["logs"])
         # Only now: had anything failed, the set in memory would hold readings that no table has.
         self._seen = (batch_id, seen)
         totals.batches += 1
-        totals.messages += messages.num_rows
-        conflicts = rows["quarantine"].num_rows - parts.quarantined.num_rows
-        totals.duplicates += parts.readings.num_rows - rows["silver"].num_rows - conflicts
+        totals.messages += read
+        totals.replayed += read - new
         totals.open_gaps = seen.open_gaps
         totals.boots = len(seen)
 

@@ -156,7 +156,8 @@ class ClusterWriter:
         totals = self.totals
         totals.batches += 1
         totals.messages += total("messages")
-        totals.duplicates += total("duplicates")
+        totals.replayed += total("messages") - rows["bronze"]
+        totals.duplicates += rows["duplicates"]
         totals.boots, totals.open_gaps = total("boots"), total("open_gaps")
         totals.rows_bronze += rows["bronze"]
         totals.rows_silver += rows["silver"]

@@ -116,7 +116,8 @@ def receive(job: Job, partition: int, batches: Iterator[pa.RecordBatch]) -> Iter
     """
     tables = [pa.Table.from_batches([batch]).select(MESSAGE_COLUMNS).cast(_MESSAGES) for batch in batches]
     messages = pa.concat_tables([_MESSAGES.empty_table(), *tables])
-    if messages.num_rows:
+    read = messages.num_rows
+    if read:
         messages = _table(job, "bronze").without_removed(messages)
     parts = part(messages, trust_ids=job.trust_ids)
     rows = {
@@ -129,7 +130,7 @@ def receive(job: Job, partition: int, batches: Iterator[pa.RecordBatch]) -> Iter
         written = {name: _write_new(job, name, some) for name, some in rows.items()}
     except (OSError, DeltaError) as error:
         raise write_failure(error, Path(job.tables)) from error
-    counts = {"messages": messages.num_rows, "readings": parts.readings.num_rows}
+    counts = {"messages": read, "readings": parts.readings.num_rows}
     report = json.dumps({"partition": partition, "files": written, "counts": counts}).encode()
     sent = [(partition % job.buckets, report)]
     sent += [(bucket, _packed(readings)) for bucket, readings in _by_bucket(parts.readings, job.buckets)]
@@ -189,7 +190,6 @@ def _take(job: Job, bucket: int, readings: pa.Table) -> dict[str, object]:
         "files": files,
         "counts": {
             "received": readings.num_rows,
-            "duplicates": readings.num_rows - silver.num_rows - again.conflicts.num_rows,
             "boots": len(seen),
             "open_gaps": seen.open_gaps,
             "rebuilt": rebuilt,

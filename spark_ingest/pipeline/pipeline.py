@@ -12,12 +12,13 @@ status as the last line.
 state              starting, running, stopping, stopped or failed
 batches            micro-batches since the start
 messages           MQTT messages in them
+replayed           of these, what bronze already had: a micro-batch repeated, or a new checkpoint
 rows_bronze        rows appended to bronze
 rows_silver        rows appended to silver
 rows_quarantined   rows appended to quarantine
 rows_status        rows appended to status
 rows_logs          rows appended to logs
-duplicates         readings that silver already had
+duplicates         rows appended to duplicates: readings that were received again
 boots, open_gaps   size of the deduplication state: boots known, and ranges of seq that are missing
 alerts             alerts that last, in the newest gold; null without gold
 gold_ms            duration of the newest update of gold, milliseconds
