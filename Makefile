@@ -63,7 +63,7 @@ prove-firmware: setup ## The firmware: every power cut of updates and commands, 
 	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest -q host_tests/unit/test_app_update.py host_tests/unit/test_app_commands_power.py \
 	    host_tests/laws/test_app_day.py host_tests/end_to_end/test_firmware_updates.py host_tests/bundle/test_app_bundle.py $(ARGS)
 
-prove-broker: setup ## The broker killed 50 times under load, counted; a traced run (ARGS="--quick --json --seed N")
+prove-broker: setup ## The broker killed 50 times under load, counted; a traced run; attacks (ARGS="--quick --json --seed N")
 	@$(PY) host_tests/broker/prove.py $(ARGS)
 
 prove-ingest: setup ## The way into the tables killed 50 times under load, counted; a traced run (ARGS="--quick --json --seed N")

@@ -2,9 +2,10 @@
 
 Kills the broker with SIGKILL under load (50 times; quick: 10) and counts what was acknowledged, checks that planted
 mistakes are caught, and, where strace is there, reads from a trace that nothing leaves before the fdatasync that
-covers it. Prints one JSON object last with --json: runs, messages, lost, duplicated, out_of_order, other (laws broken
-in another way), not_synced (packets that left too early; null without strace), controls, controls_caught, seed,
-seconds. Exit code: 0, or 1 when a law was broken or a mistake not caught.
+covers it; attacks the broker, and mosquitto beside it, and measures what others notice (attacks.py). Prints one JSON
+object last with --json: runs, messages, lost, duplicated, out_of_order, other (laws broken in another way), not_synced
+(packets that left too early; null without strace), controls, controls_caught, attacks, attacks_hurt (those that others
+noticed), seed, seconds. Exit code: 0, or 1 when a law was broken, a mistake not caught or an attack hurt.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import attacks
 import broker_mistakes
 import kill_law
 import trace_load
@@ -81,6 +83,8 @@ def main(arguments: list[str] | None = None) -> int:
             )
         for name, how in caught.items():
             say(f"  {name}: {how or 'NOT CAUGHT'}")
+    say("attacks")
+    attacked, hurt = attacks.run_all(say, quick=options.quick)
     result = {
         "runs": tally.runs,
         "messages": tally.messages,
@@ -91,11 +95,13 @@ def main(arguments: list[str] | None = None) -> int:
         "not_synced": not_synced,
         "controls": len(caught),
         "controls_caught": sum(1 for how in caught.values() if how),
+        "attacks": attacked,
+        "attacks_hurt": hurt,
         "seed": seed,
         "seconds": round(time.monotonic() - begun, 1),
     }
     print(json.dumps(result) if options.json else "\n".join(f"{name}: {value}" for name, value in result.items()))
-    is_broken = tally.broken or not_synced or result["controls_caught"] != result["controls"]
+    is_broken = tally.broken or not_synced or hurt or result["controls_caught"] != result["controls"]
     return _EXIT_BROKEN if is_broken else 0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from attacks import Outcome, judge
 from broker_peer import BrokerThread, Peer, StartBroker
 from umqtt_broker import BrokerConfig, Listener
 from umqtt_broker.file_permission import FilePermission
@@ -246,3 +247,21 @@ def test_a_client_that_guesses_is_told_to_wait_and_one_that_was_right_is_not(
     assert enter(b"once more") == 4 and enter(b"once more") == 3
     assert broker.call(lambda: (broker.stats.wrong_passwords, broker.stats.told_to_wait)) == (7, 3)
     assert "6 wrong passwords for user ada from 127.0.0.1: waits 1 s" in caplog.text
+
+
+CALM = Outcome(5.0, 30.0, 33.0, 40.0, 34.0)
+
+
+@pytest.mark.parametrize(
+    ("ours", "says"),
+    [
+        (CALM, []),
+        (CALM._replace(p99=21.0), ["p99 21 ms"]),
+        (CALM._replace(longest=101.0), ["longest wait 101 ms"]),
+        (CALM._replace(most=80.0), ["grows more than mosquitto"]),
+        (CALM._replace(after=60.0), ["memory does not come back"]),
+    ],
+)
+def test_an_attack_that_hurts_is_seen(ours: Outcome, says: list[str]) -> None:
+    # Planted: a bound that is not looked at.
+    assert judge(ours, Outcome(3.0, 20.0, 8.0, 20.0, 9.0)) == says

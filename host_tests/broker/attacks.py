@@ -1,0 +1,376 @@
+"""What one client can do to the others: a table of attacks, each on our broker and on mosquitto in the same run.
+
+A well-behaved pair exchanges 100 messages a second all the while. Asserted by judge(): its 99th percentile stays below
+20 ms and its longest wait below 100 ms, or half as much again as with mosquitto where the machine is busy; the broker's
+memory grows by no more than mosquitto's, and comes back when the attacker has gone. Run by prove.py, or alone: `python host_tests/broker/attacks.py [NAME…]`.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from broker_peer import Closed, Peer
+from umqtt_broker.passwords import PasswordFile, PasswordHash
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import PINGRESP, PUBACK
+from umqtt_testkit.mosquitto import find_mosquitto
+from umqtt_testkit.ports import reserved_port
+from umqtt_testkit.waiting import eventually
+
+P99_MS, LONGEST_MS = 20.0, 100.0
+# What both brokers' memory moves by without an attack.
+_TOLERANCE_MB = 12.0
+# Seconds that an attack lasts, and that memory has to come back in.
+_SECONDS = 4.0
+_RECOVERY = 3.0
+_RATE = 100
+
+
+class Outcome(NamedTuple):
+    """Of one attack on one broker. Times of the pair in ms; memory in MB: before, at most, and after the attack."""
+
+    p99: float
+    longest: float
+    before: float
+    most: float
+    after: float
+
+
+# Attackers
+
+# Those who are still connected when memory is looked at.
+_staying: list[Peer] = []
+
+
+def _attacker(port: int, name: bytes = b"attacker") -> Peer:
+    peer = Peer(port)
+    peer.connect(name)
+    return peer
+
+
+def _until(seconds: float = _SECONDS) -> Iterator[int]:
+    """Count, until the time is over."""
+    end, number = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        yield number
+        number += 1
+
+
+def _wait_done(peer: Peer) -> None:
+    peer.send(encoder.pingreq())
+    while peer.receive().kind != PINGRESP:
+        pass
+
+
+def _subscribe_once(filters: list[bytes]) -> Callable[[int], None]:
+    def attack(port: int) -> None:
+        with _attacker(port) as peer:
+            peer.send(encoder.subscribe(1, *((each, 0) for each in filters)))
+            _wait_done(peer)
+
+    return attack
+
+
+def subscribe_much(port: int) -> None:
+    """390,000 filters in one packet, and a client that stays."""
+    filters = [b"fleet/site-%04d/device-%08d/telemetry" % (number % 100, number) for number in range(390_000)]
+    peer = _attacker(port)
+    peer.socket.settimeout(60)
+    peer.send(encoder.subscribe(1, *((each, 0) for each in filters)))
+    _wait_done(peer)
+    _staying.append(peer)
+
+
+def _deep(name: bytes) -> bytes:
+    return b"/".join([name, *[b"a"] * 199])
+
+
+def subscribe_deep_and_publish(port: int) -> None:
+    """500 filters of 200 levels, all of which match."""
+    filters = [
+        b"/".join([b"+" if number >> bit & 1 else b"a" for bit in range(9)] + [b"+"] * 191) for number in range(500)
+    ]
+    with _attacker(port) as peer:
+        peer.send(encoder.subscribe(1, *((each, 0) for each in filters)))
+        _wait_done(peer)
+        for number in _until():
+            peer.send(encoder.publish(b"/".join([*[b"a"] * 199, b"%d" % number]), b"", 1, number % 65535 + 1))
+            while peer.receive().kind != PUBACK:
+                pass
+
+
+def deeper_than_allowed(port: int) -> None:
+    """Names and filters of 32,000 levels, and a new connection for each."""
+    for number in _until():
+        with _attacker(port) as peer:
+            name = b"%d" % number + b"/a" * 32_000
+            packets = encoder.subscribe(1, (name, 0)), encoder.publish(name, b"x", 0, retain=True)
+            peer.send(packets[number % 2])
+            peer.wait_closed()
+
+
+def retained_deep(port: int) -> None:
+    """Retained messages of 200 levels that have no level in common."""
+    with _attacker(port) as peer:
+        for number in range(3000):
+            peer.send(encoder.publish(_deep(b"r%d" % number), b"x", 0, retain=True))
+        _wait_done(peer)
+        for number in range(3000):
+            peer.send(encoder.publish(_deep(b"r%d" % number), b"", 0, retain=True))
+        _wait_done(peer)
+
+
+def unfinished_packets(port: int) -> None:
+    """Ten packets of 15 MB, of which the last byte never comes."""
+    peers = [_attacker(port, b"unfinished%d" % number) for number in range(10)]
+    whole = encoder.publish(b"large", bytes(15_000_000))
+    for peer in peers:
+        peer.send(whole[:-1])
+    time.sleep(1)
+    for peer in peers:
+        peer.close()
+
+
+def one_byte_writes(port: int) -> None:
+    """The end of a large packet in writes of one byte."""
+    with _attacker(port) as peer:
+        whole = encoder.publish(b"large", bytes(15_000_000))
+        peer.send(whole[:-100_000])
+        for number in _until():
+            peer.send(whole[number : number + 1])
+            time.sleep(0.0002)
+
+
+def pings(port: int) -> None:
+    """PINGREQ as fast as it goes, and answers are read."""
+    with _attacker(port) as peer:
+        _flood(peer, encoder.pingreq() * 100_000)
+
+
+def small_publishes(port: int) -> None:
+    """PUBLISH as fast as it goes, each to a name that was never used."""
+    with _attacker(port) as peer:
+        _flood(peer, b"".join(encoder.publish(b"n/%d" % number, b"") for number in range(300_000)))
+
+
+def _flood(peer: Peer, data: bytes) -> None:
+    peer.socket.setblocking(False)
+    view = memoryview(data)
+    at = 0
+    for _ in _until():
+        readable, writable, _ = select.select([peer.socket], [peer.socket], [], 1)
+        if readable and not peer.socket.recv(1 << 20):
+            return
+        if writable:
+            at = (at + peer.socket.send(view[at : at + 1_000_000])) % len(data)
+
+
+def subscribe_again_and_again(port: int) -> None:
+    """SUBSCRIBE to everything, over and over, where 20,000 messages are retained; nothing is read."""
+    with _attacker(port, b"writer") as peer:
+        for number in range(20_000):
+            peer.send(encoder.publish(b"retained/%d" % number, bytes(100), 0, retain=True))
+        _wait_done(peer)
+    with Peer(port, receive_buffer=4096) as peer:
+        peer.connect(b"greedy")
+        packets = b"".join(encoder.subscribe(number, (b"retained/#", 0)) for number in range(1, 20_001))
+        peer.socket.settimeout(_SECONDS)
+        with suppress(TimeoutError):
+            peer.send(packets)
+    with _attacker(port, b"writer") as peer:
+        for number in range(20_000):
+            peer.send(encoder.publish(b"retained/%d" % number, b"", 0, retain=True))
+        _wait_done(peer)
+
+
+def connection_churn(port: int) -> None:
+    """Connections that come and go, on eight threads."""
+
+    def churn(thread: int) -> None:
+        connect = encoder.connect(b"churn%d" % thread)
+        for _ in _until():
+            try:
+                with socket.create_connection(("127.0.0.1", port)) as one:
+                    one.sendall(connect)
+                    one.recv(4)
+            except OSError:
+                time.sleep(0.01)
+
+    threads = [threading.Thread(target=churn, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def guess_passwords(port: int) -> None:
+    """Wrong passwords, each on a new connection."""
+    for number in _until():
+        try:
+            with Peer(port) as peer:
+                peer.send(encoder.connect(b"guess", user_name=b"ada", password=b"%d" % number))
+                peer.receive()
+        except (Closed, OSError):
+            pass
+
+
+ATTACKS: dict[str, Callable[[int], None]] = {
+    "10,000 filters in one SUBSCRIBE": _subscribe_once([b"fleet/%d/+/x" % number for number in range(10_000)]),
+    "SUBSCRIBE of 2 MB, filters of 200 levels": _subscribe_once([_deep(b"%d" % number) for number in range(5000)]),
+    "500 filters of 200 levels that match": subscribe_deep_and_publish,
+    "names of 32,000 levels": deeper_than_allowed,
+    "retained messages of 200 levels": retained_deep,
+    "unfinished large packets": unfinished_packets,
+    "a large packet in writes of one byte": one_byte_writes,
+    "PINGREQ without end": pings,
+    "PUBLISH to ever new names": small_publishes,
+    "SUBSCRIBE to a large retained set, again and again": subscribe_again_and_again,
+    "connections that come and go": connection_churn,
+    "guessed passwords": guess_passwords,
+}
+# What mosquitto stands still for minutes for: its bookkeeping of a client's subscriptions is quadratic.
+OURS_ALONE: dict[str, Callable[[int], None]] = {"SUBSCRIBE of 15.6 MB": subscribe_much}
+# Left out by --quick.
+_SLOW = ("SUBSCRIBE of 15.6 MB", "unfinished large packets", "SUBSCRIBE to a large retained set, again and again")
+
+
+# The pair
+
+
+def pair(port: int) -> None:
+    """Exchange messages until standard input ends, then print p99 and the longest wait in ms."""
+    with Peer(port) as subscriber, Peer(port) as publisher:
+        subscriber.connect(b"good-subscriber")
+        publisher.connect(b"good-publisher")
+        subscriber.subscribe(b"good", 0)
+        print("ready", flush=True)
+        waits: list[float] = []
+        begun = time.monotonic()
+        sent = 0
+        while not select.select([sys.stdin], [], [], 0)[0] or len(waits) < sent:
+            due = begun + sent / _RATE
+            now = time.monotonic()
+            if now >= due and not select.select([sys.stdin], [], [], 0)[0]:
+                # The moment it was due counts: a broker that stands still must not slow the measure down.
+                publisher.send(encoder.publish(b"good", b"%r" % due))
+                sent += 1
+                continue
+            if select.select([subscriber.socket], [], [], max(0.0, due - now))[0]:
+                for packet in subscriber.receive_all():
+                    waits.append(time.monotonic() - float(packet.payload))
+    waits.sort()
+    print(json.dumps([waits[int(len(waits) * 0.99)] * 1000, waits[-1] * 1000]))
+
+
+# Brokers
+
+
+@contextmanager
+def _running(command: list[str], port: int) -> Iterator[int]:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        eventually(lambda: _listens(port), "the broker to listen")
+        yield process.pid
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def _resident(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+def run(attack: Callable[[int], None], folder: Path, *, ours: bool) -> Outcome:
+    """Attack a broker of its own."""
+    port = reserved_port()
+    passwords = PasswordFile(folder / "passwords")
+    passwords.set(b"ada", PasswordHash.make(b"right", 1000))
+    passwords.write()
+    config = folder / f"{port}.conf"
+    lines = ["allow_anonymous true", f"password_file {passwords.path}", "log_type none"]
+    config.write_text("\n".join([*(["user root"] if not ours else []), f"listener {port} 127.0.0.1", *lines, ""]))
+    program = [sys.executable, "-m", "umqtt_broker"] if ours else [find_mosquitto() or "mosquitto"]
+    with _running([*program, "-c", str(config)], port) as pid:
+        command = [sys.executable, __file__, "--pair", str(port)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as good:
+            assert good.stdin is not None and good.stdout is not None
+            assert good.stdout.readline() == "ready\n"
+            before = most = _resident(pid)
+            attacker = threading.Thread(target=attack, args=(port,), daemon=True)
+            attacker.start()
+            while attacker.is_alive():
+                most = max(most, _resident(pid))
+                attacker.join(0.05)
+            time.sleep(_RECOVERY)
+            good.stdin.close()
+            p99, longest = json.loads(good.stdout.readline())
+            return Outcome(p99, longest, before, most, _resident(pid))
+
+
+def judge(ours: Outcome, mosquitto: Outcome | None) -> list[str]:
+    """Return what is wrong."""
+    wrong: list[str] = []
+    if ours.p99 > max(P99_MS, 1.5 * mosquitto.p99 if mosquitto is not None else 0.0):
+        wrong.append(f"p99 {ours.p99:.0f} ms")
+    if ours.longest > max(LONGEST_MS, 1.5 * mosquitto.longest if mosquitto is not None else 0.0):
+        wrong.append(f"longest wait {ours.longest:.0f} ms")
+    if mosquitto is not None:
+        if ours.most - ours.before > mosquitto.most - mosquitto.before + _TOLERANCE_MB:
+            wrong.append("grows more than mosquitto")
+        if ours.after - ours.before > max(0.0, mosquitto.after - mosquitto.before) + _TOLERANCE_MB:
+            wrong.append("memory does not come back")
+    return wrong
+
+
+def run_all(say: Callable[[str], None], names: list[str] | None = None, *, quick: bool = False) -> tuple[int, int]:
+    """Run the table, or what of it is named. Returns how many attacks there were, and how many hurt."""
+    count = hurt = 0
+    with tempfile.TemporaryDirectory(prefix="umqtt-attacks-") as folder:
+        for name, attack in (ATTACKS | OURS_ALONE).items():
+            if (names and not any(one in name for one in names)) or (quick and name in _SLOW):
+                continue
+            ours = run(attack, Path(folder), ours=True)
+            is_compared = name not in OURS_ALONE and find_mosquitto() is not None
+            wrong = judge(ours, mosquitto := run(attack, Path(folder), ours=False) if is_compared else None)
+            count += 1
+            hurt += bool(wrong)
+            say(f"  {name}: {_text(ours)}; mosquitto {_text(mosquitto)}{' — ' + ', '.join(wrong) if wrong else ''}")
+            while _staying:
+                _staying.pop().close()
+    return count, hurt
+
+
+def _text(outcome: Outcome | None) -> str:
+    if outcome is None:
+        return "not asked"
+    return (
+        f"p99 {outcome.p99:.1f} ms, longest {outcome.longest:.0f} ms, "
+        f"{outcome.before:.0f} to {outcome.most:.0f} MB, then {outcome.after:.0f}"
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--pair"]:
+        pair(int(sys.argv[2]))
+    else:
+        sys.exit(run_all(lambda text: print(text, flush=True), sys.argv[1:])[1] > 0)
