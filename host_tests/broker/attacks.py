@@ -2,7 +2,8 @@
 
 A well-behaved pair exchanges 100 messages a second all the while. Asserted by judge(): its 99th percentile stays below
 20 ms and its longest wait below 100 ms, or half as much again as with mosquitto where the machine is busy; the broker's
-memory grows by no more than mosquitto's, and comes back when the attacker has gone. Run by prove.py, or alone: `python host_tests/broker/attacks.py [NAME…]`.
+memory grows by no more than mosquitto's, and comes back when the attacker has gone. Run by prove.py, or alone:
+`python host_tests/broker/attacks.py [NAME…]`.
 """
 
 from __future__ import annotations

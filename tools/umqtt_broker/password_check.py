@@ -54,14 +54,14 @@ class PasswordChecker:
     def check(self, username: bytes, password: bytes, address: str = "") -> int | asyncio.Future[int]:
         """Return the return code, or a future of it where hashing takes time: the same for unknown users.
 
-        address: of the client, whom wrong passwords make wait.
+        address: of the client, whom wrong passwords make wait; "": nobody waits.
         """
         digest = self._digest(username, password)
         right = self._right.get(username)
         if right is not None and hmac.compare_digest(right, digest):
             return ACCEPTED
         loop = asyncio.get_running_loop()
-        if self._guesses.must_wait(address, username, loop.time()):
+        if address and self._guesses.must_wait(address, username, loop.time()):
             return SERVER_UNAVAILABLE
         stored = self._users.get(username)
         against = stored or self._decoy(username)
@@ -107,7 +107,7 @@ class PasswordChecker:
             check.job.cancel()
 
     def _on_decided(self, future: "asyncio.Future[int]", username: bytes, address: str) -> None:
-        if not future.cancelled() and future.result() == BAD_USER_NAME_OR_PASSWORD:
+        if address and not future.cancelled() and future.result() == BAD_USER_NAME_OR_PASSWORD:
             self._guesses.wrong(address, username, future.get_loop().time())
 
     def close(self) -> None:
