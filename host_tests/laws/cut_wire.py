@@ -22,7 +22,7 @@ class Wire:
         self.split_up = split_up
         self.split_down = split_down
         self.up = self.down_bytes = 0
-        self.down = b""
+        self.down = bytearray()  # a flood of messages is not copied whole at each of them
         self.sent_down = 0
         self.recorded = []  # (bytes up when it was sent, data), everything from the broker
         self.arrivals = []  # (bytes down, function): called when the client has read so far
@@ -55,7 +55,7 @@ class Wire:
                 self._cut()
                 raise OSError(104)
         buf[offset : offset + n] = self.down[:n]
-        self.down = self.down[n:]
+        self.down[:n] = b""
         self.down_bytes += n
         while self.arrivals and self.arrivals[0][0] <= self.down_bytes:
             self.arrivals.pop(0)[1]()
@@ -92,7 +92,7 @@ class Wire:
     def break_now(self):
         if self.alive:
             self.alive = False
-            self.down = b""
+            self.down = bytearray()
             self.broker.lost(self)
 
     def send(self, data, arrived=None):

@@ -263,12 +263,13 @@ class Broker:
             wire.send(acknowledgement(PUBCOMP, packet_id), lambda: session.in_use.pop(packet_id, None))
 
     def _acknowledged(self, wire, kind, packet_id):
-        found = [one for one in self.session.queue if one.packet_id == packet_id and one.sent]
-        if not found:
+        for message in self.session.queue:  # acknowledgements come in its order: the first is soon found
+            if message.packet_id == packet_id and message.sent:
+                break
+        else:
             if kind != PUBCOMP:  # which answers any PUBREL
                 self.fault("acknowledgement %d of nothing, packet type %d" % (packet_id, kind))
             return
-        message = found[0]
         if kind != PUBCOMP:
             waiting = self._acks if kind == PUBACK else self._recs
             if not waiting or waiting.pop(0) != packet_id:
@@ -285,7 +286,7 @@ class Broker:
 
     def send(self, client_id, topic, payload, qos):
         """A message for the client, now or when it comes back; False: it has no such subscription."""
-        session = self.sessions.get(client_id)
+        session = self.sessions.get(client_id) or self.session  # the second: of a clean session
         if not session or not [1 for one in session.subscriptions if _selects(one, topic)]:
             return False
         message = Outgoing(0, topic, payload, qos)

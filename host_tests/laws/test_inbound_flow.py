@@ -9,8 +9,8 @@ from world import FULL, Flash, World
 
 from umqtt_robust.store import MemoryStore
 
-HEAP = "64M"
-TIMEOUT_S = 170
+HEAP = "32M"  # the broker of 2,000 messages keeps all that it saw
+TIMEOUT_S = 1500 if FULL else 170
 
 WAITING = (1, 31, 32, 33, 64, 65, 200) + ((2000,) if FULL else ())
 # Messages that a handler publishes for each that it gets, and their QoS.
