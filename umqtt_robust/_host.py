@@ -143,6 +143,10 @@ class poll:
         self.ipoll = self._poll.poll
 
     def register(self, sock, events):
+        if isinstance(sock, ssl.SSLSocket):  # of an SSLContext that the program has made
+            if not sock.context.check_hostname:
+                raise ssl.SSLCertVerificationError("the SSLContext does not check host names")
+            sock.__class__ = _SecureSocket
         self._poll.register(sock, events)
         if isinstance(sock, _SecureSocket):
             self._secure = sock

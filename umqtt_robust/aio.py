@@ -43,7 +43,8 @@ class Client(Inbox):
     Arguments, counters and callbacks are the Client's, and inbox_size is inbox.py's; on_message, on_large and
     on_dropped are taken. quiesce_ms: how long leaving without an exception waits for what is in the outbox. A message
     from `async for` is acknowledged when the loop asks for the next one; a handler set with on() acknowledges by
-    itself. What a callback raises ends the client and comes out of `async with`; LinkLost out of what waits.
+    itself; both stop while more than inbox_size waits for the loop. What a callback raises ends the client and comes
+    out of `async with`; LinkLost out of what waits; MessageTooLarge out of the loop, in place of that message.
     """
 
     def __init__(self, *arguments, **options):
@@ -75,6 +76,7 @@ class Client(Inbox):
         try:
             while True:
                 self._wake.clear()
+                self.awaited = self.in_flight or self._requests
                 ms = self.tick()
                 if "policy" in self.parts:  # messages expire by the second, also while there is no link
                     self.part("policy").pump()
@@ -94,7 +96,9 @@ class Client(Inbox):
     async def _rest(self, ms):
         if ms <= 0:
             return await asyncio.sleep(0)
-        watches = watch(self.socket, self.waits(), self._wake) if self.socket else ()
+        watches = ()
+        if self.socket and (self.waits() or not self.pauses()):
+            watches = watch(self.socket, self.waits(), self._wake)
         try:
             # An hour: a board's clock takes less than 2**29 ms, and its float makes that of the number below.
             await asyncio.wait_for(self._wake.wait(), min(ms, 3600000) / 1000)

@@ -5,7 +5,7 @@ MQTTError
 ├── OutboxFull          no room for another message; args[0]: the limit that was met
 ├── StoreError          the store cannot be read or written
 ├── Downgraded          the broker acknowledged a message at QoS 2 as one at QoS 1; reported once
-├── MessageTooLarge     in large.py: an inbound message did not fit the receive buffer and was skipped
+├── MessageTooLarge     in large.py: an inbound message fits neither the receive buffer nor the memory, and was skipped
 └── LinkLost            the link is gone or dead; the client reconnects by itself; args[0]: why. "ack_timeout",
     │                   "connect_timeout" and "ping_timeout" are the options whose time went by without an answer
     ├── ProtocolError   the peer broke the protocol; the link is closed [MQTT-4.8.0-1]

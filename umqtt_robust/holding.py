@@ -38,6 +38,13 @@ class Part:
         self._until = _NEVER  # until so few are pending
         self._ready_at = None  # ms: since when there is room for what was skipped
         self.skipped = False  # a message was left for the next link
+        self._full = False  # the program has to take messages before it is handed others: see inbox.py
+
+    def set_full(self, full):
+        """Whether messages wait here because the program has too many."""
+        if full != self._full:
+            self._full = full
+            self._update()
 
     def learn(self, most):
         """A handler has put so many messages into the outbox: no other is called without room for as many."""
@@ -61,7 +68,7 @@ class Part:
 
     def _update(self):
         self._bytes = sum([len(message[2]) + len(message[3]) + _COST for message in self._waiting])
-        self._session._room = SKIPPING if self.skipped else WAIT if self._waiting else self._limit
+        self._session._room = SKIPPING if self.skipped else WAIT if self._waiting or self._full else self._limit
 
     def take(self, head, packet_id, topic=b"", payload=b""):
         """A message waits, or is skipped."""
@@ -109,7 +116,7 @@ class Part:
     def pump(self):
         """Hands over what there is room for; False when acknowledgements must leave first."""
         session = self._session
-        while self._waiting and session.pending <= min(self._limit, self._until):
+        while self._waiting and not self._full and session.pending <= min(self._limit, self._until):
             if not session.out.has_room():
                 return False
             head, packet_id, topic, payload = self._waiting.pop(0)
@@ -162,7 +169,7 @@ class Part:
         if session.in_flight and 0 <= ticks_diff(session.now, self._ready_at) < _MOMENT:
             return
         if session.out.flush():
-            session.again = True
+            session.again = session.fetching = True
             session._brief = -1  # that it was brief means nothing
             session.say_goodbye()
             raise LinkLost("fetching what there was no room for")

@@ -1,38 +1,77 @@
 """A client whose messages wait until the program takes them: what aio.py and simple.py share."""
 
+from ._platform import const
 from .client import Client
 from .errors import StoreError
+from .parts import load
+
+_COST = const(64)  # bytes that keeping a message costs, as in holding.py
 
 
 class Inbox(Client):
-    """Arguments as for Client, and inbox_size: how many messages may wait before one at QoS 0 is dropped and counted.
+    """Arguments as for Client, and inbox_size: bytes of messages, 64 more for each, that may wait.
 
-    At QoS 1 and 2 none is dropped: a message is acknowledged when the program is done with it, so no more can wait
-    than the broker has in flight. A message larger than the receive buffer is put together here; that one is
-    acknowledged as it arrives.
+    When more wait, the socket is not read until the program has taken some, and the broker keeps the others. While
+    the program waits for an answer of the broker, which comes behind them, it is read all the same; what cannot be kept
+    then is left to holding.py. A message is acknowledged when the program is done with it. One that is larger than the
+    receive buffer is put together here and acknowledged as it arrives; where there is no memory for it, take() raises
+    MessageTooLarge in its place.
     """
 
+    reads = 1  # what one read brings is the most by which inbox_size is passed
+    awaited = False  # the program waits for an answer, and takes no message before that
+    resting = False  # the socket is not read unless an answer is awaited
+    fetching = False  # holding.py makes a new link
+
     def __init__(self, *arguments, **options):
-        self.inbox = []  # [topic, payload, packet id or 0: nothing to acknowledge, whether at QoS 2]
+        # [topic, payload, packet id or 0: nothing to acknowledge, whether at QoS 2], and an error that take() raises
+        self.inbox = []
         self._taken = []  # the one that the program has
-        self.inbox_size = options.pop("inbox_size", 32)
+        self.inbox_size = options.pop("inbox_size", 4096)
+        self._waiting_bytes = 0
         self._large = None
         options.update(manual_ack=True, on_message=self._arrived, on_large=self._piece)
         Client.__init__(self, *arguments, **options)
 
+    def pauses(self):
+        """Whether the socket is not read now."""
+        full = self._waiting_bytes > self.inbox_size
+        pauses = self.connected and not self.awaited and (full or self.resting)
+        if full and not pauses or "holding" in self.parts:
+            self.part("holding").set_full(full)
+        if not pauses:
+            return False
+        # What the broker says is not looked at, so nothing is late; but it must hear PINGREQ.
+        self._heard_at = self._asked_at = self.now
+        self._look_at = (self.now + self.ack_timeout) & 0x3FFFFFFF
+        if self._ping == 2:
+            self._ping = 0
+        return True
+
+    def _read(self):
+        if not self.pauses():
+            Client._read(self)
+
     def _arrived(self, topic, payload):
-        if len(self.inbox) < self.inbox_size or self.packet_id:
-            self.inbox.append([topic, payload, self.packet_id, self.flags & 4])
-        else:
-            self.discarded += 1
+        self.inbox.append([topic, payload, self.packet_id, self.flags & 4])
+        self._waiting_bytes += len(topic) + len(payload) + _COST
 
     def _piece(self, topic, offset, size, chunk):
-        if not offset:
-            self._large = bytearray()
-        self._large += chunk
-        if len(self._large) == size:
-            self.inbox.append([topic, bytes(self._large), 0, 0])
+        self.packet_id = self.flags = 0
+        try:
+            if not offset:
+                self._large = bytearray(size)
+            if self._large is not None:
+                end = offset + len(chunk)
+                self._large[offset:end] = chunk
+                if end == size:
+                    self._arrived(topic, bytes(self._large))
+                    self._large = None
+        except MemoryError:
             self._large = None
+            self.too_large += 1
+            self._arrived(topic, b"")
+            self.inbox[-1].append(load("large").MessageTooLarge(topic, size))
 
     def _forget(self, session, unsure=True):
         Client._forget(self, session, unsure)
@@ -44,11 +83,15 @@ class Inbox(Client):
                 message[2] = 0
 
     def take(self):
-        """The message that came first, as (topic, payload); it is acknowledged by release()."""
+        """The message that came first, as (topic, payload); it is acknowledged by release(). Raises MessageTooLarge."""
         self.release()
         message = self.inbox.pop(0)
         self._taken = [message]
-        return message[0], message[1]
+        topic, payload = message[:2]
+        self._waiting_bytes -= len(topic) + len(payload) + _COST
+        if len(message) > 4:
+            raise message[4]
+        return topic, payload
 
     def release(self):
         """The program is done with the message that it took last."""

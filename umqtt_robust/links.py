@@ -10,11 +10,12 @@ _NEVER = const(0x1FFFFFFF)
 _LONGEST = const(128000)  # ms between two attempts
 _STABLE = const(10000)  # ms: a link that lasted this long was good
 _BRIEF = const(3000)  # ms: a link that ended this soon after CONNACK was thrown off
-_READS = const(8)  # receive buffers that one tick may take
 
 
 class Links(Session):
     """The part of Client that has to do with transports and time."""
+
+    reads = 8  # receive buffers that one tick may take
 
     def poll(self, ms):
         """Waits up to ms, but no longer than tick() allows, for something to arrive; then calls tick().
@@ -129,7 +130,7 @@ class Links(Session):
     def _read(self):
         buf = self._rx
         end = self._rx_end
-        for _ in range(_READS):
+        for _ in range(self.reads):
             space = len(buf) - end
             n = self.transport.read(buf, end) if space else None
             if n == 0:

@@ -41,7 +41,16 @@ class MQTTClient(simple.MQTTClient):
             self.reconnect()
 
     def publish(self, topic, msg, retain=False, qos=0):
-        return self._insist(-1, simple.MQTTClient.publish, topic, msg, retain, qos)
+        while True:  # as _insist(), which would take longer than to publish
+            try:
+                return simple.MQTTClient.publish(self, topic, msg, retain, qos)
+            except OSError as error:
+                self.log(False, error)
+            self.reconnect()
+
+    def _wait_for(self, packet_id):
+        # It stays in the outbox over all links, so at QoS 2 it arrives once.
+        self._insist(-1, simple.MQTTClient._wait_for, packet_id)
 
     def wait_msg(self):
         return self._insist(-1, simple.MQTTClient.wait_msg)

@@ -3,16 +3,16 @@
     from umqtt_robust.simple import MQTTClient
 
 What is different: no call waits for ever on a link that is dead, a message is acknowledged after its callback returned,
-keepalive is kept while a call waits, QoS 2 works, and TLS is never unverified: ssl is what umqtt_robust.tls.TLS()
-returns, or True with the certificates of the CA in ssl_params["cadata"].
+keepalive is kept while a call waits, QoS 2 works, and TLS is never unverified: ssl is an SSLContext that verifies, what
+umqtt_robust.tls.TLS() returns, or True with the certificates of the CA in ssl_params["cadata"].
 """
 
 from errno import ENOTCONN
 
 from .client import Will
-from .errors import InvalidArgument, Refused
+from .errors import InvalidArgument, LinkLost, Refused
 from .inbox import Inbox
-from .store import MemoryStore
+from .incoming import decode_length
 
 
 class MQTTException(Exception):
@@ -20,9 +20,36 @@ class MQTTException(Exception):
 
 
 class _Client(Inbox):
-    def connected_as(self, session_present, return_code):
-        self.session_present = session_present
-        Inbox.connected_as(self, session_present, return_code)
+    def _read(self):
+        # No more than one packet: the others stay in the socket, where a selector sees them.
+        if self.pauses():
+            return
+        buf = self._rx
+        while True:
+            end = self._rx_end
+            if self.large:
+                n = self.large._left
+            elif end < 2:
+                n = 2
+            else:
+                n = sum(decode_length(buf, 1, end) or (end, 1))
+            whole = min(n, len(buf)) <= end  # it waits for room in the send buffer
+            if not whole:
+                n = self.transport.read(memoryview(buf)[:n], end)
+                if n == 0:
+                    raise LinkLost("closed by the broker")
+                if not n:
+                    return
+                end += n
+            used = self.receive(buf, end)
+            if not self.transport:  # a callback closed the link
+                return
+            end -= used
+            if used and end:
+                buf[:end] = buf[used : used + end]
+            self._rx_end = end
+            if used or whole:
+                return
 
 
 class MQTTClient:
@@ -37,11 +64,9 @@ class MQTTClient:
         self.keepalive = keepalive
         self.ssl = ssl
         self.ssl_params = ssl_params
-        self.cb = self.sock = self._will = self._client = self._error = None
-        self._pinged = False
-        # Over all links, for sessions that the broker keeps: what waits for PUBREL, and the packet id used last.
-        self._store = MemoryStore()
-        self._pid = 0
+        # One client over all links, as long as what it was made of stays the same.
+        self.cb = self.sock = self._will = self._client = self._made_of = self._error = None
+        self._pinged = self._handed_over = False
 
     def set_callback(self, f):
         self.cb = f
@@ -51,86 +76,162 @@ class MQTTClient:
 
     def connect(self, clean_session=True, timeout=None):
         """timeout: seconds, 15 unless told. Returns whether the broker remembers this client."""
-        if self._client:
-            self._client.disconnect()
-            self._client.tick()
-        secure = self.ssl
-        if secure is True:
-            from .tls import TLS
-
-            given = self.ssl_params
-            secure = TLS(given.get("cadata"), given.get("cert"), given.get("key"), given.get("server_hostname"))
+        old = client = self._client
+        if old:
+            self._close()
+        made_of = (self.client_id, self.server, self.port, self.keepalive, self._will, self.user, self.pswd,
+                   self.ssl, self.ssl_params)  # fmt: skip
+        if made_of != self._made_of:
+            self._client = client = _Client(
+                self.client_id,
+                ("mqtts://%s:%d" if self.ssl else "mqtt://%s:%d")
+                % ("[%s]" % self.server if ":" in self.server else self.server, self.port),
+                self.keepalive,
+                clean_session,
+                None,
+                self._will,
+                self.user or None,
+                self.pswd if self.user else None,
+                transports=self.ssl and {"mqtts": self._secure()},
+                inbox_size=0,
+                keep_broker_queue=True,
+                random=lambda n: 0,
+                on_connect=self._connected,
+                on_error=self._failed,
+                on_disconnect=lambda error: client.fetching or self._failed(error),
+            )
+            if old:
+                client.last_id = old.last_id
+                client.start(old.outbox, self.keepalive * 1000)
+            self._made_of = made_of
+        client.connect_timeout = int((timeout or 15) * 1000)
+        client.clean_session = clean_session
+        packet = client.connect_as_usual
+        client.connect_as_usual = packet[:7] + bytes((packet[7] & 0xFD | clean_session << 1,)) + packet[8:]  # 3.1.2.4
+        client.connect()
         self._pinged = False
         self._error = None
-        self._client = client = _Client(
-            self.client_id,
-            ("mqtts://%s:%d" if secure else "mqtt://%s:%d")
-            % ("[%s]" % self.server if ":" in self.server else self.server, self.port),
-            self.keepalive,
-            clean_session,
-            self._store,
-            self._will,
-            self.user or None,
-            self.pswd if self.user else None,
-            transports={"mqtts": secure},
-            connect_timeout=int((timeout or 15) * 1000),
-            keep_broker_queue=True,
-            random=lambda n: 0,
-            on_error=self._failed,
-            on_disconnect=self._failed,
-        )
-        client.last_id = self._pid
-        self._until(lambda: client.connected)
-        self.sock = client.socket
-        return bool(client.session_present)
+        while not client.connected:
+            self._poll(1000, False)
+        return self._present
+
+    def _secure(self):
+        secure = self.ssl
+        if callable(secure):
+            return secure
+        from .tls import TLS
+
+        given = self.ssl_params
+        if not hasattr(secure, "wrap_socket"):
+            secure = given.get("cadata")
+        return TLS(secure, given.get("cert"), given.get("key"), given.get("server_hostname"))
+
+    def _connected(self, session_present):
+        self._present = session_present
+        self._client.fetching = False
 
     def _failed(self, error):
         self._error = error
+        if not self._client.connected:
+            self._client.disconnect()  # no new link before connect()
 
-    def _poll(self, ms):
+    def _close(self):
+        self._client.disconnect()
+        self._client.tick()
+        self.sock = None
+
+    def _poll(self, ms, hands_over=True):
+        # As umqtt.simple does, every call that reads hands over what comes; in a callback only those that say so.
         client = self._client
-        if not client:
+        if not client or client.closed and not self._error and not client.inbox:
             raise OSError(ENOTCONN)
-        client.poll(ms)
+        hands_over = hands_over and not client.resting
+        if not self._error and not (hands_over and client.inbox):
+            client.poll(ms)
+            while client.fetching and not self._error:
+                client.poll(1000)
         error = self._error
-        self._error = None
-        if error and not client.connected:
-            self._client = self.sock = None
-        if isinstance(error, Refused):
-            raise MQTTException(error.args[1] if error.args[0] == "connect" else 0x80)
-        if error and not self._client:
-            raise error if isinstance(error, OSError) else OSError(-1, str(error))
+        if error:
+            self._error = None
+            if not client.connected:
+                self._close()
+            if isinstance(error, Refused):
+                raise MQTTException(error.args[1] if error.args[0] == "connect" else 0x80)
+            if client.closed:
+                raise error if isinstance(error, OSError) else OSError(-1, str(error))
+        self.sock = client.socket
+        if hands_over:
+            self._hand_over()
         return client
 
+    def _hand_over(self):
+        # What came while a callback waited for an answer is handed over after it.
+        client = self._client
+        client.resting = True
+        try:
+            while client.inbox:
+                self._handed_over = True
+                self.cb(*client.take())
+                client.release()
+                if client.out.end or client._ping or "holding" in client.parts or self._is_due():
+                    client.tick()
+        finally:
+            client.resting = False
+
+    def _is_due(self):
+        # tick() takes longer than to hand a message over, or to publish one.
+        return self._client.ticks() - self._client.now & 0x3FFFFFF0  # 16 ms
+
     def _until(self, done):
-        while not done():
-            self._poll(1000)
+        # Waits for an answer, which comes behind messages; in a callback these are kept as far as there is room.
+        client = self._client
+        before = client.awaited
+        client.awaited = client.resting
+        try:
+            while not done():
+                self._poll(1000)
+        finally:
+            client.awaited = before
 
     def disconnect(self):
-        client = self._poll(0)
-        client.disconnect()
-        client.tick()
-        self._client = self.sock = None
+        self._poll(0)
+        self._close()
 
     def ping(self):
         client = self._poll(0)
-        self._until(client.out.has_room)
+        self._flush()
         if not client._ping:
             client.out.put_ack(0xC0)
             client._ping = 2
             client._ping_at = client.now
         self._pinged = True
-        self._until(lambda: not client.waits())
+        self._flush()
+
+    def _flush(self):
+        while self._client.waits():
+            self._poll(1000)
 
     def publish(self, topic, msg, retain=False, qos=0):
-        client = self._poll(0)
-        while True:
-            packet_id = client.publish(topic, msg, qos, retain)
-            self._pid = client.last_id
-            if packet_id is not None:
-                break
+        client = self._client
+        if not client or not client.connected or self._is_due():
+            client = self._poll(0)
+        packet_id = client.publish(topic, msg, qos, retain)
+        while packet_id is None:
             self._poll(1000)
-        self._until(lambda: not client.is_pending(packet_id) and not client.waits())
+            packet_id = client.publish(topic, msg, qos, retain)
+        if packet_id:
+            try:
+                self._wait_for(packet_id)
+            except OSError:
+                if client.closed and client.is_pending(packet_id):
+                    client.remove(packet_id)  # the program decides whether it goes again
+                raise
+        elif client.out.end:
+            self._flush()
+
+    def _wait_for(self, packet_id):
+        self._until(lambda: not self._client.is_pending(packet_id))
+        self._flush()
 
     def subscribe(self, topic, qos=0):
         if not self.cb:
@@ -145,24 +246,29 @@ class MQTTClient:
         self._until(lambda: client.subscribed)
 
     def wait_msg(self):
-        """Waits for one message and hands it to the callback; returns None when PINGRESP came first."""
-        while not self._client or not self._client.inbox:
-            client = self._poll(1000)
-            if self._pinged and not client._ping:
-                self._pinged = False
-                return None
-        return self._hand_over()
+        """Waits for one message and hands it to the callback; returns None when PINGRESP came first.
+
+        Raises MessageTooLarge for one that found no memory.
+        """
+        return self._receive(1000)
 
     def check_msg(self):
-        """Hands over one message, if one is there."""
-        if not self._client or not self._client.inbox:
-            self._poll(0)
-        return self._hand_over() if self._client.inbox else None
+        """Hands over one message, if one is there. Raises MessageTooLarge for one that found no memory."""
+        return self._receive(0)
 
-    def _hand_over(self):
-        client = self._client
-        self.cb(*client.take())
-        client.release()
-        if self._client is client:  # the callback did not disconnect
-            client.tick()
-        return 0x30
+    def _receive(self, ms):
+        client = self._client or self._poll(0)
+        before = client.resting  # True: in a callback
+        client.resting = self._handed_over = False
+        try:
+            while True:
+                self._poll(ms)
+                if self._handed_over:
+                    return 0x30
+                if not ms:
+                    return None
+                if self._pinged and not client._ping:
+                    self._pinged = False
+                    return None
+        finally:
+            client.resting = before

@@ -38,21 +38,27 @@ def TLS(ca, cert=None, key=None, server_name=None):
     """What Client(transports={"mqtts": ...}) takes.
 
     ca: the certificates that are trusted to sign a broker's. cert, key: a client's certificate and its private key,
-    for a broker that asks for them. Each is the path of a file (str), or bytes; DER or PEM. server_name: whom the
-    broker's certificate must name, where that is not the host of the URL.
+    for a broker that asks for them. Each is the path of a file (str), or bytes; DER or PEM. Or ca is an SSLContext that
+    has them, with verify_mode CERT_REQUIRED. server_name: whom the broker's certificate must name, where that is not
+    the host of the URL.
 
     Raises InvalidArgument.
     """
     if not ca or bool(cert) != bool(key):
         raise InvalidArgument("TLS needs ca; cert and key go together")
-    context = tls.SSLContext(tls.PROTOCOL_TLS_CLIENT)
-    try:
-        for one in _der(ca):
-            context.load_verify_locations(one)
-        if cert:
-            context.load_cert_chain(_der(cert)[0], _der(key)[-1])
-    except (OSError, ValueError, TypeError, IndexError) as error:
-        raise InvalidArgument("ca, cert or key: %s" % error)
+    if hasattr(ca, "wrap_socket"):
+        context = ca
+        if context.verify_mode != 2:
+            raise InvalidArgument("an SSLContext must have verify_mode CERT_REQUIRED")
+    else:
+        context = tls.SSLContext(tls.PROTOCOL_TLS_CLIENT)
+        try:
+            for one in _der(ca):
+                context.load_verify_locations(one)
+            if cert:
+                context.load_cert_chain(_der(cert)[0], _der(key)[-1])
+        except (OSError, ValueError, TypeError, IndexError) as error:
+            raise InvalidArgument("ca, cert or key: %s" % error)
     return lambda host, port, path: _Secure(context, server_name or host, host, port)
 
 

@@ -30,6 +30,18 @@ def test_every_call_against_a_broker(program, mosquitto) -> None:
     assert program("simple_cases.py", server=HOST, port=mosquitto(), case="broker").finish()[-1]["event"] == "done"
 
 
+def test_a_selector_and_check_msg_lose_sight_of_no_message(program, mosquitto) -> None:
+    # Planted: check_msg() hands over one message of those that were read.
+    assert program("simple_cases.py", server=HOST, port=mosquitto(), case="selected").finish()[-1]["event"] == "done"
+
+
+def test_ssl_is_a_context_that_verifies_or_true(program, mosquitto, certificates: Path) -> None:
+    # Planted: a context is taken for what TLS() returns; one that verifies nothing is taken.
+    port = mosquitto(f"certfile {certificates / 'broker.pem'}", f"keyfile {certificates / 'broker.key'}")
+    files = {"ca": str(certificates / "ca.pem"), "der": str(certificates / "ca.der")}
+    program("simple_cases.py", server="localhost", port=port, case="secure", **files).finish()
+
+
 def scripted(program, case: str, script) -> None:
     with ScriptedPeer() as peer:
         peer.run(script)

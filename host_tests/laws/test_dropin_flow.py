@@ -1,0 +1,338 @@
+"""Programs for umqtt.simple and umqtt.robust are handed everything that waits, in order, whatever their callbacks do.
+
+The broker sends everything that waits at once, as far as MQTT 3.1.1 lets it; test_inbox_heap.py does the same with real
+brokers and little memory.
+"""
+
+from umqtt_testkit.portable import Clock, Rng, equal
+from world import FULL, Broker, Wire
+
+from umqtt_robust import robust, simple
+
+HEAP = "16M"
+TIMEOUT_S = 170
+
+WAITING = (1, 31, 32, 33, 64, 65, 200, 2000) if FULL else (1, 33, 200)
+
+
+class _Wire(Wire):
+    idle = 0
+
+    def wait(self, ms, writing):
+        self.clock.advance(1)
+        self.idle = self.idle + 1 if not self.down and self.alive and not self.fin else 0
+        assert self.idle < 20, "the program waits for ever"
+
+
+class Robust(robust.MQTTClient):
+    DELAY = 0
+
+
+class World:
+    """A program's client, called c, its broker, and the clock. cuts: of the wires to come, as Wire takes them."""
+
+    def __init__(self, kind, clean=False, late=False, **options):
+        self.broker = Broker(late=late)
+        self.cuts = []
+        self.wires = []
+        self.got = []
+        self.client = kind(b"c", "h", ssl=self._make, **options)
+        self.client.set_callback(self._arrived)
+        self.clock = Clock()
+        made = simple._Client
+        simple._Client = lambda *values, **options: made(*values, ticks=self.clock.ticks_ms, **options)
+        try:
+            self.client.connect(clean)
+        finally:
+            simple._Client = made
+        self.on_message = lambda payload: None
+
+    def _make(self, host, port, path):
+        self.wires.append(_Wire(self.broker, **(self.cuts.pop(0) if self.cuts else {})))
+        self.wires[-1].clock = self.clock
+        return self.wires[-1]
+
+    def _arrived(self, topic, payload):
+        self.got.append(payload)
+        self.on_message(payload)
+
+    @property
+    def core(self):
+        return self.client._client
+
+    def send(self, count, qos, payload=b"%d"):
+        for i in range(count):
+            assert self.broker.send(b"c", b"in/x", payload % i, qos)
+
+    def published(self):
+        return [payload for topic, payload in self.broker.taken]
+
+
+def numbers(count):
+    return [b"%d" % i for i in range(count)]
+
+
+def raising(payload):
+    raise ValueError(payload)
+
+
+CALLBACKS = {
+    "returns": lambda world: lambda payload: None,
+    "sleeps": lambda world: lambda payload: world.clock.advance(10),
+    "raises": lambda world: raising,
+    "publishes at 0": lambda world: lambda payload: world.client.publish(b"out", payload),
+    "publishes at 1": lambda world: lambda payload: world.client.publish(b"out", payload, False, 1),
+    "publishes at 2": lambda world: lambda payload: world.client.publish(b"out", payload, qos=2),
+}
+
+
+def test_everything_that_waits_is_handed_over_in_order_and_once():
+    # Planted: the socket is read while the inbox is full; messages are not handed over while publish() waits; the link
+    # that fetches what there was no room for is an error of the program.
+    for kind in (simple.MQTTClient, Robust):
+        for call in ("wait_msg", "check_msg"):
+            for clean in (False, True):
+                for qos in (0, 1, 2):
+                    for name in CALLBACKS:
+                        for waiting in WAITING:
+                            if kind is Robust and not FULL and waiting > 33:
+                                continue
+                            about = repr((kind, call, clean, qos, name, waiting))
+                            hand_over(kind, call, clean, qos, name, waiting, about)
+
+
+def hand_over(kind, call, clean, qos, name, waiting, about):
+    world = World(kind, clean)
+    world.client.subscribe(b"in/#", qos)
+    world.on_message = CALLBACKS[name](world)
+    world.send(waiting, qos)
+    calls = 0
+    while len(world.got) + world.core.discarded < waiting:
+        before = len(world.got)
+        try:
+            getattr(world.client, call)()
+        except ValueError:
+            pass
+        if name not in ("publishes at 1", "publishes at 2"):  # which let others pass while they wait
+            assert len(world.got) <= before + 1, "one a call: " + about
+        calls += 1
+        assert calls < 10 * waiting + 10, about
+        assert world.core._waiting_bytes <= 4096 + 2 * 1024 + 200 * 64, about
+    world.client.ping()
+    if name == "raises" and qos:
+        world.core.release()  # as the next message would
+        world.client.ping()
+    if qos or name not in ("publishes at 1", "publishes at 2"):
+        equal(world.got, numbers(waiting), about)
+    else:  # what a broker drops too, for a client that does not read
+        equal(world.got, sorted(world.got, key=int), about)
+        assert len(world.got) > 32 or waiting == len(world.got), about
+    if name[:9] == "publishes":
+        equal(world.published(), world.got, about)
+    for _ in range(10):
+        world.client.check_msg()
+    equal(world.broker.faults, [], about)
+    if not clean and qos:
+        equal(world.broker.session.queue, [], about)
+
+
+def test_messages_that_come_while_a_call_waits_for_its_answer_are_handed_over():
+    # umqtt.simple hands them over inside of publish() and subscribe(). Planted: dropped where the inbox is full.
+    for qos in (0, 1, 2):
+        world = World(simple.MQTTClient, True)
+        world.client.subscribe(b"in/#", qos)
+        world.send(2000 if FULL else 300, qos)
+        world.client.publish(b"out", b"x", qos=1)
+        world.client.subscribe(b"more", 1)
+        while len(world.got) < (2000 if FULL else 300):
+            world.client.wait_msg()
+        equal(world.got, numbers(len(world.got)))
+        equal((world.core.discarded, world.broker.faults), (0, []))
+
+
+def test_what_a_call_leaves_behind_is_in_the_socket_where_a_selector_sees_it():
+    # umqtt.simple reads no more than a message either. Planted: what is read ahead waits in the client.
+    for call in ("wait_msg", "check_msg", "publish", "subscribe", "in the callback"):
+        world = World(simple.MQTTClient)
+        world.client.subscribe(b"in/#", 0)
+        world.send(10, 0)
+        if call == "publish":
+            world.client.publish(b"out", b"x", qos=1)
+        elif call == "subscribe":
+            world.client.subscribe(b"more", 1)
+        elif call == "in the callback":
+            world.on_message = lambda payload, world=world: world.client.publish(b"out", payload, qos=1)
+        while len(world.got) < 10:
+            assert world.wires[0].down, call
+            getattr(world.client, call if call[-3:] == "msg" else "check_msg")()
+            equal((world.core.inbox, world.core._rx_end), ([], 0), call)
+        equal(world.got, numbers(10), call)
+        assert world.client.check_msg() is None
+
+
+def test_a_callback_may_ask_for_the_next_message():
+    # Planted: wait_msg() in a callback waits for ever.
+    world = World(simple.MQTTClient)
+    world.client.subscribe(b"in/#", 1)
+    world.send(3, 1)
+    world.on_message = lambda payload: payload == b"0" and (world.client.wait_msg(), world.client.check_msg())
+    world.client.wait_msg()
+    equal(world.got, numbers(3))
+
+
+def test_a_message_without_memory_is_raised_by_name_and_its_buffer_freed():
+    # Planted: acknowledged without a word; the buffer stays.
+    from umqtt_robust.large import MessageTooLarge
+
+    class NoMemory(bytearray):
+        def __setitem__(self, key, value):
+            raise MemoryError
+
+    for kind in (simple.MQTTClient, Robust):
+        world = World(kind)
+        core = world.core
+        world.client.subscribe(b"in/#", 1)
+        world.send(1, 1)
+        assert world.broker.send(b"c", b"in/big", bytes(5000), 1)
+        world.send(1, 1)
+        piece = core.on_large
+
+        def no_memory(topic, offset, size, chunk, core=core, piece=piece):
+            piece(topic, offset, size, chunk)
+            if offset > 2000 and core._large:
+                core._large = NoMemory(size)
+
+        core.on_large = no_memory
+        raised = []
+        for _ in range(20):
+            try:
+                world.client.check_msg()
+            except MessageTooLarge as error:
+                raised.append(error.args)
+        equal((world.got, raised), ([b"0", b"0"], [(b"in/big", 5000)]))
+        equal((core._large, core.too_large, world.broker.session.queue), (None, 1, []))
+
+
+def test_keep_alive_does_not_give_up_a_link_that_is_not_read():
+    # Planted: what is not read counts as silence; no PINGREQ while the inbox is full.
+    world = World(simple.MQTTClient, keepalive=10)
+    core = world.core
+    world.client.subscribe(b"in/#", 0)
+    world.send(300, 0)
+    world.client.wait_msg()
+    while not core.pauses():
+        core.tick()
+    pings = len([1 for head, _ in world.broker.seen if head == 0xC0])
+    for _ in range(60):
+        world.clock.advance(1000)
+        core.tick()
+    assert len([1 for head, _ in world.broker.seen if head == 0xC0]) >= pings + 10
+    while len(world.got) < 300:
+        world.client.wait_msg()
+        world.clock.advance(1000)
+    equal((len(world.wires), world.got), (1, numbers(300)))
+
+
+def run(world, call, *arguments, until):
+    # A program of umqtt.simple: when the link is lost it makes a new one.
+    while not until():
+        try:
+            call(*arguments)
+        except OSError:
+            again(world.client)
+
+
+def again(client):
+    while True:
+        try:
+            return client.connect(False)
+        except OSError:
+            pass
+
+
+def test_cut_at_random_nothing_is_lost_and_qos_2_comes_once():
+    # Planted: the packet ids of QoS 2 are forgotten with the link; robust publishes anew what may have arrived.
+    for seed in range(600 if FULL else 60):
+        rng = Rng(seed, True)
+        kind = rng.choice((simple.MQTTClient, Robust))
+        qos, how = rng.between(1, 2), rng.between(0, 2)
+        waiting = rng.choice((33, 65, 120))
+        world = World(kind, late=rng.chance(50))
+        run(world, world.client.subscribe, b"in/#", qos, until=lambda world=world: b"in/#" in subscribed(world))
+        world.on_message = CALLBACKS["publishes at %d" % how](world)
+        world.send(waiting, qos)
+        for _ in range(rng.between(1, 4)):
+            world.cuts.append({rng.choice(("cut_down", "cut_up")): rng.between(5, 4000)})
+        world.wires[-1].break_now()
+        queue = world.broker.sessions[b"c"].queue
+        wanted = numbers(waiting)
+        call = world.client.wait_msg if rng.chance(50) else world.client.check_msg
+        run(world, call, until=lambda world=world, queue=queue: not queue and not world.core.inbox)
+        about = "seed %d %r" % (seed, (kind, qos, how, waiting))
+        equal([p for i, p in enumerate(world.got) if p not in world.got[:i]], wanted, about)
+        if qos == 2:
+            equal(world.got, wanted, about)
+        out = world.published()
+        if how and (kind is Robust or qos == 1):  # at QoS 2 a callback that raised OSError is not called again
+            equal(sorted(set(out), key=int), wanted, about)
+        if how == 2 and qos == 2 and kind is Robust:
+            equal(out, wanted, about)
+        equal(world.broker.faults, [], about)
+
+
+def subscribed(world):
+    return world.broker.sessions[b"c"].subscriptions
+
+
+def test_robust_at_qos_2_publishes_once_wherever_the_link_is_cut():
+    # Planted: publish() puts the message into the outbox again on the new link.
+    for late in (False, True):
+        for name in ("cut_up", "cut_down"):
+            for at in range(1, 64):
+                world = World(Robust, late=late)
+                for n in range(3):
+                    wire = world.wires[-1]
+                    setattr(wire, name, (wire.up if name == "cut_up" else wire.down_bytes) + at)
+                    world.client.publish(b"out", b"%d" % n, qos=2)
+                equal(world.published(), numbers(3), (late, name, at))
+                equal(world.broker.faults, [], (late, name, at))
+
+
+def test_what_simple_could_not_publish_is_left_to_the_program():
+    # Planted: it stays in the outbox and goes on the next link as well.
+    for qos in (1, 2):
+        world = World(simple.MQTTClient)
+        world.broker.acknowledge = False
+        wire = world.wires[-1]
+        wire.wait = lambda ms, writing, wire=wire: wire.break_now()
+        try:
+            world.client.publish(b"out", b"lost", qos=qos)
+            raise AssertionError("no error")
+        except OSError:
+            pass
+        world.broker.acknowledge = True
+        again(world.client)
+        world.client.publish(b"out", b"next", qos=qos)
+        equal(world.published(), [b"lost", b"next"])
+        equal(world.broker.faults, [])
+
+
+def test_an_acknowledgement_that_finds_no_room_holds_its_packet_up_and_nothing_else():
+    # Planted: the bytes of a large message that wait for that room are lost.
+    for size in (10, 5000):
+        world = World(simple.MQTTClient)
+        world.client.subscribe(b"in/#", 1)
+        world.wires[0].full = True
+        out = world.core.out
+        while out.has_room():
+            out.put_ack(0xC0)
+        for i in range(3):
+            assert world.broker.send(b"c", b"in/x", b"%d" % i + bytes(size), 1)
+        for _ in range(5):
+            assert world.client.check_msg() is None
+        world.wires[0].full = False
+        while len(world.got) < 3:
+            world.client.wait_msg()
+        equal(world.got, [b"%d" % i + bytes(size) for i in range(3)])
+        world.client.ping()
+        equal((world.broker.session.queue, world.broker.faults), ([], []))
