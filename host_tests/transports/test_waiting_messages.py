@@ -27,7 +27,6 @@ HOST = "127.0.0.1"
 FRONTS = ("simple", "robust", "aio")
 CALLBACKS = ("returns", "sleeps", "raises", "publishes at 0", "publishes at 1", "publishes at 2")
 COUNTS = [1, 31, 32, 33, 64, 65, 200, 2000] if FULL else [33, 200]
-pytestmark = pytest.mark.timeout(900) if FULL else ()
 SAMPLE = {
     ("mosquitto", "simple", 0, "returns", True),
     ("paired", "simple", 1, "publishes at 1", False),
