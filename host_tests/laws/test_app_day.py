@@ -176,6 +176,8 @@ def test_a_day_of_outages_and_commands_neither_grows_the_heap_nor_misses_the_wat
     # Planted: a few bytes stay in RAM for every reading.
     if not hasattr(gc, "mem_alloc"):
         skip("the heap of MicroPython is what is measured")
+    from startup import STEADY
+
     with PowerCutFlash("esp32", 96):
         day = Day()
         try:
@@ -209,6 +211,6 @@ def test_a_day_of_outages_and_commands_neither_grows_the_heap_nor_misses_the_wat
             dropped = _HOURS // 3 * (60 - 24)
             wanted = _HOURS * 360
             assert wanted - dropped - 60 < day.readings <= wanted + 400, day.readings
-            equal(day.board.boots.state(), "c")
+            equal(day.board.boots.state(), STEADY)
         finally:
             day.close()

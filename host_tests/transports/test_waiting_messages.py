@@ -146,7 +146,7 @@ def test_a_message_larger_than_the_heap_is_raised_by_name_and_the_next_one_comes
         assert taken["too_large"] == [["b'in/x'", 300_000]] or taken["too_large"] == [["in/x", 300_000]], taken
         assert taken["free"] > 25_000, taken
         program.until("ready")
-        publish(broker_port, 1, [b"2 " + bytes(9000)])
+        publish(broker_port, 1, [b"2 " + bytes(4000)])
         gate.write_bytes(b"go")
         assert len(program.until("taken")["too_large"]) == 1
         program.until("done")

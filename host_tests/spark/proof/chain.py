@@ -22,6 +22,7 @@ from . import mistakes
 _INTERVAL_MS = 50
 _GOLD_INTERVAL_S = 0.5
 _MOST_IN_VAIN = 5
+_AGAIN = "Starting Spark again"
 SPARK_KINDS = ("driver java", "driver python", "worker", "executor")
 
 
@@ -208,7 +209,10 @@ class Chain:
         if kind == "driver python":
             life.kill()
         elif kind == "driver java":
-            _kill(_named(offspring, "java")[:1])
+            self._kill_java(life, offspring)
+            if die_at is None and life.code() is None:
+                return  # goes on with a Spark of its own
+            life.kill()
         elif kind in ("worker", "executor"):
             name = "CoarseGrainedExecutorBackend" if kind == "executor" else "pyspark"
             if _kill(self._one(_running(offspring, name))):
@@ -217,8 +221,19 @@ class Chain:
         # Nobody is left behind: the Java process ends with its Python, the Python process with its Java.
         eventually_in_spark(lambda: life.code() is not None, f"the pipeline ends after a kill of {kind}")
         eventually(lambda: not any(map(alive, offspring)), f"nothing is left after a kill of {kind}")
-        self.kills["driver python" if kind == "stage" else kind] += 1
+        if kind != "driver java":
+            self.kills["driver python" if kind == "stage" else kind] += 1
         self.start_pipeline(die_at=die_at)
+
+    def _kill_java(self, life: Life, offspring: list[int]) -> None:
+        said = life.told().count(_AGAIN)
+        _kill(_named(offspring, "java")[:1])
+        eventually_in_spark(
+            lambda: life.told().count(_AGAIN) > said or life.code() is not None,
+            "the pipeline starts Spark again, or ends, after a kill of its Java",
+        )
+        eventually(lambda: not any(map(alive, offspring)), "nothing is left after a kill of Java")
+        self.kills["driver java"] += 1
 
     def _one(self, processes: list[int]) -> list[int]:
         return [self._rng.choice(processes)] if processes else []
