@@ -79,6 +79,7 @@ class MQTTClient:
         old = client = self._client
         if old:
             self._close()
+            old._filters = {}  # it is the program that subscribes again, where the broker has forgotten it
         made_of = (self.client_id, self.server, self.port, self.keepalive, self._will, self.user, self.pswd,
                    self.ssl, self.ssl_params)  # fmt: skip
         if made_of != self._made_of:

@@ -5,7 +5,7 @@ import sys
 
 import _app_fakes as fakes
 from app.assembly_parts import _network
-from app.settings import SettingsError, check_settings
+from app.settings import check_settings
 from app.wifi import Wifi
 from umqtt_testkit.portable import Rng, equal, raises
 
@@ -256,6 +256,8 @@ def test_a_link_that_is_up_is_left_alone_and_its_strength_known():
 
 
 def test_an_image_without_wifi_is_named_by_the_setting_that_needs_it():
+    from app.settings import SettingsError  # others import the application anew
+
     before = sys.modules.get("network")
     sys.modules["network"] = fakes  # a module that has no WLAN
     try:
