@@ -6,7 +6,7 @@ import functools
 import secrets
 from pathlib import Path
 
-from umqtt_broker.passwords import PasswordFile, PasswordHash
+from umqtt_broker.access.passwords import PasswordFile, PasswordHash
 from umqtt_testkit.ports import reserved_port
 
 USER = "bench"

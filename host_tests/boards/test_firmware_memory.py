@@ -30,9 +30,7 @@ MakeBoard = Callable[..., VirtualBoard]
 _TOLERANCE = 0.03
 
 
-def test_the_firmware_boots_and_publishes_with_tls_off_in_100_kb_of_heap(
-    virtual_board: MakeBoard, peer: ScriptedPeer
-):
+def test_the_firmware_boots_and_publishes_with_tls_off_in_100_kb_of_heap(virtual_board: MakeBoard, peer: ScriptedPeer):
     # As `umqtt deploy` puts it there, with Wi-Fi, a watchdog and the store in flash, on a 64-bit MicroPython.
     board = virtual_board(heap="100K")
     board.hooks(networks={"cellar": "open sesame"}, rssi=-60)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker_peer import Closed, Peer
-from umqtt_broker.passwords import PasswordFile, PasswordHash
+from umqtt_broker.access.passwords import PasswordFile, PasswordHash
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PINGRESP, PUBACK
 from umqtt_testkit.mosquitto import find_mosquitto

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from broker_peer import BrokerThread
 from umqtt_broker import BrokerConfig, Listener
-from umqtt_broker.bridge import BridgeStatus
-from umqtt_broker.bridge_config import BridgeConfig, parse_topic
+from umqtt_broker.bridge.bridges import BridgeStatus
+from umqtt_broker.settings.bridge import BridgeConfig, parse_topic
 from umqtt_testkit.mosquitto import Mosquitto
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 

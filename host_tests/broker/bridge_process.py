@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from umqtt_broker import Broker, BrokerConfig
-from umqtt_broker.bridge_config import parse_connection
+from umqtt_broker.settings.bridge import parse_connection
 
 
 async def _main(store: str, path: str, port: str) -> None:

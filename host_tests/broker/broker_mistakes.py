@@ -98,13 +98,13 @@ DurableSession.detach = detach
 
 _PROGRAM = """
 import sys
-from umqtt_broker.durable import DurableSession
-from umqtt_broker.packets import topic_name_in
-from umqtt_broker.session import Session
-from umqtt_broker.shared import SharedQueue
-from umqtt_broker.shares import Shares
+from umqtt_broker.sessions.durable import DurableSession
+from umqtt_broker.protocol.packets import topic_name_in
+from umqtt_broker.sessions.session import Session
+from umqtt_broker.sessions.shared_queue import SharedQueue
+from umqtt_broker.routing.shared_groups import Shares
 from umqtt_broker.store import schema, writer
-from umqtt_broker.store.batch import Batch, Held
+from umqtt_broker.store.change_batch import Batch, Held
 from umqtt_broker.store.sqlite import SqliteStore
 {mistake}
 from umqtt_broker.__main__ import main

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import ClassVar, NamedTuple, TypeVar
 
 from umqtt_broker import Broker, BrokerConfig
-from umqtt_broker.event_loop import new_event_loop
+from umqtt_broker.transport.event_loop import new_event_loop
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually

@@ -7,7 +7,7 @@ from typing import Any
 
 from broker_oracle import CLOSED, OPEN, verdict
 from umqtt_broker import Broker, BrokerConfig, Listener
-from umqtt_broker.connection import Connection
+from umqtt_broker.clients.connection import Connection
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK, PUBCOMP, PUBREC, PUBREL
 

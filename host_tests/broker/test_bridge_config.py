@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from umqtt_broker.bridge_config import BridgeConfig, TopicRule, bridge_from_lines, check_bridges, parse_connection
-from umqtt_broker.bridge_topics import TopicMap
+from umqtt_broker.bridge.topic_map import TopicMap
 from umqtt_broker.errors import ConfigError
+from umqtt_broker.settings.bridge import BridgeConfig, TopicRule, bridge_from_lines, check_bridges, parse_connection
 
 pytestmark = pytest.mark.tier(0)
 

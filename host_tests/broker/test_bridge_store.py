@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from umqtt_broker.bridge_store import BridgeStore
-from umqtt_broker.packets import PUBACK, PUBCOMP, PUBREC
+from umqtt_broker.bridge.session_store import BridgeStore
+from umqtt_broker.protocol.packets import PUBACK, PUBCOMP, PUBREC
 
 pytestmark = pytest.mark.tier(0)
 

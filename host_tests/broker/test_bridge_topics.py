@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from bridge_parts import BridgedBroker, bridge_config, far_broker, far_mosquitto
 from broker_peer import Peer
-from umqtt_broker.bridge_config import TopicRule, parse_topic
-from umqtt_broker.bridge_topics import TopicMap
+from umqtt_broker.bridge.topic_map import TopicMap
+from umqtt_broker.settings.bridge import TopicRule, parse_topic
 
 Connect = Callable[[int, bytes], Peer]
 

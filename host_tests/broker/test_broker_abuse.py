@@ -11,10 +11,10 @@ import pytest
 from attacks import Outcome, judge
 from broker_peer import BrokerThread, Peer, StartBroker
 from umqtt_broker import BrokerConfig, Listener
-from umqtt_broker.file_permission import FilePermission
-from umqtt_broker.guesses import Guesses
+from umqtt_broker.access.files import FilePermission
+from umqtt_broker.access.guesses import Guesses
+from umqtt_broker.access.passwords import PasswordFile, PasswordHash
 from umqtt_broker.log import NOTICE, RefusalLog
-from umqtt_broker.passwords import PasswordFile, PasswordHash
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, CONNECT
 from umqtt_testkit.mosquitto import Mosquitto

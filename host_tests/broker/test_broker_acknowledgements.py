@@ -5,7 +5,7 @@ import random
 
 from broker_wire import Transport, stop_time
 from umqtt_broker import Broker, BrokerConfig
-from umqtt_broker.connection import Connection
+from umqtt_broker.clients.connection import Connection
 from umqtt_testkit import encoder
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70

@@ -14,10 +14,10 @@ from client5 import Client5
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from umqtt_broker import ConfigError
-from umqtt_broker import acl as acl_module
-from umqtt_broker.acl import parse_acl, read_acl
-from umqtt_broker.filters import matches, split
-from umqtt_broker.topics import is_topic_filter
+from umqtt_broker.access import acl as acl_module
+from umqtt_broker.access.acl import parse_acl, read_acl
+from umqtt_broker.protocol.topic_filters import matches, split
+from umqtt_broker.protocol.topics import is_topic_filter
 from umqtt_testkit.mosquitto import Mosquitto, require_mosquitto
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 

@@ -21,12 +21,12 @@ from broker_peer import Peer
 from broker_wire import Transport
 from observed import ObservedBroker
 from umqtt_broker import Broker, BrokerConfig, BrokerError, Listener
-from umqtt_broker.connection import Connection
+from umqtt_broker.clients.connection import Connection
 from umqtt_broker.observation import readings
 from umqtt_broker.observation.openapi import SCHEMAS
 from umqtt_broker.observation.routes import MAX_BODY, ROUTES
 from umqtt_broker.observation.slices import SLICE
-from umqtt_broker.session import Session
+from umqtt_broker.sessions.session import Session
 from umqtt_broker.store import writer
 from umqtt_testkit import encoder
 from umqtt_testkit.ports import reserved_port

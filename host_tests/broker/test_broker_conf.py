@@ -12,14 +12,13 @@ import pytest
 from conf_examples import NAME_FILES, OPEN, RIGHT, TEXTS, WRONG, first
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from umqtt_broker import conf_values as values
-from umqtt_broker.bridge_config import BRIDGE_KEYS
-from umqtt_broker.conf import load
-from umqtt_broker.conf_keys import KEYS, UNSUPPORTED
-from umqtt_broker.conf_lines import ConfigFileError
-from umqtt_broker.config import BrokerConfig, Listener
+from umqtt_broker.access.permission import Permission
+from umqtt_broker.conf import load, values
+from umqtt_broker.conf.keys import KEYS, UNSUPPORTED
+from umqtt_broker.conf.lines import ConfigFileError
 from umqtt_broker.errors import ConfigError
-from umqtt_broker.permission import Permission
+from umqtt_broker.settings.bridge import BRIDGE_KEYS
+from umqtt_broker.settings.broker import BrokerConfig, Listener
 from umqtt_testkit.mosquitto import require_mosquitto
 from umqtt_testkit.waiting import eventually
 
@@ -457,10 +456,10 @@ def test_mosquitto_accepts_and_refuses_the_same_files(write: Write, tmp_path: Pa
 
 
 def test_the_table_of_keys_in_the_documentation_is_the_parsers() -> None:
-    from umqtt_broker.conf_keys import table
+    from umqtt_broker.conf.keys import table
 
     text = (Path(__file__).parents[2] / "docs" / "broker.md").read_text()
-    assert table() in text, "write the output of `python -m umqtt_broker.conf_keys` into docs/broker.md"
+    assert table() in text, "write the output of `python -m umqtt_broker.conf.keys` into docs/broker.md"
 
 
 def test_defaults_in_the_table_are_those_of_the_broker() -> None:

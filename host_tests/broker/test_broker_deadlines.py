@@ -8,8 +8,8 @@ import random
 import pytest
 from broker_wire import Transport
 from umqtt_broker import Broker, BrokerConfig
-from umqtt_broker.connection import Connection
-from umqtt_broker.deadlines import RESOLUTION, Deadline, Deadlines
+from umqtt_broker.clients.connection import Connection
+from umqtt_broker.core.timers import RESOLUTION, Deadline, Deadlines
 from umqtt_testkit import encoder
 from umqtt_testkit.virtual_time import run
 

@@ -7,9 +7,9 @@ import pytest
 from broker_peer import BrokerThread, Peer
 from broker_wire import Transport
 from umqtt_broker import Broker, BrokerConfig, Permission
-from umqtt_broker.connection import Connection
-from umqtt_broker.deadlines import RESOLUTION
-from umqtt_broker.permission import Rights
+from umqtt_broker.access.permission import Rights
+from umqtt_broker.clients.connection import Connection
+from umqtt_broker.core.timers import RESOLUTION
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, UNSUBACK
 from umqtt_testkit.virtual_time import run

@@ -7,7 +7,7 @@ import time
 from collections.abc import Coroutine
 
 import pytest
-from umqtt_broker.event_loop import new_event_loop, readiness
+from umqtt_broker.transport.event_loop import new_event_loop, readiness
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 # asyncio's: timers due within it are called at once.

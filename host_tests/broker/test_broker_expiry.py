@@ -223,7 +223,7 @@ def test_an_absence_that_nobody_counted_begins_when_it_is_first_counted(tmp_path
 
 
 def test_a_fleet_that_expires_together_is_forgotten_in_parts(monkeypatch) -> None:
-    monkeypatch.setattr("umqtt_broker.sessions._MOST_AT_ONCE", 3)
+    monkeypatch.setattr("umqtt_broker.clients.registry._MOST_AT_ONCE", 3)
     with aging(":memory:", session_expiry=10) as broker:
         for number in range(7):
             leave(broker, b"%d" % number)

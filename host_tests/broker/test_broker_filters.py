@@ -7,10 +7,10 @@ import os
 import random
 
 import pytest
-from umqtt_broker.filters import Effort, Levels, TooHard, intersection, matches, split
-from umqtt_broker.filters import is_covered as is_covered_within
-from umqtt_broker.topics import is_topic_filter
-from umqtt_broker.trie import SubscriptionTrie
+from umqtt_broker.protocol.topic_filters import Effort, Levels, TooHard, intersection, matches, split
+from umqtt_broker.protocol.topic_filters import is_covered as is_covered_within
+from umqtt_broker.protocol.topics import is_topic_filter
+from umqtt_broker.routing.subscriptions import SubscriptionTrie
 
 pytestmark = pytest.mark.tier(0)
 

@@ -13,12 +13,12 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from umqtt_broker.retained import RetainedMessage
+from umqtt_broker.routing.retained import RetainedMessage
 from umqtt_broker.stats import Stats
 from umqtt_broker.store import sqlite as sqlite_store
 from umqtt_broker.store import writer
 from umqtt_broker.store.base import DeliveryRow
-from umqtt_broker.store.batch import Batch
+from umqtt_broker.store.change_batch import Batch
 from umqtt_broker.store.sqlite import SqliteStore
 from umqtt_testkit.virtual_time import run
 from umqtt_testkit.waiting import eventually_async

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 from broker_peer import BrokerThread, Closed, Packet, Peer
 from umqtt_broker import BrokerConfig, Listener, Permission
-from umqtt_broker import limits as limits_module
-from umqtt_broker.limits import ReceiveRate
-from umqtt_broker.permission import Rights
+from umqtt_broker.access.permission import Rights
+from umqtt_broker.core import queue_limits as limits_module
+from umqtt_broker.core.queue_limits import ReceiveRate
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
@@ -274,7 +274,7 @@ def test_a_client_that_acknowledges_only_when_it_is_acknowledged_is_let_through(
 
 
 def test_one_that_floods_a_full_queue_is_not_read_from_until_there_is_room(start, monkeypatch) -> None:
-    monkeypatch.setattr("umqtt_broker.holdback._MOST_WAITING", 100_000)
+    monkeypatch.setattr("umqtt_broker.clients.backpressure._MOST_WAITING", 100_000)
     broker = start(max_queued_messages=1)
     leave(broker)
     with Peer(broker.port) as publisher:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from broker_peer import BrokerThread
 from umqtt_broker import BrokerConfig
-from umqtt_broker.config import Listener
+from umqtt_broker.settings.broker import Listener
 from umqtt_testkit import encoder
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 from websockets.exceptions import ConnectionClosed

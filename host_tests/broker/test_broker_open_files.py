@@ -7,7 +7,7 @@ import pytest
 
 _PROGRAM = """
 import re, resource, sys
-from umqtt_broker.open_files import make_room
+from umqtt_broker.transport.open_files import make_room
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 make_room({connections})
 room = re.search(r"FDSize:\\s*(\\d+)", open("/proc/self/status").read())

@@ -15,8 +15,8 @@ from client5 import Client5
 from hypothesis import given
 from hypothesis import strategies as st
 from umqtt_broker import ConfigError
-from umqtt_broker.password_check import PasswordChecker
-from umqtt_broker.passwords import PasswordFile, PasswordHash, generate_password
+from umqtt_broker.access.password_check import PasswordChecker
+from umqtt_broker.access.passwords import PasswordFile, PasswordHash, generate_password
 from umqtt_testkit.mosquitto import Mosquitto, require_mosquitto
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually_async
 

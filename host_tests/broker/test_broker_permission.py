@@ -11,12 +11,12 @@ import pytest
 from broker_peer import Closed, Peer
 from umqtt_broker import ConfigError, FilePermission, Listener, PermissionHook, Tls
 from umqtt_broker import Peer as BrokerPeer
-from umqtt_broker.blacklist import Blacklist
+from umqtt_broker.access.blacklist import Blacklist
+from umqtt_broker.access.files import file_permission
+from umqtt_broker.access.passwords import PasswordFile, PasswordHash
 from umqtt_broker.conf import load
-from umqtt_broker.file_permission import file_permission
-from umqtt_broker.packets import Connect
-from umqtt_broker.passwords import PasswordFile, PasswordHash
-from umqtt_broker.tls import make_context
+from umqtt_broker.protocol.packets import Connect
+from umqtt_broker.transport.tls import make_context
 from umqtt_kit.certs import Authority
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, PUBACK, PUBREC

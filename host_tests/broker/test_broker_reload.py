@@ -15,8 +15,8 @@ from broker_certificates import Pki
 from broker_peer import BrokerProcess, BrokerThread, Peer, StartBroker
 from configured_broker import ConfiguredBroker
 from umqtt_broker import Broker, BrokerConfig, ConfigError, Listener, Tls
-from umqtt_broker.file_permission import FilePermission
-from umqtt_broker.permission import Permission
+from umqtt_broker.access.files import FilePermission
+from umqtt_broker.access.permission import Permission
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, PUBACK, PUBLISH
 from umqtt_testkit.waiting import WAIT_LIMIT_S

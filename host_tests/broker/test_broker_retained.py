@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from broker_peer import BrokerThread, Packet, Peer
-from umqtt_broker.retained import RetainedMessage, RetainedMessages
-from umqtt_broker.topics import is_topic_name
+from umqtt_broker.protocol.topics import is_topic_name
+from umqtt_broker.routing.retained import RetainedMessage, RetainedMessages
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK, PUBLISH, SUBACK, UNSUBACK
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from broker_peer import BrokerProcess, BrokerThread, Peer
 from umqtt_broker import BrokerConfig, Listener, Permission
-from umqtt_broker.permission import Rights
+from umqtt_broker.access.permission import Rights
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, PUBACK, PUBCOMP, PUBLISH
 

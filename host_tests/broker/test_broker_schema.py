@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from umqtt_broker import StoreError
-from umqtt_broker.packets import Will
-from umqtt_broker.retained import RetainedMessage
+from umqtt_broker.protocol.packets import Will
+from umqtt_broker.routing.retained import RetainedMessage
 from umqtt_broker.store import schema, writer
 from umqtt_broker.store.base import DeliveryRow
-from umqtt_broker.store.batch import Batch, Page
+from umqtt_broker.store.change_batch import Batch, Page
 from umqtt_broker.store.recovery import recover
 
 pytestmark = pytest.mark.tier(0)
@@ -281,7 +281,7 @@ def test_after_kill_9_in_mid_load_and_a_drained_queue_no_message_is_left(tmp_pat
     script = """
 import sys
 from umqtt_broker.store import schema, writer
-from umqtt_broker.store.batch import Batch
+from umqtt_broker.store.change_batch import Batch
 database = schema.connect(sys.argv[1])
 batch = Batch()
 batch.sessions = {1: (b"a", None), 2: (b"b", None)}

@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 from broker_peer import BrokerThread, Packet, Peer
-from umqtt_broker import durable
+from umqtt_broker.sessions import durable
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually

@@ -5,7 +5,7 @@ import random
 
 from broker_wire import stop_time
 from umqtt_broker import Broker, BrokerConfig
-from umqtt_broker.connection import Connection
+from umqtt_broker.clients.connection import Connection
 from umqtt_testkit import encoder
 
 # Every packet a client sends, messages to itself at every QoS, a payload with a two-byte remaining length, and

@@ -17,7 +17,7 @@ from umqtt_broker.stats import Stats
 from umqtt_broker.store import sqlite as sqlite_store
 from umqtt_broker.store import writer
 from umqtt_broker.store.base import DeliveryRow
-from umqtt_broker.store.batch import Batch
+from umqtt_broker.store.change_batch import Batch
 from umqtt_broker.store.sqlite import SqliteStore
 from umqtt_testkit.waiting import eventually_async
 

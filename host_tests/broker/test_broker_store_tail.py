@@ -17,7 +17,7 @@ from damaged_stores import LOCK, WAL, Found, History, payload_of
 from umqtt_broker import StoreError
 from umqtt_broker.store import writer
 from umqtt_broker.store.base import DeliveryRow
-from umqtt_broker.store.batch import Batch
+from umqtt_broker.store.change_batch import Batch
 from umqtt_broker.store.lock import read_witness
 
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 
 import pytest
-from umqtt_broker.event_loop import new_event_loop, readiness
-from umqtt_broker.stream import StreamServer, StreamTransport
+from umqtt_broker.transport.event_loop import new_event_loop, readiness
+from umqtt_broker.transport.stream import StreamServer, StreamTransport
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually_async
 
 

@@ -15,8 +15,9 @@ import pytest
 from broker_certificates import Authority, Pki
 from broker_peer import StartBroker
 from cryptography import x509
-from umqtt_broker import Broker, BrokerConfig, ConfigError, Listener, Tls, listeners
-from umqtt_broker.tls import make_context, warnings_of
+from umqtt_broker import Broker, BrokerConfig, ConfigError, Listener, Tls
+from umqtt_broker.transport import listeners
+from umqtt_broker.transport.tls import make_context, warnings_of
 from umqtt_testkit import encoder
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
@@ -244,7 +245,7 @@ class _Transport(asyncio.Transport):
 def test_the_identity_is_the_common_name_or_the_whole_subject(
     names: tuple[tuple[str, str], ...], common_name: str | None, subject: str | None
 ) -> None:
-    from umqtt_broker.tls import identity_of
+    from umqtt_broker.transport.tls import identity_of
 
     transport = _Transport(*names)
     assert identity_of(transport, Listener()) is None
@@ -270,7 +271,7 @@ def test_an_accept_that_fails_is_tried_again_later_and_said_once(
     caplog: pytest.LogCaptureFixture,
     number: int,
 ) -> None:
-    monkeypatch.setattr("umqtt_broker.stream._ACCEPT_AGAIN", 0.02)
+    monkeypatch.setattr("umqtt_broker.transport.stream._ACCEPT_AGAIN", 0.02)
     broker = start_broker(listeners=(Listener(port=0, tls=pki.tls()),))
     loop = broker.broker.loop
     accept, tries = loop.sock_accept, 0

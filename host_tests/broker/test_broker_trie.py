@@ -5,9 +5,9 @@ import random
 
 import pytest
 from broker_model import matches
-from umqtt_broker.retained import RetainedMessage, RetainedMessages
-from umqtt_broker.topics import is_topic_filter, is_topic_name
-from umqtt_broker.trie import SubscriptionTrie
+from umqtt_broker.protocol.topics import is_topic_filter, is_topic_name
+from umqtt_broker.routing.retained import RetainedMessage, RetainedMessages
+from umqtt_broker.routing.subscriptions import SubscriptionTrie
 
 pytestmark = pytest.mark.tier(0)
 

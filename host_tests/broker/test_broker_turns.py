@@ -15,8 +15,8 @@ import pytest
 from broker_peer import Packet, decode
 from broker_wire import Transport
 from umqtt_broker import Broker, BrokerConfig
-from umqtt_broker.connection import Connection
-from umqtt_broker.holdback import HeldBack
+from umqtt_broker.clients.backpressure import HeldBack
+from umqtt_broker.clients.connection import Connection
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PINGRESP, PUBLISH, SUBACK, UNSUBACK
 from umqtt_testkit.virtual_time import VirtualLoop

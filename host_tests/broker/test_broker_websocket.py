@@ -13,8 +13,8 @@ from broker_peer import StartBroker
 from node_mqtt import run_node
 from paho.mqtt.enums import CallbackAPIVersion
 from umqtt_broker import Listener
-from umqtt_broker.ws_frames import BadFrame, FrameDecoder
-from umqtt_broker.ws_upgrade import UpgradeRefused, answer_upgrade
+from umqtt_broker.transport.websocket.frames import BadFrame, FrameDecoder
+from umqtt_broker.transport.websocket.upgrade import UpgradeRefused, answer_upgrade
 from umqtt_testkit import encoder
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 from websocket_peer import BINARY, CLOSE, CONTINUATION, MASKS, PING, PONG, TEXT, WebSocketPeer, frame, request

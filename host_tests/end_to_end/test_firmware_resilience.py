@@ -147,7 +147,9 @@ def test_the_console_says_why_there_is_no_link_and_the_log_topic_when_there_is_o
         board.start()
         board.wait_for("warning broker: wrong user name or password")
     board.stop()
-    _settings(board, broker, brokers=["mqtt://127.0.0.1:1", "mqtt://no-such-name.invalid", f"mqtt://127.0.0.1:{broker}"])
+    _settings(
+        board, broker, brokers=["mqtt://127.0.0.1:1", "mqtt://no-such-name.invalid", f"mqtt://127.0.0.1:{broker}"]
+    )
     board.start()
     board.wait_for("warning broker: nobody listens")
     board.wait_for("warning broker: its name cannot be looked up")

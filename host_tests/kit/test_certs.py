@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from kit_command import Ended, umqtt_here
-from umqtt_broker.config import Tls
-from umqtt_broker.tls import make_context
+from umqtt_broker.settings.broker import Tls
+from umqtt_broker.transport.tls import make_context
 from umqtt_kit.__main__ import run
 from umqtt_kit.certs import Authority
 from umqtt_kit.errors import KitError

@@ -105,8 +105,10 @@ def test_the_first_esp32_boots_from_another_place(cable: Cable, tmp_path, esptoo
     (tmp_path / "ttyUSB0").touch()
     file = image_file(tmp_path, esp_image("esp32"))
     assert (
-        cable.umqtt("flash", file, "--yes", "--keep", "--device", str(tmp_path / "ttyUSB0"), "--board", "ESP32_GENERIC")
-        .code == 0
+        cable.umqtt(
+            "flash", file, "--yes", "--keep", "--device", str(tmp_path / "ttyUSB0"), "--board", "ESP32_GENERIC"
+        ).code
+        == 0
     )
     assert f" 0x1000 {file}" in log.read_text()
 

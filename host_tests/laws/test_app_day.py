@@ -185,8 +185,13 @@ def test_a_day_of_outages_and_commands_neither_grows_the_heap_nor_misses_the_wat
             number = 0
             for hour in range(_HOURS):
                 day.run(_HOUR_MS - 900_000)
-                for name, args in (("ping", {}), ("get", {"key": "interval_ms"}), ("read", {"path": "/state"}),
-                                   ("set", {"key": "log_level", "value": "warning"}), ("crash", {})):
+                for name, args in (
+                    ("ping", {}),
+                    ("get", {"key": "interval_ms"}),
+                    ("read", {"path": "/state"}),
+                    ("set", {"key": "log_level", "value": "warning"}),
+                    ("crash", {}),
+                ):
                     number += 1
                     day.command(number, name, **args)
                     day.run(60_000)

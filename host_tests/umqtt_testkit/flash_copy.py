@@ -7,6 +7,7 @@ decorator and the types by name. See flash_device.py.
 # pyright: reportUndefinedVariable=false
 # ruff: noqa: F821
 
+
 @micropython.viper
 def copy(target, target_start: int, source, source_start: int, length: int):
     """target[target_start:][:length] = source[source_start:][:length], of bytearrays or bytes."""

@@ -142,4 +142,3 @@ class SectorDisk(NorFlash):
 
     def ioctl(self, operation, argument):
         return 0 if operation == _IOCTL_BLOCK_ERASE else NorFlash.ioctl(self, operation, argument)
-

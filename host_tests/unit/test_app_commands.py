@@ -177,8 +177,16 @@ def test_pause_answers_only_once_the_outbox_is_empty():
         world.step()
     equal((world.replies(), world.board.telemetry.seq), ([], 1))
     world.acknowledge()
-    equal(world.replies(), [{"id": "2", "ok": True, "result": {
-        "boot": "17-9f3a2c5d8e1b4a70", "paused": True, "published": 1, "dropped": 0}}])
+    equal(
+        world.replies(),
+        [
+            {
+                "id": "2",
+                "ok": True,
+                "result": {"boot": "17-9f3a2c5d8e1b4a70", "paused": True, "published": 1, "dropped": 0},
+            }
+        ],
+    )
 
 
 def test_pause_twice_under_one_id_is_answered_once():
@@ -234,10 +242,24 @@ def test_read_shows_files_of_the_allowed_folders_and_no_secret():
     os.mkdir(world.root + "/state/mqtt")
     with open(world.root + "/state/mqtt/session", "w") as file:
         file.write("top secret")
-    for number, path in enumerate(("/secrets.json", "//secrets.json", "app/../secrets.json", "/ca.pem", "../etc/passwd",
-                                   "state/mqtt/session", "/settings.json/../secrets.json", 7, "./secrets.json",
-                                   "/state/./mqtt", "/state//mqtt/session", "./state/././mqtt/0", "state/MQTT",
-                                   "state/x/../mqtt")):
+    for number, path in enumerate(
+        (
+            "/secrets.json",
+            "//secrets.json",
+            "app/../secrets.json",
+            "/ca.pem",
+            "../etc/passwd",
+            "state/mqtt/session",
+            "/settings.json/../secrets.json",
+            7,
+            "./secrets.json",
+            "/state/./mqtt",
+            "/state//mqtt/session",
+            "./state/././mqtt/0",
+            "state/MQTT",
+            "state/x/../mqtt",
+        )
+    ):
         reply = world.send("no%d" % number, "read", path=path)
         assert not reply["ok"] and "top secret" not in reply["result"], reply
 
@@ -255,10 +277,20 @@ def test_an_unknown_command_is_answered_with_those_known():
 
 def test_what_is_no_command_is_refused_and_answered():
     for payload in (
-        b"", b"{", b"\xff\xfe", b"[]", b"7", b"{}", b'{"cmd": "ping"}', b'{"id": 1, "cmd": "ping"}',
-        b'{"id": "", "cmd": "ping"}', b'{"id": "1"}', b'{"id": "1", "cmd": 3}',
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[]",
+        b"7",
+        b"{}",
+        b'{"cmd": "ping"}',
+        b'{"id": 1, "cmd": "ping"}',
+        b'{"id": "", "cmd": "ping"}',
+        b'{"id": "1"}',
+        b'{"id": "1", "cmd": 3}',
         b'{"id": "1", "cmd": "ping", "args": 1}',
-        b'{"id": "' + b"x" * 65 + b'", "cmd": "ping"}', b" " * 2000,
+        b'{"id": "' + b"x" * 65 + b'", "cmd": "ping"}',
+        b" " * 2000,
     ):
         raises(CommandError, parse_command, payload)
         world = World()

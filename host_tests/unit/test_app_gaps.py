@@ -139,8 +139,10 @@ def test_other_messages_are_passed_on_and_damaged_ones_reported():
         equal((others, gaps.others, gaps.dropped), ([(7, b"fleet/pump-7/reply"), (8, _LOG)], 2, 0))
         gaps.step(fakes.Client(), 100)
         gaps.step(fakes.Client(), 100)
-        equal([(level, text) for level, text, _ in log.records],
-              [("error", "1 stored messages were damaged, and are lost")])
+        equal(
+            [(level, text) for level, text, _ in log.records],
+            [("error", "1 stored messages were damaged, and are lost")],
+        )
 
 
 def test_gaps_of_many_boots_stay_bounded_and_the_oldest_is_told_first():

@@ -36,10 +36,13 @@ def test_online_is_said_retained_once_for_every_connect():
         client.connected = connected
         status.step(client)
     equal([(qos, retain) for _, _, qos, retain in client.published], [(1, True)] * 2)
-    equal([json.loads(payload) for payload in client.payloads(_STATUS)], [
-        {"online": True, "boot": "17-9f3a2c5d8e1b4a70", "fw": "0.1.0", "reason": "boot"},
-        {"online": True, "boot": "17-9f3a2c5d8e1b4a70", "fw": "0.1.0", "reason": "reconnected"},
-    ])
+    equal(
+        [json.loads(payload) for payload in client.payloads(_STATUS)],
+        [
+            {"online": True, "boot": "17-9f3a2c5d8e1b4a70", "fw": "0.1.0", "reason": "boot"},
+            {"online": True, "boot": "17-9f3a2c5d8e1b4a70", "fw": "0.1.0", "reason": "reconnected"},
+        ],
+    )
 
 
 def test_online_is_said_later_when_the_outbox_is_full():

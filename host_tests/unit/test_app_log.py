@@ -27,8 +27,10 @@ def test_warnings_and_errors_are_published_the_rest_is_kept_and_shown():
     client, ticks, shown, log = _build()
     for level in ("debug", "info", "warning", "error"):
         equal(log.report(level, "text of " + level), True)
-    equal(_records(client), [{"level": level, "text": "text of " + level, "boot": fakes.identity().boot}
-                             for level in ("warning", "error")])
+    equal(
+        _records(client),
+        [{"level": level, "text": "text of " + level, "boot": fakes.identity().boot} for level in ("warning", "error")],
+    )
     ticks.advance(61000)
     log.report("info", "later")
     equal(log.lines(), ["0 info text of info", "0 warning text of warning", "0 error text of error", "61 info later"])
@@ -77,7 +79,7 @@ def test_each_reason_for_having_no_link_is_told_with_the_next_step():
         log.link_failed(error)
         (line,) = shown
         assert line.startswith("0 warning broker: ") and told in line, (error, line)
-        equal([record["text"] for record in _records(client)], [line[len("0 warning "):]])
+        equal([record["text"] for record in _records(client)], [line[len("0 warning ") :]])
 
 
 def test_a_store_that_cannot_write_is_told_as_what_it_is():

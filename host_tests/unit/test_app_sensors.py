@@ -61,17 +61,34 @@ def test_a_failing_sensor_is_reported_once_counted_and_reported_back():
         {"mem_free": 1, "sensor_failures": 1}, {"mem_free": 1, "sensor_failures": 2},
         {"temp_c": 21.5, "mem_free": 1, "sensor_failures": 2}, {"temp_c": 22, "mem_free": 1, "sensor_failures": 2},
         {"mem_free": 1, "sensor_failures": 3}, {"mem_free": 1, "sensor_failures": 4}])  # fmt: skip
-    equal(_texts(log), [("warning", "sensor wire: OSError(5%s)" % ("" if "," not in repr(OSError(5)) else ",")),
-                        ("info", "sensor wire: answers again"),
-                        ("warning", "sensor wire: OSError(5%s)" % ("" if "," not in repr(OSError(5)) else ","))])
+    equal(
+        _texts(log),
+        [
+            ("warning", "sensor wire: OSError(5%s)" % ("" if "," not in repr(OSError(5)) else ",")),
+            ("info", "sensor wire: answers again"),
+            ("warning", "sensor wire: OSError(5%s)" % ("" if "," not in repr(OSError(5)) else ",")),
+        ],
+    )
 
 
 def test_whatever_a_sensor_raises_or_gives_the_others_go_on():
     class _Mine(Exception):
         pass
 
-    for bad in (OSError(5), ValueError("x"), Exception("CRC error"), _Mine(), MemoryError(), KeyError("a"),
-                ZeroDivisionError(), None, 7, [1], {"mode": "auto"}, {"list": []}):
+    for bad in (
+        OSError(5),
+        ValueError("x"),
+        Exception("CRC error"),
+        _Mine(),
+        MemoryError(),
+        KeyError("a"),
+        ZeroDivisionError(),
+        None,
+        7,
+        [1],
+        {"mode": "auto"},
+        {"list": []},
+    ):
         _, log, sensors = _build()
         sensors.add("bad", _Sensor(bad))
         sensors.add("good", _Sensor({"mem_free": 1}))

@@ -54,9 +54,27 @@ def test_every_bad_value_names_its_key():
     sensor = {"module": "dht22", "pin": 4}
     for key, values in (
         ("device_id", (1, "", "a/b", "a+b", "a#", "a b", "x" * 65, "é")),
-        ("brokers", ([], "mqtt://a", [1], ["http://a"], ["mqtt://"], ["mqtt://a:0"], ["mqtt://a:65536"],
-                     ["mqtt://a:"], ["mqtt://a:b"], ["mqtt://a:²"], ["mqtt://a:٣"], ["mqtt://ä"], ["mqtt://a\x00"],
-                     ["mqtt://a/b"], ["mqtt://u:p@a"], ["mqtts://a", "mqtt://b"])),
+        (
+            "brokers",
+            (
+                [],
+                "mqtt://a",
+                [1],
+                ["http://a"],
+                ["mqtt://"],
+                ["mqtt://a:0"],
+                ["mqtt://a:65536"],
+                ["mqtt://a:"],
+                ["mqtt://a:b"],
+                ["mqtt://a:²"],
+                ["mqtt://a:٣"],
+                ["mqtt://ä"],
+                ["mqtt://a\x00"],
+                ["mqtt://a/b"],
+                ["mqtt://u:p@a"],
+                ["mqtts://a", "mqtt://b"],
+            ),
+        ),
         ("interval_ms", (0, 9, -1, 86400001, 1.5, "1000", None, True)),
         ("keep_alive", (-1, 65536, 1.5, "60", None, False)),
         ("outbox", (0, -1, 10001, 2.5, "64", None, True)),
@@ -68,10 +86,25 @@ def test_every_bad_value_names_its_key():
         ("power_save", (0, 1, None, "yes")),
         ("ntp_host", (5, "a:b", "a:0", "a:²", "a\nb", ":123", "a b", "http://a")),
         ("log_level", ("verbose", None, 3, [])),
-        ("sensors", ({}, ["dht22"], [{}], [{"module": 3}], [{"module": ""}], [{"module": "../x"}], [{"module": "1x"}],
-                     [{"module": "dht22", "name": 4}], [{"module": "dht22", "name": "a b"}], [sensor, sensor],
-                     [{"module": "a", "name": str(n)} for n in range(17)], [{"module": "a", "x": float("inf")}],
-                     [{"module": "a", "x": [{"y": float("nan")}]}], [{"module": "a", "x": {"y": -float("inf")}}])),
+        (
+            "sensors",
+            (
+                {},
+                ["dht22"],
+                [{}],
+                [{"module": 3}],
+                [{"module": ""}],
+                [{"module": "../x"}],
+                [{"module": "1x"}],
+                [{"module": "dht22", "name": 4}],
+                [{"module": "dht22", "name": "a b"}],
+                [sensor, sensor],
+                [{"module": "a", "name": str(n)} for n in range(17)],
+                [{"module": "a", "x": float("inf")}],
+                [{"module": "a", "x": [{"y": float("nan")}]}],
+                [{"module": "a", "x": {"y": -float("inf")}}],
+            ),
+        ),
         ("watchdog_ms", (-1, 999, 3600001, None, True)),
         ("sleep_s", (-1, 604801, 1.5, None)),
         ("home_assistant", (0, "on", None)),
@@ -104,8 +137,12 @@ def test_every_key_has_values_that_are_accepted():
 
 
 def test_an_unknown_key_is_refused_and_the_nearest_known_one_named():
-    for wrong, right in (("intervall_ms", "interval_ms"), ("broker", "brokers"), ("keepalive", "keep_alive"),
-                         ("timezone_of_the_moon", "known are board, brokers")):
+    for wrong, right in (
+        ("intervall_ms", "interval_ms"),
+        ("broker", "brokers"),
+        ("keepalive", "keep_alive"),
+        ("timezone_of_the_moon", "known are board, brokers"),
+    ):
         error = raises(SettingsError, check_settings, _with(**{wrong: 5}))
         equal(error.key, wrong)
         assert right in str(error), str(error)
@@ -175,8 +212,13 @@ def test_one_key_is_changed_and_the_others_stay_as_they_were_written():
 def test_a_bad_change_leaves_the_file_alone():
     before = json.dumps(_GOOD)
     with _Folder(settings=before) as folder:
-        for key, value in (("interval_ms", 1), ("intervall_ms", 5000), ("intervall_ms", None), ("brokers", None),
-                           ("brokers", ["mqtts://a"])):
+        for key, value in (
+            ("interval_ms", 1),
+            ("intervall_ms", 5000),
+            ("intervall_ms", None),
+            ("brokers", None),
+            ("brokers", ["mqtts://a"]),
+        ):
             error = raises(SettingsError, settings_files.change, folder.path, key, value)
             assert error.key in (key, "tls.ca"), str(error)
             equal(folder.read(), before)

@@ -54,10 +54,20 @@ def test_a_record_has_exactly_the_fields_of_its_version():
     client = fakes.Client()
     ticks, _, part = _build(client, system_ms=lambda: 1795000000123)
     part.step()
-    equal(_records(client), [{
-        "v": 1, "id": "pump-7", "boot": "17-9f3a2c5d8e1b4a70", "seq": 0, "ts": 1795000000123, "up": 0,
-        "m": {"mem_free": 104320},
-    }])
+    equal(
+        _records(client),
+        [
+            {
+                "v": 1,
+                "id": "pump-7",
+                "boot": "17-9f3a2c5d8e1b4a70",
+                "seq": 0,
+                "ts": 1795000000123,
+                "up": 0,
+                "m": {"mem_free": 104320},
+            }
+        ],
+    )
     equal(client.published[0][2:], (1, False))
 
 
@@ -174,8 +184,10 @@ def test_sensors_that_need_time_are_started_so_long_before_every_reading():
         sensors.now = now = now + max(1, wait)
         ticks.advance(max(1, wait))
     # The first reading of a boot waits for its first measurement; from then on the schedule is kept.
-    equal([(kind, at) for kind, at in sensors.calls if at < 12000],
-          [("start", 0), ("read", 750), ("start", 4250), ("read", 5000), ("start", 9250), ("read", 10000)])
+    equal(
+        [(kind, at) for kind, at in sensors.calls if at < 12000],
+        [("start", 0), ("read", 750), ("start", 4250), ("read", 5000), ("start", 9250), ("read", 10000)],
+    )
 
 
 def test_the_time_that_sensors_need_counts_from_when_all_have_been_started():
@@ -196,7 +208,7 @@ def test_the_time_that_sensors_need_counts_from_when_all_have_been_started():
         ticks.advance(5)
     assert len(sensors.calls) >= 4, sensors.calls
     for place in range(0, len(sensors.calls) // 2 * 2, 2):
-        (first, started), (second, read) = sensors.calls[place:place + 2]
+        (first, started), (second, read) = sensors.calls[place : place + 2]
         equal((first, second), ("start", "read"))
         assert read - started >= 750, sensors.calls
 

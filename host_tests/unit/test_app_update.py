@@ -271,8 +271,21 @@ def test_what_does_not_have_its_hash_is_not_run():
 
 
 def test_a_manifest_that_asks_for_what_is_not_allowed_changes_nothing():
-    for path in ("boot.py", "main.py", "settings.json", "app/../boot.py", "/app/x", "lib//x", "app/.", "state/boot-a",
-                 "app/" + "x" * 120, "app\\x/y", "secrets.json", "ota/current", "app"):
+    for path in (
+        "boot.py",
+        "main.py",
+        "settings.json",
+        "app/../boot.py",
+        "/app/x",
+        "lib//x",
+        "app/.",
+        "state/boot-a",
+        "app/" + "x" * 120,
+        "app\\x/y",
+        "secrets.json",
+        "ota/current",
+        "app",
+    ):
         root = fresh()
         files = dict(NEW)
         files[path] = b"evil"
@@ -283,13 +296,18 @@ def test_a_manifest_that_asks_for_what_is_not_allowed_changes_nothing():
 
 
 def test_what_is_no_manifest_is_refused():
-    for text in (b"", b"umqtt-manifest 2 2\n", b"umqtt-manifest 1 3\n",
-                 b"umqtt-manifest 1 2\nabc 1 app/x\n",
-                 b"umqtt-manifest 1 2\n" + b"0" * 64 + b" -1 app/x\n",
-                 b"umqtt-manifest 1 2\n" + b"0" * 64 + b" 1 app/x",
-                 b"umqtt-manifest 1 2\n" + b"x" * 40000,
-                 b"\xff\xfe", b"umqtt-manifest 1 2\n\xff\xfe\n",
-                 b"umqtt-manifest 1 2\n" + b"0" * 64 + b" 1 app/\xff\n"):
+    for text in (
+        b"",
+        b"umqtt-manifest 2 2\n",
+        b"umqtt-manifest 1 3\n",
+        b"umqtt-manifest 1 2\nabc 1 app/x\n",
+        b"umqtt-manifest 1 2\n" + b"0" * 64 + b" -1 app/x\n",
+        b"umqtt-manifest 1 2\n" + b"0" * 64 + b" 1 app/x",
+        b"umqtt-manifest 1 2\n" + b"x" * 40000,
+        b"\xff\xfe",
+        b"umqtt-manifest 1 2\n\xff\xfe\n",
+        b"umqtt-manifest 1 2\n" + b"0" * 64 + b" 1 app/\xff\n",
+    ):
         root = fresh()
         board = Board(root, boot(root), NEW, "2")
         board.source.objects[sha256(text)] = text
@@ -322,10 +340,22 @@ def test_commands_that_are_wrong_are_refused():
     root = fresh()
     board = Board(root, boot(root), NEW, "2")
     good = board.args
-    for change in ({"sha256": "abc"}, {"sha256": None}, {"sha256": int("1" * 64)}, {"sha256": ["0"] * 64},
-                   {"version": 2}, {"mqtt": None}, {"url": 7}, {"url": ["http://host/"]}, {"url": "ftp://x/"},
-                   {"url": "http://user@host/"}, {"url": "https://host/"}, {"url": "http://host:x/"},
-                   {"url": "http://host:²/"}, {"url": "http://host:65536/"}):
+    for change in (
+        {"sha256": "abc"},
+        {"sha256": None},
+        {"sha256": int("1" * 64)},
+        {"sha256": ["0"] * 64},
+        {"version": 2},
+        {"mqtt": None},
+        {"url": 7},
+        {"url": ["http://host/"]},
+        {"url": "ftp://x/"},
+        {"url": "http://user@host/"},
+        {"url": "https://host/"},
+        {"url": "http://host:x/"},
+        {"url": "http://host:²/"},
+        {"url": "http://host:65536/"},
+    ):
         args = dict(good)
         args.update(change)
         raises(CommandError, board.updater.begin, args, 1)
@@ -368,7 +398,7 @@ class Transport:
         return True
 
     def write(self, buf, offset, size):
-        self.asked += bytes(buf[offset:offset + size])
+        self.asked += bytes(buf[offset : offset + size])
         return size
 
     def read(self, buf, offset):
@@ -390,7 +420,7 @@ def fetched(answer, offset=0):
     n = None
     while n != 0:
         n = http.read(buf)
-        data += bytes(buf[:n or 0])
+        data += bytes(buf[: n or 0])
     return data
 
 
@@ -451,7 +481,9 @@ def _scenario(updater_class=Updater):
 def _check(root, ledger):
     boots = _life(root)
     assert boots.slot == "a" or boots.failed == "a", "neither updated nor given up: %s %s" % (
-        boots.slot, (boots.run, boots.trial, boots.tries, boots.previous, boots.failed, boots.failures))
+        boots.slot,
+        (boots.run, boots.trial, boots.tries, boots.previous, boots.failed, boots.failures),
+    )
     equal(files_in(root + boots.folder), NEW if boots.slot == "a" else OLD)
 
 

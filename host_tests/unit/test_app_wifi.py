@@ -137,15 +137,31 @@ def test_networks_come_in_order_pauses_double_and_an_attempt_that_never_ends_is_
     for port in (_Esp32, _Rp2):
         _, wlan, _, wifi = _build(port, ["a", "b"])
         wlan.state = port.STAT_CONNECTING
-        equal(_attempts(wlan, wifi, 200),
-              [(0, "a"), (15, "b"), (31, "a"), (46, "b"), (63, "a"), (78, "b"), (97, "a"), (112, "b"),
-               (135, "a"), (150, "b"), (181, "a"), (196, "b")])
+        equal(
+            _attempts(wlan, wifi, 200),
+            [
+                (0, "a"),
+                (15, "b"),
+                (31, "a"),
+                (46, "b"),
+                (63, "a"),
+                (78, "b"),
+                (97, "a"),
+                (112, "b"),
+                (135, "a"),
+                (150, "b"),
+                (181, "a"),
+                (196, "b"),
+            ],
+        )
 
 
 def test_the_reason_is_said_once_by_the_values_of_each_port():
     for port in (_Esp32, _Rp2):
-        for state, text in ((port.STAT_WRONG_PASSWORD, "Wi-Fi: a: wrong password"),
-                            (port.STAT_NO_AP_FOUND, "Wi-Fi: a: no such network in reach")):
+        for state, text in (
+            (port.STAT_WRONG_PASSWORD, "Wi-Fi: a: wrong password"),
+            (port.STAT_NO_AP_FOUND, "Wi-Fi: a: no such network in reach"),
+        ):
             _, wlan, log, wifi = _build(port, ["a"])
             wlan.state = state
             made = _attempts(wlan, wifi, 600)

@@ -12,6 +12,7 @@ from umqtt_robust.outbox import Outbox
 
 HEAP = "1M"
 
+
 def folder():
     return new_path("flash-store")
 

@@ -32,13 +32,13 @@ Use it inside a program:
         print(broker.port)
 """
 
+from .access.files import FilePermission, PermissionHook
+from .access.permission import Peer, Permission, Rights
 from .broker import Broker
-from .config import BrokerConfig, Listener, Tls
 from .errors import BrokerError, ConfigError, MalformedPacket, PortInUse, StoreError
-from .file_permission import FilePermission, PermissionHook
-from .permission import Peer, Permission, Rights
+from .observation.view import BrokerView
+from .settings.broker import BrokerConfig, Listener, Tls
 from .stats import Stats
-from .view import BrokerView
 
 __all__ = [
     "Broker",

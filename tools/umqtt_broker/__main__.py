@@ -14,13 +14,13 @@ from typing import Any
 
 from . import log
 from .conf import Configuration, load
-from .conf_lines import ConfigFileError
-from .config import MEMORY, BrokerConfig
+from .conf.lines import ConfigFileError
 from .errors import BrokerError
-from .event_loop import new_event_loop
 from .log import LogConfig
 from .process import EXIT_USAGE, Process
+from .settings.broker import MEMORY, BrokerConfig
 from .start_check import problems_of
+from .transport.event_loop import new_event_loop
 
 # Settings of BrokerConfig that are options, and what these are called.
 _OPTIONS = {

@@ -6,21 +6,21 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
-from .bridge import Bridges
-from .config import BrokerConfig
-from .connection import Connection
-from .deadlines import Deadlines
-from .listeners import Place, open_places
+from .bridge.bridges import Bridges
+from .clients.connection import Connection
+from .clients.registry import Sessions
+from .core.context import Surroundings
+from .core.timers import Deadlines
+from .core.turns import Turns
 from .log import RefusalLog
 from .observation import Observation
+from .observation.view import BrokerView
 from .reload import apply, permissions
-from .router import Router
-from .sessions import Sessions
+from .routing.router import Router
+from .settings.broker import BrokerConfig
 from .stats import Stats
 from .store import open_store
-from .surroundings import Surroundings
-from .turns import Turns
-from .view import BrokerView
+from .transport.listeners import Place, open_places
 
 # Seconds the last packets have to leave when the broker stops.
 _STOP_TIMEOUT = 2.0

@@ -12,10 +12,10 @@ from pathlib import Path
 from . import log
 from .broker import Broker
 from .conf import Configuration, load
-from .conf_lines import ConfigFileError
+from .conf.lines import ConfigFileError
 from .errors import BrokerError, ConfigError
 from .log import NOTICE
-from .open_files import make_room
+from .transport.open_files import make_room
 
 EXIT_USAGE = 2
 EXIT_STORE_FAILED = 1

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from .config import BrokerConfig, Listener
-from .permission import Permission
-from .tls import make_context
+from .access.permission import Permission
+from .settings.broker import BrokerConfig, Listener
+from .transport.tls import make_context
 
 if TYPE_CHECKING:
     from .broker import Broker
-    from .listeners import Place
+    from .transport.listeners import Place
 
 # Read only while the broker starts. Every other setting is asked for when it is needed.
 _AT_START = frozenset({"host", "port", "store", "http_host", "http_port", "http_token_file", "bridges"})

@@ -8,14 +8,14 @@ import os
 from collections.abc import Callable, Iterator
 
 from . import log
-from .conf_build import Configuration
-from .config import MEMORY, BrokerConfig, Listener
+from .conf.build import Configuration
 from .errors import BrokerError, ConfigError, PortInUse
 from .log import LogConfig
 from .observation import token_file
 from .process import check_user
-from .sockets import open_tcp
+from .settings.broker import MEMORY, BrokerConfig, Listener
 from .store.check import check_openable
+from .transport.sockets import open_tcp
 
 
 def problems_of(configuration: Configuration) -> list[str]:

@@ -11,10 +11,10 @@ from aiohttp import web
 
 from umqtt_robust.topics import matches
 
-from ..retained import RetainedMessage
-from ..session import Session
-from ..shared import SharedQueue
-from ..topics import is_too_deep, is_topic_filter, is_topic_name, is_utf8
+from ..protocol.topics import is_too_deep, is_topic_filter, is_topic_name, is_utf8
+from ..routing.retained import RetainedMessage
+from ..sessions.session import Session
+from ..sessions.shared_queue import SharedQueue
 from . import readings
 from .commit import StoreFailed, committed
 from .guard import Guard

@@ -6,11 +6,11 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..bridge import BridgeStatus
+from ..bridge.bridges import BridgeStatus
 from ..stats import Stats
-from ..view import BrokerView
 from .readings import broker_version, dropped_by_reason, listeners
 from .survey import Totals
+from .view import BrokerView
 
 _PREFIX = "umqtt_broker_"
 

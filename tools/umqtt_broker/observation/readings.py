@@ -6,15 +6,15 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ..bridge import BridgeStatus
-from ..config import Listener
-from ..session import Session
-from ..shared import SharedQueue
+from ..bridge.bridges import BridgeStatus
+from ..sessions.session import Session
+from ..sessions.shared_queue import SharedQueue
+from ..settings.broker import Listener
 from ..stats import Stats
 
 if TYPE_CHECKING:
-    from ..connection import Connection
-    from ..view import BrokerView
+    from ..clients.connection import Connection
+    from .view import BrokerView
 
 _DROPPED = "dropped_"
 

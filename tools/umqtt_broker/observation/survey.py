@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from ..session import Session
+from ..sessions.session import Session
 from .readings import is_held_back, is_slow, listener_name
 from .slices import slices
 

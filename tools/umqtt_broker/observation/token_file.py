@@ -6,8 +6,8 @@ import secrets
 import stat
 from pathlib import Path
 
-from ..config import MEMORY, BrokerConfig
 from ..errors import ConfigError
+from ..settings.broker import MEMORY, BrokerConfig
 
 # Shorter tokens can be guessed by someone patient.
 _SHORTEST = 16

@@ -1,6 +1,6 @@
 """What survives a crash. `base` is the interface, `memory` keeps nothing, `sqlite` keeps everything."""
 
-from ..config import MEMORY
+from ..settings.broker import MEMORY
 from .base import Recovered, RecoveredSession, Store
 from .memory import MemoryStore
 from .sqlite import SqliteStore

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from ..packets import Will
-from ..retained import RetainedMessage
+from ..protocol.packets import Will
+from ..routing.retained import RetainedMessage
 from ..stats import Stats
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from types import NoneType
 from typing import Any
 
-from ..packets import Will
-from ..retained import RetainedMessage
+from ..protocol.packets import Will
+from ..routing.retained import RetainedMessage
 from . import schema
 from .base import Recovered, RecoveredSession
 from .lock import read_witness

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from ..errors import StoreError
-from ..packets import Will
-from ..retained import RetainedMessage
+from ..protocol.packets import Will
+from ..routing.retained import RetainedMessage
 from ..stats import Stats
 from . import schema, writer
 from .base import Delivery, DeliveryRow, Holder, Recovered, Store, Waiting, Wakeable
-from .batch import MARK_KEY, Batch, Held, Mark, Page
+from .change_batch import MARK_KEY, Batch, Held, Mark, Page
 from .lock import RUN_SIZE, StoreLock, Witness
 from .quarantine import set_aside_garbled
 from .recovery import check_tail, recover

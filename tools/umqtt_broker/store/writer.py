@@ -10,7 +10,7 @@ from typing import Any
 from zlib import crc32
 
 from .base import Delivery, DeliveryRow
-from .batch import Batch, Page
+from .change_batch import Batch, Page
 from .quarantine import checksum, is_whole, set_aside
 
 _COLUMNS = (

@@ -18,7 +18,7 @@ from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_USAGE, KitError
 
 if TYPE_CHECKING:
-    from umqtt_broker.passwords import PasswordFile, PasswordHash
+    from umqtt_broker.access.passwords import PasswordFile, PasswordHash
 
 
 @click.command()
@@ -45,8 +45,8 @@ def passwd(
     Example:
       umqtt passwd passwords pump-7 --generate
     """
+    from umqtt_broker.access.passwords import ITERATIONS_CHOSEN, ITERATIONS_RANDOM, check_username, generate_password
     from umqtt_broker.errors import ConfigError
-    from umqtt_broker.passwords import ITERATIONS_CHOSEN, ITERATIONS_RANDOM, check_username, generate_password
 
     if from_stdin + generate + delete > 1:
         raise click.UsageError("--stdin, --generate and --delete exclude each other")
@@ -99,7 +99,7 @@ def _read_line() -> bytes:
 
 
 def _hash(password: bytes, iterations: int) -> PasswordHash:
-    from umqtt_broker.passwords import PasswordHash, check_password
+    from umqtt_broker.access.passwords import PasswordHash, check_password
 
     try:
         check_password(password)
@@ -114,7 +114,7 @@ def _locked(file: Path) -> Iterator[PasswordFile]:
 
     The folder is locked, not the file: that one is replaced.
     """
-    from umqtt_broker.passwords import PasswordFile
+    from umqtt_broker.access.passwords import PasswordFile
 
     folder = os.open(file.resolve().parent, os.O_RDONLY)
     try:

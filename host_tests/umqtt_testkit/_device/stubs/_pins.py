@@ -116,7 +116,7 @@ def pin_number(id):
         if IS_RP2 and id[:2] == "GP":
             id = int(id[4:] if id[:4] == "GPIO" else id[2:])
         else:
-            raise ValueError("unknown named pin \"%s\"" % id)
+            raise ValueError('unknown named pin "%s"' % id)
     if not 0 <= id < (30 if IS_RP2 else 49):
         raise ValueError("invalid pin")
     return id

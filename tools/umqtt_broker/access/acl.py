@@ -1,0 +1,290 @@
+"""What clients may publish and read, in the syntax and with the meaning of mosquitto's acl_file.
+
+    topic read weather/#            # until the first `user`: for clients without a user name
+    user ada
+    topic readwrite home/#
+    topic deny home/safe/#
+    pattern write fleet/%c/telemetry
+
+The order of lines does not matter beyond the `user` a `topic` stands under. First the section of the client's user name
+decides, or the one before the first `user` for a client without a name: a `deny` that matches refuses, else a grant
+that matches allows. Only if it says nothing do the patterns decide, in the same way, for every client: %c is its client
+identifier, %u its user name. What nobody allows is refused. Topics that begin with $SYS cannot be written, ones that
+begin with $share are no topics.
+
+A client identifier or user name with + or # never reaches the patterns: everything its section does not allow is
+refused. So is one with / if a pattern has a place for it, unlike in mosquitto: the client `pump-7/cmd` could otherwise
+reach what the pattern fleet/%c means for `pump-7`.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+from weakref import WeakSet, WeakValueDictionary
+
+from ..errors import ConfigError
+from ..protocol.packets import SUBSCRIPTION_FAILURE
+from ..protocol.topic_filters import Effort, Levels, TooHard, intersection, is_covered, matches, split
+from ..protocol.topics import MAX_LENGTH, MAX_REMEMBERED, has_wildcard, is_topic_filter, is_topic_name
+from .permission import Rights
+
+# Access a rule gives; DENY takes it.
+DENY = 0
+READ = 1
+WRITE = 2
+
+_ACCESS = {b"read": READ, b"write": WRITE, b"readwrite": READ | WRITE, b"deny": DENY}
+_PLACE = re.compile(rb"%[cu]")
+_WILDCARD = re.compile(rb"[+#]")
+
+# Answers remembered: of one client, of all together. Past a limit the memory starts afresh: who publishes to ever new
+# topics makes the broker slower for himself, not larger.
+_MAX_ANSWERS = 1024
+_MAX_ANSWERS_TOTAL = 262_144
+
+# Looks at a filter that a subscription is worth: about 2 ms.
+_EFFORT = 10_000
+
+
+class Rule(NamedTuple):
+    """A line: what access to which filter. In a pattern the filter has places for names."""
+
+    access: int
+    topic_filter: bytes
+
+
+class Acl:
+    """The rules of one file. They never change: a reload makes a new Acl, whose rights are new as well."""
+
+    def __init__(self, sections: dict[bytes | None, list[Rule]], patterns: list[Rule]) -> None:
+        self._sections = {username: _compile(rules) for username, rules in sections.items()}
+        self._patterns = patterns
+        # Rights that depend on the user name alone are shared by all its clients.
+        self._uses_client_id = any(b"%c" in rule.topic_filter for rule in patterns)
+        self._shared: WeakValueDictionary[bytes | None, AclRights] = WeakValueDictionary()
+        self._alive: WeakSet[AclRights] = WeakSet()
+        self._answers = 0
+
+    @property
+    def names_users(self) -> bool:
+        """Whether some rule depends on the user name."""
+        return any(username is not None for username in self._sections) or any(
+            b"%u" in rule.topic_filter for rule in self._patterns
+        )
+
+    def reaches(self, mount: bytes) -> bool:
+        """Tell whether some rule may allow something behind a mount point that ends with /."""
+        below = split(mount + b"#")
+        granted = [levels for rules in self._sections.values() for levels in rules.read + rules.write]
+        # A place for a name is any name.
+        granted += [
+            tuple(b"+" if _PLACE.search(level) else level for level in split(rule.topic_filter))
+            for rule in self._patterns
+            if rule.access != DENY
+        ]
+        return any(intersection(below, levels) is not None for levels in granted)
+
+    def rights(self, client_id: bytes, username: bytes | None) -> "AclRights":
+        """Return what a client may do. An empty user name is none, as it is in mosquitto."""
+        username = username or None
+        is_shared = not self._patterns or not (self._uses_client_id or _WILDCARD.search(client_id))
+        rights = self._shared.get(username) if is_shared else None
+        if rights is None:
+            section = self._sections.get(username) or _NO_RULES
+            rights = AclRights(self, section, client_id, username)
+            self._alive.add(rights)
+            if is_shared:
+                self._shared[username] = rights
+        return rights
+
+    def substitute(self, client_id: bytes, username: bytes | None) -> list[Rule]:
+        """Return the rules that the patterns are for one client; none if its names are dangerous."""
+        if not self._patterns or _WILDCARD.search(client_id) or _WILDCARD.search(username or b""):
+            return []
+        names = {b"%c": client_id, b"%u": username}
+        rules: list[Rule] = []
+        for access, pattern in self._patterns:
+            places = {names[place] for place in _PLACE.findall(pattern)}
+            if any(b"/" in (name or b"") for name in places):
+                return []
+            # A pattern with %u says nothing about clients without a user name, not even as a deny.
+            if None not in places:
+                rules.append(Rule(access, _PLACE.sub(lambda place: names[place[0]] or b"", pattern)))
+        return rules
+
+    def remembered(self) -> bool:
+        """Count one more answer that some rights remember. Returns False, all forgotten, if these were too many."""
+        self._answers += 1
+        if self._answers < _MAX_ANSWERS_TOTAL:
+            return True
+        for rights in self._alive:
+            rights.forget()
+        self._answers = 0
+        return False
+
+
+class _Rules(NamedTuple):
+    """Rules by what they give, deny first: that is the order they are asked in."""
+
+    deny: tuple[Levels, ...]
+    read: tuple[Levels, ...]
+    write: tuple[Levels, ...]
+
+
+_NO_RULES = _Rules((), (), ())
+
+
+def _compile(rules: Iterable[Rule]) -> _Rules:
+    rules = list(rules)
+    return _Rules(
+        *(
+            tuple(dict.fromkeys(split(rule.topic_filter) for rule in rules if wanted(rule.access)))
+            for wanted in (lambda access: access == DENY, lambda access: access & READ, lambda access: access & WRITE)
+        )
+    )
+
+
+class AclRights(Rights):
+    """What an Acl allows a client."""
+
+    __slots__ = ("__weakref__", "_acl", "_client_id", "_may_publish", "_may_read", "_patterns", "_section", "_username")
+
+    def __init__(self, acl: Acl, section: _Rules, client_id: bytes, username: bytes | None) -> None:
+        self._acl = acl
+        self._section = section
+        self._client_id = client_id
+        self._username = username
+        self._patterns: _Rules | None = None
+        self._may_publish: dict[bytes, bool] = {}
+        self._may_read: dict[bytes, bool] = {}
+
+    def may_publish(self, topic_name: bytes) -> bool:
+        """Say whether the client may publish. Yes for what is no topic name: that ends the connection later."""
+        allowed = self._may_publish.get(topic_name)
+        if allowed is None:
+            if not is_topic_name(topic_name):
+                return True
+            allowed = not topic_name.startswith((b"$SYS", b"$share")) and self._decide(WRITE, topic_name)
+            self._remember(self._may_publish, topic_name, allowed)
+        return allowed
+
+    def may_read(self, topic_name: bytes) -> bool:
+        """Say whether the client may receive messages of `topic_name`."""
+        allowed = self._may_read.get(topic_name)
+        if allowed is None:
+            allowed = not topic_name.startswith(b"$share") and self._decide(READ, topic_name)
+            self._remember(self._may_read, topic_name, allowed)
+        return allowed
+
+    def grant(self, topic_filter: bytes, qos: int) -> int:
+        """Return `qos`, or 0x80 if there is no topic name that the filter matches and the client may read.
+
+        Of a shared subscription, $share/GROUP/FILTER, the filter behind the group counts. What takes too long to find
+        out is granted: each message is asked for anyway.
+        """
+        if topic_filter.startswith(b"$share/"):
+            topic_filter = topic_filter.partition(b"/")[2].partition(b"/")[2]
+            if not is_topic_filter(topic_filter):
+                return SUBSCRIPTION_FAILURE
+        elif topic_filter.startswith(b"$share"):
+            return SUBSCRIPTION_FAILURE
+        if not has_wildcard(topic_filter):
+            return qos if self._decide(READ, topic_filter) else SUBSCRIPTION_FAILURE
+        wanted, effort = split(topic_filter), Effort(_EFFORT)
+        section, patterns = self._section, self._own_rules()
+        try:
+            readable = _some_escape(wanted, section.read, section.deny, effort) or _some_escape(
+                wanted, patterns.read, section.deny + patterns.deny, effort
+            )
+        except TooHard:
+            return qos
+        return qos if readable else SUBSCRIPTION_FAILURE
+
+    def forget(self) -> None:
+        """Start the memory of answers afresh."""
+        self._may_publish.clear()
+        self._may_read.clear()
+
+    def _decide(self, access: int, topic_name: bytes) -> bool:
+        levels = split(topic_name)
+        for rules in (self._section, self._own_rules()):
+            if any(matches(denied, levels) for denied in rules.deny):
+                return False
+            if any(matches(allowed, levels) for allowed in (rules.read if access == READ else rules.write)):
+                return True
+        return False
+
+    def _own_rules(self) -> _Rules:
+        """What the patterns are for this client; made when first asked for, since many clients come at once."""
+        if self._patterns is None:
+            self._patterns = _compile(self._acl.substitute(self._client_id, self._username))
+        return self._patterns
+
+    def _remember(self, answers: dict[bytes, bool], topic_name: bytes, allowed: bool) -> None:
+        if len(topic_name) > MAX_REMEMBERED or not self._acl.remembered():
+            return
+        if len(answers) >= _MAX_ANSWERS:
+            answers.clear()
+        answers[topic_name] = allowed
+
+
+def _some_escape(wanted: Levels, allowed: Iterable[Levels], denied: tuple[Levels, ...], effort: Effort) -> bool:
+    """Tell whether some topic name is matched by `wanted` and one of `allowed`, but by none of `denied`."""
+    for topic_filter in allowed:
+        common = intersection(wanted, topic_filter)
+        if common is not None and not is_covered(common, denied, effort):
+            return True
+    return False
+
+
+def read_acl(path: str | Path) -> Acl:
+    """Read an acl_file. Raises ConfigError that names the file and the line."""
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the acl_file ({error.strerror}) — check acl_file") from error
+    return parse_acl(text, str(path))
+
+
+def parse_acl(text: bytes, path: str) -> Acl:
+    """Parse the text of an acl_file. Raises ConfigError that names `path` and the line."""
+    sections: dict[bytes | None, list[Rule]] = {None: []}
+    patterns: list[Rule] = []
+    section = sections[None]
+    for number, line in enumerate(text.split(b"\n"), 1):
+        line = line.rstrip()
+        if not line or line.startswith(b"#"):
+            continue
+        keyword, _, rest = line.lstrip(b" ").partition(b" ")
+        rest = rest.strip()
+        if keyword == b"user":
+            if not rest:
+                raise ConfigError(f"{path}:{number}: user without a name — write: user NAME")
+            section = sections.setdefault(rest, [])
+        elif keyword in (b"topic", b"pattern"):
+            (section if keyword == b"topic" else patterns).append(_rule(rest, f"{path}:{number}"))
+        else:
+            shown = keyword.decode(errors="replace")
+            raise ConfigError(f"{path}:{number}: unknown word {shown!r} — a line begins with user, topic, pattern or #")
+    return Acl(sections, patterns)
+
+
+def _rule(text: bytes, where: str) -> Rule:
+    """Parse what follows `topic` or `pattern`: an access, unless there is but one word, and a filter."""
+    word, _, rest = text.partition(b" ")
+    access = READ | WRITE
+    topic_filter = text
+    if rest:
+        if word not in _ACCESS:
+            shown = word.decode(errors="replace")
+            raise ConfigError(
+                f"{where}: unknown access {shown!r} — read, write, readwrite or deny, before a filter with a blank too"
+            )
+        access, topic_filter = _ACCESS[word], rest.strip()
+    if not topic_filter:
+        raise ConfigError(f"{where}: no topic filter — write: topic read some/topic/#")
+    if len(topic_filter) > MAX_LENGTH or not is_topic_filter(topic_filter):
+        shown = topic_filter.decode(errors="replace")
+        raise ConfigError(f"{where}: {shown!r} is no topic filter — + and # fill a whole level, # only the last")
+    return Rule(access, topic_filter)

@@ -1,0 +1,189 @@
+"""Permission by files, as a configuration names them: passwords, an ACL, a blacklist; and a program's own rules."""
+
+import asyncio
+import importlib
+import logging
+import os
+import re
+from collections.abc import Callable
+from fnmatch import translate
+from glob import escape
+from pathlib import Path
+
+from ..errors import ConfigError
+from ..protocol.packets import ACCEPTED, BAD_USER_NAME_OR_PASSWORD, IDENTIFIER_REJECTED, NOT_AUTHORIZED, Connect
+from .acl import Acl, read_acl
+from .blacklist import Blacklist
+from .password_check import PasswordChecker
+from .passwords import PasswordFile
+from .permission import Peer, Permission, Rights
+
+_log = logging.getLogger(__name__)
+
+
+class FilePermission(Permission):
+    """Lets clients in by password or certificate, and gives them the rights of an ACL.
+
+    password_file: see `passwords`; "" for none: then only certificates and, if allowed, clients without credentials.
+    acl_file: see `acl`; "" for none: who is let in may do everything.
+    allow_anonymous: let clients in that show no credentials. A listener may allow it for its own clients.
+    client_id_pattern: what client identifiers look like: `*`, `?`, `[...]` as in file names, %u for the user name.
+        "%u-*" keeps the clients of one user from taking over the sessions of another. "" for any. A client without an
+        identifier gets one from the broker and is not asked.
+    blacklist_file: see `blacklist`; "" for none.
+
+    Raises ConfigError, here and in prepare_reload(), that names the file and the line.
+    """
+
+    def __init__(
+        self,
+        password_file: str = "",
+        acl_file: str = "",
+        allow_anonymous: bool = False,
+        *,
+        client_id_pattern: str = "",
+        blacklist_file: str = "",
+    ) -> None:
+        self._password_file = password_file
+        self._acl_file = acl_file
+        self._allow_anonymous = allow_anonymous
+        self._client_id_pattern = client_id_pattern
+        self._blacklist_file = blacklist_file
+        self._acl: Acl | None = None
+        self._blacklist = Blacklist()
+        self._passwords = PasswordChecker({})
+        self.reload()
+
+    def prepare_reload(self) -> Callable[[], None]:
+        """Read all files again."""
+        passwords = PasswordFile.read(self._password_file) if self._password_file else None
+        acl = read_acl(self._acl_file) if self._acl_file else None
+        blacklist = Blacklist.read(self._blacklist_file) if self._blacklist_file else Blacklist()
+
+        def take_over() -> None:
+            self._passwords.replace(passwords.users if passwords else {})
+            self._acl = acl
+            self._blacklist = blacklist
+
+        if passwords and _is_open(passwords.path):
+            _log.warning("%s can be read by other users — run: chmod 600 %s", passwords.path, passwords.path)
+        if acl and acl.names_users and not passwords and self._allow_anonymous:
+            _log.warning(
+                "%s gives rights by user name, but without a password_file any client may claim any name",
+                self._acl_file,
+            )
+        return take_over
+
+    def connect(self, packet: Connect, peer: Peer) -> int | asyncio.Future[int]:
+        """Check blacklist, client identifier and credentials, in this order: what is cheap first."""
+        username = peer.username(packet)
+        if self._blacklist.refuses(packet.client_id, username, peer.address):
+            return NOT_AUTHORIZED
+        if packet.client_id and not self._may_be_called(packet.client_id, username):
+            return IDENTIFIER_REJECTED
+        if peer.listener.use_identity_as_username:
+            # The listener has verified the certificate.
+            return NOT_AUTHORIZED if username is None else ACCEPTED
+        if username is None or not self._password_file:
+            # As in mosquitto: a name that nothing can prove is as good as none.
+            may_enter = self._allow_anonymous or peer.listener.allow_anonymous
+            return ACCEPTED if may_enter else NOT_AUTHORIZED
+        if packet.password is None:
+            return BAD_USER_NAME_OR_PASSWORD
+        return self._passwords.check(username, packet.password, peer.address)
+
+    def rights(self, client_id: bytes, username: bytes | None) -> Rights | None:
+        """Return what the ACL allows; None without an ACL."""
+        return None if self._acl is None else self._acl.rights(client_id, username)
+
+    def reaches(self, mount: bytes) -> bool:
+        """Tell whether the ACL, if there is one, may allow something behind a mount point that ends with /."""
+        return self._acl is None or self._acl.reaches(mount)
+
+    def close(self) -> None:
+        """End the threads that check passwords."""
+        self._passwords.close()
+
+    def _may_be_called(self, client_id: bytes, username: bytes | None) -> bool:
+        pattern = self._client_id_pattern
+        if not pattern:
+            return True
+        if "%u" in pattern:
+            if username is None:
+                return False
+            pattern = pattern.replace("%u", escape(username.decode(errors="replace")))
+        return re.match(translate(pattern), client_id.decode(errors="replace")) is not None
+
+
+class PermissionHook(Permission):
+    """What `permission_hook` names derives from this: it answers as the files do, until a method is overridden.
+
+    files: the FilePermission of the settings beside it.
+    """
+
+    def __init__(self, files: Permission) -> None:
+        self.files = files
+
+    def connect(self, packet: Connect, peer: Peer) -> int | asyncio.Future[int]:
+        """Return the CONNACK return code, or a future of it."""
+        return self.files.connect(packet, peer)
+
+    def rights(self, client_id: bytes, username: bytes | None) -> Rights | None:
+        """Return what a client may do."""
+        return self.files.rights(client_id, username)
+
+    def prepare_reload(self) -> Callable[[], None]:
+        """Read the files again; returns what puts them in force."""
+        return self.files.prepare_reload()
+
+    def close(self) -> None:
+        """Let go of threads."""
+        self.files.close()
+
+
+def file_permission(
+    password_file: str = "",
+    acl_file: str = "",
+    allow_anonymous: bool = False,
+    *,
+    client_id_pattern: str = "",
+    blacklist_file: str = "",
+    permission_hook: str = "",
+) -> Permission:
+    """Return a FilePermission, within the class that `permission_hook` names as MODULE:CLASS if it is given.
+
+    Raises ConfigError.
+    """
+    files = FilePermission(
+        password_file,
+        acl_file,
+        allow_anonymous,
+        client_id_pattern=client_id_pattern,
+        blacklist_file=blacklist_file,
+    )
+    return load_hook(permission_hook, files) if permission_hook else files
+
+
+def load_hook(name: str, files: Permission) -> Permission:
+    """Import MODULE:CLASS, a PermissionHook, and return CLASS(files). Raises ConfigError."""
+    module_name, _, class_name = name.partition(":")
+    if not module_name or not class_name:
+        raise ConfigError(f"permission_hook {name!r} names no class — write MODULE:CLASS")
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except ImportError as error:
+        raise ConfigError(f"permission_hook {name}: {error} — is it installed, or its folder in PYTHONPATH?") from error
+    except AttributeError as error:
+        raise ConfigError(f"permission_hook {name}: {error} — check the name of the class") from error
+    if not (isinstance(found, type) and issubclass(found, PermissionHook)):
+        raise ConfigError(f"permission_hook {name} does not derive from umqtt_broker.PermissionHook — derive it")
+    try:
+        return found(files)
+    except TypeError as error:
+        raise ConfigError(
+            f"permission_hook {name}: {error} — its __init__ takes the permission of the files"
+        ) from error
+
+
+def _is_open(path: Path) -> bool:
+    return bool(os.stat(path).st_mode & 0o044)

@@ -1,0 +1,142 @@
+"""Checking passwords beside the event loop: a thread or two, a bounded queue, and a memory of what was right.
+
+A hash made to be slow takes 0.1 s of a processor. A client whose password was right before is let in without it, so
+that a fleet that comes back together is not kept waiting, nor by someone who floods the broker with wrong passwords.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from ..protocol.packets import ACCEPTED, BAD_USER_NAME_OR_PASSWORD, SERVER_UNAVAILABLE
+from .guesses import Guesses
+from .passwords import PasswordHash
+
+# Different passwords that wait for a thread. Beyond it a client is told to come again later.
+MAX_WAITING = 4096
+
+
+class _Check(NamedTuple):
+    """A password on its way through a thread, and who waits for the answer."""
+
+    job: "asyncio.Future[bool]"
+    waiting: "list[asyncio.Future[int]]"
+
+
+class PasswordChecker:
+    """Answers with CONNACK return codes. Belongs to one event loop.
+
+    refused_busy: clients told to come again later, because too many passwords were waiting.
+    """
+
+    def __init__(self, users: Mapping[bytes, PasswordHash], max_waiting: int = MAX_WAITING) -> None:
+        self.refused_busy = 0
+        self._max_waiting = max_waiting
+        self._guesses = Guesses()
+        # Under a key that only this process knows a digest tells nothing about a password, however it may leak.
+        self._key = secrets.token_bytes(32)
+        self._pool: ThreadPoolExecutor | None = None
+        self._checks: dict[bytes, _Check] = {}
+        self.replace(users)
+
+    def replace(self, users: Mapping[bytes, PasswordHash]) -> None:
+        """Check by other users from now on, also those passwords whose check has begun."""
+        self._users = dict(users)
+        self._hashes = tuple(users.values())
+        # One digest for each user whose password was right; so never more of them than users.
+        self._right: dict[bytes, bytes] = {}
+
+    def check(self, username: bytes, password: bytes, address: str = "") -> int | asyncio.Future[int]:
+        """Return the return code, or a future of it where hashing takes time: the same for unknown users.
+
+        address: of the client, whom wrong passwords make wait; "": nobody waits.
+        """
+        digest = self._digest(username, password)
+        right = self._right.get(username)
+        if right is not None and hmac.compare_digest(right, digest):
+            return ACCEPTED
+        loop = asyncio.get_running_loop()
+        if address and self._guesses.must_wait(address, username, loop.time()):
+            return SERVER_UNAVAILABLE
+        stored = self._users.get(username)
+        against = stored or self._decoy(username)
+        if against is None:
+            return BAD_USER_NAME_OR_PASSWORD
+        check = self._checks.get(digest)
+        if check is None:
+            if len(self._checks) >= self._max_waiting:
+                self.refused_busy += 1
+                return SERVER_UNAVAILABLE
+            check = self._checks[digest] = _Check(self._submit(against, password), [])
+            check.job.add_done_callback(lambda job: self._on_verified(job, username, stored, digest))
+        # A fleet under one name and password is hashed once.
+        future: asyncio.Future[int] = loop.create_future()
+        check.waiting.append(future)
+        future.add_done_callback(lambda future: self._on_answered(future, digest))
+        future.add_done_callback(lambda future: self._on_decided(future, username, address))
+        return future
+
+    def _submit(self, against: PasswordHash, password: bytes) -> "asyncio.Future[bool]":
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_threads(), "umqtt-passwords")
+        return asyncio.wrap_future(self._pool.submit(against.verify, password))
+
+    def _on_verified(
+        self, job: "asyncio.Future[bool]", username: bytes, stored: PasswordHash | None, digest: bytes
+    ) -> None:
+        if job.cancelled():
+            return
+        # What was computed counts only for what the file says now: it may have been read again meanwhile.
+        is_right = job.result() and stored is not None and self._users.get(username) == stored
+        if is_right:
+            self._right[username] = digest
+        for future in self._checks.pop(digest).waiting:
+            if not future.done():
+                future.set_result(ACCEPTED if is_right else BAD_USER_NAME_OR_PASSWORD)
+
+    def _on_answered(self, future: "asyncio.Future[int]", digest: bytes) -> None:
+        """A password that nobody waits for any more is not worth a thread: who floods and leaves leaves no queue."""
+        check = self._checks.get(digest)
+        if future.cancelled() and check is not None and all(waiting.cancelled() for waiting in check.waiting):
+            del self._checks[digest]
+            check.job.cancel()
+
+    def _on_decided(self, future: "asyncio.Future[int]", username: bytes, address: str) -> None:
+        if address and not future.cancelled() and future.result() == BAD_USER_NAME_OR_PASSWORD:
+            self._guesses.wrong(address, username, future.get_loop().time())
+
+    def close(self) -> None:
+        """End the threads; nobody waits for an answer any more."""
+        checks, self._checks = self._checks, {}
+        for check in checks.values():
+            check.job.cancel()
+            for future in check.waiting:
+                future.cancel()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def _digest(self, username: bytes, password: bytes) -> bytes:
+        size = len(username).to_bytes(4, "big")
+        return hashlib.blake2b(size + username + password, key=self._key, digest_size=32).digest()
+
+    def _decoy(self, username: bytes) -> PasswordHash | None:
+        """Return a hash to check an unknown user's password by; None without any users.
+
+        Always the same for the same name, and as often a slow or a fast one as for known users: else the time of the
+        answer would tell who is known.
+        """
+        if not self._hashes:
+            return None
+        number = int.from_bytes(self._digest(username, b"")[:8], "big")
+        return self._hashes[number % len(self._hashes)]
+
+
+def _threads() -> int:
+    """Leave one processor to the event loop."""
+    return max(1, min(4, (os.cpu_count() or 1) - 1))

@@ -1,0 +1,97 @@
+"""Who may connect, publish and subscribe. The broker asks; a program or a configuration answers."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..protocol.packets import ACCEPTED, Connect
+
+if TYPE_CHECKING:
+    from ..settings.broker import Listener
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end of a network connection.
+
+    address: IP address, or the path of the Unix socket. identity: the common name of the client's certificate, which
+    the listener has verified; None without one. listener: where the connection came in.
+    """
+
+    address: str
+    identity: str | None
+    listener: "Listener"
+
+    def username(self, packet: Connect) -> bytes | None:
+        """Return the user name that rights are looked up by: the certificate's, where the listener says so.
+
+        An empty name is none, as it is in mosquitto.
+        """
+        if self.listener.use_identity_as_username:
+            return self.identity.encode() if self.identity else None
+        return packet.user_name or None
+
+
+class Rights:
+    """What one client may do. Allows everything: derive from it and override what must be decided.
+
+    One object for each client identifier and user name; its answers may not change while it lives. A reload makes new
+    objects. Each method runs in the event loop, may_publish for every message, and must return at once.
+    """
+
+    __slots__ = ()
+
+    def may_publish(self, topic_name: bytes) -> bool:
+        """Say whether the client may publish to `topic_name`. If not: acknowledged and counted, not routed."""
+        del topic_name
+        return True
+
+    def may_read(self, topic_name: bytes) -> bool:
+        """Say whether the client may receive messages of `topic_name`. Asked once a route, not once a message."""
+        del topic_name
+        return True
+
+    def grant(self, topic_filter: bytes, qos: int) -> int:
+        """Return the QoS granted to a subscription, or 0x80 to deny it [MQTT-3.9.3-2]."""
+        del topic_filter
+        return qos
+
+
+class Permission:
+    """Allows everything. Derive from it and override what must be decided.
+
+    Each method runs in the event loop and must return at once; connect() may return a future instead.
+    """
+
+    def connect(self, packet: Connect, peer: Peer) -> int | asyncio.Future[int]:
+        """Return the CONNACK return code for a CONNECT: 0 lets the client in, 4 or 5 does not.
+
+        A future of the code makes this client wait, and nobody else.
+        """
+        del packet, peer
+        return ACCEPTED
+
+    def rights(self, client_id: bytes, username: bytes | None) -> Rights | None:
+        """Return what a client may do; None for everything, which then costs nothing for each message."""
+        del client_id, username
+        return None
+
+    def prepare_reload(self) -> Callable[[], None]:
+        """Read again what the rules come from. Returns what puts them in force; until it is called the old ones stay.
+
+        In two steps, so that of several permissions all change or none does. Raises ConfigError if the new rules are
+        unusable; the function returned may not fail.
+        """
+        return _nothing
+
+    def reload(self) -> None:
+        """Take the rules of this permission alone anew. Raises ConfigError. Override prepare_reload() instead."""
+        self.prepare_reload()()
+
+    def close(self) -> None:
+        """Let go of threads and files; the broker has stopped."""
+
+
+def _nothing() -> None:
+    """There is nothing to put in force."""

@@ -1,0 +1,390 @@
+"""What moves messages through a bridge while both ends are there: one turn of the event loop at a time."""
+
+import asyncio
+import logging
+import random
+from collections import Counter, deque
+from typing import TYPE_CHECKING
+
+from umqtt_robust.errors import Downgraded, Refused
+from umqtt_robust.resume import SessionPurged
+
+from ..clients.internal_client import LocalEnd
+from ..protocol.packets import DUP, PUBACK, PUBCOMP, PUBLISH, PUBREC
+from ..protocol.topics import is_too_deep
+from ..routing.bridge_loops import ORIGIN, topic_of
+from .remote_client import BridgeClient, NotPrivate
+from .remote_link import RemoteLink
+from .session_store import NOTE
+
+if TYPE_CHECKING:
+    from .bridges import Bridge
+
+_log = logging.getLogger(__name__)
+
+# What umqtt_robust's client asks for when it wants the longest wait, after a refusal that will hardly change.
+_LONGEST_WAIT = 32_000
+
+# Seconds between two looks whether the first address is back, and for each.
+_PRIMARY_RETRY = 5.0
+_PRIMARY_TIMEOUT = 5.0
+
+
+class Life:
+    """One connection to the local broker, and over it any number of links to the remote one.
+
+    `ended` gives the reason of the end, "" to begin again at once.
+    """
+
+    def __init__(self, bridge: "Bridge") -> None:
+        self._bridge = bridge
+        self._config = bridge.config
+        self._status = bridge.status
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[str] = self._loop.create_future()
+        self._client: BridgeClient | None = None
+        self._link: RemoteLink | None = None
+        self._index = 0
+        # Messages above QoS 0 that the client has no room for yet: with those that it has, one window of the session.
+        self._waiting: deque[tuple[int, int, bytes, bytes]] = deque()
+        # What the bridge published here and would be sent back, where the local broker does not prevent that.
+        self._echoes: Counter[tuple[bytes, bytes]] = Counter()
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._large: list[bytes] = []
+        self._primary_watch: asyncio.Task[None] | None = None
+        self._max_packet_size = bridge.broker.config.max_packet_size
+        self._ping_interval = bridge.broker.config.max_keep_alive / 2
+        self._origin_topic = topic_of(self._config.remote_client_id)
+        self._local = LocalEnd(bridge.broker, self._config.name, self)
+        self._local.connect(self._config.local_client_id, self._config.clean_session, bridge.local_private)
+
+    @property
+    def queued(self) -> int:
+        """Messages that wait for the remote broker."""
+        if not self._local.is_open or self._client is None:
+            return 0
+        return self._local.session.queued + len(self._waiting) + self._client.pending
+
+    @property
+    def subscribed(self) -> bool:
+        """The link is up and the remote broker has answered every subscription."""
+        return self._client is not None and self._client.connected and self._client.subscribed
+
+    def close(self) -> None:
+        """Let both ends go."""
+        if not self.ended.done():
+            self.ended.set_result("")
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._primary_watch is not None:
+            self._primary_watch.cancel()
+        if self._link is not None:
+            self._link.close()
+        self._local.abort()
+        self._status.connected = False
+
+    def say_goodbye(self) -> None:
+        """DISCONNECT at both ends: no will is published, so the notification says it."""
+        client = self._client
+        if client is not None and not self.ended.done():
+            if client.connected:
+                self._notify_remote(b"0")
+            client.disconnect()
+            client.tick()
+        self._notify_local(b"0")
+        self._local.disconnect()
+        self._end("")
+
+    def _end(self, reason: str) -> None:
+        if not self.ended.done():
+            self.ended.set_result(reason)
+
+    # The local end
+
+    def local_connected(self, session_present: bool) -> None:
+        """Begin when the broker has said what it resends: PUBRELs follow the CONNACK in this turn of the loop."""
+        del session_present
+        self._bridge.broker.router.origins.own(self._local.session)
+        self._loop.call_soon(self._begin)
+
+    def local_closed(self, reason: str) -> None:
+        """Begin another life: both halves of every handshake are in the session."""
+        if self._bridge.local_private and self._client is None:
+            self._bridge.local_private = False
+            self._end("")
+        else:
+            self._end(reason)
+
+    def local_answered(self) -> None:
+        """Let go what waited for it."""
+        if self._link is not None:
+            self._link.flush()
+
+    def local_released(self, packet_id: int) -> None:
+        """PUBREL that nothing asked for comes right after the CONNACK, or the two ends do not fit together."""
+        if self._client is not None:
+            self._end(f"its own broker sent PUBREL {packet_id} unasked")
+
+    def local_message(self, first_byte: int, packet_id: int, topic_name: bytes, payload: bytes) -> None:
+        """Send a message on. Called from within the broker's routing: nothing is sent to the local end here."""
+        echo = bool(self._echoes) and self._take_echo(topic_name, payload)
+        if first_byte & 6:
+            self._waiting.append((first_byte, packet_id, b"" if echo else topic_name, payload))
+            self.wake()
+            return
+        if echo:
+            return
+        client = self._client
+        mapped = self._bridge.outward.get(topic_name) or self._bridge.outward.find(topic_name)
+        if not mapped:
+            self._status.unmatched += 1
+            return
+        retain = bool(first_byte & 1) and self._config.outgoing_retain
+        if client is not None and client.connected and client.publish(mapped, payload, 0, retain) is not None:
+            self._status.messages_out += 1
+        else:
+            self._status.dropped_qos0 += 1
+
+    def _take_echo(self, topic_name: bytes, payload: bytes) -> bool:
+        """Tell whether a message is the bridge's own, or a client's that is the same: they only change places."""
+        key = (topic_name, payload)
+        if key not in self._echoes:
+            return False
+        self._status.echoes += 1
+        self._echoes[key] -= 1
+        if not self._echoes[key]:
+            del self._echoes[key]
+        return True
+
+    def _begin(self) -> None:
+        if not self._local.is_open:
+            return
+        if not self._config.clean_session:
+            self._sync_subscriptions()
+        self._notify_local(b"0")
+        self._client = BridgeClient(self._bridge, self._local, self)
+        for rule in self._config.topics:
+            if rule.comes_in:
+                self._client.subscribe(rule.remote_filter, rule.qos)
+        if self._config.attempt_unsubscribe:
+            subscribed = {rule.remote_filter for rule in self._config.topics if rule.comes_in}
+            for rule in self._config.topics:
+                if rule.remote_filter not in subscribed:
+                    self._client.unsubscribe(rule.remote_filter)
+        if self._ping_interval:
+            self._loop.call_later(self._ping_interval, self._ping)
+        self.wake()
+
+    def _sync_subscriptions(self) -> None:
+        """Make the session's subscriptions those of the configuration; what stays is not sent anew."""
+        wanted: dict[bytes, int] = {}
+        for rule in self._config.topics:
+            if rule.goes_out:
+                wanted[rule.local_filter] = max(rule.qos, wanted.get(rule.local_filter, 0))
+        present = dict(self._local.session.subscriptions)
+        for topic_filter in present:
+            if topic_filter not in wanted and not topic_filter.startswith((NOTE, ORIGIN)):
+                self._local.unsubscribe(topic_filter)
+        for topic_filter, qos in wanted.items():
+            if present.get(topic_filter) != qos:
+                self._local.subscribe(topic_filter, qos)
+
+    def _ping(self) -> None:
+        if not self.ended.done():
+            self._local.ping()
+            self._loop.call_later(self._ping_interval, self._ping)
+
+    # Turns
+
+    def wake(self) -> None:
+        """Take a turn soon."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        client = self._client
+        if client is None or self.ended.done():
+            return
+        if self._link is not None:
+            self._link.begin_turn()
+        try:
+            self._forward(client)
+            wait_ms = client.tick()
+            if self._forward(client):
+                wait_ms = client.tick()
+        except Exception as error:
+            self._end(f"{type(error).__name__}: {error}")  # begin anew: what counts is in the session
+            raise
+        if self._link is not None and self._link.has_more and not self._local.paused:
+            self.wake()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(wait_ms / 1000, self.wake)
+
+    def _forward(self, client: "BridgeClient") -> bool:
+        """Give the client what it has room for. Returns True if that was anything.
+
+        Not before the subscriptions are answered: the packet identifier of one could be that of a message.
+        """
+        waiting = self._waiting
+        if not waiting or not client.connected or not client.subscribed:
+            return False
+        outbox = client.outbox
+        moved = False
+        while waiting and len(outbox.queue) < outbox.store.slots:
+            first_byte, packet_id, topic_name, payload = waiting.popleft()
+            mapped = self._bridge.outward.get(topic_name) or self._bridge.outward.find(topic_name)
+            if not mapped:  # an echo, or queued under rules that are no more
+                if topic_name:
+                    self._status.unmatched += 1
+                self._leave_out(first_byte, packet_id)
+                continue
+            flags = first_byte & 7 if self._config.outgoing_retain else first_byte & 6
+            if first_byte & DUP:
+                flags |= 0x18  # may have been sent, to any broker, and to the one that knows this session
+            outbox.put(packet_id, flags, mapped, payload)
+            client.pending += 1
+            self._status.messages_out += 1
+            moved = True
+        return moved
+
+    def _leave_out(self, first_byte: int, packet_id: int) -> None:
+        if first_byte & 4:
+            self._local.acknowledge(PUBREC, packet_id)
+        self._local.acknowledge(PUBCOMP if first_byte & 4 else PUBACK, packet_id)
+
+    # The remote end
+
+    def open_link(self, host: str, port: int, path: str) -> RemoteLink:
+        """Make a link; called by the client."""
+        del path
+        self._index = self._config.addresses.index((host, port))
+        self._status.remote = f"{host}:{port}"
+        self._link = RemoteLink(self._local, host, port, self._bridge.context, self.wake)
+        self._link.begin_turn()
+        return self._link
+
+    def wait_ms(self, n: int) -> int:
+        """Say how long the client waits before it connects again; `n` is what it would choose below."""
+        if n == _LONGEST_WAIT:
+            return random.randrange(n)
+        if self._client is None:  # it is just being made
+            return 0
+        return int(self._bridge.next_wait() * 1000)
+
+    def connected(self, session_present: bool) -> None:
+        """The remote broker let the bridge in."""
+        del session_present
+        self._status.connected = True
+        self._status.connects += 1
+        self._bridge.reset_wait()
+        _log.info("bridge %s: connected to %s", self._config.name, self._status.remote)
+        if self._config.clean_session:
+            self._sync_subscriptions()
+        if self._bridge.remote_private and self._client is not None:
+            # First of all: from then on a broker of ours sends nothing back that came from here.
+            self._client.publish(self._origin_topic, self._bridge.broker.router.origins.broker_id, 0)
+        self._notify_remote(b"1")
+        self._notify_local(b"1")
+        if self._index and not self._config.round_robin and self._primary_watch is None:
+            self._primary_watch = self._loop.create_task(self._watch_primary())
+
+    def disconnected(self, error: Exception) -> None:
+        """The link is gone; the client makes another one."""
+        self._status.connected = False
+        self._bridge.report(f"link to {self._status.remote} lost: {error}")
+        self._notify_local(b"0")
+        if self._config.clean_session:
+            self._end("the link is lost and cleansession is true")
+
+    def failed(self, error: Exception) -> None:
+        """Something went wrong, and the client goes on by itself."""
+        if isinstance(error, NotPrivate):
+            _log.info("bridge %s: %s", self._config.name, error)
+        elif isinstance(error, Refused) and error.args[0] == "subscribe":
+            self._bridge.report(f"{self._status.remote} refuses the subscription {error.args[1]!r}")
+        elif isinstance(error, Refused):
+            self._bridge.report(f"{self._status.remote} refuses the connection with code {error.args[1]}")
+        elif isinstance(error, Downgraded):
+            self._bridge.report(f"{self._status.remote} takes QoS 2 for QoS 1: it may deliver messages twice")
+        elif isinstance(error, SessionPurged):
+            self._status.purges += 1
+            self._bridge.report(f"{self._status.remote} keeps a session that is not this one's: made to forget it")
+        else:
+            self._bridge.report(f"cannot connect to {self._status.remote}: {error}")
+
+    def raw_message(self, buffer: bytearray | bytes, topic: int, topic_end: int, payload: int, end: int) -> None:
+        """A message at QoS 0 or 1 has come."""
+        assert self._client is not None
+        self.deliver(
+            self._client.flags, self._client.packet_id, bytes(buffer[topic:topic_end]), bytes(buffer[payload:end])
+        )
+
+    def large_message(self, topic_name: bytes, offset: int, size: int, chunk: memoryview) -> None:
+        """A piece of a message that is larger than the client's buffer has come."""
+        assert self._client is not None
+        if not offset:
+            self._large = []
+        if size <= self._max_packet_size:
+            self._large.append(bytes(chunk))
+        if offset + len(chunk) == size:
+            payload = b"".join(self._large)
+            self._large = []
+            if size > self._max_packet_size:
+                self._status.too_large += 1
+                self._bridge.report(f"a message of {size} bytes is larger than max_packet_size; it is left out")
+            else:
+                self.deliver(self._client.flags, self._client.packet_id, topic_name, payload)
+
+    def deliver(self, flags: int, packet_id: int, topic_name: bytes, payload: bytes) -> None:
+        """Publish a message that came at the local broker, under the packet identifier that it came with."""
+        if topic_name == self._origin_topic:
+            router = self._bridge.broker.router
+            router.set_origin(self._local.session, payload)
+            router.origins.own(self._local.session)
+            return
+        mapped = self._bridge.inward.get(topic_name) or self._bridge.inward.find(topic_name)
+        if not mapped or is_too_deep(mapped, self._bridge.broker.config.max_topic_levels):
+            self._status.unmatched += 1
+        elif 4 + len(mapped) + len(payload) > self._max_packet_size:
+            self._status.too_large += 1
+            self._bridge.report(f"a message of {len(payload)} bytes is larger than max_packet_size; it is left out")
+        else:
+            self._status.messages_in += 1
+            if not self._bridge.local_private and self._bridge.outward.find(mapped):
+                self._echoes[mapped, payload] += 1
+            self._local.publish(PUBLISH | flags & 15, packet_id, mapped, payload)
+
+    async def _watch_primary(self) -> None:
+        """Begin anew, with the first address, once somebody listens there again."""
+        host, port = self._config.addresses[0]
+        while True:
+            await asyncio.sleep(min(_PRIMARY_RETRY, self._config.restart_timeout[1]))
+            try:
+                _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), _PRIMARY_TIMEOUT)
+            except OSError:
+                continue
+            writer.close()
+            _log.info("bridge %s: %s:%d is back", self._config.name, host, port)
+            self.say_goodbye()
+            return
+
+    def _notify_local(self, state: bytes) -> None:
+        if not self._config.notifications:
+            return
+        topic_name = self._config.notification_topic
+        if topic_name.startswith(b"$SYS/"):  # where clients, and so the local end, may not publish
+            router = self._bridge.broker.router
+            router.publish_own(topic_name, state)
+            router.flush()
+        else:
+            self._local.publish(PUBLISH | 1, 0, topic_name, state)
+
+    def _notify_remote(self, state: bytes) -> None:
+        if self._client is not None and self._config.notifications and not self._config.notifications_local_only:
+            # At QoS 0, which takes no packet identifier: they are the local session's. If the link does not bring it,
+            # the link is lost, and the will says so.
+            self._client.publish(self._config.notification_topic, state, 0, retain=True)

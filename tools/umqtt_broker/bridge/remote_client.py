@@ -1,0 +1,99 @@
+"""The remote end of a bridge: umqtt_robust's client, with what only bridges do."""
+
+from typing import TYPE_CHECKING
+
+from umqtt_robust import Client, Will, packets
+from umqtt_robust.errors import LinkLost
+
+from ..clients.internal_client import PRIVATE, LocalEnd
+from .session_store import BridgeStore
+
+if TYPE_CHECKING:
+    from .bridges import Bridge
+    from .relay import Life
+
+# Messages in flight to the remote broker.
+_WINDOW = 100
+# At QoS 2: mosquitto cuts off a client that has more than 20 of them unfinished.
+_WINDOW_QOS2 = 20
+
+# Buffers of the client: the longest topic name fits into the first.
+_RX_SIZE = 66_000
+_TX_SIZE = 16_384
+
+
+class NotPrivate(LinkLost):
+    """The remote broker refuses a CONNECT that says it is a bridge's."""
+
+
+class BridgeClient(Client):
+    """A client that says in its CONNECT that it is a bridge."""
+
+    # Of the layer below Client: the CONNECT that makes a broker forget the session, or None.
+    purge: bytes | None
+
+    def __init__(self, bridge: "Bridge", local: LocalEnd, life: "Life") -> None:
+        config = bridge.config
+        self._bridge = bridge
+        self._will = None
+        if config.notifications and not config.notifications_local_only:
+            self._will = Will(config.notification_topic, b"0", qos=1, retain=True)
+        sends_qos2 = any(rule.goes_out and rule.qos == 2 for rule in config.topics)
+        scheme = "mqtts" if config.encrypted else "mqtt"
+        slots = bridge.broker.config.max_inflight_messages
+        super().__init__(
+            config.remote_client_id,
+            [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port in config.addresses],
+            keep_alive=config.keep_alive,
+            clean_session=config.clean_session,
+            store=BridgeStore(  # pyright: ignore[reportArgumentType] - its session is a property
+                local, max(slots, len(local.released)), not config.clean_session, life.deliver
+            ),
+            will=self._will,
+            username=config.remote_username,
+            password=config.remote_password,
+            window=min(_WINDOW_QOS2 if sends_qos2 else _WINDOW, slots),
+            rx_size=_RX_SIZE,
+            tx_size=_TX_SIZE,
+            transports={scheme: life.open_link},
+            # A remote session that is not known keeps what it has queued, unless a message at QoS 2 could meet an
+            # identifier there that was never released, and be taken for a duplicate.
+            keep_broker_queue=not sends_qos2,
+            random=life.wait_ms,
+            on_connect=life.connected,
+            on_disconnect=life.disconnected,
+            on_error=life.failed,
+            on_raw=life.raw_message,
+            on_large=life.large_message,
+        )
+
+    def connect_packet(self) -> bytes:
+        """Return CONNECT with the level of the configuration, and the bit of a bridge."""
+        config = self._bridge.config
+        level = config.protocol_level
+        packet = packets.connect(
+            config.remote_client_id,
+            config.keep_alive,
+            config.clean_session,
+            self._will,
+            config.remote_username,
+            config.remote_password,
+            level,
+            bool(self.purge),
+        )
+        if not self._bridge.remote_private:
+            return packet
+        name = b"MQTT" if level == 4 else b"MQIsdp"
+        return packet.replace(name + bytes((level,)), name + bytes((level | PRIVATE,)), 1)
+
+    def connected_as(self, session_present: int, return_code: int) -> None:
+        """CONNACK has come."""
+        config = self._bridge.config
+        if return_code == 1 and self._bridge.remote_private:
+            self._bridge.remote_private = False
+            self.again = True  # at once, without the bit
+            raise NotPrivate("the remote broker does not know bridges")
+        if config.protocol_level == 3 and not config.clean_session:
+            session_present = 1  # MQTT 3.1 does not say: resume as if it were, as umqtt_robust does
+        # Of the layer below Client, which its stub does not show.
+        super().connected_as(session_present, return_code)  # pyright: ignore[reportAttributeAccessIssue]

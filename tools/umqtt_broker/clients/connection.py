@@ -1,0 +1,572 @@
+"""One network connection: what the event loop calls, CONNECT, output and the end.
+
+A read is parsed whole by `packet_loop`; what it causes is collected and written once: acknowledgements joined, and one
+write for each session that got messages.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from ..core.timers import Deadline
+from ..core.turns import LONGEST, SLICE, Job
+from ..errors import MalformedPacket
+from ..protocol.packets import (
+    ACCEPTED,
+    BAD_USER_NAME_OR_PASSWORD,
+    RETURN_CODES,
+    SERVER_UNAVAILABLE,
+    UNACCEPTABLE_PROTOCOL_VERSION,
+    Connect,
+    UnacceptableProtocol,
+    decode_connect,
+    encode_connack,
+    refusal,
+)
+from ..routing.publish_checks import Publish, publisher
+from ..sessions.session import Session
+from ..settings.broker import Listener
+from ..transport.peers import peer_address
+from .backpressure import HeldBack
+from .packet_loop import process
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+# A client that sends but does not read its acknowledgements is not read from while more than this many output buffers
+# wait for it.
+_UNREAD_BUFFERS = 8
+
+# Seconds the last packets have to leave before a closing connection is cut.
+_CLOSE_TIMEOUT = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class Connection(asyncio.Protocol):
+    """From accept to close. `session` is None before CONNECT and after the end.
+
+    peer: address of the client. protocol_level: 3 for MQTT 3.1, 4 for 3.1.1. connected_at, heard_at: when its CONNECT
+    was accepted and when something last came, in the event loop's time. keep_alive: seconds, 0: none. messages_in,
+    messages_out: PUBLISH packets. established: the CONNACK is written. congested: the peer reads too slowly for more
+    output. closing: nothing more is read. held: how many times the store holds packets for it. held_back: None as long
+    as the client is read freely. publish: how its messages get to the router.
+    """
+
+    __slots__ = (
+        "_around",
+        "_deadline",
+        "_decision",
+        "_gone",
+        "_is_alone",
+        "_is_lost",
+        "_latest",
+        "_loop",
+        "_needed",
+        "_pending",
+        "_recorded",
+        "_rest",
+        "_router",
+        "_store",
+        "_unread",
+        "_until",
+        "broker",
+        "closing",
+        "congested",
+        "connected_at",
+        "ending",
+        "established",
+        "heard_at",
+        "held",
+        "held_back",
+        "job",
+        "keep_alive",
+        "listener",
+        "messages_in",
+        "messages_out",
+        "peer",
+        "protocol_level",
+        "publish",
+        "session",
+        "stats",
+        "transport",
+    )
+
+    def __init__(self, broker: "Broker", listener: Listener) -> None:
+        self.broker = broker
+        self.listener = listener
+        self.stats = broker.stats
+        self._around = broker.around
+        self._router = broker.router
+        self._store = broker.store
+        self._loop = broker.loop
+        # Parts of a packet, looked at once, when all are there: it may be a large one.
+        self._pending: bytearray | None = None
+        self._needed = 0
+        # What was read and waits for the next turn; None while nothing does.
+        self._rest: list[bytes] | None = None
+        # When this turn is over, and when even if nobody waits, in the event loop's time.
+        self._until = self._latest = 0.0
+        self._is_alone: Callable[[], bool] | None = None
+        # What has begun and takes more than one turn.
+        self.job: Job | None = None
+        # The network connection is gone, and what it brought has its turns.
+        self._is_lost = False
+        # What the store had recorded when this read began.
+        self._recorded = 0
+        self.heard_at = 0.0
+        self._deadline: Deadline | None = None
+        self._decision: asyncio.Future[int] | None = None
+        # Too much output is unread.
+        self._unread = False
+        self.session: Session | None = None
+        self.publish: Publish = broker.router.publish_here
+        self.held = 0
+        self.held_back: HeldBack | None = None
+        self.keep_alive = 0
+        self.connected_at = 0.0
+        self.messages_in = 0
+        self.messages_out = 0
+        self.peer = ""
+        # Why it ends, in the words of the log; "" for DISCONNECT.
+        self.ending = "closed by the client"
+        self.protocol_level = 4
+        self.established = False
+        self.congested = False
+        self.closing = False
+        # Nothing more can be written.
+        self._gone = False
+
+    # Called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count the connection and give it time for its CONNECT."""
+        self.transport = cast(asyncio.Transport, transport)
+        self._is_alone = transport.get_extra_info("is_alone")
+        self.peer = peer_address(transport)
+        self.transport.set_write_buffer_limits(high=self.broker.config.max_output_buffer)
+        if not self.broker.admit(self):
+            self.abort()
+            return
+        self._deadline = self.broker.deadlines.after(self.broker.config.connect_timeout, self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end, whoever wanted it: the session lives on or not, the will goes out or not."""
+        if exc is None and not self.closing:
+            # The client has gone after its last packet: it is taken at its word, in turns like everyone.
+            self._is_lost = self._gone = True
+            self.begin_turn()
+            self._take_last()
+            if self._rest is not None:
+                return
+        self._end(exc)
+
+    def _end(self, exc: Exception | None) -> None:
+        if isinstance(exc, OSError):
+            self.ending = f"the network failed: {exc}"
+        elif exc is not None:
+            self.ending = f"the broker failed: {exc!r}"
+        self.closing = self._gone = True
+        self._stop_waiting()
+        self.broker.forget(self)
+
+    def pause_writing(self) -> None:
+        """The output buffer is full."""
+        self.congested = True
+        if self.session is not None:
+            self.session.stop_output()
+
+    def resume_writing(self) -> None:
+        """The output buffer has drained."""
+        self.congested = self._unread = False
+        if self.closing:
+            return
+        self.update_reading()
+        if self.session is not None and self.established:
+            self.session.open_window()
+            self.broker.router.flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Process every whole packet of one read, and keep the rest."""
+        self.stats.bytes_in += len(data)
+        # Part of a packet is no silence: a large one takes long on a slow link.
+        self.heard_at = now = self._loop.time()
+        if self._rest is not None:
+            # Not every transport stops at once.
+            self._rest.append(data)
+            return
+        self._until, self._latest = now + SLICE, now + LONGEST
+        self._receive(data)
+
+    # Input
+
+    def _receive(self, data: bytes) -> None:
+        if self._pending is not None:
+            self._pending += data
+            if len(self._pending) < self._needed:
+                return
+            data = bytes(self._pending)
+            self._pending = None
+        if self.held_back is not None:
+            self.held_back.feed(data)
+            return
+        self.take(data)
+        if self.held_back is not None:
+            # Something in this read is why the rest has to wait.
+            self.feed_pending()
+
+    def feed_pending(self) -> None:
+        """Give what is held back what was kept for it, as far as it is a packet."""
+        held_back = self.held_back
+        assert held_back is not None
+        if self._pending is None or len(self._pending) < self._needed:
+            held_back.feed(b"")
+            return
+        data = bytes(self._pending)
+        self._pending = None
+        held_back.feed(data)
+
+    # Turns
+
+    def has_time(self) -> bool:
+        """Tell whether this turn goes on: its time is not over, or nobody else waits."""
+        now = self._loop.time()
+        if now >= self._until:
+            if now >= self._latest or self._is_alone is None or not self._is_alone():
+                return False
+            self._until = now + SLICE
+        return True
+
+    def begin_turn(self) -> None:
+        """What follows is a turn of its own."""
+        now = self._loop.time()
+        self._until, self._latest = now + SLICE, now + LONGEST
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something that was read waits for the next turn."""
+        return self._rest is not None
+
+    def wait_for_turn(self, rest: bytes) -> None:
+        """Go on with `rest` when others have had their turn."""
+        if self._rest is None:
+            self._rest = []
+            self.broker.turns.wait(self)
+            self.update_reading()
+        self._rest.append(rest)
+
+    def on_turn(self) -> None:
+        """Go on, for a slice."""
+        if self._rest is None:
+            return
+        rest, self._rest = b"".join(self._rest), None
+        self.begin_turn()
+        if self.job is not None:
+            self.take(b"")
+        if self._rest is not None:
+            # The job is not done.
+            self._rest.append(rest)
+            return
+        if not self.closing:
+            self._receive(rest)
+        if self.held_back is not None and self._rest is None and not self.closing:
+            # What waits may go on, also if `rest` did not make a packet whole.
+            self.held_back.feed(b"")
+        if self._is_lost:
+            self._take_last()
+        if self._rest is None:
+            if self._is_lost:
+                self._end(None)
+            else:
+                self.update_reading()
+
+    def _take_last(self) -> None:
+        """Take what a client that has gone left, whatever limits it."""
+        if self.held_back is not None and self._rest is None and not self.closing:
+            self.held_back.take_all()
+
+    def do_job(self, acknowledgements: list[bytes]) -> bool:
+        """Go on with what may take more than a turn. Returns whether it is done."""
+        job = self.job
+        assert job is not None
+        for _ in job.steps:
+            if not self.has_time():
+                return False
+        self.job = None
+        # What it recorded in earlier turns must be safe as well.
+        self._recorded = min(self._recorded, job.recorded)
+        job.finish(acknowledgements)
+        return True
+
+    def take(self, data: bytes) -> None:
+        """Process packets, and write what they cause."""
+        if self.closing:
+            return
+        around = self._around
+        limits = around.limits
+        if limits is not None:
+            # What the broker itself has published meanwhile, wills and figures, is not this client's.
+            limits.hits.clear()
+        self._recorded = self._store.recorded
+        acknowledgements: list[bytes] = []
+        is_open = True
+        session_before = self.session
+        try:
+            is_open = process(self, data, acknowledgements)
+        except MalformedPacket as error:
+            self.stats.malformed[error.reason] += 1
+            if session_before is None:
+                self._log_refused(refusal(error.reason, data))
+            self.ending = f"malformed: {error.reason}"
+            is_open = False
+        session = self.session
+        if session is not None and (session.queue or session.shared):
+            session.pump()
+        store = self._store
+        if acknowledgements:
+            if store.recorded != self._recorded or self.held:
+                store.hold(self, acknowledgements)
+            else:
+                if around.dirty and (session is None or not session.dirty):
+                    # Those who wait for a message first; the publisher only learns that it is done.
+                    self._router.flush()
+                self.write(acknowledgements)
+        if around.dirty:
+            self._router.flush()
+        if not is_open:
+            self.close()
+            return
+        size = len(data) - (len(self._rest[-1]) if self._rest else 0)
+        if store.recorded != self._recorded and store.took(size, store.recorded - self._recorded):
+            self._hold_back().wait_for_store(store)
+        if limits is not None and limits.hits:
+            self._hold_back().wait_for_room(limits)
+
+    def keep(self, data: bytes, needed: int) -> None:
+        """Keep what is not a whole packet until there are `needed` bytes."""
+        if self._pending is None:
+            self._pending = bytearray(data)
+        else:
+            self._pending += data
+        self._needed = needed
+
+    def count_in(self, messages: int) -> None:
+        """Count what a read brought."""
+        self.messages_in += messages
+        self.stats.messages_in += messages
+
+    def count_out(self, messages: int) -> None:
+        """Count messages that are about to be written."""
+        self.messages_out += messages
+        self.stats.messages_out += messages
+
+    # Holding back
+
+    def _hold_back(self) -> HeldBack:
+        """Let what the client sends wait from now on."""
+        if self.held_back is None:
+            self.held_back = HeldBack(self, self._loop)
+        return self.held_back
+
+    def read_freely(self) -> None:
+        """The opposite."""
+        self.held_back = None
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Tell whether the broker waits for acknowledgements of this client."""
+        return self.session is not None and bool(self.session.in_flight or self.session.queued)
+
+    def update_reading(self) -> None:
+        """Read from the socket, or do not."""
+        if self.closing:
+            return
+        if self._unread or self._rest is not None or (self.held_back is not None and self.held_back.paused):
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    # CONNECT
+
+    def on_connect(self, packet: bytes, flags: int) -> Session | None:
+        """Let a client in, or answer why not, or begin to hold it back. Returns its session if it is in."""
+        try:
+            connect = decode_connect(packet, flags)
+        except UnacceptableProtocol as error:
+            self._log_refused(error.reason)
+            self._refuse(UNACCEPTABLE_PROTOCOL_VERSION)
+            return None
+        return_code, connect = self.broker.sessions.identify(self, connect)
+        if isinstance(return_code, int):
+            self._answer(connect, return_code)
+            return self.session
+        self._decision = return_code
+        self._hold_back().decide(True)
+        return_code.add_done_callback(lambda decision: self._on_decision(connect, decision))
+        return None
+
+    def _on_decision(self, connect: Connect, decision: asyncio.Future[int]) -> None:
+        self._decision = None
+        if self.closing or decision.cancelled():
+            return
+        error = decision.exception()
+        if error is not None:
+            _log.error("permission failed for a client at %s, refused: %r", self.peer, error)
+        self._recorded = self._store.recorded
+        self._answer(connect, SERVER_UNAVAILABLE if error is not None else decision.result())
+        if self.held_back is not None:
+            self.held_back.decide(False)
+        self.broker.router.flush()
+
+    def _answer(self, connect: Connect, return_code: int) -> None:
+        if return_code == ACCEPTED and connect.bridge and not self.broker.sessions.may_bridge(self, connect):
+            # As a broker answers that knows no bridges: it comes back as a client.
+            return_code = UNACCEPTABLE_PROTOCOL_VERSION
+        if return_code != ACCEPTED:
+            self.stats.wrong_passwords += return_code == BAD_USER_NAME_OR_PASSWORD
+            self.stats.told_to_wait += return_code == SERVER_UNAVAILABLE
+            self._log_refused(RETURN_CODES.get(return_code, f"return code {return_code}"), connect.client_id)
+            self._refuse(return_code)
+            return
+        session_present = self.broker.sessions.connect(self, connect)
+        self.connected_at = self.heard_at = self._loop.time()
+        self.protocol_level = connect.protocol_level
+        self.keep_alive = connect.keep_alive
+        most = self.broker.config.max_keep_alive
+        if most and not 0 < self.keep_alive <= most:
+            self.keep_alive = most
+        if self._deadline is not None:
+            self._deadline.cancel(self)
+            self._deadline = None
+        if self.keep_alive:
+            self._deadline = self.broker.deadlines.at(self.connected_at + 1.5 * self.keep_alive, self)
+        self.bind()
+        if self._store.is_blocked:
+            self._hold_back().wait_for_store(self._store)
+        connack = [encode_connack(ACCEPTED, session_present)]
+        if self.session is not None and self.session.store is None and not self.must_wait():
+            self.release(connack)
+        else:
+            # A session made or discarded is safe before the client hears of it; so is what was recorded for a session
+            # by the connection it had before.
+            self._store.hold(self, connack)
+
+    def bind(self) -> None:
+        """Choose what stands between the client and the router: its rights or the settings are new."""
+        config = self.broker.config
+        if self.session is not None:
+            self.publish = publisher(self.session, self.broker.router, self.stats, config)
+        if config.max_receive_rate:
+            self._hold_back().limit_rate(config.max_receive_rate)
+        elif self.held_back is not None:
+            self.held_back.limit_rate(0)
+
+    def _log_refused(self, reason: str, client_id: bytes | None = None) -> None:
+        self.broker.refusals.refused(self._loop.time(), self.peer, reason, client_id)
+
+    def _refuse(self, return_code: int) -> None:
+        """Answer a CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
+        self.stats.connections_refused += 1
+        self.write([encode_connack(return_code)])
+        self.close()
+
+    # Output
+
+    def must_wait(self) -> bool:
+        """Tell whether acknowledgements must wait: this read recorded something, or earlier ones wait."""
+        return self._store.recorded != self._recorded or self.held > 0
+
+    def release(self, packets: list[bytes]) -> None:
+        """Write what waited for a commit."""
+        if self._gone:
+            return
+        self.write(packets)
+        if self.closing:
+            if not self.held:
+                self.transport.close()
+            return
+        if not self.established:
+            self.established = True
+            if self.session is not None:
+                self.session.go_online()
+
+    def write(self, packets: list[bytes]) -> None:
+        """Write packets in one piece."""
+        self.send(b"".join(packets))
+
+    def send(self, data: bytes) -> None:
+        """Write whole packets."""
+        if self._gone:
+            return
+        transport = self.transport
+        self.stats.bytes_out += len(data)
+        transport.write(data)
+        if (
+            self.congested
+            and transport.get_write_buffer_size() > _UNREAD_BUFFERS * self.broker.config.max_output_buffer
+        ):
+            self._unread = True
+            self.update_reading()
+
+    # The end
+
+    def close(self) -> None:
+        """Close after everything has left: what is written, and what waits for a commit."""
+        if self.closing:
+            return
+        self.closing = True
+        self._stop_waiting()
+        self._deadline = self.broker.deadlines.after(_CLOSE_TIMEOUT, self)
+        self.broker.sessions.detach(self)
+        if self._is_lost:
+            self.broker.forget(self)
+        elif not self.held:
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.closing = self._gone = True
+        self._stop_waiting()
+        self.transport.abort()
+        self.broker.sessions.detach(self)
+        if self._is_lost:
+            self.broker.forget(self)
+
+    # What the client waits for is not safe: close without acknowledging it.
+    commit_failed = abort
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel(self)
+            self._deadline = None
+        # Nothing of it has another turn.
+        self._rest = self.job = self._pending = None
+        if self._decision is not None:
+            self._decision.cancel()
+        if self.held_back is not None:
+            self.held_back.cancel()
+
+    def on_deadline(self) -> None:
+        """What was waited for has not come: the CONNECT, a packet, or the end of a connection that closes."""
+        self._deadline = None
+        if self.closing:
+            self.transport.abort()
+        elif self.session is None:
+            self.stats.connect_timeouts += 1
+            self.abort()
+        else:
+            self._check_keep_alive()
+
+    def _check_keep_alive(self) -> None:
+        """Close after one and a half keep-alive times in which nothing came [MQTT-3.1.2-24]."""
+        now = self._loop.time()
+        if self._rest is not None or (self.held_back is not None and self.held_back.paused):
+            self.heard_at = now  # not the client is silent: nobody listens
+        due = self.heard_at + 1.5 * self.keep_alive
+        if now >= due:
+            self.stats.keep_alive_timeouts += 1
+            self.ending = "keep-alive"
+            self.abort()
+        else:
+            self._deadline = self.broker.deadlines.at(due, self)

@@ -1,0 +1,163 @@
+"""What the packets do that are not worth a place in the packet loop, and incoming messages at QoS 2.
+
+Functions of a connection with a session. What they append to `acknowledgements` leaves, in order, when the read is
+processed; after the commit if they recorded anything.
+"""
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..core.turns import Job
+from ..errors import MalformedPacket
+from ..log import log_subscribe, log_unsubscribe
+from ..protocol.packets import (
+    CONNECT,
+    DUP,
+    PUBREL,
+    SUBSCRIBE,
+    SUBSCRIPTION_FAILURE,
+    UNSUBSCRIBE,
+    decode_subscribe,
+    decode_unsubscribe,
+    encode_suback,
+)
+from ..protocol.topics import check_topic_name, mounted_filter, split_shared
+from ..routing.bridge_loops import ORIGIN
+from ..routing.retained_delivery import Granted, Greeting
+from ..sessions.session import Session
+from .acknowledgements import ACKNOWLEDGEMENTS, process_run
+
+# MQTT 3.1 marks these with DUP when they are sent again (its sections 3.6, 3.8 and 3.10).
+_MAY_CARRY_DUP = frozenset({PUBREL | DUP, SUBSCRIBE | DUP, UNSUBSCRIBE | DUP})
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+
+def process_other(
+    connection: "Connection", session: Session, first_byte: int, packet: bytes, acknowledgements: list[bytes]
+) -> bool:
+    """Process the packets that are not worth a place in the loop; acknowledgements only if oddly encoded.
+
+    Returns False when the packet takes another turn.
+    """
+    if first_byte in _MAY_CARRY_DUP and connection.protocol_level == 3:
+        first_byte &= ~DUP
+    if first_byte in ACKNOWLEDGEMENTS:
+        if len(packet) != 2:
+            raise MalformedPacket("PUBACK, PUBREC, PUBREL or PUBCOMP length")
+        process_run(connection, session, bytes((first_byte, 2)) + packet, 0, acknowledgements)
+        return True
+    if first_byte == SUBSCRIBE:
+        connection.job = _subscribe(connection, session, packet)
+    elif first_byte == UNSUBSCRIBE:
+        connection.job = _unsubscribe(connection, session, packet)
+    elif first_byte == CONNECT:
+        raise MalformedPacket("second CONNECT")  # [MQTT-3.1.0-2]
+    else:
+        # A type only a server sends, a reserved type, or wrong flags [MQTT-2.2.2-2].
+        raise MalformedPacket("unexpected packet type or flags")
+    return connection.do_job(acknowledgements)
+
+
+def process_publish_qos2(
+    connection: "Connection", session: Session, packet_id_bytes: bytes, topic_name: bytes, payload: bytes, retain: int
+) -> None:
+    """Route a QoS 2 message once for each use of its packet identifier (4.3.3, method B)."""
+    packet_id = packet_id_bytes[0] << 8 | packet_id_bytes[1]
+    inbound = session.inbound
+    if packet_id in inbound:
+        # Its PUBREC cannot leave before the first copy is safe: the acknowledgements of a connection leave in order,
+        # and the CONNACK of a new one waited for everything recorded before it.
+        check_topic_name(topic_name, connection.broker.config.max_topic_levels)
+        return
+    connection.publish(topic_name, payload, 2, retain)
+    if not inbound:
+        # Most sessions never need one, and a fleet has many sessions.
+        session.inbound = inbound = set()
+    inbound.add(packet_id)
+    if session.store is not None:
+        session.store.set_inbound(session.number, packet_id, True)
+
+
+def _unsubscribe(connection: "Connection", session: Session, packet: bytes) -> Job:
+    router, max_levels = connection.broker.router, connection.broker.config.max_topic_levels
+
+    def steps() -> Iterator[None]:
+        for _ in decode_unsubscribe(packet, max_levels):
+            yield
+        for topic_filter in decode_unsubscribe(packet, max_levels):
+            # What is no shared subscription nobody can have: there is nothing to do.
+            with contextlib.suppress(ValueError):
+                router.unsubscribe(session, mounted_filter(session.mount, topic_filter))
+            log_unsubscribe(session.client_id, topic_filter)
+            yield
+
+    def finish(acknowledgements: list[bytes]) -> None:
+        acknowledgements.append(b"\xb0\x02" + packet[:2])
+
+    return Job(connection.broker.store.recorded, steps(), finish)
+
+
+def _subscribe(connection: "Connection", session: Session, packet: bytes) -> Job:
+    router, max_levels = connection.broker.router, connection.broker.config.max_topic_levels
+    return_codes = bytearray()
+    granted: Granted = deque()
+
+    def steps() -> Iterator[None]:
+        # All or nothing: of a broken packet nothing is done.
+        for _ in decode_subscribe(packet, max_levels):
+            yield
+        for asked, qos in decode_subscribe(packet, max_levels):
+            topic_filter, shared, return_code = _grant(session, asked, qos)
+            return_codes.append(return_code)
+            log_subscribe(session.client_id, topic_filter, return_code)
+            if return_code != SUBSCRIPTION_FAILURE:
+                router.subscribe(session, topic_filter, return_code)
+                if shared is None and router.retained:
+                    # Retained messages are for subscriptions that are not shared: who of a group should get them?
+                    granted.extend((topic_filter, return_code))
+                    if session.greeting is None:
+                        session.greeting = Greeting(session, router, connection.broker.around, connection.broker.loop)
+                    session.greeting.expect(topic_filter, len(granted) // 2)
+            yield
+
+    def finish(acknowledgements: list[bytes]) -> None:
+        acknowledgements.append(encode_suback(packet[0] << 8 | packet[1], bytes(return_codes)))
+        _follow_suback(connection, session, granted, acknowledgements)
+
+    return Job(connection.broker.store.recorded, steps(), finish)
+
+
+def _grant(session: Session, asked: bytes, qos: int) -> tuple[bytes, tuple[bytes, bytes] | None, int]:
+    """Return a filter with its mount point, its group and filter if it is shared, and the return code."""
+    try:
+        topic_filter = mounted_filter(session.mount, asked)
+        shared = split_shared(topic_filter)
+    except ValueError:
+        # Such a client is not broken, it is new to shared subscriptions: it is told, not closed.
+        return asked, None, SUBSCRIPTION_FAILURE
+    # What a group shares is read like anything else.
+    wanted = topic_filter if shared is None else shared[1]
+    if wanted.startswith(ORIGIN):
+        # What the broker itself remembers of a bridge.
+        return topic_filter, shared, SUBSCRIPTION_FAILURE
+    return topic_filter, shared, qos if session.rights is None else session.rights.grant(wanted, qos)
+
+
+def _follow_suback(connection: "Connection", session: Session, granted: Granted, acknowledgements: list[bytes]) -> None:
+    """Let retained messages follow the SUBACK: the window stays shut until it has left."""
+    broker = connection.broker
+    session.close_window()
+    if granted and session.greeting is not None:
+        packets = session.greeting.begin(granted)
+        acknowledgements += packets
+        connection.count_out(len(packets))
+    if session.out is not None and not connection.must_wait():
+        connection.write(acknowledgements)
+        acknowledgements.clear()
+        session.open_window()
+    else:
+        broker.store.wake(session)

@@ -1,0 +1,251 @@
+"""The local end of a bridge: an ordinary client of this broker, inside the process.
+
+It is a transport for a Connection, so what a bridge does here goes the way of any client's packets: the same queue and
+window, and the same promise, that an answer leaves only when what it promises is safe in the store. Nothing of the
+broker is called past that, and no byte goes through a socket.
+"""
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..access.permission import Permission
+from ..protocol.packets import (
+    CONNACK,
+    CONNECT,
+    DISCONNECT,
+    PINGREQ,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    SUBACK,
+    SUBSCRIBE,
+    SUBSCRIPTION_FAILURE,
+    UINT16,
+    UNSUBACK,
+    UNSUBSCRIBE,
+    encode_publish_head,
+    encode_remaining_length,
+)
+from ..settings.broker import Listener
+from .connection import Connection
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+    from ..sessions.session import Session
+
+# What the broker answers: first byte of a packet sent to it, without flags, to the first byte of the answer.
+_ANSWERS = {PUBREC: PUBREL, PUBREL: PUBCOMP, SUBSCRIBE: SUBACK, UNSUBSCRIBE: UNSUBACK}
+
+# Set in the protocol level by a bridge: its messages do not come back to it, and keep their retain flag.
+PRIVATE = 0x80
+
+
+class Owner(Protocol):
+    """Whom the local end tells what the broker sent."""
+
+    def local_connected(self, session_present: bool) -> None:
+        """The broker let the bridge in."""
+
+    def local_message(self, first_byte: int, packet_id: int, topic_name: bytes, payload: bytes) -> None:
+        """A message is to go out; above QoS 0 the broker waits for its acknowledgement."""
+
+    def local_answered(self) -> None:
+        """The broker answered: see `answered`."""
+
+    def local_released(self, packet_id: int) -> None:
+        """A message at QoS 2 was left between PUBREC and PUBCOMP: the broker sends its PUBREL again."""
+
+    def wake(self) -> None:
+        """The broker takes more: see `paused`."""
+
+    def local_closed(self, reason: str) -> None:
+        """The broker closed the connection, or the bridge did."""
+
+
+class LocalEnd(asyncio.Transport):
+    """A connection to the broker of this process.
+
+    sent, answered: how many packets that are answered were sent, and how many of them were. The answers come in order,
+    each when what it promises is safe, so whatever was caused by the packets up to number n may become visible once
+    `answered` is n.
+    released: packet identifiers of messages at QoS 2 that an earlier bridge left between PUBREC and PUBCOMP.
+    """
+
+    def __init__(self, broker: "Broker", name: str, owner: Owner) -> None:
+        super().__init__({"peername": (f"bridge {name}", 0)})
+        self._loop = asyncio.get_running_loop()
+        self._owner = owner
+        self._owed: deque[int] = deque()
+        self._rest = b""
+        self._next_packet_id = 0
+        self.sent = self.answered = 0
+        self.is_open = True
+        self.paused = False
+        self.released: list[int] = []
+        # As in mosquitto, a bridge may do everything at its own broker: its topics are the permission.
+        listener = Listener(permission=Permission(), allow_anonymous=True, internal=True)
+        self._connection = Connection(broker, listener)
+        self._connection.connection_made(self)
+
+    @property
+    def session(self) -> "Session":
+        """The bridge's session. Raises ConnectionError when the connection is closed."""
+        session = self._connection.session
+        if session is None:
+            raise ConnectionError("the bridge's local connection is closed")
+        return session
+
+    # To the broker
+
+    def connect(self, client_id: bytes, clean_session: bool, private: bool) -> None:
+        """Send CONNECT. private: ask for what a bridge needs against loops."""
+        level = 4 | PRIVATE if private else 4
+        body = b"".join((b"\0\4MQTT", bytes((level, 2 if clean_session else 0)), b"\0\0", _field(client_id)))
+        self._send(b"".join((bytes((CONNECT,)), encode_remaining_length(len(body)), body)))
+
+    def publish(self, first_byte: int, packet_id: int, topic_name: bytes, payload: bytes) -> None:
+        """Send PUBLISH with the flags of `first_byte`."""
+        head = encode_publish_head(first_byte, topic_name, len(payload))
+        qos = first_byte >> 1 & 3
+        if not qos:
+            self._send(head + payload)
+        else:
+            self._ask(b"".join((head, UINT16[packet_id], payload)), PUBACK if qos == 1 else PUBREC)
+
+    def acknowledge(self, first_byte: int, packet_id: int) -> None:
+        """Send PUBACK, PUBREC, PUBREL or PUBCOMP."""
+        packet = bytes((first_byte, 2)) + UINT16[packet_id]
+        answer = _ANSWERS.get(first_byte)
+        if answer is None:
+            self._send(packet)
+        else:
+            self._ask(packet, answer)
+
+    def subscribe(self, topic_filter: bytes, qos: int) -> None:
+        """Send SUBSCRIBE."""
+        self._request(SUBSCRIBE, _field(topic_filter) + bytes((qos,)))
+
+    def unsubscribe(self, topic_filter: bytes) -> None:
+        """Send UNSUBSCRIBE."""
+        self._request(UNSUBSCRIBE, _field(topic_filter))
+
+    def ping(self) -> None:
+        """Send PINGREQ: the broker may watch those who never send."""
+        self._send(bytes((PINGREQ, 0)))
+
+    def disconnect(self) -> None:
+        """Send DISCONNECT; the broker closes then."""
+        self._send(bytes((DISCONNECT, 0)))
+
+    def _request(self, first_byte: int, body: bytes) -> None:
+        self._next_packet_id = self._next_packet_id % 65535 + 1
+        packet = b"".join(
+            (bytes((first_byte,)), encode_remaining_length(2 + len(body)), UINT16[self._next_packet_id], body)
+        )
+        self._ask(packet, _ANSWERS[first_byte])
+
+    def _ask(self, packet: bytes, answer: int) -> None:
+        if self.is_open:
+            self.sent += 1
+            self._owed.append(answer)
+            self._connection.data_received(packet)
+
+    def _send(self, packet: bytes) -> None:
+        if self.is_open:
+            self._connection.data_received(packet)
+
+    # From the broker: what a Connection asks of its transport
+
+    def write(self, data: Any) -> None:
+        """Take packets of the broker."""
+        if not self.is_open:
+            return
+        data = self._rest + bytes(data) if self._rest else bytes(data)
+        end = len(data)
+        at = 0
+        while end - at >= 2:
+            length = data[at + 1]
+            body = at + 2
+            if length > 127:
+                shift = 7
+                length &= 127
+                while body < end:
+                    length |= (data[body] & 127) << shift
+                    shift += 7
+                    body += 1
+                    if data[body - 1] < 128:
+                        break
+                else:
+                    break
+            if body + length > end:
+                break
+            self._take(data[at], data, body, body + length)
+            at = body + length
+        self._rest = data[at:]
+
+    def _take(self, first_byte: int, data: bytes, body: int, end: int) -> None:
+        if first_byte & 0xF0 == PUBLISH:
+            payload = body + 2 + (data[body] << 8 | data[body + 1])
+            topic_name = data[body + 2 : payload]
+            packet_id = 0
+            if first_byte & 6:
+                packet_id = data[payload] << 8 | data[payload + 1]
+                payload += 2
+            self._owner.local_message(first_byte, packet_id, topic_name, data[payload:end])
+        elif self._owed and self._owed[0] == first_byte:
+            self._owed.popleft()
+            self.answered += 1
+            if first_byte == SUBACK and data[end - 1] == SUBSCRIPTION_FAILURE:
+                self._close("its own broker denies it a subscription")
+            self._owner.local_answered()
+        elif first_byte == CONNACK:
+            if data[body + 1]:
+                self._close(f"its own broker refuses it with code {data[body + 1]}")
+            else:
+                self._owner.local_connected(bool(data[body]))
+        elif first_byte == PUBREL:
+            packet_id = data[body] << 8 | data[body + 1]
+            self.released.append(packet_id)
+            self._owner.local_released(packet_id)
+
+    def get_write_buffer_size(self) -> int:
+        """Nothing waits here: what the remote broker has not taken is in the session's window."""
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """There is no buffer."""
+
+    def pause_reading(self) -> None:
+        """The broker wants no more of this client now."""
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        """The broker takes more."""
+        self.paused = False
+        if self.is_open:
+            self._owner.wake()
+
+    def is_closing(self) -> bool:
+        """Tell whether it is closed."""
+        return not self.is_open
+
+    def close(self) -> None:
+        """The broker, or abort(), closes."""
+        self._close("its own broker closed the connection")
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.close()
+
+    def _close(self, reason: str) -> None:
+        if self.is_open:
+            self.is_open = False
+            self._loop.call_soon(self._connection.connection_lost, None)
+            self._loop.call_soon(self._owner.local_closed, reason)
+
+
+def _field(text: bytes) -> bytes:
+    return UINT16[len(text)] + text

@@ -1,0 +1,166 @@
+"""The packet loop: every whole packet of one read, in one function.
+
+PUBLISH is decoded in place, `acknowledgements` takes those in runs; what is rare is done by `handlers`.
+"""
+
+from typing import TYPE_CHECKING
+
+from ..errors import MalformedPacket
+from ..protocol.packets import CONNECT, DISCONNECT, MAX_CONNECT_LENGTH, PINGREQ, PINGRESP, PUBLISH
+from .acknowledgements import ACKNOWLEDGEMENTS, process_run
+from .handlers import process_other, process_publish_qos2
+
+if TYPE_CHECKING:
+    from .connection import Connection
+
+
+# Bytes after which the clock is looked at: first, and at most. Some packets cost a thousand times what others do.
+_FIRST_STEP = 128
+_LONGEST_STEP = 4096
+
+
+def process(connection: "Connection", data: bytes, acknowledgements: list[bytes]) -> bool:
+    """Process the packets in `data`; the connection keeps what is cut short. Returns False when it is to end.
+
+    What is left when the connection's time is over waits for its next turn.
+    What the packets cause is collected: acknowledgements in `acknowledgements`, messages in their sessions. Raises
+    MalformedPacket at the first packet that breaks the protocol.
+    """
+    session = connection.session
+    publish = connection.publish
+    max_packet_size = connection.broker.config.max_packet_size
+    append = acknowledgements.append
+    end = len(data)
+    at = length = body = 0
+    messages = 0
+    step = _FIRST_STEP
+    # Where the clock is looked at next, or where less than two bytes are left.
+    look = min(step, end - 1)
+    try:
+        if connection.job is not None and not connection.do_job(acknowledgements):
+            connection.wait_for_turn(data)
+            return True
+        while True:
+            if at >= look:
+                if end - at < 2:
+                    break
+                if at and not connection.has_time():
+                    connection.wait_for_turn(data[at:])
+                    return True
+                if step < _LONGEST_STEP:
+                    step += step
+                look = min(at + step, end - 1)
+            first_byte = data[at]
+            length = data[at + 1]
+            body = at + 2
+            if length > 127:
+                length, body = remaining_length(data, at, end)
+                if not body:
+                    break
+            if session is None:
+                if first_byte & 0xF0 != CONNECT:
+                    raise MalformedPacket("packet before CONNECT")  # [MQTT-3.1.0-1]
+                if length > MAX_CONNECT_LENGTH:
+                    raise MalformedPacket("packet too large")
+            elif length > max_packet_size:
+                raise MalformedPacket("packet too large")
+            packet_end = body + length
+            if packet_end > end:
+                break
+            if session is None:
+                session = connection.on_connect(data[body:packet_end], first_byte & 15)
+                if connection.held_back is not None:
+                    connection.keep(data[packet_end:], 0)
+                    return True
+                if session is None:
+                    return False
+                publish = connection.publish
+            elif first_byte & 0xF0 == PUBLISH:
+                messages += 1
+                payload = body + 2
+                if payload > packet_end:
+                    raise MalformedPacket("PUBLISH cut short")
+                payload += data[body] << 8 | data[body + 1]
+                topic_name = data[body + 2 : payload]
+                qos = first_byte & 6
+                if qos == 0:
+                    if payload > packet_end:
+                        raise MalformedPacket("PUBLISH cut short")
+                    if first_byte & 8:
+                        raise MalformedPacket("DUP with QoS 0")  # [MQTT-3.3.1-2]
+                    publish(topic_name, data[payload:packet_end], 0, first_byte & 1)
+                else:
+                    packet_id = data[payload : payload + 2]
+                    payload += 2
+                    if payload > packet_end:
+                        raise MalformedPacket("PUBLISH cut short")
+                    if packet_id == b"\0\0":
+                        raise MalformedPacket("packet identifier 0")  # [MQTT-2.3.1-1]
+                    if qos == 2:
+                        publish(topic_name, data[payload:packet_end], 1, first_byte & 1)
+                        append(b"\x40\x02" + packet_id)
+                    elif qos == 4:
+                        process_publish_qos2(
+                            connection, session, packet_id, topic_name, data[payload:packet_end], first_byte & 1
+                        )
+                        append(b"\x50\x02" + packet_id)
+                    else:
+                        raise MalformedPacket("PUBLISH QoS 3")  # [MQTT-3.3.1-4]
+            elif length == 2 and first_byte in ACKNOWLEDGEMENTS and body == at + 2:
+                packet_end = process_run(connection, session, data, at, acknowledgements)
+            elif first_byte == PINGREQ:
+                if length:
+                    raise MalformedPacket("PINGREQ length")
+                append(PINGRESP)
+            elif first_byte == DISCONNECT:
+                if length:
+                    raise MalformedPacket("DISCONNECT length")
+                connection.broker.sessions.forget_will(session)  # [MQTT-3.1.2-10]
+                connection.ending = ""
+                return False
+            else:
+                if not process_other(connection, session, first_byte, data[body:packet_end], acknowledgements):
+                    connection.wait_for_turn(data[packet_end:])
+                    return True
+            at = packet_end
+    finally:
+        connection.count_in(messages)
+    if at < end:
+        # How much there must be before it is worth looking again.
+        needed = length + (body - at) if end - at >= 2 and body else end - at + 1
+        connection.keep(data[at:] if at else data, needed)
+    return True
+
+
+def remaining_length(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Decode a remaining length of several bytes: the length and the index behind it, or (0, 0) if cut short.
+
+    Raises MalformedPacket for a fifth byte (2.2.3).
+    """
+    length = 0
+    for index in range(1, 5):
+        if at + index >= end:
+            return 0, 0
+        digit = data[at + index]
+        length |= (digit & 127) << 7 * (index - 1)
+        if digit < 128:
+            return length, at + index + 1
+    raise MalformedPacket("remaining length")
+
+
+def packet_length(data: bytes, at: int, max_packet_size: int) -> int:
+    """Return how many bytes the packet at `at` takes, whole or not; 0 if too few are there to know.
+
+    Raises MalformedPacket.
+    """
+    end = len(data)
+    if end - at < 2:
+        return 0
+    length, body = data[at + 1], at + 2
+    if length > 127:
+        length, body = remaining_length(data, at, end)
+        if not body:
+            return 0
+    if length > max_packet_size:
+        raise MalformedPacket("packet too large")
+    return body + length - at

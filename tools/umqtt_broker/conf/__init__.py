@@ -1,0 +1,31 @@
+"""Configuration files in mosquitto.conf's syntax.
+
+conf_keys has the keys, conf_values what their values may be, conf_lines the files, conf_said what was said in them and
+conf_build the settings that this makes. Where mosquitto.conf(5) defines a key, it means here what it means there;
+docs/broker.md says what differs.
+"""
+
+from ..errors import ConfigError
+from .build import Configuration, build
+from .lines import Problems, read_lines
+from .sections import Reader
+
+__all__ = ["Configuration", "load"]
+
+
+def load(path: str, *, lenient: bool = False) -> Configuration:
+    """Read a configuration file and everything that it names.
+
+    lenient: unknown and unsupported keys are warnings. Raises ConfigFileError with all errors of the file.
+    """
+    problems = Problems()
+    said = Reader(problems, lenient).read(read_lines(path, problems))
+    configuration = build(said, problems)
+    problems.raise_errors()
+    try:
+        configuration.broker.validate()
+    except ConfigError as error:
+        problems.errors.append(f"{path}: {error}")
+    problems.raise_errors()
+    configuration.warnings = problems.warnings
+    return configuration

@@ -1,0 +1,210 @@
+"""Every key of a configuration file: what it sets, its default in words, and what it means.
+
+docs/broker.md has the same table; `python -m umqtt_broker.conf.keys` prints it.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+from . import values
+
+Scope = Literal["structure", "broker", "listener", "security", "tls", "process", "log"]
+
+
+class Key(NamedTuple):
+    """One key. attribute: what it sets there; "" for keys that the reader itself handles.
+
+    scope: whose it is. "listener" and "tls": of the listener above it, or of the default listener; "security": of
+    the listener above it with per_listener_settings, else of all; the others count for the whole broker.
+    repeats: each line adds a value.
+    """
+
+    name: str
+    scope: Scope
+    attribute: str
+    parse: values.Parser
+    default: str
+    meaning: str
+    repeats: bool = False
+
+
+_number = values.integer(0)
+_KEYS = (
+    # Listeners
+    Key("listener", "structure", "", values.port_and_address, "127.0.0.1, port 1883",
+        "Begins a listener: port, and an IP address, host name or path of a Unix socket behind it; without an "
+        "address all of this machine's. The keys of a listener follow it", True),
+    Key("port", "structure", "", values.port, "1883",
+        "Port of the default listener, the one without a `listener` line"),
+    Key("bind_address", "structure", "", values.text, "127.0.0.1", "Address of the default listener"),
+    Key("protocol", "listener", "protocol", values.choice("mqtt", "websockets"), "mqtt",
+        "`mqtt`, or `websockets` for MQTT over WebSocket"),
+    Key("socket_domain", "listener", "socket_domain", values.choice("ipv4", "ipv6"), "both",
+        "Only addresses of this kind"),
+    Key("socket_mode", "listener", "mode", values.octal, "600", "Permission bits of a Unix socket's file"),
+    Key("max_connections", "listener", "max_connections", values.connections, "-1",
+        "Connections of this listener at once; -1: no limit of its own"),
+    Key("mount_point", "listener", "mount_point", values.mount_point, "",
+        "Put before every topic of this listener's clients, and meant by access rules too; ends with `/`"),
+    Key("allow_bridge", "listener", "bridge_users", values.encoded, "",
+        "User name whose clients may connect as bridges of other brokers (`try_private true`); `*`: every client's."
+        " Others are answered with return code 1 and come back as clients", True),
+    Key("websockets_origin", "listener", "origins", values.text, "see meaning",
+        "Whose web pages may connect, as `https://example.org`. Without it: on a loopback address pages of this "
+        "machine, elsewhere all", True),
+    # TLS
+    Key("certfile", "tls", "certfile", values.text, "",
+        "The broker's certificate and its chain, PEM. Switches TLS on"),
+    Key("keyfile", "tls", "keyfile", values.text, "", "Its private key, PEM, without a passphrase"),
+    Key("cafile", "tls", "cafile", values.text, "",
+        "Who signs the certificates of clients, PEM; also what is missing of the broker's own chain in certfile"),
+    Key("capath", "tls", "capath", values.text, "", "The same as a folder made by `openssl rehash`"),
+    Key("crlfile", "tls", "crlfile", values.text, "", "Certificates of clients that were revoked, PEM"),
+    Key("require_certificate", "tls", "require_certificate", values.boolean, "false",
+        "Turn clients without a valid certificate away"),
+    Key("tls_version", "tls", "tls_version", values.tls_version, "tlsv1.2", "Lowest version: `tlsv1.2` or `tlsv1.3`"),
+    Key("ciphers", "tls", "ciphers", values.text, "OpenSSL's",
+        "What TLS 1.2 may use, as `openssl ciphers` prints it"),
+    Key("use_identity_as_username", "listener", "use_identity_as_username", values.boolean, "false",
+        "The common name of the client's certificate is its user name"),
+    Key("use_subject_as_username", "listener", "use_subject_as_username", values.boolean, "false",
+        "Its whole subject is: `CN=pump-7,OU=fleet`. use_identity_as_username goes before"),
+    # Who may do what
+    Key("per_listener_settings", "structure", "", values.boolean, "false",
+        "The keys of this part count for the listener above them instead of for all. Stands before all of them"),
+    Key("allow_anonymous", "security", "allow_anonymous", values.boolean, "see meaning",
+        "Let clients without credentials in. true where no listener, password_file or port is set, else false"),
+    Key("password_file", "security", "password_file", values.text, "",
+        "User names and passwords, as mosquitto_passwd writes them"),
+    Key("acl_file", "security", "acl_file", values.text, "",
+        "Who may read and write which topics, in mosquitto's syntax"),
+    Key("client_id_pattern", "security", "client_id_pattern", values.text, "",
+        "What client identifiers must look like: `*`, `?`, and `%u` for the user name"),
+    Key("blacklist_file", "security", "blacklist_file", values.text, "",
+        "Client identifiers, user names and addresses that are turned away"),
+    Key("permission_hook", "security", "permission_hook", values.text, "", "`module:Class` in Python that decides"),
+    Key("allow_zero_length_clientid", "security", "allow_zero_length_client_id", values.boolean, "true",
+        "Give a client without an identifier one"),
+    Key("auto_id_prefix", "security", "auto_id_prefix", values.encoded, "auto-", "How such an identifier begins"),
+    Key("clientid_prefixes", "broker", "client_id_prefixes", values.encoded, "",
+        "How client identifiers must begin", True),
+    # Sessions and messages
+    Key("max_inflight_messages", "broker", "max_inflight_messages", values.integer(0, 65534, zero=65534), "1000",
+        "QoS 1 and 2 messages on the way to one client; 0: as many as there are packet identifiers"),
+    Key("max_queued_messages", "broker", "max_queued_messages", _number, "0",
+        "Messages that wait for one session; 0: no limit"),
+    Key("max_queued_bytes", "broker", "max_queued_bytes", _number, "0", "The same in bytes"),
+    Key("max_queued_messages_total", "broker", "max_queued_messages_total", _number, "0",
+        "Messages that wait for all sessions; 0: no limit"),
+    Key("max_queued_bytes_total", "broker", "max_queued_bytes_total", _number, "0", "The same in bytes"),
+    Key("at_queue_limit", "broker", "at_queue_limit", values.choice("slow", "drop"), "slow",
+        "At such a limit: `slow` down who publishes, or `drop` and count the message"),
+    Key("max_queued_in_memory", "broker", "max_queued_in_memory", values.integer(1), "10000",
+        "Messages of one session in memory; the rest of its queue is on disk alone"),
+    Key("queue_qos0_messages", "broker", "queue_qos0_messages", values.boolean, "false",
+        "QoS 0 messages wait for sessions that are away"),
+    Key("message_expiry", "broker", "message_expiry", values.duration, "never",
+        "How old a message may be sent: `30s`, `2d`. An older one is dropped and counted when its turn comes — for a"
+        " client that is away when it returns — or when its room is needed"),
+    Key("persistent_client_expiration", "broker", "session_expiry", values.duration, "never",
+        "When the session of a client that stays away is forgotten: `1h`, `2d`, `3w`, `4m`, `5y`"),
+    Key("retain_available", "broker", "retain_available", values.boolean, "true",
+        "false: the retain flag is ignored"),
+    # Limits
+    Key("global_max_connections", "broker", "max_connections", values.integer(1), "100000",
+        "Connections of all listeners at once; the limit of open files is raised for them, as far as that may be"),
+    Key("max_packet_size", "broker", "max_packet_size", values.integer(20, 268435460), "16777216",
+        "Bytes; a client that sends a larger packet is disconnected"),
+    Key("max_topic_levels", "broker", "max_topic_levels", values.integer(1, 65534), "200",
+        "Levels of a topic name or filter below its first, as mosquitto limits them; a client that names more is"
+        " disconnected"),
+    Key("message_size_limit", "broker", "max_payload_size", values.integer(0, 268435455), "0",
+        "Bytes of payload, also of a will; a larger message is acknowledged, counted and not routed; 0: no limit"),
+    Key("max_receive_rate", "broker", "max_receive_rate", _number, "0",
+        "Messages a second taken from one client; 0: no limit"),
+    Key("max_keepalive", "broker", "max_keep_alive", values.integer(10, 65535), "no limit",
+        "Seconds; clients that ask for more are watched as if they had not"),
+    Key("max_output_buffer", "broker", "max_output_buffer", values.integer(1024), "1048576",
+        "Bytes a client may leave unread before it counts as slow"),
+    Key("connect_timeout", "broker", "connect_timeout", values.integer(1, 3600), "10",
+        "Seconds for TLS, and then for CONNECT with the request of a WebSocket before it"),
+    Key("set_tcp_nodelay", "broker", "set_tcp_nodelay", values.boolean, "true", "Small packets leave at once"),
+    # The store
+    Key("persistence", "structure", "", values.boolean, "false",
+        "Keep sessions, their messages and retained messages on disk: committed before they are acknowledged"),
+    Key("persistence_location", "structure", "", values.text, "current folder", "Folder of the store"),
+    Key("persistence_file", "structure", "", values.text, "umqtt-broker.db",
+        "File of the store. Not mosquitto's: the formats differ"),
+    Key("autosave_interval", "structure", "", _number, "",
+        "Understood and without effect: everything is on disk at once"),
+    Key("autosave_on_changes", "structure", "", values.boolean, "", "Understood and without effect, likewise"),
+    # Observation
+    Key("sys_interval", "broker", "sys_interval", _number, "10",
+        "Seconds between two publications of `$SYS`; 0: none"),
+    Key("http_listener", "structure", "", values.port_and_address, "off",
+        "Port, and address if not 127.0.0.1, of metrics, admin API and web page"),
+    Key("http_token_file", "broker", "http_token_file", values.text, "beside the store",
+        "Holds the secret that requests must show"),
+    Key("log_dest", "log", "destinations", values.log_destination, "stderr",
+        "`stderr`, `stdout`, `syslog`, `none`, or `file PATH`", True),
+    Key("log_type", "log", "types", values.log_type, "error, warning, notice, information",
+        "What is logged: these, `subscribe`, `unsubscribe`, `debug`, `all`, `none`", True),
+    Key("log_format", "log", "format", values.choice("text", "json"), "text", "`json`: an object a line"),
+    Key("log_timestamp", "log", "timestamp", values.boolean, "true", "Lines of text begin with the time"),
+    Key("log_timestamp_format", "log", "timestamp_format", values.text, "ISO 8601", "In the words of strftime"),
+    Key("connection_messages", "log", "connection_messages", values.boolean, "true",
+        "Log who connects and disconnects"),
+    # The process
+    Key("pid_file", "process", "pid_file", values.text, "", "Holds the process id while the broker runs"),
+    Key("user", "process", "user", values.text, "",
+        "Whom to become when started as root, as soon as the ports are bound"),
+    Key("include_dir", "structure", "", values.text, "",
+        "Read every `*.conf` of this folder here; in the main file only", True),
+)  # fmt: skip
+
+KEYS = {key.name: key for key in _KEYS}
+
+# What mosquitto does in several ways and this broker in one: the value that says so, and why there is no other.
+FIXED: dict[str, tuple[values.Parser, Any, str]] = {
+    "check_retain_source": (values.boolean, False,
+        "a retained message is not taken back with its publisher's rights; remove it with an empty one"),
+    "max_inflight_bytes": (values.integer(0), 0,
+        "use max_inflight_messages; what a client leaves unread is limited by max_output_buffer"),
+    "max_qos": (values.integer(0, 2), 2,
+        "MQTT 3.1.1 cannot tell a client of such a limit: mosquitto disconnects it; limit what clients send instead"),
+    "upgrade_outgoing_qos": (values.boolean, False,
+        "a message goes at the lower of its QoS and the subscription's [MQTT-3.8.4-6]; publish at the higher QoS"),
+}  # fmt: skip
+
+# What mosquitto knows and this broker does not: what to do instead.
+UNSUPPORTED = {
+    "allow_duplicate_messages": "overlapping subscriptions deliver once; remove the line",
+    "auth_plugin": "use permission_hook",
+    "auth_plugin_deny_special_chars": "use permission_hook",
+    "bind_interface": "give the interface's address with listener",
+    "ciphers_tls1.3": "the default suites of TLS 1.3 are all safe; remove the line",
+    "dhparamfile": "elliptic curves are used; remove the line",
+    "http_dir": "serve files with a web server",
+    "log_facility": "remove the line",
+    "max_topic_alias": "MQTT 5 is not spoken; remove the line",
+    "memory_limit": "use max_queued_bytes_total",
+    "plugin": "use permission_hook",
+    "psk_file": "Python's TLS has no pre-shared keys for servers before 3.13; use certfile, keyfile and cafile",
+    "psk_hint": "it belongs to psk_file; use certfile, keyfile and cafile",
+    "tls_engine": "use keyfile",
+    "tls_engine_kpass_sha1": "use keyfile",
+    "tls_keyform": "use a keyfile in PEM",
+    "use_username_as_clientid": "use client_id_pattern %u",
+    "websockets_headers_size": "requests may have 8192 bytes; remove the line",
+    "websockets_log_level": "use log_type debug",
+}
+UNSUPPORTED_PREFIXES = {"auth_opt_": "use permission_hook", "plugin_opt_": "use permission_hook"}
+
+
+def table() -> str:
+    """Return the table of keys in Markdown."""
+    rows = [f"| `{key.name}` | {key.default} | {key.meaning} |" for key in KEYS.values()]
+    return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows])
+
+
+if __name__ == "__main__":
+    print(table())

@@ -1,0 +1,183 @@
+"""What the lines of a configuration say: each value with the listener or the part of the broker that it is for."""
+
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..settings.bridge import ALIASES, BRIDGE_KEYS
+from ..settings.bridge import UNSUPPORTED as BRIDGE_UNSUPPORTED
+from .keys import FIXED, KEYS, UNSUPPORTED, UNSUPPORTED_PREFIXES, Key
+from .lines import Line, Problems
+from .values import Parser
+
+_OF_LISTENERS = ("listener", "tls")
+_OF_BRIDGES = BRIDGE_KEYS.keys() | ALIASES.keys() | BRIDGE_UNSUPPORTED.keys()
+_NAMES = (*KEYS, *FIXED, *UNSUPPORTED, *_OF_BRIDGES)
+_WRONG = object()
+_SHOWN_KEY = 60
+
+
+@dataclass(slots=True)
+class Section:
+    """What was said in one place: of a listener, or of the whole broker.
+
+    line: the `listener` line. values: by scope and attribute. lines: where each key was said. broken: the scopes in
+    which something was wrong, so that what is left is not all that was meant.
+    """
+
+    line: Line | None = None
+    values: dict[str, dict[str, Any]] = field(default_factory=dict)
+    lines: dict[str, Line] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)
+
+    def of(self, scope: str) -> dict[str, Any]:
+        """Return the values of a scope."""
+        return self.values.setdefault(scope, {})
+
+    def first_line(self) -> Line | None:
+        """Return the line to name when the section as a whole is wrong."""
+        return self.line or next(iter(self.lines.values()), None)
+
+
+@dataclass(slots=True)
+class Said:
+    """A whole configuration. default: the listener without a `listener` line; bridges: the lines of each."""
+
+    broker: Section = field(default_factory=Section)
+    default: Section = field(default_factory=Section)
+    listeners: list[Section] = field(default_factory=list)
+    bridges: list[list[Line]] = field(default_factory=list)
+    per_listener: bool = False
+
+
+class Reader:
+    """Sorts lines, and notes every one that is wrong."""
+
+    def __init__(self, problems: Problems, lenient: bool) -> None:
+        self._problems = problems
+        self._lenient = lenient
+        self._said = Said()
+        self._section = self._said.default
+
+    def read(self, lines: Iterable[Line]) -> Said:
+        """Return what the lines say."""
+        for line in lines:
+            if line.key in _OF_BRIDGES:
+                self._take_bridge(line)
+            elif line.key in KEYS:
+                self._take(KEYS[line.key], line)
+            elif line.key in FIXED:
+                self._take_fixed(line)
+            else:
+                self._unknown(line)
+        self._check_default()
+        return self._said
+
+    def _take(self, key: Key, line: Line) -> None:
+        if key.name == "listener":
+            self._section = Section(line)
+            self._said.listeners.append(self._section)
+        section = self._owner(key)
+        value = self._parse(key.name, key.parse, line)
+        if value is _WRONG:
+            section.broken.add(key.scope)
+        elif key.name == "listener":
+            self._set_address(section, line, *value)
+        else:
+            if key.name == "per_listener_settings":
+                self._set_per_listener(line, value)
+            self._set(section, key, line, value)
+
+    def _owner(self, key: Key) -> Section:
+        if key.name in ("port", "bind_address"):
+            return self._said.default  # wherever they stand
+        if key.name == "listener" or key.scope in _OF_LISTENERS:
+            return self._section
+        return self._section if key.scope == "security" and self._said.per_listener else self._said.broker
+
+    def _parse(self, name: str, parse: Parser, line: Line) -> Any:
+        """Return the value, or _WRONG."""
+        if not line.value:
+            self._problems.at(line, f"{name} has no value — write it behind the key")
+            return _WRONG
+        try:
+            return parse(line.value)
+        except ValueError as error:
+            self._problems.at(line, f"{name} cannot be {line.shown} — it is {error}")
+            return _WRONG
+
+    def _set(self, section: Section, key: Key, line: Line, value: Any) -> None:
+        values, attribute = section.of(key.scope), key.attribute or key.name
+        if key.repeats:
+            values[attribute] = (*values.get(attribute, ()), value)
+        else:
+            values[attribute] = value
+        if not key.repeats and key.name in section.lines:
+            self._warn_twice(section.lines[key.name], line, key.scope == "security" and not self._said.per_listener)
+        section.lines[key.name] = line
+
+    def _warn_twice(self, first: Line, line: Line, is_global: bool) -> None:
+        text = f"{line.key} is said at {first.where} too — this one counts"
+        if is_global and len(self._said.listeners) > 1:
+            text += ", for all listeners; with per_listener_settings true each has its own"
+        self._problems.warn(line.file, line.number, text)
+
+    def _set_address(self, section: Section, line: Line, port: int, address: str) -> None:
+        values = section.of("listener")
+        values["port"] = port
+        if "/" not in address:
+            values["host"] = address
+        elif port:
+            self._problems.at(line, "a listener on a Unix socket has port 0 — write: listener 0 PATH")
+        else:
+            values["path"] = address
+
+    def _set_per_listener(self, line: Line, value: bool) -> None:
+        lines = self._said.broker.lines
+        early = next((said for name, said in lines.items() if KEYS[name].scope == "security"), None)
+        if value and early is not None:
+            # mosquitto would quietly let the earlier line count for nobody.
+            self._problems.at(line, f"per_listener_settings stands below {early.key} ({early.where}) — put it first")
+        self._said.per_listener = value
+
+    def _take_bridge(self, line: Line) -> None:
+        if line.key == "connection":
+            self._said.bridges.append([line])
+        elif self._said.bridges:
+            self._said.bridges[-1].append(line)
+        else:
+            self._problems.at(line, f"{line.key} belongs to a bridge — write `connection NAME` above it")
+
+    def _take_fixed(self, line: Line) -> None:
+        parse, only, why = FIXED[line.key]
+        value = self._parse(line.key, parse, line)
+        if value is not _WRONG and value != only:
+            self._report(line.file, line.number, f"{line.key} {line.value} is not supported — {why}")
+
+    @property
+    def _report(self) -> Callable[[str, int, str], None]:
+        return self._problems.warn if self._lenient else self._problems.error
+
+    def _unknown(self, line: Line) -> None:
+        """Say what is wrong with a key; its value is not repeated, since nobody knows whether it is a secret."""
+        report = self._report
+        remedy = UNSUPPORTED.get(line.key) or next(
+            (text for prefix, text in UNSUPPORTED_PREFIXES.items() if line.key.startswith(prefix)), None
+        )
+        if remedy is not None:
+            report(line.file, line.number, f"{line.key} is not supported — {remedy}")
+            return
+        nearest = difflib.get_close_matches(line.key.lower(), _NAMES, 1)
+        hint = f"did you mean {nearest[0]}?" if nearest else "docs/broker.md has all keys"
+        report(line.file, line.number, f"unknown key {line.key[:_SHOWN_KEY]!r} — {hint}")
+
+    def _check_default(self) -> None:
+        """Refuse settings that would quietly open a listener nobody asked for."""
+        default = self._said.default
+        if not self._said.listeners or default.of("structure"):
+            return
+        for name, line in default.lines.items():
+            self._problems.at(
+                line, f"{name} stands above the first listener — put it below, or say `port` for one more listener"
+            )

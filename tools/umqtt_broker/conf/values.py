@@ -1,0 +1,128 @@
+"""Values of settings: from text to what the broker works with. Each raises ValueError that says what is expected."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from ..protocol.topics import is_mount_point
+
+_UNITS = {"s": 1, "h": 3600, "d": 86400, "w": 7 * 86400, "m": 30 * 86400, "y": 365 * 86400}
+_LOG_TYPES = (
+    "error", "warning", "notice", "information", "subscribe", "unsubscribe", "debug", "websockets", "all", "none",
+)  # fmt: skip
+
+
+def boolean(value: str) -> bool:
+    """Return what true, false, 1 or 0 say."""
+    if value not in ("true", "false", "1", "0"):
+        raise ValueError("true or false")
+    return value in ("true", "1")
+
+
+def integer(low: int, high: int | None = None, zero: int = 0) -> Callable[[str], int]:
+    """Return a parser of numbers from low to high. zero: what 0 stands for."""
+
+    def parse(value: str) -> int:
+        # A sign, digits and nothing else: int() would take "1_000" and digits of other scripts too.
+        if not re.fullmatch(r"-?[0-9]{1,18}", value) or int(value) < low or (high is not None and int(value) > high):
+            raise ValueError(f"a number from {low} to {high}" if high is not None else f"a number of at least {low}")
+        return int(value) or zero
+
+    return parse
+
+
+def choice(*values: str) -> Callable[[str], str]:
+    """Return a parser of one of a few words."""
+
+    def parse(value: str) -> str:
+        if value not in values:
+            raise ValueError(" or ".join(filter(None, (", ".join(values[:-1]), values[-1]))))
+        return value
+
+    return parse
+
+
+def text(value: str) -> str:
+    """Return the text as it is."""
+    return value
+
+
+def encoded(value: str) -> bytes:
+    """Return the text in UTF-8."""
+    return value.encode()
+
+
+def mount_point(value: str) -> bytes:
+    """Return what is put before topics."""
+    if not is_mount_point(value.encode()):
+        raise ValueError("the beginning of topic names, without + and #, and not of $share")
+    return value.encode()
+
+
+def duration(value: str) -> int:
+    """Return the seconds that `2d` or `3w` say."""
+    found = re.fullmatch(r"([0-9]{1,9})([shdwmy])", value)
+    if found is None or not int(found[1]):
+        raise ValueError("a number with s, h, d, w, m or y behind it (seconds, hours, days, weeks, months, years)")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def connections(value: str) -> int | None:
+    """Return a limit of connections; None for none."""
+    if value == "-1":
+        return None
+    try:
+        return integer(1)(value)
+    except ValueError:
+        raise ValueError("a number of at least 1, or -1 for no limit") from None
+
+
+def octal(value: str) -> int:
+    """Return permission bits."""
+    if not re.fullmatch(r"0?[0-7]{3}", value):
+        raise ValueError("permission bits in octal, such as 660")
+    return int(value, 8)
+
+
+def tls_version(value: str) -> str:
+    """Return the lowest version of TLS."""
+    if value in ("tlsv1", "tlsv1.1"):
+        raise ValueError("tlsv1.2 or tlsv1.3; older versions are not safe")
+    return choice("tlsv1.2", "tlsv1.3")(value)
+
+
+def log_type(value: str) -> str:
+    """Return a kind of log message."""
+    return choice(*_LOG_TYPES)(value)
+
+
+def log_destination(value: str) -> tuple[str, str]:
+    """Return where to log: a kind, and the path of a file."""
+    kind, _, path = value.partition(" ")
+    path = path.strip()
+    if kind == "file" and path:
+        return kind, path
+    if kind not in ("stderr", "stdout", "syslog", "none") or path:
+        raise ValueError("stderr, stdout, syslog, none or file PATH")
+    return kind, ""
+
+
+def port(value: str) -> int:
+    """Return a TCP port."""
+    return integer(0, 65535)(value)
+
+
+def port_and_address(value: str) -> tuple[int, str]:
+    """Return a port and the address behind it, "" if there is none."""
+    number, _, address = value.partition(" ")
+    address = address.strip()
+    try:
+        found = port(number)
+    except ValueError as error:
+        raise ValueError("a port from 0 to 65535, and an address behind it if you like") from error
+    if " " in address and not address.startswith("/"):
+        raise ValueError("one address behind the port")
+    return found, address
+
+
+Parser = Callable[[str], Any]

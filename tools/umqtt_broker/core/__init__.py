@@ -1,0 +1,1 @@
+"""What every part needs: settings, counts, time and limits."""

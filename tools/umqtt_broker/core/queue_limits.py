@@ -1,0 +1,170 @@
+"""What waits, against the limits a user set: who is full, and who is held back until there is room.
+
+Exists only where a limit is set: without one a session asks nobody.
+"""
+
+from typing import TYPE_CHECKING, Protocol
+
+from ..settings.broker import BrokerConfig
+from ..stats import Stats
+
+if TYPE_CHECKING:
+    from ..sessions.session import Session
+
+
+class Publisher(Protocol):
+    """A connection that can be held back."""
+
+    def room_again(self, full: object) -> None:
+        """A queue that the publisher was held back for has room, or is gone. None: all queues together."""
+
+
+class QueueLimits:
+    """How much may wait in one session and in all, and what happens at the limit.
+
+    messages, bytes: what waits in all sessions (payload bytes).
+    hits: the sessions that what a client publishes now was found to fill; None for all of them together. The message
+        that fills a queue is in it, so its publisher is held back after it, not before.
+    """
+
+    def __init__(self, config: BrokerConfig, stats: Stats) -> None:
+        # Not copied: the settings may change while the broker runs.
+        self._config = config
+        self._stats = stats
+        self._held: dict[Session | None, dict[Publisher, None]] = {}
+        self.messages = 0
+        self.bytes = 0
+        self.hits: dict[Session | None, None] = {}
+
+    @classmethod
+    def of(cls, config: BrokerConfig, stats: Stats) -> "QueueLimits | None":
+        """Return the limits of a broker; None if none is set."""
+        if (
+            config.max_queued_messages
+            or config.max_queued_bytes
+            or config.max_queued_messages_total
+            or config.max_queued_bytes_total
+        ):
+            return cls(config, stats)
+        return None
+
+    def is_full(self, session: "Session | None") -> bool:
+        """Tell whether a session, or with None all together, has as much waiting as it may."""
+        config = self._config
+        if session is None:
+            messages, size = self.messages, self.bytes
+            most, most_bytes = config.max_queued_messages_total, config.max_queued_bytes_total
+        else:
+            messages, size = session.waiting
+            most, most_bytes = config.max_queued_messages, config.max_queued_bytes
+        return bool((most and messages >= most) or (most_bytes and size >= most_bytes))
+
+    def admit(self, session: "Session") -> bool:
+        """Say whether one more message may wait in `session`. If not, it is counted as dropped.
+
+        Where publishers are slowed the answer is always yes.
+        """
+        if self._config.at_queue_limit == "slow":
+            return True
+        if self.is_full(session) or self.is_full(None):
+            # What is too old makes room for what is new.
+            session.drop_expired()
+            if self.is_full(session) or self.is_full(None):
+                self._stats.dropped_queue_full += 1
+                session.dropped += 1
+                return False
+        return True
+
+    def added(self, session: "Session", messages: int, size: int) -> None:
+        """Messages of `size` payload bytes together wait in `session` from now on; it counts them already."""
+        self.messages += messages
+        self.bytes += size
+
+    def published(self, session: "Session", size: int) -> None:
+        """The same for one that is being published: who does so is held back if it fills a queue."""
+        self.added(session, 1, size)
+        if self._config.at_queue_limit == "slow":
+            if self.is_full(session):
+                self.hits[session] = None
+            if self.is_full(None):
+                self.hits[None] = None
+
+    def removed(self, session: "Session", messages: int, size: int) -> None:
+        """The opposite of added()."""
+        self.messages -= messages
+        self.bytes -= size
+        if self._held:
+            for full in (session, None):
+                if full in self._held and not self.is_full(full):
+                    self._release(full)
+
+    def forget(self, session: "Session") -> None:
+        """A session is gone: nobody need wait for it."""
+        self.removed(session, *session.waiting)
+        self.hits.pop(session, None)
+        if session in self._held:
+            self._release(session)
+
+    def hold(self, publisher: Publisher) -> "set[Session | None]":
+        """Note that `publisher` waits for every queue in `hits` that is still full, and return these."""
+        full = {session for session in self.hits if self.is_full(session)}
+        self.hits.clear()
+        for session in full:
+            self._held.setdefault(session, {})[publisher] = None
+        return full
+
+    def settings_changed(self) -> None:
+        """Let those go on who were held back for a limit that is higher now, or is none any more."""
+        for full in list(self._held):
+            if self._config.at_queue_limit == "drop" or not self.is_full(full):
+                self._release(full)
+
+    def waited_for(self) -> "list[Session]":
+        """Return the sessions that publishers are held back for."""
+        return [session for session in self._held if session is not None]
+
+    def unhold(self, publisher: Publisher) -> None:
+        """A publisher is held back no longer, whatever it waited for."""
+        for session, waiting in list(self._held.items()):
+            waiting.pop(publisher, None)
+            if not waiting:
+                del self._held[session]
+
+    def _release(self, full: "Session | None") -> None:
+        for publisher in self._held.pop(full):
+            publisher.room_again(full)
+
+
+class ReceiveRate:
+    """A token bucket: `rate` messages a second, of which those of one second may be saved up."""
+
+    __slots__ = ("_credit", "_rate", "_since")
+
+    def __init__(self, rate: int, now: float) -> None:
+        self._rate = rate
+        self._credit = float(rate)
+        self._since = now
+
+    def available(self, now: float) -> int:
+        """Return how many messages may be taken at `now` (seconds)."""
+        self._credit = min(self._rate, self._credit + (now - self._since) * self._rate)
+        self._since = now
+        # What rounding took of a whole message is given back.
+        return int(self._credit + 1e-6)
+
+    def covers(self, messages: int, now: float) -> bool:
+        """Tell whether so many may be taken at `now`; an earlier `now` than the last is allowed."""
+        credit = self._credit
+        if now > self._since:
+            credit += (now - self._since) * self._rate
+            self._since = now
+            self._credit = credit = credit if credit < self._rate else self._rate
+        return credit >= messages
+
+    def spend(self, messages: int) -> None:
+        """Take that many."""
+        self._credit -= messages
+
+    def wait(self) -> float:
+        """Return the seconds until the next message may be taken."""
+        return max(0.0, (1 - self._credit) / self._rate)

@@ -1,0 +1,98 @@
+"""What a broker holds at this moment, for whoever watches it: its observation, programs that run it, tests."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..bridge.bridges import BridgeStatus
+from ..clients.connection import Connection
+from ..routing.retained import RetainedMessage
+from ..sessions.session import Session
+from ..sessions.shared_queue import SharedQueue
+from ..settings.broker import Listener
+from ..stats import Stats
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+
+class BrokerView:
+    """Reads a broker; changes nothing. To be read in the broker's event loop.
+
+    stats: the counters. What is returned are the broker's own objects, in a new collection: they are for reading too.
+    """
+
+    def __init__(self, broker: "Broker") -> None:
+        self.stats: Stats = broker.stats
+        self._broker = broker
+
+    @property
+    def listening_ports(self) -> list[int]:
+        """The TCP port of each listener, in the order of the configuration; 0 for a Unix socket."""
+        return [place.port for place in self._broker.places]
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        """The settings of each listener."""
+        return self._broker.config.all_listeners()
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Every network connection, whether its client has said CONNECT or not."""
+        return list(self._broker.connections)
+
+    @property
+    def sessions(self) -> list[Session]:
+        """Every session, connected and away."""
+        return list(self._broker.sessions)
+
+    def session(self, client_id: bytes, mount_point: bytes = b"") -> Session | None:
+        """The session of a client, None if there is none."""
+        return self._broker.sessions.get(client_id, mount_point)
+
+    @property
+    def groups(self) -> list[SharedQueue]:
+        """Every shared subscription."""
+        return list(self._broker.router.shares)
+
+    def subscribers(self, topic_name: bytes) -> list[tuple[Session, int]]:
+        """The sessions and groups that subscribe to a topic name, each with its QoS."""
+        return self._broker.router.subscriptions.match(topic_name)
+
+    @property
+    def subscription_nodes(self) -> int:
+        """Nodes of the tree of subscriptions, at most two a filter; 0 without a subscription."""
+        return self._broker.router.subscriptions.node_count()
+
+    @property
+    def retained_count(self) -> int:
+        """Retained messages, `$SYS` included."""
+        return len(self._broker.router.retained)
+
+    @property
+    def retained(self) -> list[RetainedMessage]:
+        """Every retained message, `$SYS` included."""
+        return list(self._broker.router.retained)
+
+    def find_retained(self, topic_filter: bytes) -> Iterator[RetainedMessage | None]:
+        """Look for retained messages in small steps: yield a message, or None where there was none."""
+        return self._broker.router.retained.walk(topic_filter)
+
+    @property
+    def bridges(self) -> list[BridgeStatus]:
+        """What each bridge does, in the order of the configuration."""
+        return self._broker.bridges.status
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether the store outlives the broker."""
+        return self._broker.store.durable
+
+    @property
+    def store_backlog(self) -> int:
+        """Bytes recorded and not yet written to the disk, about."""
+        return self._broker.store.backlog
+
+    @property
+    def store_failure(self) -> str:
+        """Why the last transaction failed, "" when it did not."""
+        return self._broker.store.failure

@@ -1,0 +1,1 @@
+"""MQTT on the wire: packets, topic names, topic filters."""

@@ -1,0 +1,1 @@
+"""From a message to the sessions that are to have it."""

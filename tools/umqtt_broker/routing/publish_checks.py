@@ -1,0 +1,71 @@
+"""What stands between a client's PUBLISH and the router, chosen once a connection: for most clients nothing."""
+
+from collections.abc import Callable
+from functools import partial
+
+from ..access.permission import Rights
+from ..protocol.topics import MAX_REMEMBERED, check_topic_name, mounted_name
+from ..sessions.session import Session
+from ..settings.broker import BrokerConfig
+from ..stats import Stats
+from .router import Router
+
+# Topic name, payload, QoS, retain flag. Raises MalformedPacket for an invalid topic name.
+Publish = Callable[[bytes, bytes, int, int], None]
+
+# Topic names that a connection remembers it may publish to.
+_MAX_ALLOWED = 256
+
+
+def publisher(session: Session, router: Router, stats: Stats, config: BrokerConfig) -> Publish:
+    """Return how a message of this client gets to the router; valid until its rights or the settings change."""
+    publish: Publish = partial(router.publish_from, session) if session.is_bridge else router.publish_here
+    if config.max_payload_size or not config.retain_available:
+        publish = _limited(publish, stats, config)
+    if session.rights is not None:
+        publish = _permitted(publish, stats, config, session.rights)
+    if session.mount:
+        publish = _mounted(publish, config, session.mount)
+    return publish
+
+
+def _permitted(publish: Publish, stats: Stats, config: BrokerConfig, rights: Rights) -> Publish:
+    # Rights never change their answer, so a name that was allowed costs one look into a set.
+    allowed: set[bytes] = set()
+
+    def permitted(topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
+        if topic_name in allowed:
+            publish(topic_name, payload, qos, retain)
+            return
+        check_topic_name(topic_name, config.max_topic_levels)
+        if not rights.may_publish(topic_name):
+            stats.denied += 1
+            return
+        if len(topic_name) <= MAX_REMEMBERED:
+            if len(allowed) >= _MAX_ALLOWED:
+                allowed.clear()
+            allowed.add(topic_name)
+        publish(topic_name, payload, qos, retain)
+
+    return permitted
+
+
+def _limited(publish: Publish, stats: Stats, config: BrokerConfig) -> Publish:
+    most, keeps_retained = config.max_payload_size, config.retain_available
+
+    def limited(topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
+        if most and len(payload) > most:
+            check_topic_name(topic_name, config.max_topic_levels)
+            stats.dropped_too_large += 1
+        else:
+            publish(topic_name, payload, qos, retain if keeps_retained else 0)
+
+    return limited
+
+
+def _mounted(publish: Publish, config: BrokerConfig, mount: bytes) -> Publish:
+    def mounted(topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
+        check_topic_name(topic_name, config.max_topic_levels)
+        publish(mounted_name(mount, topic_name), payload, qos, retain)
+
+    return mounted

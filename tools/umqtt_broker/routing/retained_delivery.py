@@ -1,0 +1,201 @@
+"""Retained messages on their way to a session that subscribed: in slices, so that a million of them stall nobody."""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import TYPE_CHECKING
+
+from ..core.context import Surroundings
+from ..protocol.packets import PUBLISH, encode_publish_head
+from ..sessions.session import Session
+from .retained import RetainedMessage
+
+if TYPE_CHECKING:
+    from .router import Router
+
+# Steps of the walk between two looks at the clock, and the seconds that one slice may take: other clients wait for it.
+_STEPS = 100
+_SLICE = 0.005
+
+# Filters of one SUBSCRIBE of which the store is told only if they are not greeted at once. Of the rest it is told as
+# they come: a client may subscribe to a million.
+_FEW = 64
+
+# Filters, each followed by its granted QoS.
+Granted = deque[bytes | int]
+
+# Messages above QoS 0 that may wait in the session's queue before the walk waits for it.
+_AHEAD = 1000
+
+
+class Greeting:
+    """The walks through the retained messages for the new subscriptions of one session, one after the other.
+
+    A message is sent as it is when the walk comes to it. One that is replaced meanwhile reaches the session by its
+    subscription; the walk then sends the newer one again or not at all, never the older. The walks wait while the
+    client takes no output or its queue is long, and outlive the connection of a persistent session. In a store on disk
+    it is recorded that one is not at its end: after a crash it begins anew, so that some messages come twice.
+
+    However many subscriptions a client sends at once, they get one slice together in each turn of the event loop.
+    """
+
+    __slots__ = ("_around", "_batches", "_loop", "_owed", "_router", "_scheduled", "_session", "_walk")
+
+    def __init__(
+        self, session: Session, router: "Router", around: Surroundings, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._session = session
+        self._router = router
+        self._around = around
+        self._loop = loop
+        self._scheduled = False
+        # Filters whose walk has not begun, each followed by its granted QoS, those of one SUBSCRIBE after the other: a
+        # client may subscribe to a million, so that each takes sixteen bytes.
+        self._batches: deque[Granted] = deque()
+        # The walk that has, with its filter and QoS.
+        self._walk: tuple[bytes, int, Iterator[RetainedMessage | None]] | None = None
+        # Filters of which the store knows that their walk is not at its end.
+        self._owed: set[bytes] = set()
+
+    def recover(self, topic_filter: bytes, granted_qos: int) -> None:
+        """Greet a subscription again that was not greeted to the end when the broker was killed."""
+        self._batches.append(deque((topic_filter, granted_qos)))
+        self._owed.add(topic_filter)
+
+    def cancel(self, topic_filter: bytes) -> None:
+        """The session has unsubscribed; a walk that has not begun finds that out."""
+        self._owed.discard(topic_filter)
+        if self._walk is not None and self._walk[0] == topic_filter:
+            self._walk = None
+
+    def expect(self, topic_filter: bytes, number: int) -> None:
+        """A filter is subscribed to, the nth of its SUBSCRIBE; begin() follows."""
+        # It was recorded just now, which the store takes for one that is owed nothing.
+        self._owed.discard(topic_filter)
+        if number > _FEW:
+            self._owe(topic_filter)
+
+    def begin(self, granted: Granted) -> list[bytes]:
+        """Greet new subscriptions: queue the first slice, in the same transaction as these, or wait for the next turn.
+
+        Returns what there is of QoS 0 as packets, for the caller to send after its SUBACK.
+        """
+        count = len(granted)
+        self._batches.append(granted)
+        packets: list[bytes] = []
+        if not self._scheduled:
+            # At once, so that other subscriptions in this turn find that it has had its slice.
+            self._schedule()
+            self._slice(packets)
+        begun = count - len(granted)
+        if begun < 2 * _FEW:
+            for topic_filter in list(islice(granted, 2 * _FEW - begun)):
+                if isinstance(topic_filter, bytes):
+                    self._owe(topic_filter)
+        if begun and self._walk is not None:
+            self._owe(self._walk[0])
+        return packets
+
+    def _owe(self, topic_filter: bytes) -> None:
+        store = self._session.store
+        if store is not None and topic_filter not in self._owed:
+            self._owed.add(topic_filter)
+            store.set_greeting(self._session.number, topic_filter, True)
+
+    @property
+    def _is_done(self) -> bool:
+        return self._walk is None and not self._batches
+
+    def resume(self) -> None:
+        """Go on in a moment, if the session can take more."""
+        session = self._session
+        if not self._scheduled and session.limit and session.queued < self._most_queued():
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._scheduled = False
+        session = self._session
+        if session.greeting is not self:
+            return
+        if not self._is_done and (session.out is None or not session.limit):
+            return
+        packets: list[bytes] = []
+        self._slice(packets)
+        if self._is_done:
+            session.greeting = None
+        if packets and session.out is not None:
+            session.out += packets
+            session.mark_dirty()
+        self._router.flush()
+        if session.greeting is self:
+            self.resume()
+
+    def _most_queued(self) -> int:
+        limit = self._around.config.max_queued_messages
+        return min(_AHEAD, limit) if limit else _AHEAD
+
+    def _slice(self, packets: list[bytes]) -> None:
+        """Take steps until the time is up, a buffer is full or the queue is long enough."""
+        self._take_steps(packets)
+        if self._around.limits is not None:
+            # The subscriber has published nothing: it is not to be held back.
+            self._around.limits.hits.clear()
+
+    def _take_steps(self, packets: list[bytes]) -> None:
+        session, most_queued = self._session, self._most_queued()
+        until = self._loop.time() + _SLICE
+        room = self._around.config.max_output_buffer
+        steps = 0
+        start = len(session.mount)
+        while session.queued < most_queued and (begun := self._walk or self._next()) is not None:
+            topic_filter, granted_qos, walk = self._walk = begun
+            # [MQTT-4.7.2-1] seen from behind a mount point, as in Router.
+            is_hidden = start and topic_filter.startswith((b"+", b"#"), start)
+            # The end is a step too: of very many walks each may find nothing.
+            for message in chain(walk, (None,)):
+                steps += 1
+                if message is not None and not (is_hidden and message.topic_name.startswith(b"$", start)):
+                    room -= self._send(message, granted_qos, packets)
+                    if room <= 0 or session.queued >= most_queued:
+                        return
+                if steps % _STEPS == 0 and self._loop.time() >= until:
+                    return
+            self._walk = None
+            if topic_filter in self._owed and session.store is not None:
+                # In the transaction of its last messages.
+                self._owed.discard(topic_filter)
+                session.store.set_greeting(session.number, topic_filter, False)
+
+    def _next(self) -> tuple[bytes, int, Iterator[RetainedMessage | None]] | None:
+        """Return the next filter that the session still subscribes to, and its walk; None if there is none."""
+        while self._batches:
+            batch = self._batches[0]
+            topic_filter, granted_qos = batch.popleft(), batch.popleft()
+            assert isinstance(topic_filter, bytes) and isinstance(granted_qos, int)  # in turn
+            if not batch:
+                self._batches.popleft()
+            if topic_filter in self._session.subscriptions:
+                return topic_filter, granted_qos, self._router.retained.walk(topic_filter)
+        return None
+
+    def _send(self, message: RetainedMessage, granted_qos: int, packets: list[bytes]) -> int:
+        """Queue one message, or add it to `packets` at QoS 0. Returns its size, 0 if the session may not read it."""
+        session = self._session
+        topic_name, payload, message_qos = message
+        if not topic_name.startswith(session.mount):
+            return 0
+        if session.rights is not None and not session.rights.may_read(topic_name):
+            return 0
+        qos = min(granted_qos, message_qos)
+        # [MQTT-3.3.1-6, -8] with the retain flag.
+        head = encode_publish_head(PUBLISH | qos << 1 | 1, topic_name[len(session.mount) :], len(payload))
+        if qos:
+            session.deliver(qos, head, topic_name, payload, 1)
+        else:
+            packets.append(head + payload)
+        return len(head) + len(payload)

@@ -1,0 +1,311 @@
+"""A session whose queue outlives the process: the same queue, recorded before anything of it is seen outside.
+
+Only the front of a long queue is in memory; the rest is on disk alone and paged in as the cursor comes near.
+"""
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from ..core.context import Surroundings
+from ..protocol.packets import DUP, PUBLISH, UINT16, encode_publish_head
+from ..store import RecoveredSession
+from ..store.base import DeliveryRow
+from .session import OPEN, Entry, Session
+
+if TYPE_CHECKING:
+    from ..clients.connection import Connection
+    from .shared_queue import SharedQueue
+
+# A gate: the store must know that the message may have been sent, so that after a crash it goes again with DUP.
+_NEEDS_SENT_LIMIT = -1
+
+# The limit of what may have been sent is moved this many windows ahead at a time, half of it before it is reached.
+_SENT_LIMIT_WINDOWS = 8
+
+_PAGE = 1000
+
+# Payload bytes of a queue in memory, and of a page, about: what is behind that is on disk alone.
+_MOST_IN_MEMORY = 4 * 1024 * 1024
+
+
+class DurableSession(Session):
+    """See Session. Every message above QoS 0, and what becomes of it, is recorded in `store` under `number`."""
+
+    __slots__ = (
+        "_last_position",
+        "_loaded_to",
+        "_loading",
+        "_maybe_sent_to",
+        "_passing",
+        "_passing_bytes",
+        "_sent_limit",
+        "_sent_limit_batch",
+        "_sent_limit_safe",
+        "_spilled",
+        "_spilled_to",
+        "_store",
+    )
+
+    def __init__(self, key: bytes, client_id: bytes, mount: bytes, clean: bool, around: Surroundings) -> None:
+        super().__init__(key, client_id, mount, clean, around)
+        self.store = self._store = around.store
+        self._last_position = 0
+        # The part of the queue that is on disk alone: positions behind _loaded_to up to _spilled_to; 0 for none.
+        self._spilled = 0
+        self._spilled_to = 0
+        self._loaded_to = 0
+        self._loading = False
+        # Messages in the queue that wait for a commit and for nothing else, and their payload bytes.
+        self._passing = 0
+        self._passing_bytes = 0
+        # Positions: sent, perhaps, before a crash; may be sent, as recorded and as safe.
+        self._maybe_sent_to = 0
+        self._sent_limit = 0
+        self._sent_limit_batch = 0
+        self._sent_limit_safe = 0
+
+    def restore(self, recovered: RecoveredSession) -> None:
+        """Take over what the store knew. The queue stays on disk until a connection wants it."""
+        self.number = recovered.number
+        self.username = recovered.username
+        self.away_since = recovered.away_since
+        self.subscriptions = dict(recovered.subscriptions)
+        self.inbound = recovered.inbound or self.inbound
+        self.last_packet_id = recovered.last_packet_id
+        self._last_position = recovered.last_position
+        self.in_flight = {
+            packet_id: (position, packet_id, 2, None, b"", OPEN, 0) for position, packet_id in recovered.released
+        }
+        self._spilled = recovered.queued - len(recovered.released)
+        self._spilled_to = recovered.last_position if self._spilled else 0
+        self.queued_bytes = recovered.queued_bytes
+        self._sent_to = self._maybe_sent_to = self._sent_limit = self._sent_limit_safe = recovered.sent_limit
+        if self._around.limits is not None:
+            self._around.limits.added(self, self._spilled, self.queued_bytes)
+
+    @property
+    def queued(self) -> int:
+        """Messages waiting behind the cursor, on disk ones included."""
+        return len(self.queue) + self._spilled
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """What limits count: messages that wait for their client, not for the disk, and their payload bytes."""
+        return self.queued - self._passing, self.queued_bytes - self._passing_bytes
+
+    def attach(self, connection: "Connection") -> None:
+        """Belong to `connection`. Nothing is sent before go_online(), which follows the CONNACK."""
+        super().attach(connection)
+        if self.queue or self._spilled_to:
+            self._move_sent_limit(self._sent_to)
+
+    def detach(self) -> None:
+        """Belong to no connection. What is in flight goes back to the front, with DUP [MQTT-4.4.0-1]."""
+        super().detach()
+        if self._passing and self._around.limits is not None:
+            self._around.limits.added(self, self._passing, self._passing_bytes)
+        self._passing = self._passing_bytes = 0
+        if self._sent_limit != self._sent_to:
+            self._sent_limit = self._sent_limit_safe = self._sent_to
+            self._store.set_sent_limit(self.number, self._sent_to)
+
+    # Messages to the client
+
+    def deliver(self, qos: int, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
+        """Record a QoS 1 or 2 message at the end of the queue; one of QoS 1 may pass straight through."""
+        in_flight = self.in_flight
+        packet_id = self.last_packet_id
+        while True:
+            packet_id = packet_id + 1 if packet_id < 65535 else 1
+            if packet_id not in in_flight:
+                break
+        self.last_packet_id = packet_id
+        # Exactly once: the identifier of a QoS 2 message must be safe before the client can know it.
+        if qos == 2 or self.queue or self._spilled_to or len(in_flight) >= self.limit:
+            self._enqueue(packet_id, qos, head, topic_name, payload, retain)
+            return
+        expires_at = self._expiry.deadline
+        position = self._sent_to = self._last_position = self._last_position + 1
+        self._store.add_delivery((self.number, position, packet_id, 1, retain, 1, 0, topic_name, payload, expires_at))
+        in_flight[packet_id] = (position, packet_id, 1, head, payload, OPEN, expires_at)
+        out = self.out
+        assert out is not None  # the window is open
+        out += (head, UINT16[packet_id], payload)
+        self._sent += 1
+        if not self.dirty:
+            self.dirty = True
+            self._around.dirty.append(self)
+
+    def _enqueue(self, packet_id: int, qos: int, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
+        limits = self._around.limits
+        if limits is not None and len(self.queue) < self._room():
+            self._pass(len(payload))
+            limits = None
+        if limits is not None and not limits.admit(self):
+            return
+        config = self._around.config
+        position = self._last_position = self._last_position + 1
+        expires_at = self._expiry.deadline
+        waiting = len(self.queue)
+        # As long as nothing is on disk alone, all bytes of the queue are in memory.
+        is_large = self.queued_bytes >= _MOST_IN_MEMORY and waiting >= self._room()
+        if self._spilled_to or waiting >= config.max_queued_in_memory or is_large:
+            if not self._spilled_to:
+                self._loaded_to = position - 1
+            self._spilled_to = position
+            self._spilled += 1
+            sent = False
+        else:
+            # To a connected client it will soon be sent: saying so now spares a second write when it is.
+            sent = bool(qos) and self.connection is not None and waiting < config.max_inflight_messages
+            gate = OPEN
+            if qos and not sent:
+                gate = _NEEDS_SENT_LIMIT
+            elif qos == 2:
+                gate = self._store.batch
+            self._append((position, packet_id, qos, head, payload, gate, expires_at))
+        self._store.add_delivery(
+            (self.number, position, packet_id, qos, retain, sent, 0, topic_name, payload, expires_at)
+        )
+        self.queued_bytes += len(payload)
+        if limits is not None:
+            limits.published(self, len(payload))
+        if sent and qos == 2:
+            self._store.wake(self)
+
+    def _room(self) -> int:
+        """Return how many messages of the queue have room in the window: they wait for a commit only."""
+        connection = self.connection
+        if connection is None or connection.congested or self._spilled_to:
+            return 0
+        return max(0, self._around.config.max_inflight_messages - len(self.in_flight))
+
+    def _pass(self, size: int) -> None:
+        self._passing += 1
+        self._passing_bytes += size
+
+    def _count_out(self, messages: int, size: int) -> None:
+        self.queued_bytes -= size
+        limits = self._around.limits
+        if limits is None:
+            return
+        passed, passed_bytes = self._passing, self._passing_bytes
+        self._passing = room = min(len(self.queue), self._room())
+        # Mostly it is all or nothing.
+        self._passing_bytes = (
+            self.queued_bytes if room == self.queued else sum(len(entry[4]) for entry in islice(self.queue, room))
+        )
+        limits.removed(self, messages - passed + self._passing, size - passed_bytes + self._passing_bytes)
+
+    def pump(self) -> None:
+        """Move the cursor, and fetch the next page of the queue when the cursor comes near its end."""
+        super().pump()
+        if self._spilled_to and not self._loading and self.limit and len(self.queue) < self._page_size() // 2 + 1:
+            self._load()
+
+    def load(self, qos: int) -> int:
+        """Return how many messages a group's message at `qos` would have before it; -1: the session can take none."""
+        waiting = len(self.queue)
+        ahead = len(self.in_flight) + waiting
+        # At QoS 2 each waits for a commit before it is sent, and they may do so together; at QoS 1 it would overtake.
+        if ahead >= self.limit or self._spilled_to or (waiting and qos != 2):
+            return -1
+        return ahead
+
+    def adopt(self, group: "SharedQueue", entry: Entry, head: bytes) -> None:
+        """Take a group's message at QoS 2: it moves to this session's queue in one transaction, then it is sent."""
+        payload, expires_at = entry[4], entry[6]
+        packet_id = self._next_packet_id()
+        position = self._last_position = self._last_position + 1
+        self._append((position, packet_id, 2, head, payload, self._store.batch, expires_at))
+        self._store.move_delivery(group.number, entry[0], self.number, position, packet_id, 2)
+        self.queued_bytes += len(payload)
+        if self._around.limits is not None:
+            self._pass(len(payload))
+        self._store.wake(self)
+
+    def keep(self, group: "SharedQueue", packet_id: int) -> None:
+        """A message in flight is this session's from now on: its group is gone."""
+        at, _, _, head, payload, _, expires_at = self.in_flight[packet_id]
+        super().keep(group, packet_id)
+        position = self._sent_to = self._last_position = self._last_position + 1
+        self._store.move_delivery(group.number, at, self.number, position, packet_id, 1)
+        self.in_flight[packet_id] = (position, packet_id, 1, head, payload, OPEN, expires_at)
+
+    def drop_expired(self) -> None:
+        """Drop what is too old at the front of the queue, whether the window is open or not."""
+        super().drop_expired()
+        if self._spilled_to and not self._loading and not self.queue:
+            self._load()
+
+    def _drop(self, position: int) -> None:
+        super()._drop(position)
+        self._store.remove_delivery(self.number, position)
+
+    def _on_qos0_sent(self, position: int) -> None:
+        self._store.remove_delivery(self.number, position)
+
+    def _is_safe(self, position: int, gate: int) -> bool:
+        store = self._store
+        if gate > 0:
+            return gate <= store.committed
+        if self._sent_limit_batch <= store.committed:
+            self._sent_limit_safe = self._sent_limit
+        if position > self._sent_limit - self._windows_ahead() // 2:
+            self._move_sent_limit(position)
+            store.wake(self)
+        return position <= self._sent_limit_safe
+
+    def _move_sent_limit(self, position: int) -> None:
+        self._sent_limit = position + self._windows_ahead()
+        self._sent_limit_batch = self._store.batch
+        self._store.set_sent_limit(self.number, self._sent_limit)
+
+    def _windows_ahead(self) -> int:
+        return self._around.config.max_inflight_messages * _SENT_LIMIT_WINDOWS
+
+    def _record_packet_id(self, position: int, packet_id: int, qos: int, gate: int) -> int:
+        self._store.set_packet_id(self.number, position, packet_id)
+        if qos == 2:
+            gate = self._store.batch
+            self._store.wake(self)
+        return gate
+
+    # The part of the queue that is on disk
+
+    def _count_lost(self) -> None:
+        """The store has less of the queue than it was given: it is damaged, and has said so."""
+        lost, self._spilled = self._spilled, 0
+        self.dropped += lost
+        self._stats.dropped_damaged += lost
+        self._count_out(lost, self.queued_bytes - sum(len(entry[4]) for entry in self.queue))
+
+    def _load(self) -> None:
+        self._loading = True
+        asked_to, size = self._spilled_to, self._page_size()
+        self._store.load_page(self.number, self._loaded_to, size, lambda rows: self._on_page(rows, size, asked_to))
+
+    def _page_size(self) -> int:
+        """Return how many messages a page has: fewer where they are large."""
+        return max(1, min(_PAGE, _MOST_IN_MEMORY * self.queued // (self.queued_bytes or 1)))
+
+    def _on_page(self, rows: list[DeliveryRow], size: int, asked_to: int) -> None:
+        """Append a page of the queue of at most `size` messages. asked_to: the queue's end when it was asked for."""
+        self._loading = False
+        for row in rows:
+            if row.released:
+                continue  # in the window already
+            maybe_sent = bool(row.qos) and (row.sent or row.position <= self._maybe_sent_to)
+            first_byte = PUBLISH | row.qos << 1 | row.retain | (DUP if maybe_sent else 0)
+            head = encode_publish_head(first_byte, row.topic_name[len(self.mount) :], len(row.payload))
+            gate = OPEN if maybe_sent or not row.qos else _NEEDS_SENT_LIMIT
+            self._append((row.position, row.packet_id, row.qos, head, row.payload, gate, row.expires_at))
+            self._spilled -= 1
+        # The page may hold messages recorded between the request and its transaction, so beyond asked_to.
+        last = rows[-1].position if rows else 0
+        self._loaded_to = last if len(rows) == size else max(last, asked_to)
+        if self._loaded_to >= self._spilled_to:
+            self._spilled_to = 0
+            if self._spilled:
+                self._count_lost()
+        self.pump()

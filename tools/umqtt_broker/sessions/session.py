@@ -1,0 +1,497 @@
+"""One session: subscriptions, the ordered queue with its cursor, the in-flight window, incoming QoS 2.
+
+How a message moves. There is no path for offline clients beside the one for connected ones:
+
+    deliver()   every QoS 1 and 2 message goes to the end of ONE queue. One that finds the queue empty and the window
+                open passes straight through, which is the same thing done faster.
+    queue       what is behind the cursor. Being connected only means that the window in front of it is open.
+    pump()      moves the cursor: from the front of the queue into `in_flight` and to `out`, while the window has room.
+    in_flight   what was sent and is not acknowledged to the end, by packet identifier, in the order it was sent (after
+                its PUBREC: in the order of the PUBRECs). An acknowledgement removes its entry; then pump() again.
+    out         packets collected until flush() writes them in one piece.
+    detach()    what is unacknowledged goes back to the front of the queue, in order, with DUP.
+
+QoS 0 messages go to `direct`, past all of that, as long as the client can take them.
+
+The window is open (`limit` above 0) while there is a connection that has its CONNACK and takes output. A session
+whose queue must outlive the process is a DurableSession, which does the same and records it.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from ..access.permission import Rights
+from ..core.context import Surroundings
+from ..protocol.packets import DUP, PUBREL, UINT16, Will, topic_name_in
+from ..store import Store
+
+if TYPE_CHECKING:
+    from ..clients.connection import Connection
+    from ..routing.retained_delivery import Greeting
+    from ..settings.broker import Listener
+    from .shared_queue import SharedQueue
+
+_NONE_INBOUND = cast("set[int]", frozenset())
+
+# A message of a queue: position, packet_id, qos, head (the PUBLISH up to the topic name; None once its PUBREC came
+# and only PUBREL is resent), payload, gate, expires_at (seconds since 1970; 0: never). A tuple, and its pieces shared
+# by all sessions: this is the hot path. The packet_id of a QoS 0 message is 0.
+Entry = tuple[int, int, int, bytes | None, bytes, int, int]
+
+# Gates: what must be safe in the store before a message may be sent. A positive gate is the number of a batch; the
+# other one that closes is DurableSession's.
+OPEN = 0
+
+# In the place of the QoS of a message in flight: sent at QoS 1 for a shared subscription. It stays in the group's queue
+# until it is acknowledged.
+SHARED = 3
+
+
+class Session:
+    """The state MQTT keeps for a client identifier. `store` is None if nothing of it outlives the process.
+
+    key: what it is found under: client_id, and what the mount point of its listener adds. mount: that mount point:
+    subscriptions have it, what the client sees has not. listener: where it came in last; None: not since the start.
+    username, rights: who it is and what it may do; rights None: everything. away_since: when its last connection ended,
+    in seconds since 1970. queued_bytes: payload bytes that wait behind the cursor. dropped: messages dropped for this
+    session. will: of the connected client.
+    shared: the queues of its shared subscriptions. taken: by packet identifier, the queue a message in flight is of.
+    is_bridge: the client is another broker. origin: which one; bridges of one origin do not get each other's messages.
+    """
+
+    __slots__ = (
+        "_around",
+        "_expiry",
+        "_sent",
+        "_sent_to",
+        "_stats",
+        "away_since",
+        "checks_rights",
+        "clean",
+        "client_id",
+        "connection",
+        "direct",
+        "dirty",
+        "dropped",
+        "greeting",
+        "in_flight",
+        "inbound",
+        "is_bridge",
+        "keeps_qos0",
+        "key",
+        "last_packet_id",
+        "limit",
+        "listener",
+        "mount",
+        "number",
+        "origin",
+        "out",
+        "queue",
+        "queued_bytes",
+        "rights",
+        "shared",
+        "store",
+        "subscriptions",
+        "taken",
+        "username",
+        "will",
+    )
+
+    def __init__(self, key: bytes, client_id: bytes, mount: bytes, clean: bool, around: Surroundings) -> None:
+        self.key = key
+        self.client_id = client_id
+        self.mount = mount
+        self.clean = clean
+        self.store: Store | None = None
+        self.number = 0
+        self.connection: Connection | None = None
+        self.listener: Listener | None = None
+        self.username: bytes | None = None
+        self.rights: Rights | None = None
+        # What waits may have been let in by other rights.
+        self.checks_rights = False
+        self.will: Will | None = None
+        self.is_bridge = False
+        self.origin: bytes | None = None
+        self.subscriptions: dict[bytes, int] = {}
+        # Nothing until it is needed: an empty deque takes 700 bytes, and most clients of a fleet only publish.
+        self.queue = cast("deque[Entry]", ())
+        self.inbound = _NONE_INBOUND
+        self.queued_bytes = 0
+        self.in_flight: dict[int, Entry] = {}
+        self.shared: Sequence[SharedQueue] = ()
+        self.taken: dict[int, SharedQueue] | None = None
+        self.greeting: Greeting | None = None
+        self.away_since = 0
+        self.dropped = 0
+        # `limit` is the window while it is open, else 0; `out` collects packets until the flush, None while nothing
+        # may be sent; `direct` is `out`, or None where each QoS 0 message must be looked at: one comparison each
+        # instead of asking for all the reasons.
+        self.limit = 0
+        self.out: list[bytes] | None = None
+        self.direct: list[bytes] | None = None
+        self.dirty = False
+        self.last_packet_id = 0
+        # Messages above QoS 0 in `out`: each is three pieces there.
+        self._sent = 0
+        # The highest position sent.
+        self._sent_to = 0
+        self.keeps_qos0 = around.config.queue_qos0_messages and not clean
+        self._around = around
+        self._stats = around.stats
+        self._expiry = around.expiry
+
+    @property
+    def queued(self) -> int:
+        """Messages waiting behind the cursor."""
+        return len(self.queue)
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """What limits count: messages that wait for their client, and their payload bytes."""
+        return self.queued, self.queued_bytes
+
+    # The connection's comings and goings
+
+    def attach(self, connection: "Connection") -> None:
+        """Belong to `connection`. Nothing is sent before go_online(), which follows the CONNACK."""
+        self.connection = connection
+
+    def go_online(self) -> None:
+        """Send PUBRELs again, in the order of their PUBRECs [MQTT-4.6.0-4], then open the window."""
+        connection = self.connection
+        if self.in_flight and connection is not None:
+            connection.write([bytes((PUBREL, 2)) + UINT16[packet_id] for packet_id in self.in_flight])
+        self.open_window()
+
+    def detach(self) -> None:
+        """Belong to no connection. What is in flight goes back to the front, with DUP [MQTT-4.4.0-1]."""
+        self.connection = None
+        self.limit = 0
+        self.out = self.direct = None
+        self._sent = 0
+        released: dict[int, Entry] = {}
+        unacknowledged: list[Entry] = []
+        of_groups: dict[SharedQueue, list[Entry]] = {}
+        size = 0
+        for packet_id, entry in self.in_flight.items():
+            position, _, qos, head, payload, _, expires_at = entry
+            if head is None:
+                released[packet_id] = entry
+                continue
+            again = bytes((head[0] | DUP,)) + head[1:]
+            if qos == SHARED:
+                assert self.taken is not None  # one of them is in flight
+                group = self.taken[packet_id]
+                of_groups.setdefault(group, []).append((position, 0, 1, again, payload, OPEN, expires_at))
+            else:
+                unacknowledged.append((position, packet_id, qos, again, payload, OPEN, expires_at))
+                size += len(payload)
+        self.in_flight = released
+        self.taken = None
+        if unacknowledged:
+            self.queue = deque(unacknowledged + list(self.queue))
+            self.queued_bytes += size
+            if self._around.limits is not None:
+                self._around.limits.added(self, len(unacknowledged), size)
+        for group, entries in of_groups.items():
+            group.give_back(entries)
+
+    def open_window(self) -> None:
+        """Let QoS 1 and 2 messages through, if there is a connection that can take them."""
+        connection = self.connection
+        if connection is not None and connection.established and not connection.congested:
+            if self.out is None:
+                self._collect()
+            self.limit = self._around.config.max_inflight_messages
+            self.pump()
+
+    def settings_changed(self) -> None:
+        """Take over the settings that a session looks up once."""
+        self.keeps_qos0 = self._around.config.queue_qos0_messages and not self.clean
+        if self.limit:
+            self.open_window()
+
+    def close_window(self) -> None:
+        """Keep QoS 1 and 2 messages in the queue until open_window()."""
+        self.limit = 0
+
+    def stop_output(self) -> None:
+        """The connection cannot take more: QoS 1 and 2 wait, QoS 0 is dropped and counted."""
+        self.limit = 0
+        if self.out:
+            # These are in flight already; only what comes later can wait.
+            self._write()
+        self.out = self.direct = None
+
+    def on_commit(self) -> None:
+        """What the queue waited for is safe."""
+        self.open_window()
+
+    # Messages to the client
+
+    def deliver(self, qos: int, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
+        """Put a QoS 1 or 2 message at the end of the queue; if nothing is before it, into the window.
+
+        `head` is the PUBLISH up to the topic name, for this QoS and retain flag and as the client is to see it;
+        `topic_name` is whole, with a mount point.
+        """
+        in_flight = self.in_flight
+        packet_id = self.last_packet_id
+        while True:
+            packet_id = packet_id + 1 if packet_id < 65535 else 1
+            if packet_id not in in_flight:
+                break
+        self.last_packet_id = packet_id
+        if self.queue or len(in_flight) >= self.limit:
+            self._enqueue(packet_id, qos, head, topic_name, payload, retain)
+            return
+        in_flight[packet_id] = (0, packet_id, qos, head, payload, OPEN, self._expiry.deadline)
+        out = self.out
+        assert out is not None  # the window is open
+        out += (head, UINT16[packet_id], payload)
+        self._sent += 1
+        if not self.dirty:
+            self.dirty = True
+            self._around.dirty.append(self)
+
+    def deliver_qos0(self, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
+        """Take a QoS 0 message that cannot go the short way: send it, let it wait, or drop and count it."""
+        if self.keeps_qos0 and (self.queued or self.connection is None):
+            # Behind what waits already, so that the order stays, whether the client is there or not.
+            self._enqueue(0, 0, head, topic_name, payload, retain)
+        elif self.out is not None:
+            self.out.append(head + payload)
+            self.mark_dirty()
+        else:
+            self.dropped += 1
+            if self.connection is None:
+                self._stats.dropped_qos0_offline += 1
+            else:
+                self._stats.dropped_qos0_slow += 1
+
+    def _enqueue(self, packet_id: int, qos: int, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
+        del topic_name, retain
+        limits = self._around.limits
+        if limits is None:
+            self._append((0, packet_id, qos, head, payload, OPEN, self._expiry.deadline))
+            self.queued_bytes += len(payload)
+        elif limits.admit(self):
+            self._append((0, packet_id, qos, head, payload, OPEN, self._expiry.deadline))
+            self.queued_bytes += len(payload)
+            limits.published(self, len(payload))
+
+    def _append(self, entry: Entry) -> None:
+        if not self.queue and not isinstance(self.queue, deque):
+            self.queue = deque()
+        self.queue.append(entry)
+
+    def pump(self) -> None:
+        """Move the cursor: send from the front of the queue while the window has room."""
+        while self._advance():
+            self._write()
+        for group in self.shared:
+            if group.queued:
+                group.pump()
+        if self.greeting is not None:
+            self.greeting.resume()
+
+    def _advance(self) -> bool:
+        """Move the cursor until a buffer is full. Returns True if there may be more to send."""
+        queue, in_flight, limit, out = self.queue, self.in_flight, self.limit, self.out
+        if not queue or not limit:
+            return False
+        assert out is not None  # the window is open
+        enough = self._around.config.max_output_buffer
+        moved = size = sent = resent = 0
+        checks_rights = self.checks_rights
+        while queue and len(in_flight) < limit and size <= enough:
+            entry = queue[0]
+            position, packet_id, qos, head, payload, gate, expires_at = entry
+            assert head is not None  # the queue holds no PUBRELs
+            if expires_at and self._is_expired(entry):
+                self._drop_expired(position)
+            elif checks_rights and not self._may_read(head):
+                self._stats.dropped_denied += 1
+                self._drop(position)
+            elif gate and not self._is_safe(position, gate):
+                break
+            elif not qos:
+                out.append(head + payload)
+                self._on_qos0_sent(position)
+            elif packet_id in in_flight:
+                self._renumber()
+                continue
+            else:
+                in_flight[packet_id] = entry
+                out += (head, UINT16[packet_id], payload)
+                sent += 1
+                if head[0] & DUP:
+                    resent += 1
+                if position > self._sent_to:
+                    self._sent_to = position
+            queue.popleft()
+            moved += 1
+            size += len(payload)
+        if moved:
+            self._sent += sent
+            self._stats.resent += resent
+            self.mark_dirty()
+            self._count_out(moved, size)
+        if checks_rights and not self.queued:
+            # What comes from now on is let in by the rights of today.
+            self.checks_rights = False
+        return size > enough
+
+    def drop_expired(self) -> None:
+        """Drop what is too old at the front of the queue, whether the window is open or not."""
+        queue = self.queue
+        dropped = size = 0
+        while queue and self._is_expired(queue[0]):
+            entry = queue.popleft()
+            self._drop_expired(entry[0])
+            dropped += 1
+            size += len(entry[4])
+        if dropped:
+            self._count_out(dropped, size)
+
+    def _is_expired(self, entry: Entry) -> bool:
+        """Tell whether a message is too old to be sent.
+
+        Never one that the client may have seen: its packet identifier is in use until it is acknowledged.
+        """
+        head, expires_at = entry[3], entry[6]
+        return bool(expires_at and head and not head[0] & DUP and expires_at <= self._expiry.now())
+
+    def set_rights(self, rights: Rights | None) -> None:
+        """Let the client do what `rights` say from now on, also with what waits for it."""
+        if self.rights is not rights:
+            self.rights = rights
+            self.checks_rights = True
+
+    def _may_read(self, head: bytes) -> bool:
+        """Tell whether a message that waits may still be sent. One that the client may have seen may: see above."""
+        rights = self.rights
+        return rights is None or bool(head[0] & DUP) or rights.may_read(self.mount + topic_name_in(head))
+
+    def _drop_expired(self, position: int) -> None:
+        self._stats.dropped_expired += 1
+        self._drop(position)
+
+    def _drop(self, position: int) -> None:
+        """Drop a message that waits."""
+        del position
+        self.dropped += 1
+
+    def _count_out(self, messages: int, size: int) -> None:
+        self.queued_bytes -= size
+        if self._around.limits is not None:
+            self._around.limits.removed(self, messages, size)
+
+    def _renumber(self) -> None:
+        """Give the message at the cursor a free packet identifier: a message sent before it has taken its own."""
+        position, packet_id, qos, head, payload, gate, expires_at = self.queue[0]
+        while packet_id in self.in_flight:
+            packet_id = packet_id + 1 if packet_id < 65535 else 1
+        gate = self._record_packet_id(position, packet_id, qos, gate)
+        self.queue[0] = (position, packet_id, qos, head, payload, gate, expires_at)
+
+    # What a DurableSession has to say about it
+
+    def _is_safe(self, position: int, gate: int) -> bool:
+        """Tell whether the store knows enough for the message at the cursor; if not, on_commit() follows."""
+        del position, gate
+        return True
+
+    def _record_packet_id(self, position: int, packet_id: int, qos: int, gate: int) -> int:
+        """A message that was not sent has another packet identifier. Returns its gate."""
+        del position, packet_id, qos
+        return gate
+
+    def _on_qos0_sent(self, position: int) -> None:
+        """A QoS 0 message has left the queue."""
+
+    # Messages of shared subscriptions
+
+    def load(self, qos: int) -> int:
+        """Return how many messages a group's message at `qos` would have before it; -1: the session can take none."""
+        in_flight = len(self.in_flight)
+        if in_flight >= self.limit or self.queue:
+            return -1
+        del qos
+        return in_flight
+
+    def take(self, group: "SharedQueue", entry: Entry, head: bytes) -> int:
+        """Send a group's message at QoS 1; the window has room. It stays in the group's queue. Returns packet_id."""
+        position, _, _, _, payload, _, expires_at = entry
+        packet_id = self._next_packet_id()
+        self.in_flight[packet_id] = (position, packet_id, SHARED, head, payload, OPEN, expires_at)
+        if self.taken is None:
+            self.taken = {}
+        self.taken[packet_id] = group
+        out = self.out
+        assert out is not None  # the window is open
+        out += (head, UINT16[packet_id], payload)
+        self._sent += 1
+        if head[0] & DUP:
+            self._stats.resent += 1
+        self.mark_dirty()
+        return packet_id
+
+    def settle_shared(self, packet_id: int) -> None:
+        """A group's message is acknowledged."""
+        entry = self.in_flight.pop(packet_id)
+        assert self.taken is not None  # it is in flight
+        self.taken.pop(packet_id).settle(entry[0])
+
+    def adopt(self, group: "SharedQueue", entry: Entry, head: bytes) -> None:
+        """Take a group's message at QoS 2: from now on it is this session's, whatever happens [MQTT 5, 4.8.2]."""
+        self.deliver(2, head, b"", entry[4], 0)
+        group.forget(entry[0])
+
+    def keep(self, group: "SharedQueue", packet_id: int) -> None:
+        """A message in flight is this session's from now on: its group is gone."""
+        del group
+        _, _, _, head, payload, _, expires_at = self.in_flight[packet_id]
+        self.in_flight[packet_id] = (0, packet_id, 1, head, payload, OPEN, expires_at)
+        assert self.taken is not None  # it is in flight
+        del self.taken[packet_id]
+
+    def _next_packet_id(self) -> int:
+        packet_id = self.last_packet_id
+        while True:
+            packet_id = packet_id + 1 if packet_id < 65535 else 1
+            if packet_id not in self.in_flight:
+                self.last_packet_id = packet_id
+                return packet_id
+
+    # Output
+
+    def flush(self) -> None:
+        """Write what has collected, in one piece."""
+        self.dirty = False
+        if self.out:
+            self._write()
+
+    def _write(self) -> None:
+        connection, out = self.connection, self.out
+        if connection is None or not out:
+            return
+        messages = len(out) - 2 * self._sent
+        data = b"".join(out)
+        # Empty first: send() may find the peer slow and take the list away.
+        out.clear()
+        self._sent = 0
+        connection.count_out(messages)
+        connection.send(data)
+
+    def _collect(self) -> None:
+        self.out = []
+        self.direct = None if self.keeps_qos0 else self.out
+
+    def mark_dirty(self) -> None:
+        """Have flush() called at the end of what the event loop is doing."""
+        if not self.dirty:
+            self.dirty = True
+            self._around.dirty.append(self)

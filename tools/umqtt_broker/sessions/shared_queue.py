@@ -1,0 +1,312 @@
+"""The queue of one shared subscription: one ordered queue, from which the members of a group take (MQTT 5, 4.8.2).
+
+To the router and the store it is a session among others. What differs is where its messages go:
+
+    deliver()    gives a message at once to a member with room in its window, if nothing waits before it.
+    queue        what no member had room for, in order; what a departed member left unacknowledged stands first.
+    QoS 1        a message stays in this queue, in the store too, while a member has it in flight: nothing moves, a
+                 crash gives it back by itself, and one that is acknowledged at once need never be written.
+    QoS 2        a message moves to the member's own queue, in one transaction, before it is sent. From then on it is
+                 that session's alone: to send it to another could be a second time.
+    QoS 0        goes to one member that is there, or is dropped and counted.
+
+Balance: the member with the fewest messages in flight takes the next one, in turn among equals. A member that
+acknowledges slowly so gets less, and holds back what is on its way to it and nothing else. Taking turns alone would
+fill the whole window of a slow member first.
+"""
+
+from collections import deque
+
+from ..access.permission import Rights
+from ..core.context import Surroundings
+from ..protocol.packets import DUP, PUBLISH, encode_publish_head, topic_name_in
+from ..protocol.topics import split_shared
+from .durable import DurableSession
+from .session import OPEN, Entry, Session
+
+# Messages passed over at the front of the queue that no member with room may read, before the queue waits for one.
+_LOOK_AHEAD = 1000
+
+
+class SharedQueue(Session):
+    """A shared subscription of one group behind one mount point. Made by `shares.Shares`.
+
+    members: sessions with the QoS granted to each. holders: who has which message in flight at QoS 1, by position.
+    """
+
+    def __init__(self, key: bytes, name: bytes, mount: bytes, clean: bool, around: Surroundings) -> None:
+        super().__init__(key, name, mount, clean, around)
+        self.members: dict[Session, int] = {}
+        self.holders: dict[int, tuple[Session, int]] = {}
+        self.rights = _OfAnyMember(self.members)
+        # As long as the broker runs a group can take what is on disk; its members say whether there is room for it.
+        self.limit = 1
+        self._turns: list[Session] = []
+        self._next_turn = 0
+
+    # Members
+
+    @property
+    def shared_filter(self) -> bytes:
+        """The topic filter, with the mount point."""
+        shared = split_shared(self.client_id)
+        assert shared is not None  # it was when the group began
+        return shared[1]
+
+    @property
+    def granted_qos(self) -> int:
+        """The highest QoS granted to a member."""
+        return max(self.members.values(), default=0)
+
+    def join(self, member: Session, qos: int) -> bool:
+        """Let a session take messages. Returns True if it did not before."""
+        is_new = member not in self.members
+        self.members[member] = qos
+        if is_new:
+            self._turns.append(member)
+            member.shared = (*member.shared, self)
+        return is_new
+
+    def leave(self, member: Session) -> None:
+        """Give a session no more; what it has in flight it may finish while it is connected [MQTT-3.10.4-3]."""
+        del self.members[member]
+        self._turns.remove(member)
+        member.shared = tuple(group for group in member.shared if group is not self)
+
+    def end(self) -> None:
+        """The last member has left: what waits is dropped and counted, what is in flight stays with its session."""
+        for member, packet_id in self.holders.values():
+            member.keep(self, packet_id)
+        self.holders.clear()
+        # A page of the queue may be on its way: it is counted here, and has nowhere to go.
+        self.limit = 0
+        self._stats.dropped_share_ended += self.queued
+        if self._around.limits is not None:
+            self._around.limits.forget(self)
+
+    # Messages to the group
+
+    def deliver(self, qos: int, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
+        """Give a QoS 1 or 2 message to a member with room, or put it at the end of the queue."""
+        if not self.queued and (member := self._choose(qos, head)) is not None:
+            granted = min(qos, self.members[member])
+            if granted == 2:
+                member.deliver(2, head, topic_name, payload, retain)
+            elif granted == 1:
+                position = self._record_sent(qos, topic_name, payload, retain)
+                entry = (position, 0, 1, b"", payload, OPEN, self._expiry.deadline)
+                self.holders[position] = (member, member.take(self, entry, _at_qos(head, 1, payload)))
+            else:
+                _send_qos0(member, head, payload)
+            return
+        self._enqueue(0, qos, head, topic_name, payload, retain)
+        if self._has_rights():
+            # What waits may be what nobody there may read, and this may be something else.
+            self.pump()
+
+    def deliver_qos0(self, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
+        """Send a QoS 0 message to a member that is connected and reads, or drop and count it."""
+        del topic_name, retain
+        turns, count = self._turns, len(self._turns)
+        name: bytes | None = None
+        for step in range(count):
+            index = (self._next_turn + step) % count
+            member = turns[index]
+            if member.out is None:
+                continue
+            if member.rights is not None:
+                name = name or self._topic_name(head)
+                if not member.rights.may_read(name):
+                    continue
+            self._next_turn = index + 1
+            _send_qos0(member, head, payload)
+            return
+        self.dropped += 1
+        if any(member.connection is not None for member in turns):
+            self._stats.dropped_qos0_slow += 1
+        else:
+            self._stats.dropped_qos0_offline += 1
+
+    def give_back(self, entries: list[Entry]) -> None:
+        """Take back what a departed member left unacknowledged, with DUP: it goes first, in order, to the others."""
+        for entry in entries:
+            del self.holders[entry[0]]
+        count, size = len(entries), sum(len(entry[4]) for entry in entries)
+        queue = self.queue = self.queue or deque()
+        # Others may have departed before: their messages and these go in the order they came in.
+        last = max(entry[0] for entry in entries)
+        while queue and queue[0][0] < last:
+            entries.append(queue.popleft())
+        entries.sort(key=_position, reverse=True)
+        queue.extendleft(entries)
+        self.queued_bytes += size
+        if self._around.limits is not None:
+            self._around.limits.added(self, count, size)
+        self.pump()
+
+    def settle(self, position: int) -> None:
+        """A member has acknowledged a message."""
+        del self.holders[position]
+        self.forget(position)
+
+    def forget(self, position: int) -> None:
+        """A message is done with, or is a session's own now."""
+        if self.store is not None:
+            self.store.remove_delivery(self.number, position)
+
+    def on_commit(self) -> None:
+        """What the queue waited for is safe."""
+        self.pump()
+
+    # To the members
+
+    def _choose(self, qos: int, head: bytes) -> Session | None:
+        """Return the member to take the next message at `qos`, None if nobody has room for it."""
+        members, turns = self.members, self._turns
+        best, fewest, best_index = None, 65536, 0
+        name: bytes | None = None
+        first = self._next_turn % len(turns) if turns else 0
+        for index in (*range(first, len(turns)), *range(first)):
+            member = turns[index]
+            if not member.limit:
+                continue
+            load = member.load(min(qos, members[member]))
+            if load < 0 or load >= fewest:
+                continue
+            if member.rights is not None:
+                name = name or self._topic_name(head)
+                if not member.rights.may_read(name):
+                    continue
+            best, fewest, best_index = member, load, index
+            if not load:
+                break
+        self._next_turn = best_index + 1
+        return best
+
+    def _advance(self) -> bool:
+        """Give out from the front of the queue while there is room. Returns True if it stopped to write first."""
+        if not self.limit:
+            return False
+        queue = self.queue
+        enough = self._around.config.max_output_buffer
+        moved = size = passed = 0
+        while passed < len(queue) and passed <= _LOOK_AHEAD and size <= enough:
+            entry = queue[passed]
+            position, _, qos, head, payload, gate, _ = entry
+            assert head is not None  # the queue holds no PUBRELs
+            if self._is_expired(entry):
+                self._drop_expired(position)
+            else:
+                member = self._choose(qos, head)
+                if member is None:
+                    if not self._has_rights() or not any(one.load(qos) >= 0 for one in self._turns):
+                        break
+                    passed += 1
+                    continue
+                granted = min(qos, self.members[member])
+                if granted == 1 and gate and not self._is_safe(position, gate):
+                    break
+                self._give(member, granted, entry)
+            del queue[passed]
+            moved += 1
+            size += len(payload)
+        if moved:
+            self._count_out(moved, size)
+        return size > enough
+
+    def _give(self, member: Session, granted: int, entry: Entry) -> None:
+        position, _, _, head, payload, _, _ = entry
+        assert head is not None  # the queue holds no PUBRELs
+        if granted == 1:
+            self._sent_to = max(self._sent_to, position)
+            self.holders[position] = (member, member.take(self, entry, _at_qos(head, 1, payload)))
+        elif granted == 2:
+            # Never sent before, whatever a recovered message looks like: at QoS 2 it would be in a session.
+            member.adopt(self, entry, bytes((head[0] & ~DUP,)) + head[1:])
+        else:
+            _send_qos0(member, head, payload)
+            self.forget(position)
+
+    def _write(self) -> None:
+        """Let the members write what they got: it is much."""
+        for member in self._turns:
+            member.flush()
+
+    def _record_sent(self, qos: int, topic_name: bytes, payload: bytes, retain: int) -> int:
+        """Record a message that goes straight to a member at QoS 1. Returns its position."""
+        raise NotImplementedError
+
+    def _has_rights(self) -> bool:
+        return any(member.rights is not None for member in self._turns)
+
+    def _topic_name(self, head: bytes) -> bytes:
+        """Return the topic name of a PUBLISH, with the mount point."""
+        return self.mount + topic_name_in(head)
+
+
+class MemorySharedQueue(SharedQueue):
+    """A queue that ends with the process."""
+
+    def __init__(self, key: bytes, name: bytes, mount: bytes, clean: bool, around: Surroundings) -> None:
+        super().__init__(key, name, mount, clean, around)
+        self._last_position = 0
+
+    def _enqueue(self, packet_id: int, qos: int, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
+        del topic_name, retain
+        limits = self._around.limits
+        if limits is not None and not limits.admit(self):
+            return
+        self._last_position += 1
+        self._append((self._last_position, packet_id, qos, head, payload, OPEN, self._expiry.deadline))
+        self.queued_bytes += len(payload)
+        if limits is not None:
+            limits.published(self, len(payload))
+
+    def _record_sent(self, qos: int, topic_name: bytes, payload: bytes, retain: int) -> int:
+        del qos, topic_name, payload, retain
+        self._last_position += 1
+        return self._last_position
+
+
+class DurableSharedQueue(SharedQueue, DurableSession):
+    """A queue that outlives the process, recorded under a number as a session's is."""
+
+    def _record_sent(self, qos: int, topic_name: bytes, payload: bytes, retain: int) -> int:
+        position = self._sent_to = self._last_position = self._last_position + 1
+        self._store.add_delivery(
+            (self.number, position, 0, 1, retain, 1, 0, topic_name, payload, self._expiry.deadline)
+        )
+        del qos
+        return position
+
+
+class _OfAnyMember(Rights):
+    """A group may read what one of its members may; each message still goes to a member that may."""
+
+    __slots__ = ("_members",)
+
+    def __init__(self, members: dict[Session, int]) -> None:
+        self._members = members
+
+    def may_read(self, topic_name: bytes) -> bool:
+        """See Rights."""
+        return any(member.rights is None or member.rights.may_read(topic_name) for member in self._members)
+
+
+def _position(entry: Entry) -> int:
+    return entry[0]
+
+
+def _send_qos0(member: Session, head: bytes, payload: bytes) -> None:
+    out = member.out
+    assert out is not None  # the member was chosen because it takes output
+    out.append(_at_qos(head, 0, payload) + payload)
+    member.mark_dirty()
+
+
+def _at_qos(head: bytes, qos: int, payload: bytes) -> bytes:
+    """Return the PUBLISH up to its topic name for another QoS."""
+    if head[0] >> 1 & 3 == qos:
+        return head
+    keep = DUP if qos else 0
+    return encode_publish_head(PUBLISH | head[0] & keep | qos << 1, topic_name_in(head), len(payload))

@@ -1,0 +1,1 @@
+"""What a broker and its bridges are told to do, as dataclasses."""

@@ -1,0 +1,176 @@
+"""What one transaction will write, and who waits for it."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..protocol.packets import Will
+from ..routing.retained import RetainedMessage
+from .base import Delivery, DeliveryRow, Holder, Wakeable
+from .lock import Witness
+
+
+class Page(NamedTuple):
+    """A request to read messages of one queue in the same transaction."""
+
+    session: int
+    after: int
+    limit: int
+    deliver: Callable[[list[DeliveryRow]], None]
+
+
+class Held:
+    """Packets of a holder that wait for every entry before them."""
+
+    __slots__ = ("holder", "packets")
+
+    def __init__(self, holder: Holder, packets: list[bytes]) -> None:
+        self.holder = holder
+        self.packets = packets
+
+
+class Mark:
+    """Shows by still being there that something before it is old."""
+
+
+# An entry that only a commit takes away.
+BARRIER = None
+Entry = Delivery | Held | Mark | None
+
+_BARRIER_KEY = 0
+MARK_KEY = -1
+
+
+class Batch:
+    """Changes collected since the last transaction began.
+
+    entries: the order of things. A message, under `delivery_key`, until it is written or is acknowledged to the end;
+        a BARRIER, where the first other change is recorded; packets held, under rising negative keys. What is held
+        may be released when nothing but packets stands before it.
+    acknowledged: positions, by session, of messages that an earlier transaction wrote.
+
+    Where a key can change twice (a subscription, a retained topic) only the last state is kept. What is left
+    commutes as long as the kinds are written in the order of `writer`: a position is inserted once and removed once.
+    """
+
+    __slots__ = (
+        "acknowledged",
+        "away",
+        "changes",
+        "deliveries",
+        "early",
+        "entries",
+        "garbled",
+        "greetings",
+        "inbound",
+        "leftover",
+        "leftover_is_gone",
+        "moves",
+        "number",
+        "packet_ids",
+        "pages",
+        "progress",
+        "released",
+        "retained",
+        "sent_limits",
+        "sessions",
+        "shares",
+        "sleepers",
+        "subscriptions",
+        "usernames",
+        "wills",
+    )
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.entries: dict[int, Entry] = {}
+        self.acknowledged: dict[int, list[int]] = {}
+        # Set when the transaction begins: what it inserts; how many of them were acknowledged while it ran.
+        self.deliveries: list[Delivery] = []
+        self.early = 0
+        # Set likewise: the commit that it will be. changes: whether anything was written, so that it is one.
+        self.progress = Witness(b"", 0, 0)
+        self.changes = False
+        # Set likewise: an ended session with messages left, or 0; whether it has none left.
+        self.leftover = 0
+        self.leftover_is_gone = False
+        # Set by it: messages that went to quarantine.
+        self.garbled: list[str] = []
+        self.sessions: dict[int, tuple[bytes, bytes | None] | None] = {}
+        # Shared queues made, by number, with their keys; None: ended.
+        self.shares: dict[int, bytes | None] = {}
+        # From shared queues to sessions: (session, position, packet_id, qos, share, position there).
+        self.moves: list[tuple[int, int, int, int, int, int]] = []
+        self.greetings: dict[tuple[int, bytes], bool] = {}
+        self.usernames: dict[int, bytes | None] = {}
+        self.away: dict[int, int] = {}
+        self.wills: dict[bytes, Will | None] = {}
+        self.sent_limits: dict[int, int] = {}
+        self.subscriptions: dict[tuple[int, bytes], int | None] = {}
+        self.packet_ids: list[tuple[int, int, int]] = []
+        self.released: list[tuple[int, int, int]] = []
+        self.inbound: dict[tuple[int, int], bool] = {}
+        self.retained: dict[bytes, RetainedMessage | None] = {}
+        self.pages: list[Page] = []
+        self.sleepers: dict[Wakeable, None] = {}
+
+    def add_barrier(self) -> None:
+        """Let nothing behind this point be released before the commit."""
+        if _BARRIER_KEY not in self.entries:
+            self.entries[_BARRIER_KEY] = BARRIER
+
+    def is_worth_a_transaction(self) -> bool:
+        """Tell whether there is anything to write or to read."""
+        return bool(
+            self.acknowledged
+            or _BARRIER_KEY in self.entries
+            or any(isinstance(entry, tuple) for entry in self.entries.values())
+        )
+
+    def undelivered(self) -> list[Delivery]:
+        """The messages that are not acknowledged yet, in the order recorded."""
+        return [entry for entry in self.entries.values() if isinstance(entry, tuple)]
+
+    def pop_held(self) -> list[Held]:
+        """Take away, and return, the held packets before which nothing stands."""
+        entries = self.entries
+        first: list[int] = []
+        held: list[Held] = []
+        for key, entry in entries.items():
+            if isinstance(entry, Held):
+                held.append(entry)
+            elif not isinstance(entry, Mark):
+                break
+            first.append(key)
+        for key in first:
+            del entries[key]
+        return held
+
+    def pop_all_held(self) -> list[Held]:
+        """Take away, and return, all held packets: the batch is over."""
+        held = [entry for entry in self.entries.values() if isinstance(entry, Held)]
+        self.entries = {key: entry for key, entry in self.entries.items() if isinstance(entry, tuple)}
+        return held
+
+    def absorb(self, later: "Batch") -> None:
+        """Add what was recorded after this batch, so that both go in one transaction."""
+        self.deliveries = []
+        self.add_barrier()
+        later.entries.pop(_BARRIER_KEY, None)
+        self.entries.update(later.entries)
+        for session, positions in later.acknowledged.items():
+            self.acknowledged.setdefault(session, []).extend(positions)
+        self.sessions.update(later.sessions)
+        self.shares.update(later.shares)
+        self.moves += later.moves
+        self.greetings.update(later.greetings)
+        self.usernames.update(later.usernames)
+        self.away.update(later.away)
+        self.wills.update(later.wills)
+        self.sent_limits.update(later.sent_limits)
+        self.subscriptions.update(later.subscriptions)
+        self.packet_ids += later.packet_ids
+        self.released += later.released
+        self.inbound.update(later.inbound)
+        self.retained.update(later.retained)
+        self.pages += later.pages
+        self.sleepers.update(later.sleepers)

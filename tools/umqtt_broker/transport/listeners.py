@@ -1,0 +1,230 @@
+"""Where clients reach the broker: sockets, and the protocol that each accepted connection begins with."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from ..clients.connection import Connection
+from ..settings.broker import Listener, is_loopback
+from .sockets import identity_of, open_tcp, open_unix
+from .stream import AcceptTrouble, StreamServer
+from .tls import make_context
+from .websocket.stream import Upgrade
+
+if TYPE_CHECKING:
+    from ..broker import Broker
+
+# TLS handshakes at once on one listener. Each costs a millisecond of CPU; beyond this the kernel's queue waits.
+_MAX_HANDSHAKES = 256
+
+# Connections of one TLS listener that have not said a word. A client begins at once: one more turns the oldest away.
+_MAX_SILENT = 1024
+
+_log = logging.getLogger(__name__)
+
+
+class Place:
+    """One listener that listens: open(), then serve(), then close(). context: its TLS, read again at a reload."""
+
+    def __init__(self, broker: "Broker", listener: Listener) -> None:
+        self.listener = listener
+        self.context = None if listener.tls is None else make_context(listener.tls)
+        self.sockets: list[socket.socket] = []
+        self._broker = broker
+        self._servers: list[StreamServer | _TlsServer] = []
+        self._file: tuple[int, int] | None = None  # of the Unix socket: device and inode
+        self._is_local = is_loopback(listener)
+
+    def open(self) -> None:
+        """Bind and listen. Raises PortInUse, ConfigError or BrokerError."""
+        self.sockets = [open_unix(self.listener)] if self.listener.path else open_tcp(self.listener)
+        if self.listener.path:
+            self._file = identity_of(self.listener.path)
+
+    async def serve(self) -> None:
+        """Accept clients from now on."""
+        loop = self._broker.loop
+        for listening in self.sockets:
+            if self.context is not None:
+                self._servers.append(_TlsServer(self._broker, self, listening))
+            else:
+                self._servers.append(StreamServer(loop, listening, self._new_plain_protocol, self._is_delayed))
+
+    def close(self) -> None:
+        """Stop listening. Connections stay."""
+        for server in self._servers:
+            server.close()
+        for listening in self.sockets:
+            listening.close()
+        # The file may be another broker's by now.
+        if self._file is not None and identity_of(self.listener.path) == self._file:
+            with contextlib.suppress(OSError):
+                os.unlink(self.listener.path)
+        self._file = None
+
+    def new_protocol(self) -> asyncio.Protocol:
+        """Return what a connection of asyncio's begins with."""
+        protocol = self._new_plain_protocol()
+        return _DelaySmallPackets(protocol) if self._is_delayed() else protocol
+
+    def _new_plain_protocol(self) -> asyncio.Protocol:
+        if self.listener.protocol == "websockets":
+            return Upgrade(self._broker, self.listener, self._is_local)
+        return Connection(self._broker, self.listener)
+
+    def _is_delayed(self) -> bool:
+        return not self._broker.config.set_tcp_nodelay
+
+    @property
+    def port(self) -> int:
+        """The TCP port once open() has bound it, 0 for a Unix socket."""
+        return 0 if self.listener.path else self.sockets[0].getsockname()[1]
+
+    def addresses(self) -> list[str]:
+        """Return where it listens, in words: `127.0.0.1:8883 (tls)`."""
+        kinds = [
+            *(["unix"] if self.listener.path else []),
+            *(["websockets"] if self.listener.protocol == "websockets" else []),
+            *(["tls"] if self.listener.tls is not None else []),
+        ]
+        suffix = f" ({', '.join(kinds)})" if kinds else ""
+        if self.listener.path:
+            return [f"{self.listener.path}{suffix}"]
+        names = [listening.getsockname() for listening in self.sockets]
+        return [
+            f"[{name[0]}]:{name[1]}{suffix}" if ":" in name[0] else f"{name[0]}:{name[1]}{suffix}" for name in names
+        ]
+
+
+class _TlsServer:
+    """Accepts and shakes hands. The event loop's own server could not change its certificate while it listens.
+
+    A handshake begins with the client's first byte: those who never send one take nobody's place.
+    """
+
+    def __init__(self, broker: "Broker", place: Place, listening: socket.socket) -> None:
+        self._broker = broker
+        self._place = place
+        self._socket = listening
+        # Oldest first, with the time that they have.
+        self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(_MAX_HANDSHAKES)
+        self._may_accept = asyncio.Event()
+        self._may_accept.set()
+        self._accepting = broker.loop.create_task(self._accept())
+
+    def close(self) -> None:
+        """Stop accepting; handshakes that are not done are given up."""
+        self._accepting.cancel()
+        for client in list(self._silent):
+            self._watch_no_more(client)
+            client.close()
+        for handshake in self._handshakes:
+            handshake.cancel()
+
+    async def _accept(self) -> None:
+        trouble = AcceptTrouble(self._socket.getsockname())
+        while True:
+            await self._may_accept.wait()
+            try:
+                client, _ = await self._broker.loop.sock_accept(self._socket)
+            except ConnectionError:
+                continue  # the client has gone before it was accepted
+            except OSError as error:
+                await asyncio.sleep(trouble.failed(error))
+                continue
+            trouble.over()
+            self._watch(client)
+            # One a turn: those before it may have said something.
+            await asyncio.sleep(0)
+
+    def _watch(self, client: socket.socket) -> None:
+        """Wait for the first byte."""
+        loop = self._broker.loop
+        self._silent[client] = loop.call_later(self._broker.config.connect_timeout, self._timed_out, client)
+        loop.add_reader(client.fileno(), self._begin, client)
+        if len(self._silent) > _MAX_SILENT:
+            oldest = next(iter(self._silent))
+            self._broker.stats.connections_refused += 1
+            self._watch_no_more(oldest)
+            oldest.close()
+
+    def _watch_no_more(self, client: socket.socket) -> None:
+        self._silent.pop(client).cancel()
+        self._broker.loop.remove_reader(client.fileno())
+
+    def _timed_out(self, client: socket.socket) -> None:
+        self._broker.stats.connect_timeouts += 1
+        self._watch_no_more(client)
+        client.close()
+
+    def _begin(self, client: socket.socket) -> None:
+        self._watch_no_more(client)
+        handshake = self._broker.loop.create_task(self._shake_hands(client))
+        self._handshakes.add(handshake)
+        handshake.add_done_callback(self._done)
+        if len(self._handshakes) >= _MAX_HANDSHAKES:
+            self._may_accept.clear()
+
+    def _done(self, handshake: asyncio.Task[None]) -> None:
+        self._handshakes.discard(handshake)
+        if len(self._handshakes) < _MAX_HANDSHAKES:
+            self._may_accept.set()
+
+    async def _shake_hands(self, client: socket.socket) -> None:
+        timeout = self._broker.config.connect_timeout
+        try:
+            async with self._room:
+                await self._broker.loop.connect_accepted_socket(
+                    self._place.new_protocol, client, ssl=self._place.context, ssl_handshake_timeout=timeout
+                )
+        except ssl.SSLError as error:
+            reason = error.reason or "broken off"
+            self._broker.stats.malformed[f"TLS {reason}"] += 1
+            _log.info("TLS handshake failed: %s", reason)
+        except ConnectionError as error:
+            # A handshake that takes too long ends as ConnectionAbortedError.
+            if isinstance(error, ConnectionAbortedError):
+                self._broker.stats.connect_timeouts += 1
+            else:
+                self._broker.stats.malformed["TLS broken off"] += 1
+        except OSError as error:
+            self._broker.stats.malformed["TLS broken off"] += 1
+            _log.info("TLS handshake failed: %s", error)
+
+
+class _DelaySmallPackets(asyncio.Protocol):
+    """Switches Nagle's algorithm on, which asyncio switches off, and steps aside."""
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        self._protocol = protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+        cast(asyncio.Transport, transport).set_protocol(self._protocol)
+        self._protocol.connection_made(transport)
+
+
+def open_places(broker: "Broker", bound: Callable[[], None] | None) -> list[Place]:
+    """Listen everywhere that the configuration says; then `bound` may give up the rights that took.
+
+    Raises PortInUse, ConfigError or BrokerError, and then listens nowhere.
+    """
+    # Certificates first: nothing is bound for a listener that could not serve.
+    places = [Place(broker, listener) for listener in broker.config.all_listeners()]
+    try:
+        for place in places:
+            place.open()
+        if bound is not None:
+            bound()
+    except BaseException:
+        for place in places:
+            place.close()
+        raise
+    return places

@@ -1,0 +1,128 @@
+"""TLS of a listener: the context its settings make, and who a client's certificate says it is."""
+
+import asyncio
+import os
+import ssl
+import stat
+
+from ..errors import ConfigError
+from ..settings.broker import Listener, Tls
+
+_VERSIONS = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
+# RFC 2253 gives these attributes short names; the others keep their long ones.
+_SHORT_NAMES = {
+    "commonName": "CN",
+    "organizationalUnitName": "OU",
+    "organizationName": "O",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "countryName": "C",
+    "domainComponent": "DC",
+    "userId": "UID",
+    "streetAddress": "STREET",
+}
+
+
+def make_context(tls: Tls) -> ssl.SSLContext:
+    """Return a context that reads the files anew. Raises ConfigError, which names the file that is wrong."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = _VERSIONS[tls.tls_version]
+    # A renegotiation costs the server a handshake and the client nothing.
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    if tls.ciphers:
+        try:
+            context.set_ciphers(tls.ciphers)
+        except ssl.SSLError as error:
+            raise ConfigError(f"ciphers {tls.ciphers!r}: OpenSSL knows none of them — see: openssl ciphers") from error
+    _load_identity(context, tls)
+    # Asked for or not: what is missing of the certificate's own chain in certfile is sent from here too.
+    _load_authorities(context, tls)
+    if tls.require_certificate:
+        if not tls.cafile and not tls.capath:
+            raise ConfigError("require_certificate needs cafile or capath: who signs the certificates of clients")
+        _load_revoked(context, tls)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _load_identity(context: ssl.SSLContext, tls: Tls) -> None:
+    if not tls.certfile or not tls.keyfile:
+        raise ConfigError("TLS needs both certfile and keyfile")
+    _check_readable("certfile", tls.certfile)
+    _check_readable("keyfile", tls.keyfile)
+
+    def refuse_to_ask() -> str:
+        # Otherwise OpenSSL would ask on the terminal, also where there is none.
+        raise ConfigError(f"keyfile {tls.keyfile} is encrypted — remove its passphrase: openssl pkey -in KEY -out NEW")
+
+    try:
+        context.load_cert_chain(tls.certfile, tls.keyfile, password=refuse_to_ask)
+    except ssl.SSLError as error:
+        why = "they do not belong together" if error.reason == "KEY_VALUES_MISMATCH" else "not PEM"
+        raise ConfigError(f"certfile {tls.certfile} and keyfile {tls.keyfile} cannot be used: {why}") from error
+
+
+def _load_authorities(context: ssl.SSLContext, tls: Tls) -> None:
+    if tls.capath and not os.path.isdir(tls.capath):
+        raise ConfigError(f"capath {tls.capath} is not a folder")
+    if tls.cafile:
+        _load_trusted(context, "cafile", tls.cafile)
+    if tls.capath:
+        context.load_verify_locations(capath=tls.capath)
+
+
+def _load_revoked(context: ssl.SSLContext, tls: Tls) -> None:
+    if tls.crlfile:
+        _load_trusted(context, "crlfile", tls.crlfile)
+        if not context.cert_store_stats()["crl"]:
+            raise ConfigError(f"crlfile {tls.crlfile} has no revocation list — make one: openssl ca -gencrl")
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
+
+
+def _load_trusted(context: ssl.SSLContext, key: str, path: str) -> None:
+    _check_readable(key, path)
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise ConfigError(f"{key} {path} is not PEM") from error
+
+
+def _check_readable(key: str, path: str) -> None:
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{key} {path} cannot be read ({error.strerror})") from error
+
+
+def warnings_of(tls: Tls) -> list[str]:
+    """Return what is unsafe though it works."""
+    try:
+        mode = os.stat(tls.keyfile).st_mode
+    except OSError:
+        return []  # make_context says what is wrong with it
+    if mode & (stat.S_IRWXG | stat.S_IRWXO) & ~stat.S_IRGRP:
+        return [f"keyfile {tls.keyfile} can be read by others — chmod 600 {tls.keyfile}"]
+    return []
+
+
+def identity_of(transport: asyncio.BaseTransport, listener: Listener) -> str | None:
+    """Return who the verified certificate of the client names; None without one, or if the listener does not ask."""
+    if not listener.use_identity_as_username:
+        return None
+    certificate = transport.get_extra_info("peercert")
+    if not certificate:
+        return None
+    # The most special name comes last in a certificate and first in text.
+    names = [name for group in reversed(certificate.get("subject", ())) for name in group]
+    if listener.use_subject_as_username:
+        return ",".join(f"{_SHORT_NAMES.get(name, name)}={_escape(value)}" for name, value in names) or None
+    return next((value for name, value in names if name == "commonName"), None)
+
+
+def _escape(value: str) -> str:
+    """Escape as RFC 2253, 2.4, asks: a comma inside a name must not look like the next name."""
+    escaped = "".join(f"\\{char}" if char in ',+"\\<>;' else char for char in value)
+    if escaped[:1] in ("#", " "):
+        escaped = f"\\{escaped}"
+    return f"{escaped[:-1]}\\ " if len(value) > 1 and value.endswith(" ") else escaped

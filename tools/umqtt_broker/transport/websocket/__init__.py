@@ -1,0 +1,1 @@
+"""WebSocket as a transport."""

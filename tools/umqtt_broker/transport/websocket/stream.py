@@ -1,0 +1,198 @@
+"""MQTT over WebSocket (MQTT 3.1.1, chapter 6): a Connection that sees plain bytes, whatever the frames were."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+from ...clients.connection import Connection
+from ...settings.broker import Listener
+from ..peers import peer_address
+from .frames import NORMAL, BadFrame, FrameDecoder, encode_binary, encode_close
+from .upgrade import MAX_REQUEST, UpgradeRefused, answer_upgrade
+
+if TYPE_CHECKING:
+    from ...broker import Broker
+
+
+class Upgrade(asyncio.Protocol):
+    """A connection that is still HTTP. Becomes a WebSocket, or is answered why not and closed.
+
+    It is a connection of the broker from its first moment: counted, and in time for its CONNECT.
+
+    is_local: only this machine reaches the listener.
+    """
+
+    def __init__(self, broker: "Broker", listener: Listener, is_local: bool) -> None:
+        self._broker = broker
+        self._listener = listener
+        self._is_local = is_local
+        self._request = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Let the broker count the connection and give it time."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._socket = WebSocket(self._broker, self._transport, Connection(self._broker, self._listener))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone, or was refused."""
+        self._socket.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Collect the request, answer it, and hand what follows to the WebSocket."""
+        self._request += data
+        try:
+            request, end, rest = self._request.partition(b"\r\n\r\n")
+            if len(request) > MAX_REQUEST:
+                raise UpgradeRefused(431, f"a request has at most {MAX_REQUEST} bytes")
+            if not end:
+                return
+            answer = answer_upgrade(request + end, self._listener.origins, self._is_local)
+        except UpgradeRefused as error:
+            self._broker.stats.connections_refused += 1
+            address = peer_address(self._transport)
+            self._broker.refusals.refused(self._broker.loop.time(), address, f"no WebSocket: {error}")
+            self._transport.write(error.answer)
+            self._transport.close()
+            return
+        self._transport.write(answer)
+        self._transport.set_protocol(self._socket)
+        self._socket.open(rest)
+
+
+class WebSocket(asyncio.Protocol):
+    """Takes the frames of the client apart and hands their payload to `connection`.
+
+    Before open() nothing is sent: the client would not take it for a frame.
+    """
+
+    def __init__(self, broker: "Broker", transport: asyncio.Transport, connection: Connection) -> None:
+        self._broker = broker
+        self._transport = transport
+        self._connection = connection
+        self._decoder = FrameDecoder()
+        self._pong = b""  # the newest, while the client does not read
+        self._is_open = False
+        self.closing = False
+        connection.connection_made(WebSocketTransport(self, transport))
+
+    def open(self, data: bytes) -> None:
+        """The request is answered. Begin, with what came behind it."""
+        self._is_open = True
+        if data:
+            self.data_received(data)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on the payload; answer control frames; fail the connection at a broken one."""
+        if self.closing and self._transport.is_closing():
+            return
+        decoder = self._decoder
+        try:
+            payload = decoder.receive(data)
+        except BadFrame as error:
+            self._broker.stats.malformed[f"WebSocket {error}"] += 1
+            if error.received:
+                self._connection.data_received(error.received)
+            self.fail(error.code)
+            return
+        if payload:
+            self._connection.data_received(payload)
+        if decoder.replies:
+            self._answer(decoder)
+
+    def _answer(self, decoder: FrameDecoder) -> None:
+        replies, decoder.replies = decoder.replies, []
+        if decoder.closed:
+            if not self.closing:
+                self._transport.write(replies[-1])
+            self.closing = True
+            # Both sides have said close: the server closes first (7.1.1).
+            self._transport.close()
+        elif self._connection.congested:
+            self._pong = replies[-1]
+        elif not self.closing:
+            # Only the newest PING need be answered (5.5.3): a client that sends them and reads nothing must not
+            # fill the memory.
+            self._transport.write(replies[-1])
+
+    def close(self) -> None:
+        """Say close and wait for the client's close; the connection's own timer ends a wait in vain."""
+        if self.closing:
+            return
+        self.closing = True
+        if self._is_open:
+            self._transport.write(encode_close(NORMAL))
+        else:
+            self._transport.close()
+
+    def fail(self, code: int) -> None:
+        """Say why and close without waiting (7.1.7)."""
+        if not self.closing:
+            self.closing = True
+            self._transport.write(encode_close(code))
+        self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The network connection is gone."""
+        self.closing = True
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The output buffer is full."""
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The output buffer has drained."""
+        pong, self._pong = self._pong, b""
+        if pong and not self.closing:
+            self._transport.write(pong)
+        self._connection.resume_writing()
+
+
+class WebSocketTransport(asyncio.Transport):
+    """What a Connection writes to: each write is one binary frame."""
+
+    def __init__(self, websocket: WebSocket, transport: asyncio.Transport) -> None:
+        super().__init__()
+        self._websocket = websocket
+        self._transport = transport
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send one frame; nothing after the close frame (5.5.1)."""
+        if not self._websocket.closing:
+            self._transport.write(encode_binary(bytes(data)))
+
+    def close(self) -> None:
+        """Close in order, after everything written has left."""
+        self._websocket.close()
+
+    def is_closing(self) -> bool:
+        """Tell whether nothing more can be written."""
+        return self._websocket.closing or self._transport.is_closing()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._websocket.closing = True
+        self._transport.abort()
+
+    def pause_reading(self) -> None:
+        """Stop reading from the client."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read from the client again."""
+        self._transport.resume_reading()
+
+    def is_reading(self) -> bool:
+        """Tell whether the client is read from."""
+        return self._transport.is_reading()
+
+    def get_write_buffer_size(self) -> int:
+        """Return how many bytes wait to leave."""
+        return self._transport.get_write_buffer_size()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Say from how many waiting bytes on the connection counts as congested."""
+        self._transport.set_write_buffer_limits(high, low)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return what the network connection knows, such as "peername" or "peercert"."""
+        return self._transport.get_extra_info(name, default)
