@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from umqtt_broker.routing.retained import RetainedMessage
+from umqtt_broker.protocol.messages import RetainedMessage
 from umqtt_broker.stats import Stats
 from umqtt_broker.store.base import DeliveryRow, Recovered
 from umqtt_broker.store.sqlite import SqliteStore

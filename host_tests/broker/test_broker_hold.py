@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from umqtt_broker.routing.retained import RetainedMessage
+from umqtt_broker.protocol.messages import RetainedMessage
 from umqtt_broker.stats import Stats
 from umqtt_broker.store import sqlite as sqlite_store
 from umqtt_broker.store import writer

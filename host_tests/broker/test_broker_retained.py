@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from broker_peer import BrokerThread, Packet, Peer
+from umqtt_broker.protocol.messages import RetainedMessage
 from umqtt_broker.protocol.topics import is_topic_name
-from umqtt_broker.routing.retained import RetainedMessage, RetainedMessages
+from umqtt_broker.routing.retained import RetainedMessages
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK, PUBLISH, SUBACK, UNSUBACK
 

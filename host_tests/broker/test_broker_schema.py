@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from umqtt_broker import StoreError
-from umqtt_broker.protocol.packets import Will
-from umqtt_broker.routing.retained import RetainedMessage
+from umqtt_broker.protocol.messages import RetainedMessage, Will
 from umqtt_broker.store import schema, writer
 from umqtt_broker.store.base import DeliveryRow
 from umqtt_broker.store.change_batch import Batch, Page

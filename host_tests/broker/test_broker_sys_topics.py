@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from broker_peer import BrokerThread, Peer
 from umqtt_broker import BrokerConfig
-from umqtt_broker.observation.json_log import JsonFormatter
+from umqtt_broker.json_log import JsonFormatter
 from umqtt_broker.observation.rates import ClientRates, History, LoadAverage
 from umqtt_broker.observation.survey import Totals
 from umqtt_broker.observation.sys_topics import SysTopics, topic_names

@@ -5,8 +5,9 @@ import random
 
 import pytest
 from broker_model import matches
+from umqtt_broker.protocol.messages import RetainedMessage
 from umqtt_broker.protocol.topics import is_topic_filter, is_topic_name
-from umqtt_broker.routing.retained import RetainedMessage, RetainedMessages
+from umqtt_broker.routing.retained import RetainedMessages
 from umqtt_broker.routing.subscriptions import SubscriptionTrie
 
 pytestmark = pytest.mark.tier(0)

@@ -125,7 +125,7 @@ def _handler(kind: str, path: str) -> logging.Handler:
 
 def _formatter(config: LogConfig) -> logging.Formatter:
     if config.format == "json":
-        from .observation.json_log import JsonFormatter
+        from .json_log import JsonFormatter
 
         return JsonFormatter()
     return _TextFormatter(config)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from ..access.permission import Peer, Permission, Rights
 from ..core.queue_limits import QueueLimits
 from ..log import log_connect, log_disconnect
-from ..protocol.packets import IDENTIFIER_REJECTED, NOT_AUTHORIZED, Connect, Will
+from ..protocol.messages import Will
+from ..protocol.packets import IDENTIFIER_REJECTED, NOT_AUTHORIZED, Connect
 from ..protocol.topics import check_topic_name, mounted_name
 from ..routing.retained_delivery import Greeting
 from ..sessions.durable import DurableSession

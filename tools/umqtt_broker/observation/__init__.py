@@ -5,7 +5,6 @@
     metrics       the same figures for Prometheus
     server        the HTTP listener: guard (token, Host, Origin), api (routes), openapi, the page's files in page/
     readings, survey, rates   where all figures come from; nothing here costs the packet loop anything
-    json_log      log lines as JSON objects
 
 aiohttp and prometheus_client are imported when the HTTP listener is switched on, never before.
 """

@@ -11,8 +11,8 @@ from aiohttp import web
 
 from umqtt_robust.topics import matches
 
+from ..protocol.messages import RetainedMessage
 from ..protocol.topics import is_too_deep, is_topic_filter, is_topic_name, is_utf8
-from ..routing.retained import RetainedMessage
 from ..sessions.session import Session
 from ..sessions.shared_queue import SharedQueue
 from . import readings

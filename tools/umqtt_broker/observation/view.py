@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from ..bridge.bridges import BridgeStatus
 from ..clients.connection import Connection
-from ..routing.retained import RetainedMessage
+from ..protocol.messages import RetainedMessage
 from ..sessions.session import Session
 from ..sessions.shared_queue import SharedQueue
 from ..settings.broker import Listener

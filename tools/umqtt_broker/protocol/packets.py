@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..errors import MalformedPacket
+from .messages import Will
 from .topics import is_too_deep, is_topic_filter, is_topic_name, is_utf8
 
 # First bytes as they stand on the wire, fixed flags included (table 2.2).
@@ -56,15 +57,6 @@ UINT8 = [bytes((number,)) for number in range(256)]
 MAX_CONNECT_LENGTH = 12 + 5 * 65537
 
 _PROTOCOLS = {b"MQTT": 4, b"MQIsdp": 3}
-
-
-class Will(NamedTuple):
-    """The message a client leaves to be published when it goes without a DISCONNECT (3.1.2.5)."""
-
-    topic_name: bytes
-    payload: bytes
-    qos: int
-    retain: bool
 
 
 class Connect(NamedTuple):

@@ -5,15 +5,8 @@ into bytes. Only levels with others below them are objects, which is also what k
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
-
-class RetainedMessage(NamedTuple):
-    """The last message with the retain flag on one topic name."""
-
-    topic_name: bytes
-    payload: bytes
-    qos: int
+from ..protocol.messages import RetainedMessage
 
 
 class _Node:

@@ -7,9 +7,9 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from ..core.context import Surroundings
+from ..protocol.messages import RetainedMessage
 from ..protocol.packets import PUBLISH, encode_publish_head
 from ..sessions.session import Session
-from .retained import RetainedMessage
 
 if TYPE_CHECKING:
     from .router import Router

@@ -1,13 +1,14 @@
 """From a PUBLISH to the sessions that get it: subscriptions, retained messages, shared encodings."""
 
 from ..core.context import Surroundings
+from ..protocol.messages import RetainedMessage
 from ..protocol.packets import PUBLISH, encode_publish_head
 from ..protocol.topic_filters import matches, split
 from ..protocol.topics import MAX_REMEMBERED, check_topic_name, has_wildcard, is_topic_name, split_shared
 from ..sessions.session import Session
 from ..sessions.shared_queue import SharedQueue
 from .bridge_loops import ORIGIN, Origins, is_origin
-from .retained import RetainedMessage, RetainedMessages
+from .retained import RetainedMessages
 from .shared_groups import Shares
 from .subscriptions import SubscriptionTrie
 

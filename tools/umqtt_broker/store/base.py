@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from ..protocol.packets import Will
-from ..routing.retained import RetainedMessage
+from ..protocol.messages import RetainedMessage, Will
 from ..stats import Stats
 
 

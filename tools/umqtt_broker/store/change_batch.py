@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..protocol.packets import Will
-from ..routing.retained import RetainedMessage
+from ..protocol.messages import RetainedMessage, Will
 from .base import Delivery, DeliveryRow, Holder, Wakeable
 from .lock import Witness
 

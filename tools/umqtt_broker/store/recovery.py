@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from types import NoneType
 from typing import Any
 
-from ..protocol.packets import Will
-from ..routing.retained import RetainedMessage
+from ..protocol.messages import RetainedMessage, Will
 from . import schema
 from .base import Recovered, RecoveredSession
 from .lock import read_witness

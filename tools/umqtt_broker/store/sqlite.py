@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from ..errors import StoreError
-from ..protocol.packets import Will
-from ..routing.retained import RetainedMessage
+from ..protocol.messages import RetainedMessage, Will
 from ..stats import Stats
 from . import schema, writer
 from .base import Delivery, DeliveryRow, Holder, Recovered, Store, Waiting, Wakeable
