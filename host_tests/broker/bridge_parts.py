@@ -10,7 +10,9 @@ from typing import Any, Self
 from broker_peer import BrokerThread
 from umqtt_broker import BrokerConfig, Listener
 from umqtt_broker.bridge.bridges import BridgeStatus
-from umqtt_broker.settings.bridge import BridgeConfig, parse_topic
+from umqtt_broker.conf.bridge import bridge_of, parse_topic
+from umqtt_broker.conf.lines import Line, Problems
+from umqtt_broker.settings.bridge import BridgeConfig
 from umqtt_testkit.mosquitto import Mosquitto
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
@@ -26,6 +28,19 @@ def far_broker(**settings: Any) -> BrokerThread:
     """Return a broker for the other end of a bridge, whom it lets in as one."""
     listener = Listener(port=settings.pop("port", 0), bridge_users=(b"*",))
     return BrokerThread(BrokerConfig(listeners=(listener,), **settings))
+
+
+def read_bridge(section: str, file: str) -> BridgeConfig:
+    """Read a `connection` section as the lines of `file`. Raises ConfigError with every problem in it."""
+    lines: list[Line] = []
+    for number, line in enumerate(section.strip().splitlines(), 1):
+        key, _, value = line.partition(" ")
+        lines.append(Line(file, number, key, value))
+    problems = Problems()
+    config = bridge_of(lines, problems)
+    problems.raise_errors()
+    assert config is not None  # it is only with an error
+    return config
 
 
 def bridge_config(port: int, *topics: str, name: str = "bridge", **settings: Any) -> BridgeConfig:

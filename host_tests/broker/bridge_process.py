@@ -8,16 +8,13 @@ import asyncio
 import sys
 from pathlib import Path
 
+from bridge_parts import read_bridge
 from umqtt_broker import Broker, BrokerConfig
-from umqtt_broker.settings.bridge import parse_connection
 
 
 async def _main(store: str, path: str, port: str) -> None:
-    section = [
-        (line.partition(" ")[0], line.partition(" ")[2], f"{path}:{number}")
-        for number, line in enumerate(Path(path).read_text().splitlines(), 1)
-    ]
-    configs = [parse_connection(section)] if section else []
+    section = Path(path).read_text()
+    configs = [read_bridge(section, path)] if section else []
     for config in configs:
         config.restart_timeout = (0.02, 0.1)
     async with Broker(BrokerConfig(port=int(port), store=store, bridges=tuple(configs))) as broker:

@@ -6,19 +6,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from bridge_parts import read_bridge
 from umqtt_broker.bridge.topic_map import TopicMap
+from umqtt_broker.conf.lines import ConfigFileError
 from umqtt_broker.errors import ConfigError
-from umqtt_broker.settings.bridge import BridgeConfig, TopicRule, bridge_from_lines, check_bridges, parse_connection
+from umqtt_broker.settings.bridge import BridgeConfig, TopicRule, check_bridges
 
 pytestmark = pytest.mark.tier(0)
 
 
 def read(text: str) -> BridgeConfig:
-    section: list[tuple[str, str, str]] = []
-    for number, line in enumerate(text.strip().splitlines(), 1):
-        key, _, value = line.partition(" ")
-        section.append((key, value, f"b.conf:{number}"))
-    return parse_connection(section)
+    return read_bridge(text, "b.conf")
 
 
 def test_a_section_says_what_mosquittos_manual_says(tmp_path: Path) -> None:
@@ -91,7 +89,6 @@ WRONG = [
     ("try_private yes", "3: try_private cannot be 'yes' — it is true or false"),
     ("address ::1", "3: address: ::1: an IPv6 address is written [ADDRESS]:PORT"),
     ("bridge_psk 00", "3: bridge_psk is not supported"),
-    ("bridge_colour red", "3: unknown key bridge_colour"),
     ("remote_password_file /nowhere", "3: remote_password_file: cannot read /nowhere"),
     ("cleansession", "3: cleansession has no value — write it behind the key"),
     ("remote_password x", "1: bridge up has a remote_password without a remote_username"),
@@ -116,10 +113,9 @@ def test_a_section_without_an_address_or_a_topic_is_refused() -> None:
 
 
 def test_all_mistakes_of_a_section_are_reported_at_once() -> None:
-    lines = [("f", 1, "connection", "up"), ("f", 2, "topic", "a b"), ("f", 3, "keepalive_interval", "x")]
-    problems: list[tuple[str, int, str]] = []
-    assert bridge_from_lines(lines, lambda *problem: problems.append(problem), lambda *_: None) is None
-    assert [line for _, line, _ in problems] == [2, 3]
+    with pytest.raises(ConfigFileError) as caught:
+        read("connection up\ntopic a b\nkeepalive_interval x")
+    assert [problem.split(" ")[0] for problem in caught.value.problems] == ["b.conf:2:", "b.conf:3:"]
 
 
 def test_bridges_that_cannot_be_told_apart_are_refused() -> None:

@@ -8,7 +8,8 @@ import pytest
 from bridge_parts import BridgedBroker, bridge_config, far_broker, far_mosquitto
 from broker_peer import Peer
 from umqtt_broker.bridge.topic_map import TopicMap
-from umqtt_broker.settings.bridge import TopicRule, parse_topic
+from umqtt_broker.conf.bridge import parse_topic
+from umqtt_broker.settings.bridge import TopicRule
 
 Connect = Callable[[int, bytes], Peer]
 

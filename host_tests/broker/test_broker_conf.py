@@ -14,10 +14,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from umqtt_broker.access.permission import Permission
 from umqtt_broker.conf import load, values
+from umqtt_broker.conf.bridge import BRIDGE_KEYS
 from umqtt_broker.conf.keys import KEYS, UNSUPPORTED
 from umqtt_broker.conf.lines import ConfigFileError
 from umqtt_broker.errors import ConfigError
-from umqtt_broker.settings.bridge import BRIDGE_KEYS
 from umqtt_broker.settings.broker import BrokerConfig, Listener
 from umqtt_testkit.mosquitto import require_mosquitto
 from umqtt_testkit.waiting import eventually

@@ -9,9 +9,9 @@ from ..access.files import FilePermission, file_permission
 from ..access.permission import Permission
 from ..errors import ConfigError
 from ..log import LogConfig
-from ..settings.bridge import bridge_from_lines
 from ..settings.broker import BrokerConfig, Listener, Tls
 from ..transport.tls import make_context, warnings_of
+from .bridge import bridge_of
 from .keys import KEYS
 from .lines import Line, Problems
 from .sections import Said, Section
@@ -60,7 +60,7 @@ class _Builder:
         config.listeners = tuple(self._listener(section) for section in sections)
         for section, listener in zip(sections, config.listeners, strict=True):
             self._check_mount_point(section, listener, listener.permission or config.permission)
-        bridges = [bridge_from_lines(lines, self._problems.error, self._problems.warn) for lines in self._said.bridges]
+        bridges = [bridge_of(lines, self._problems) for lines in self._said.bridges]
         config.bridges = tuple(bridge for bridge in bridges if bridge is not None)
         self._set_store(config)
         if "http_listener" in everyone.of("structure"):

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..settings.bridge import ALIASES, BRIDGE_KEYS
-from ..settings.bridge import UNSUPPORTED as BRIDGE_UNSUPPORTED
+from .bridge import ALIASES, BRIDGE_KEYS
+from .bridge import UNSUPPORTED as BRIDGE_UNSUPPORTED
 from .keys import FIXED, KEYS, UNSUPPORTED, UNSUPPORTED_PREFIXES, Key
 from .lines import Line, Problems
 from .values import Parser

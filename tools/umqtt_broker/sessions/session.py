@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, cast
 
 from ..access.permission import Rights
 from ..core.context import Surroundings
-from ..protocol.packets import DUP, PUBREL, UINT16, topic_name_in
 from ..protocol.messages import Will
+from ..protocol.packets import DUP, PUBREL, UINT16, topic_name_in
 from ..store import Store
 
 if TYPE_CHECKING:
