@@ -3,12 +3,20 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ..protocol.packets import ACCEPTED, Connect
 
-if TYPE_CHECKING:
-    from ..settings.broker import Listener
+
+class PeerListener(Protocol):
+    """What a permission may look at of the listener that a client came in by; the rest is not for rules."""
+
+    host: str
+    port: int
+    path: str
+    mount_point: bytes
+    allow_anonymous: bool
+    use_identity_as_username: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +29,7 @@ class Peer:
 
     address: str
     identity: str | None
-    listener: "Listener"
+    listener: PeerListener
 
     def username(self, packet: Connect) -> bytes | None:
         """Return the user name that rights are looked up by: the certificate's, where the listener says so.

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import MalformedPacket
 from ..protocol.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
-from ..sessions.session import OPEN, SHARED, Session
+from ..sessions.entry import OPEN, SHARED
+from ..sessions.session import Session
 
 if TYPE_CHECKING:
     from .connection import Connection

@@ -374,6 +374,12 @@ class Connection(asyncio.Protocol):
         self.held_back = None
 
     @property
+    def is_held_back(self) -> bool:
+        """Tell whether what the client sent waits: for room in a queue, for its turn, or for leave to connect."""
+        held_back = self.held_back
+        return held_back is not None and bool(held_back.paused or held_back.waiting)
+
+    @property
     def is_waited_for(self) -> bool:
         """Tell whether the broker waits for acknowledgements of this client."""
         return self.session is not None and bool(self.session.in_flight or self.session.queued)

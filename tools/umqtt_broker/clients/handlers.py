@@ -25,7 +25,8 @@ from ..protocol.packets import (
 )
 from ..protocol.topics import check_topic_name, mounted_filter, split_shared
 from ..routing.bridge_loops import ORIGIN
-from ..routing.retained_delivery import Granted, Greeting
+from ..routing.retained_delivery import Greeting
+from ..sessions.ports import Granted
 from ..sessions.session import Session
 from .acknowledgements import ACKNOWLEDGEMENTS, process_run
 

@@ -1,6 +1,6 @@
 """What all sessions of one broker share."""
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ..settings.broker import BrokerConfig
 from ..stats import Stats
@@ -8,8 +8,12 @@ from ..store import Store
 from .clock import Expiry
 from .queue_limits import QueueLimits
 
-if TYPE_CHECKING:
-    from ..sessions.session import Session
+
+class Flushable(Protocol):
+    """A session that has packets to write."""
+
+    def flush(self) -> None:
+        """Write them, in one piece."""
 
 
 class Surroundings:
@@ -23,4 +27,4 @@ class Surroundings:
         self.store = store
         self.expiry = Expiry(config)
         self.limits = QueueLimits.of(config, stats)
-        self.dirty: list[Session] = []
+        self.dirty: list[Flushable] = []

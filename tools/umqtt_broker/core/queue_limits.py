@@ -3,13 +3,24 @@
 Exists only where a limit is set: without one a session asks nobody.
 """
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ..settings.broker import BrokerConfig
 from ..stats import Stats
 
-if TYPE_CHECKING:
-    from ..sessions.session import Session
+
+class Queue(Protocol):
+    """The queue of a session or of a shared subscription. dropped: messages dropped for it."""
+
+    dropped: int
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Messages that wait for their client, and their payload bytes."""
+        ...
+
+    def drop_expired(self) -> None:
+        """Drop what is too old at the front."""
 
 
 class Publisher(Protocol):
@@ -31,10 +42,10 @@ class QueueLimits:
         # Not copied: the settings may change while the broker runs.
         self._config = config
         self._stats = stats
-        self._held: dict[Session | None, dict[Publisher, None]] = {}
+        self._held: dict[Queue | None, dict[Publisher, None]] = {}
         self.messages = 0
         self.bytes = 0
-        self.hits: dict[Session | None, None] = {}
+        self.hits: dict[Queue | None, None] = {}
 
     @classmethod
     def of(cls, config: BrokerConfig, stats: Stats) -> "QueueLimits | None":
@@ -48,7 +59,7 @@ class QueueLimits:
             return cls(config, stats)
         return None
 
-    def is_full(self, session: "Session | None") -> bool:
+    def is_full(self, session: Queue | None) -> bool:
         """Tell whether a session, or with None all together, has as much waiting as it may."""
         config = self._config
         if session is None:
@@ -59,7 +70,7 @@ class QueueLimits:
             most, most_bytes = config.max_queued_messages, config.max_queued_bytes
         return bool((most and messages >= most) or (most_bytes and size >= most_bytes))
 
-    def admit(self, session: "Session") -> bool:
+    def admit(self, session: Queue) -> bool:
         """Say whether one more message may wait in `session`. If not, it is counted as dropped.
 
         Where publishers are slowed the answer is always yes.
@@ -75,12 +86,12 @@ class QueueLimits:
                 return False
         return True
 
-    def added(self, session: "Session", messages: int, size: int) -> None:
+    def added(self, session: Queue, messages: int, size: int) -> None:
         """Messages of `size` payload bytes together wait in `session` from now on; it counts them already."""
         self.messages += messages
         self.bytes += size
 
-    def published(self, session: "Session", size: int) -> None:
+    def published(self, session: Queue, size: int) -> None:
         """The same for one that is being published: who does so is held back if it fills a queue."""
         self.added(session, 1, size)
         if self._config.at_queue_limit == "slow":
@@ -89,7 +100,7 @@ class QueueLimits:
             if self.is_full(None):
                 self.hits[None] = None
 
-    def removed(self, session: "Session", messages: int, size: int) -> None:
+    def removed(self, session: Queue, messages: int, size: int) -> None:
         """The opposite of added()."""
         self.messages -= messages
         self.bytes -= size
@@ -98,14 +109,14 @@ class QueueLimits:
                 if full in self._held and not self.is_full(full):
                     self._release(full)
 
-    def forget(self, session: "Session") -> None:
+    def forget(self, session: Queue) -> None:
         """A session is gone: nobody need wait for it."""
         self.removed(session, *session.waiting)
         self.hits.pop(session, None)
         if session in self._held:
             self._release(session)
 
-    def hold(self, publisher: Publisher) -> "set[Session | None]":
+    def hold(self, publisher: Publisher) -> set[Queue | None]:
         """Note that `publisher` waits for every queue in `hits` that is still full, and return these."""
         full = {session for session in self.hits if self.is_full(session)}
         self.hits.clear()
@@ -119,7 +130,7 @@ class QueueLimits:
             if self._config.at_queue_limit == "drop" or not self.is_full(full):
                 self._release(full)
 
-    def waited_for(self) -> "list[Session]":
+    def waited_for(self) -> list[Queue]:
         """Return the sessions that publishers are held back for."""
         return [session for session in self._held if session is not None]
 
@@ -130,7 +141,7 @@ class QueueLimits:
             if not waiting:
                 del self._held[session]
 
-    def _release(self, full: "Session | None") -> None:
+    def _release(self, full: Queue | None) -> None:
         for publisher in self._held.pop(full):
             publisher.room_again(full)
 

@@ -4,17 +4,13 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from ..bridge.bridges import BridgeStatus
 from ..sessions.session import Session
 from ..sessions.shared_queue import SharedQueue
 from ..settings.broker import Listener
 from ..stats import Stats
-
-if TYPE_CHECKING:
-    from ..clients.connection import Connection
-    from .view import BrokerView
+from .view import BrokerView
 
 _DROPPED = "dropped_"
 
@@ -52,12 +48,6 @@ def is_slow(session: Session, window: int) -> bool:
     return connection.congested or (len(session.in_flight) >= window and session.queued > 0)
 
 
-def is_held_back(connection: "Connection") -> bool:
-    """Tell whether what a client sent waits: for room in a queue, for its turn, or for leave to connect."""
-    held_back = connection.held_back
-    return held_back is not None and bool(held_back.paused or held_back.waiting)
-
-
 def listener_name(listener: Listener) -> str:
     """Return the name of a listener as configured: `HOST:PORT`, or the path of a Unix socket."""
     if listener.path:
@@ -66,7 +56,7 @@ def listener_name(listener: Listener) -> str:
     return f"{host}:{listener.port}"
 
 
-def listeners(view: "BrokerView") -> Iterator[tuple[str, Listener]]:
+def listeners(view: BrokerView) -> Iterator[tuple[str, Listener]]:
     """Yield all listeners with their names; there are as many as the configuration says."""
     for listener in view.listeners:
         yield listener_name(listener), listener
@@ -154,7 +144,7 @@ def session_row(session: Session, window: int, now: float) -> dict[str, object]:
         "connected_seconds": None if connection is None else round(max(0.0, now - connection.connected_at), 1),
         "keep_alive": None if connection is None else connection.keep_alive,
         "slow": is_slow(session, window),
-        "held_back": connection is not None and is_held_back(connection),
+        "held_back": connection is not None and connection.is_held_back,
         "queued": session.queued,
         "queued_bytes": session.queued_bytes,
         "in_flight": len(session.in_flight),

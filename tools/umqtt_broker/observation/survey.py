@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ..sessions.session import Session
-from .readings import is_held_back, is_slow, listener_name
+from .readings import is_slow, listener_name
 from .slices import slices
 
 # Seconds a survey may be old, and its share of the loop's time at most: with very many sessions it gets older
@@ -80,7 +80,7 @@ class Survey:
                 else:
                     totals.connected += 1
                     totals.by_listener[listener_name(connection.listener)] += 1
-                    totals.held_back += is_held_back(connection)
+                    totals.held_back += connection.is_held_back
                     totals.slow += is_slow(session, window)
                 totals.queued += session.queued
                 totals.queued_bytes += session.queued_bytes

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..core.context import Surroundings
 from ..protocol.messages import RetainedMessage
 from ..protocol.packets import PUBLISH, encode_publish_head
+from ..sessions.ports import Granted
 from ..sessions.session import Session
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ _SLICE = 0.005
 # Filters of one SUBSCRIBE of which the store is told only if they are not greeted at once. Of the rest it is told as
 # they come: a client may subscribe to a million.
 _FEW = 64
-
-# Filters, each followed by its granted QoS.
-Granted = deque[bytes | int]
 
 # Messages above QoS 0 that may wait in the session's queue before the walk waits for it.
 _AHEAD = 1000

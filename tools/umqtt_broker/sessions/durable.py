@@ -4,17 +4,14 @@ Only the front of a long queue is in memory; the rest is on disk alone and paged
 """
 
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from ..core.context import Surroundings
 from ..protocol.packets import DUP, PUBLISH, UINT16, encode_publish_head
 from ..store import RecoveredSession
 from ..store.base import DeliveryRow
-from .session import OPEN, Entry, Session
-
-if TYPE_CHECKING:
-    from ..clients.connection import Connection
-    from .shared_queue import SharedQueue
+from .entry import OPEN, Entry
+from .ports import ClientConnection, Group
+from .session import Session
 
 # A gate: the store must know that the message may have been sent, so that after a crash it goes again with DUP.
 _NEEDS_SENT_LIMIT = -1
@@ -93,7 +90,7 @@ class DurableSession(Session):
         """What limits count: messages that wait for their client, not for the disk, and their payload bytes."""
         return self.queued - self._passing, self.queued_bytes - self._passing_bytes
 
-    def attach(self, connection: "Connection") -> None:
+    def attach(self, connection: ClientConnection) -> None:
         """Belong to `connection`. Nothing is sent before go_online(), which follows the CONNACK."""
         super().attach(connection)
         if self.queue or self._spilled_to:
@@ -212,7 +209,7 @@ class DurableSession(Session):
             return -1
         return ahead
 
-    def adopt(self, group: "SharedQueue", entry: Entry, head: bytes) -> None:
+    def adopt(self, group: Group, entry: Entry, head: bytes) -> None:
         """Take a group's message at QoS 2: it moves to this session's queue in one transaction, then it is sent."""
         payload, expires_at = entry[4], entry[6]
         packet_id = self._next_packet_id()
@@ -224,7 +221,7 @@ class DurableSession(Session):
             self._pass(len(payload))
         self._store.wake(self)
 
-    def keep(self, group: "SharedQueue", packet_id: int) -> None:
+    def keep(self, group: Group, packet_id: int) -> None:
         """A message in flight is this session's from now on: its group is gone."""
         at, _, _, head, payload, _, expires_at = self.in_flight[packet_id]
         super().keep(group, packet_id)

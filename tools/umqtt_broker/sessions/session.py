@@ -19,34 +19,18 @@ whose queue must outlive the process is a DurableSession, which does the same an
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from ..access.permission import Rights
 from ..core.context import Surroundings
 from ..protocol.messages import Will
 from ..protocol.packets import DUP, PUBREL, UINT16, topic_name_in
+from ..settings.broker import Listener
 from ..store import Store
-
-if TYPE_CHECKING:
-    from ..clients.connection import Connection
-    from ..routing.retained_delivery import Greeting
-    from ..settings.broker import Listener
-    from .shared_queue import SharedQueue
+from .entry import OPEN, SHARED, Entry
+from .ports import ClientConnection, Group, RetainedDelivery
 
 _NONE_INBOUND = cast("set[int]", frozenset())
-
-# A message of a queue: position, packet_id, qos, head (the PUBLISH up to the topic name; None once its PUBREC came
-# and only PUBREL is resent), payload, gate, expires_at (seconds since 1970; 0: never). A tuple, and its pieces shared
-# by all sessions: this is the hot path. The packet_id of a QoS 0 message is 0.
-Entry = tuple[int, int, int, bytes | None, bytes, int, int]
-
-# Gates: what must be safe in the store before a message may be sent. A positive gate is the number of a batch; the
-# other one that closes is DurableSession's.
-OPEN = 0
-
-# In the place of the QoS of a message in flight: sent at QoS 1 for a shared subscription. It stays in the group's queue
-# until it is acknowledged.
-SHARED = 3
 
 
 class Session:
@@ -106,7 +90,7 @@ class Session:
         self.clean = clean
         self.store: Store | None = None
         self.number = 0
-        self.connection: Connection | None = None
+        self.connection: ClientConnection | None = None
         self.listener: Listener | None = None
         self.username: bytes | None = None
         self.rights: Rights | None = None
@@ -121,9 +105,9 @@ class Session:
         self.inbound = _NONE_INBOUND
         self.queued_bytes = 0
         self.in_flight: dict[int, Entry] = {}
-        self.shared: Sequence[SharedQueue] = ()
-        self.taken: dict[int, SharedQueue] | None = None
-        self.greeting: Greeting | None = None
+        self.shared: Sequence[Group] = ()
+        self.taken: dict[int, Group] | None = None
+        self.greeting: RetainedDelivery | None = None
         self.away_since = 0
         self.dropped = 0
         # `limit` is the window while it is open, else 0; `out` collects packets until the flush, None while nothing
@@ -155,7 +139,7 @@ class Session:
 
     # The connection's comings and goings
 
-    def attach(self, connection: "Connection") -> None:
+    def attach(self, connection: ClientConnection) -> None:
         """Belong to `connection`. Nothing is sent before go_online(), which follows the CONNACK."""
         self.connection = connection
 
@@ -174,7 +158,7 @@ class Session:
         self._sent = 0
         released: dict[int, Entry] = {}
         unacknowledged: list[Entry] = []
-        of_groups: dict[SharedQueue, list[Entry]] = {}
+        of_groups: dict[Group, list[Entry]] = {}
         size = 0
         for packet_id, entry in self.in_flight.items():
             position, _, qos, head, payload, _, expires_at = entry
@@ -423,7 +407,7 @@ class Session:
         del qos
         return in_flight
 
-    def take(self, group: "SharedQueue", entry: Entry, head: bytes) -> int:
+    def take(self, group: Group, entry: Entry, head: bytes) -> int:
         """Send a group's message at QoS 1; the window has room. It stays in the group's queue. Returns packet_id."""
         position, _, _, _, payload, _, expires_at = entry
         packet_id = self._next_packet_id()
@@ -446,12 +430,12 @@ class Session:
         assert self.taken is not None  # it is in flight
         self.taken.pop(packet_id).settle(entry[0])
 
-    def adopt(self, group: "SharedQueue", entry: Entry, head: bytes) -> None:
+    def adopt(self, group: Group, entry: Entry, head: bytes) -> None:
         """Take a group's message at QoS 2: from now on it is this session's, whatever happens [MQTT 5, 4.8.2]."""
         self.deliver(2, head, b"", entry[4], 0)
         group.forget(entry[0])
 
-    def keep(self, group: "SharedQueue", packet_id: int) -> None:
+    def keep(self, group: Group, packet_id: int) -> None:
         """A message in flight is this session's from now on: its group is gone."""
         del group
         _, _, _, head, payload, _, expires_at = self.in_flight[packet_id]

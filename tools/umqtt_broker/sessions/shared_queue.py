@@ -22,7 +22,8 @@ from ..core.context import Surroundings
 from ..protocol.packets import DUP, PUBLISH, encode_publish_head, topic_name_in
 from ..protocol.topics import split_shared
 from .durable import DurableSession
-from .session import OPEN, Entry, Session
+from .entry import OPEN, Entry
+from .session import Session
 
 # Messages passed over at the front of the queue that no member with room may read, before the queue waits for one.
 _LOOK_AHEAD = 1000

@@ -1,0 +1,92 @@
+"""What a session sees of the parts that know sessions: its connection, its groups, its retained messages."""
+
+from collections import deque
+from typing import Protocol
+
+from ..settings.broker import Listener
+from .entry import Entry
+
+# Filters, each followed by its granted QoS.
+Granted = deque[bytes | int]
+
+
+class Output(Protocol):
+    """What a session itself uses of its connection: where packets go. established: the CONNACK is written."""
+
+    established: bool
+    congested: bool
+
+    def write(self, packets: list[bytes]) -> None:
+        """Write packets in one piece."""
+
+    def send(self, data: bytes) -> None:
+        """Write whole packets."""
+
+    def count_out(self, messages: int) -> None:
+        """Count messages that are about to be written."""
+
+
+class ClientConnection(Output, Protocol):
+    """What others do with the connection of a session, and read of it: see clients.connection.Connection."""
+
+    listener: Listener
+    peer: str
+    ending: str
+    connected_at: float
+    keep_alive: int
+    messages_in: int
+    messages_out: int
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether what the client sent waits: for room in a queue, for its turn, or for leave to connect."""
+        ...
+
+    def bind(self) -> None:
+        """Take over new rights or settings."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+
+class Group(Protocol):
+    """What a session that is a member of a shared subscription sees of its queue. number: of the queue in the store."""
+
+    number: int
+
+    @property
+    def queued(self) -> int:
+        """Messages that wait."""
+        ...
+
+    def pump(self) -> None:
+        """Give out what the members have room for."""
+
+    def give_back(self, entries: list[Entry]) -> None:
+        """Take back what the member left unacknowledged."""
+
+    def settle(self, position: int) -> None:
+        """The member has acknowledged a message."""
+
+    def forget(self, position: int) -> None:
+        """A message is the member's own now."""
+
+
+class RetainedDelivery(Protocol):
+    """The retained messages on their way to a session that subscribed: see routing.retained_delivery."""
+
+    def recover(self, topic_filter: bytes, granted_qos: int) -> None:
+        """Begin anew with a subscription that had not got all of them when the broker was killed."""
+
+    def expect(self, topic_filter: bytes, number: int) -> None:
+        """A filter is subscribed to, the nth of its SUBSCRIBE; begin() follows."""
+
+    def begin(self, granted: Granted) -> list[bytes]:
+        """Begin with new subscriptions. Returns packets at QoS 0 that are to follow the SUBACK."""
+        ...
+
+    def resume(self) -> None:
+        """Go on, if the session can take more."""
+
+    def cancel(self, topic_filter: bytes) -> None:
+        """The session has unsubscribed."""
