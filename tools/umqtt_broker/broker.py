@@ -17,7 +17,7 @@ from .observation import Observation
 from .observation.view import BrokerView
 from .reload import apply, permissions
 from .routing.router import Router
-from .settings.broker import BrokerConfig
+from .settings.broker import BrokerConfig, Listener
 from .stats import Stats
 from .store import open_store
 from .transport.listeners import Place, open_places
@@ -84,7 +84,7 @@ class Broker:
         self.deadlines = Deadlines(self.loop)
         self.turns = Turns(self.loop)
         # The ports first: a store is not touched by a broker that cannot serve it.
-        self.places = open_places(self, bound)
+        self.places = open_places(self.config, self.stats, self.refusals, self.new_connection, bound)
         first = self.places[0]
         self.host, self.port = (first.listener.path, 0) if first.listener.path else first.sockets[0].getsockname()[:2]
         started: list[Service] = []
@@ -123,7 +123,7 @@ class Broker:
         Returns the names of settings that differ and need a restart. Raises ConfigError, and changes nothing, if
         anything is wrong with the new settings.
         """
-        return apply(self, self.places, config)
+        return apply(self.config, config, self.places, self.sessions.rights_changed)
 
     async def stop(self) -> None:
         """Stop listening, publish the wills of those still connected, commit, close. Raises StoreError."""
@@ -180,6 +180,10 @@ class Broker:
         self.sessions.expire()
 
     # Connections
+
+    def new_connection(self, listener: Listener) -> Connection:
+        """Make a connection that came in by a listener. It counts once it has a transport."""
+        return Connection(self, listener)
 
     def admit(self, connection: Connection) -> bool:
         """Count a new network connection. Returns False if there are too many."""

@@ -1,17 +1,14 @@
 """New settings for a broker that runs: what can change at once does, what cannot is named."""
 
+import asyncio
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
 from .access.permission import Permission
 from .settings.broker import BrokerConfig, Listener
+from .transport.listeners import Place
 from .transport.tls import make_context
-
-if TYPE_CHECKING:
-    from .broker import Broker
-    from .transport.listeners import Place
 
 # Read only while the broker starts. Every other setting is asked for when it is needed.
 _AT_START = frozenset({"host", "port", "store", "http_host", "http_port", "http_token_file", "bridges"})
@@ -20,33 +17,37 @@ _RETIRE_AFTER = 60.0
 _LISTENER_AT_START = ("host", "port", "path", "protocol", "socket_domain", "mode", "mount_point")
 
 
-def apply(broker: "Broker", places: Sequence["Place"], config: BrokerConfig | None) -> list[str]:
-    """Let a broker take over `config`; None: the same settings, with their files read again.
+def apply(
+    config: BrokerConfig, new: BrokerConfig | None, places: Sequence[Place], rights_changed: Callable[[], None]
+) -> list[str]:
+    """Let `config`, of a broker that runs, take over `new`; None: the same settings, with their files read again.
+
+    rights_changed: called when they are in force.
 
     Returns the names of settings that differ and need a restart. Raises ConfigError, and changes nothing, if the
     new settings are impossible.
     """
-    if config is None:
-        contexts = _contexts(broker.config.all_listeners())
+    if new is None:
+        contexts = _contexts(config.all_listeners())
         # All are read before the first is put in force: a mistake in one file leaves all rules as they were.
-        for put_in_force in [permission.prepare_reload() for permission in permissions(broker.config)]:
+        for put_in_force in [permission.prepare_reload() for permission in permissions(config)]:
             put_in_force()
         needs_restart: list[str] = []
     else:
-        config.validate()
-        new, needs_restart = _match(places, config.all_listeners())
-        contexts = _contexts(new)
-        retired = [one for one in permissions(broker.config) if one not in set(permissions(config))]
-        needs_restart += _take_over(broker.config, config)
-        for place, listener in zip(places, new, strict=True):
+        new.validate()
+        listeners, needs_restart = _match(places, new.all_listeners())
+        contexts = _contexts(listeners)
+        retired = [one for one in permissions(config) if one not in set(permissions(new))]
+        needs_restart += _take_over(config, new)
+        for place, listener in zip(places, listeners, strict=True):
             needs_restart += _take_over_listener(place.listener, listener)
         for permission in retired:
             # A check of a password that has begun may end.
-            broker.loop.call_later(_RETIRE_AFTER, permission.close)
+            asyncio.get_running_loop().call_later(_RETIRE_AFTER, permission.close)
     for place, context in zip(places, contexts, strict=True):
         if place.context is not None and context is not None:
             place.context = context
-    broker.sessions.rights_changed()
+    rights_changed()
     return sorted(needs_restart)
 
 
@@ -63,7 +64,7 @@ def _contexts(listeners: Sequence[Listener]) -> list[ssl.SSLContext | None]:
     return [None if listener.tls is None else make_context(listener.tls) for listener in listeners]
 
 
-def _match(places: Sequence["Place"], listeners: Sequence[Listener]) -> tuple[list[Listener], list[str]]:
+def _match(places: Sequence[Place], listeners: Sequence[Listener]) -> tuple[list[Listener], list[str]]:
     """Find the new settings of each place, and what cannot be done with them while the broker runs."""
     left = list(listeners)
     found: list[Listener] = []

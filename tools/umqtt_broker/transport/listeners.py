@@ -7,17 +7,18 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from ..clients.connection import Connection
-from ..settings.broker import Listener, is_loopback
+from ..log import RefusalLog
+from ..settings.broker import BrokerConfig, Listener, is_loopback
+from ..stats import Stats
 from .sockets import identity_of, open_tcp, open_unix
 from .stream import AcceptTrouble, StreamServer
 from .tls import make_context
 from .websocket.stream import Upgrade
 
-if TYPE_CHECKING:
-    from ..broker import Broker
+# Makes the protocol of a network connection, which sees plain bytes, whatever the transport.
+NewConnection = Callable[[Listener], asyncio.Protocol]
 
 # TLS handshakes at once on one listener. Each costs a millisecond of CPU; beyond this the kernel's queue waits.
 _MAX_HANDSHAKES = 256
@@ -31,11 +32,21 @@ _log = logging.getLogger(__name__)
 class Place:
     """One listener that listens: open(), then serve(), then close(). context: its TLS, read again at a reload."""
 
-    def __init__(self, broker: "Broker", listener: Listener) -> None:
+    def __init__(
+        self,
+        listener: Listener,
+        config: BrokerConfig,
+        stats: Stats,
+        refusals: RefusalLog,
+        new_connection: NewConnection,
+    ) -> None:
         self.listener = listener
         self.context = None if listener.tls is None else make_context(listener.tls)
         self.sockets: list[socket.socket] = []
-        self._broker = broker
+        self._config = config
+        self._stats = stats
+        self._refusals = refusals
+        self._new_connection = new_connection
         self._servers: list[StreamServer | _TlsServer] = []
         self._file: tuple[int, int] | None = None  # of the Unix socket: device and inode
         self._is_local = is_loopback(listener)
@@ -48,10 +59,10 @@ class Place:
 
     async def serve(self) -> None:
         """Accept clients from now on."""
-        loop = self._broker.loop
+        loop = asyncio.get_running_loop()
         for listening in self.sockets:
             if self.context is not None:
-                self._servers.append(_TlsServer(self._broker, self, listening))
+                self._servers.append(_TlsServer(self, listening, self._config, self._stats))
             else:
                 self._servers.append(StreamServer(loop, listening, self._new_plain_protocol, self._is_delayed))
 
@@ -74,11 +85,12 @@ class Place:
 
     def _new_plain_protocol(self) -> asyncio.Protocol:
         if self.listener.protocol == "websockets":
-            return Upgrade(self._broker, self.listener, self._is_local)
-        return Connection(self._broker, self.listener)
+            connection = self._new_connection(self.listener)
+            return Upgrade(connection, self.listener, self._stats, self._refusals, self._is_local)
+        return self._new_connection(self.listener)
 
     def _is_delayed(self) -> bool:
-        return not self._broker.config.set_tcp_nodelay
+        return not self._config.set_tcp_nodelay
 
     @property
     def port(self) -> int:
@@ -107,17 +119,19 @@ class _TlsServer:
     A handshake begins with the client's first byte: those who never send one take nobody's place.
     """
 
-    def __init__(self, broker: "Broker", place: Place, listening: socket.socket) -> None:
-        self._broker = broker
+    def __init__(self, place: Place, listening: socket.socket, config: BrokerConfig, stats: Stats) -> None:
         self._place = place
         self._socket = listening
+        self._config = config
+        self._stats = stats
+        self._loop = asyncio.get_running_loop()
         # Oldest first, with the time that they have.
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(_MAX_HANDSHAKES)
         self._may_accept = asyncio.Event()
         self._may_accept.set()
-        self._accepting = broker.loop.create_task(self._accept())
+        self._accepting = self._loop.create_task(self._accept())
 
     def close(self) -> None:
         """Stop accepting; handshakes that are not done are given up."""
@@ -133,7 +147,7 @@ class _TlsServer:
         while True:
             await self._may_accept.wait()
             try:
-                client, _ = await self._broker.loop.sock_accept(self._socket)
+                client, _ = await self._loop.sock_accept(self._socket)
             except ConnectionError:
                 continue  # the client has gone before it was accepted
             except OSError as error:
@@ -146,27 +160,26 @@ class _TlsServer:
 
     def _watch(self, client: socket.socket) -> None:
         """Wait for the first byte."""
-        loop = self._broker.loop
-        self._silent[client] = loop.call_later(self._broker.config.connect_timeout, self._timed_out, client)
-        loop.add_reader(client.fileno(), self._begin, client)
+        self._silent[client] = self._loop.call_later(self._config.connect_timeout, self._timed_out, client)
+        self._loop.add_reader(client.fileno(), self._begin, client)
         if len(self._silent) > _MAX_SILENT:
             oldest = next(iter(self._silent))
-            self._broker.stats.connections_refused += 1
+            self._stats.connections_refused += 1
             self._watch_no_more(oldest)
             oldest.close()
 
     def _watch_no_more(self, client: socket.socket) -> None:
         self._silent.pop(client).cancel()
-        self._broker.loop.remove_reader(client.fileno())
+        self._loop.remove_reader(client.fileno())
 
     def _timed_out(self, client: socket.socket) -> None:
-        self._broker.stats.connect_timeouts += 1
+        self._stats.connect_timeouts += 1
         self._watch_no_more(client)
         client.close()
 
     def _begin(self, client: socket.socket) -> None:
         self._watch_no_more(client)
-        handshake = self._broker.loop.create_task(self._shake_hands(client))
+        handshake = self._loop.create_task(self._shake_hands(client))
         self._handshakes.add(handshake)
         handshake.add_done_callback(self._done)
         if len(self._handshakes) >= _MAX_HANDSHAKES:
@@ -178,24 +191,24 @@ class _TlsServer:
             self._may_accept.set()
 
     async def _shake_hands(self, client: socket.socket) -> None:
-        timeout = self._broker.config.connect_timeout
+        timeout = self._config.connect_timeout
         try:
             async with self._room:
-                await self._broker.loop.connect_accepted_socket(
+                await self._loop.connect_accepted_socket(
                     self._place.new_protocol, client, ssl=self._place.context, ssl_handshake_timeout=timeout
                 )
         except ssl.SSLError as error:
             reason = error.reason or "broken off"
-            self._broker.stats.malformed[f"TLS {reason}"] += 1
+            self._stats.malformed[f"TLS {reason}"] += 1
             _log.info("TLS handshake failed: %s", reason)
         except ConnectionError as error:
             # A handshake that takes too long ends as ConnectionAbortedError.
             if isinstance(error, ConnectionAbortedError):
-                self._broker.stats.connect_timeouts += 1
+                self._stats.connect_timeouts += 1
             else:
-                self._broker.stats.malformed["TLS broken off"] += 1
+                self._stats.malformed["TLS broken off"] += 1
         except OSError as error:
-            self._broker.stats.malformed["TLS broken off"] += 1
+            self._stats.malformed["TLS broken off"] += 1
             _log.info("TLS handshake failed: %s", error)
 
 
@@ -211,13 +224,19 @@ class _DelaySmallPackets(asyncio.Protocol):
         self._protocol.connection_made(transport)
 
 
-def open_places(broker: "Broker", bound: Callable[[], None] | None) -> list[Place]:
+def open_places(
+    config: BrokerConfig,
+    stats: Stats,
+    refusals: RefusalLog,
+    new_connection: NewConnection,
+    bound: Callable[[], None] | None,
+) -> list[Place]:
     """Listen everywhere that the configuration says; then `bound` may give up the rights that took.
 
     Raises PortInUse, ConfigError or BrokerError, and then listens nowhere.
     """
     # Certificates first: nothing is bound for a listener that could not serve.
-    places = [Place(broker, listener) for listener in broker.config.all_listeners()]
+    places = [Place(listener, config, stats, refusals, new_connection) for listener in config.all_listeners()]
     try:
         for place in places:
             place.open()

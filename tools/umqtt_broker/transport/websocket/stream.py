@@ -1,16 +1,14 @@
-"""MQTT over WebSocket (MQTT 3.1.1, chapter 6): a Connection that sees plain bytes, whatever the frames were."""
+"""MQTT over WebSocket (MQTT 3.1.1, chapter 6): a connection that sees plain bytes, whatever the frames were."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from ...clients.connection import Connection
+from ...log import RefusalLog
 from ...settings.broker import Listener
+from ...stats import Stats
 from ..peers import peer_address
 from .frames import NORMAL, BadFrame, FrameDecoder, encode_binary, encode_close
 from .upgrade import MAX_REQUEST, UpgradeRefused, answer_upgrade
-
-if TYPE_CHECKING:
-    from ...broker import Broker
 
 
 class Upgrade(asyncio.Protocol):
@@ -18,19 +16,23 @@ class Upgrade(asyncio.Protocol):
 
     It is a connection of the broker from its first moment: counted, and in time for its CONNECT.
 
-    is_local: only this machine reaches the listener.
+    connection: what is to see the plain bytes. is_local: only this machine reaches the listener.
     """
 
-    def __init__(self, broker: "Broker", listener: Listener, is_local: bool) -> None:
-        self._broker = broker
+    def __init__(
+        self, connection: asyncio.Protocol, listener: Listener, stats: Stats, refusals: RefusalLog, is_local: bool
+    ) -> None:
+        self._connection = connection
         self._listener = listener
+        self._stats = stats
+        self._refusals = refusals
         self._is_local = is_local
         self._request = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Let the broker count the connection and give it time."""
         self._transport = cast(asyncio.Transport, transport)
-        self._socket = WebSocket(self._broker, self._transport, Connection(self._broker, self._listener))
+        self._socket = WebSocket(self._connection, self._transport, self._stats)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone, or was refused."""
@@ -47,9 +49,9 @@ class Upgrade(asyncio.Protocol):
                 return
             answer = answer_upgrade(request + end, self._listener.origins, self._is_local)
         except UpgradeRefused as error:
-            self._broker.stats.connections_refused += 1
-            address = peer_address(self._transport)
-            self._broker.refusals.refused(self._broker.loop.time(), address, f"no WebSocket: {error}")
+            self._stats.connections_refused += 1
+            now, address = asyncio.get_running_loop().time(), peer_address(self._transport)
+            self._refusals.refused(now, address, f"no WebSocket: {error}")
             self._transport.write(error.answer)
             self._transport.close()
             return
@@ -64,13 +66,14 @@ class WebSocket(asyncio.Protocol):
     Before open() nothing is sent: the client would not take it for a frame.
     """
 
-    def __init__(self, broker: "Broker", transport: asyncio.Transport, connection: Connection) -> None:
-        self._broker = broker
-        self._transport = transport
+    def __init__(self, connection: asyncio.Protocol, transport: asyncio.Transport, stats: Stats) -> None:
         self._connection = connection
+        self._transport = transport
+        self._stats = stats
         self._decoder = FrameDecoder()
         self._pong = b""  # the newest, while the client does not read
         self._is_open = False
+        self._is_congested = False
         self.closing = False
         connection.connection_made(WebSocketTransport(self, transport))
 
@@ -88,7 +91,7 @@ class WebSocket(asyncio.Protocol):
         try:
             payload = decoder.receive(data)
         except BadFrame as error:
-            self._broker.stats.malformed[f"WebSocket {error}"] += 1
+            self._stats.malformed[f"WebSocket {error}"] += 1
             if error.received:
                 self._connection.data_received(error.received)
             self.fail(error.code)
@@ -106,7 +109,7 @@ class WebSocket(asyncio.Protocol):
             self.closing = True
             # Both sides have said close: the server closes first (7.1.1).
             self._transport.close()
-        elif self._connection.congested:
+        elif self._is_congested:
             self._pong = replies[-1]
         elif not self.closing:
             # Only the newest PING need be answered (5.5.3): a client that sends them and reads nothing must not
@@ -137,10 +140,12 @@ class WebSocket(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The output buffer is full."""
+        self._is_congested = True
         self._connection.pause_writing()
 
     def resume_writing(self) -> None:
         """The output buffer has drained."""
+        self._is_congested = False
         pong, self._pong = self._pong, b""
         if pong and not self.closing:
             self._transport.write(pong)
