@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from broker_peer import BrokerThread
 from umqtt_broker import BrokerConfig, Listener
-from umqtt_broker.bridge.bridges import BridgeStatus
+from umqtt_broker.bridge.state import BridgeStatus
 from umqtt_broker.conf.bridge import bridge_of, parse_topic
 from umqtt_broker.conf.lines import Line, Problems
 from umqtt_broker.settings.bridge import BridgeConfig

@@ -49,7 +49,7 @@ class Broker:
         self.store = open_store(self.config.store, self.config.accept_loss)
         self.around = Surroundings(self.config, self.stats, self.store)
         self.router = Router(self.around)
-        self.sessions = Sessions(self)
+        self.sessions = Sessions(self.around, self.router)
         self.stats.count_queued_with(lambda: self.sessions.queued)
         self.host = self.config.host
         self.port = self.config.port
@@ -60,7 +60,7 @@ class Broker:
         self.places: list[Place] = []
         self.view = BrokerView(self)
         self.observation = Observation(self)
-        self.bridges = Bridges(self)
+        self.bridges = Bridges(self.config, self.router, self.new_connection)
         self._services: list[Service] = [self.observation, self.bridges]
         self.refusals = RefusalLog()
         self._all_gone = asyncio.Event()

@@ -1,67 +1,34 @@
 """Bridges: topics shared with other brokers, with the promise that clients have. docs/broker-bridge.md says what it is.
 
-A bridge is two clients back to back, of this broker and of the remote one (bridge_life). A message is acknowledged at
+A bridge is two clients back to back, of this broker and of the remote one (relay). A message is acknowledged at
 one end when the other end has acknowledged it. All of it runs in the broker's event loop, in short turns.
 """
 
 import asyncio
-import logging
-import random
-import ssl
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from ..settings.bridge import BridgeConfig
+from ..clients.connection import Connection
+from ..routing.router import Router
+from ..settings.broker import BrokerConfig, Listener
 from .relay import Life
-from .topic_map import TopicMap
-
-if TYPE_CHECKING:
-    from ..broker import Broker
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class BridgeStatus:
-    """What a bridge does and has done, for those who watch it.
-
-    connected: the link to `remote`, HOST:PORT, is up. subscribed: and every subscription is answered there.
-    queued: messages that wait for the remote broker. The others are only counted up:
-    messages_in, messages_out: accepted from, and given to, the remote broker; QoS 0 counts when it is written.
-    connects: times the link came up. dropped_qos0: not sent, since the link was down or too slow.
-    unmatched: messages of a topic name that no rule has, or that would be too long or have too many levels at the other
-    end; left out.
-    echoes: the bridge's own messages, coming back from this broker; left out. too_large: came and were larger than
-    this broker takes; left out. purges: times the remote broker was made to forget this bridge.
-    last_error: what went wrong last, in one line.
-    """
-
-    name: str
-    connected: bool = False
-    subscribed: bool = False
-    remote: str = ""
-    queued: int = 0
-    messages_in: int = 0
-    messages_out: int = 0
-    connects: int = 0
-    dropped_qos0: int = 0
-    unmatched: int = 0
-    echoes: int = 0
-    too_large: int = 0
-    purges: int = 0
-    last_error: str = ""
+from .state import BridgeState, BridgeStatus
 
 
 class Bridges:
     """All bridges of a broker's configuration; one of its services."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, config: BrokerConfig, router: Router, new_connection: Callable[[Listener], Connection]) -> None:
+        self._config = config
+        self._router = router
+        self._new_connection = new_connection
         self._bridges: list[Bridge] = []
 
     async def start(self) -> None:
         """Begin to connect. Raises ConfigError when a certificate or key cannot be read."""
-        self._bridges = [Bridge(self._broker, config) for config in self._broker.config.bridges]
+        self._bridges = [
+            Bridge(BridgeState(config, self._config, self._router, self._new_connection))
+            for config in self._config.bridges
+        ]
         for bridge in self._bridges:
             bridge.load_certificates()
         for bridge in self._bridges:
@@ -80,23 +47,14 @@ class Bridges:
 class Bridge:
     """One bridge, over any number of lives: each has one connection to this broker."""
 
-    def __init__(self, broker: "Broker", config: BridgeConfig) -> None:
-        self.broker = broker
-        self.config = config
-        self.status = BridgeStatus(config.name)
-        self.context: ssl.SSLContext | None = None
-        self.outward = TopicMap(config.topics, outward=True)
-        self.inward = TopicMap(config.topics, outward=False)
-        # Whether each end takes a protocol level that says "bridge".
-        self.local_private = True
-        self.remote_private = config.try_private
-        self._wait = 0.0
+    def __init__(self, state: BridgeState) -> None:
+        self._state = state
         self._life: Life | None = None
         self._task: asyncio.Task[None] | None = None
 
     def load_certificates(self) -> None:
         """Read what TLS needs. Raises ConfigError."""
-        self.context = self.config.tls_context()
+        self._state.context = self._state.config.tls_context()
 
     def start(self) -> None:
         """Begin."""
@@ -114,34 +72,19 @@ class Bridge:
     def look(self) -> BridgeStatus:
         """Return the status as of now."""
         life = self._life
-        self.status.queued = life.queued if life is not None else 0
-        self.status.subscribed = life is not None and life.subscribed
-        return self.status
+        status = self._state.status
+        status.queued = life.queued if life is not None else 0
+        status.subscribed = life is not None and life.subscribed
+        return status
 
     async def _run(self) -> None:
         while True:
-            life = self._life = Life(self)
+            life = self._life = Life(self._state)
             try:
                 reason = await life.ended
             finally:
                 self._life = None
                 life.close()
             if reason:
-                self.report(reason)
-                await asyncio.sleep(self.next_wait())
-
-    def report(self, problem: str) -> None:
-        """Say what went wrong; the same again and again only once until the link was up."""
-        level = logging.DEBUG if problem == self.status.last_error and self._wait else logging.WARNING
-        self.status.last_error = problem
-        _log.log(level, "bridge %s: %s", self.config.name, problem)
-
-    def next_wait(self) -> float:
-        """Return the seconds before the next attempt: random, and longer each time, between base and cap."""
-        base, cap = self.config.restart_timeout
-        self._wait = min(cap, random.uniform(base, max(base, self._wait * 3)))
-        return self._wait
-
-    def reset_wait(self) -> None:
-        """The link came up."""
-        self._wait = 0.0
+                self._state.report(reason)
+                await asyncio.sleep(self._state.next_wait())

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import random
 from collections import Counter, deque
-from typing import TYPE_CHECKING
 
 from umqtt_robust.errors import Downgraded, Refused
 from umqtt_robust.resume import SessionPurged
@@ -16,9 +15,7 @@ from ..routing.bridge_loops import ORIGIN, topic_of
 from .remote_client import BridgeClient, NotPrivate
 from .remote_link import RemoteLink
 from .session_store import NOTE
-
-if TYPE_CHECKING:
-    from .bridges import Bridge
+from .state import BridgeState
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +33,7 @@ class Life:
     `ended` gives the reason of the end, "" to begin again at once.
     """
 
-    def __init__(self, bridge: "Bridge") -> None:
+    def __init__(self, bridge: BridgeState) -> None:
         self._bridge = bridge
         self._config = bridge.config
         self._status = bridge.status
@@ -53,10 +50,10 @@ class Life:
         self._timer: asyncio.TimerHandle | None = None
         self._large: list[bytes] = []
         self._primary_watch: asyncio.Task[None] | None = None
-        self._max_packet_size = bridge.broker.config.max_packet_size
-        self._ping_interval = bridge.broker.config.max_keep_alive / 2
+        self._max_packet_size = bridge.broker_config.max_packet_size
+        self._ping_interval = bridge.broker_config.max_keep_alive / 2
         self._origin_topic = topic_of(self._config.remote_client_id)
-        self._local = LocalEnd(bridge.broker, self._config.name, self)
+        self._local = LocalEnd(bridge.new_connection, self._config.name, self)
         self._local.connect(self._config.local_client_id, self._config.clean_session, bridge.local_private)
 
     @property
@@ -105,7 +102,7 @@ class Life:
     def local_connected(self, session_present: bool) -> None:
         """Begin when the broker has said what it resends: PUBRELs follow the CONNACK in this turn of the loop."""
         del session_present
-        self._bridge.broker.router.origins.own(self._local.session)
+        self._bridge.router.origins.own(self._local.session)
         self._loop.call_soon(self._begin)
 
     def local_closed(self, reason: str) -> None:
@@ -286,7 +283,7 @@ class Life:
             self._sync_subscriptions()
         if self._bridge.remote_private and self._client is not None:
             # First of all: from then on a broker of ours sends nothing back that came from here.
-            self._client.publish(self._origin_topic, self._bridge.broker.router.origins.broker_id, 0)
+            self._client.publish(self._origin_topic, self._bridge.router.origins.broker_id, 0)
         self._notify_remote(b"1")
         self._notify_local(b"1")
         if self._index and not self._config.round_robin and self._primary_watch is None:
@@ -342,12 +339,12 @@ class Life:
     def deliver(self, flags: int, packet_id: int, topic_name: bytes, payload: bytes) -> None:
         """Publish a message that came at the local broker, under the packet identifier that it came with."""
         if topic_name == self._origin_topic:
-            router = self._bridge.broker.router
+            router = self._bridge.router
             router.set_origin(self._local.session, payload)
             router.origins.own(self._local.session)
             return
         mapped = self._bridge.inward.get(topic_name) or self._bridge.inward.find(topic_name)
-        if not mapped or is_too_deep(mapped, self._bridge.broker.config.max_topic_levels):
+        if not mapped or is_too_deep(mapped, self._bridge.broker_config.max_topic_levels):
             self._status.unmatched += 1
         elif 4 + len(mapped) + len(payload) > self._max_packet_size:
             self._status.too_large += 1
@@ -377,7 +374,7 @@ class Life:
             return
         topic_name = self._config.notification_topic
         if topic_name.startswith(b"$SYS/"):  # where clients, and so the local end, may not publish
-            router = self._bridge.broker.router
+            router = self._bridge.router
             router.publish_own(topic_name, state)
             router.flush()
         else:

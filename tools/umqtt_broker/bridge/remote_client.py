@@ -1,16 +1,14 @@
 """The remote end of a bridge: umqtt_robust's client, with what only bridges do."""
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from umqtt_robust import Client, Will, packets
 from umqtt_robust.errors import LinkLost
 
 from ..clients.internal_client import PRIVATE, LocalEnd
+from .remote_link import RemoteLink
 from .session_store import BridgeStore
-
-if TYPE_CHECKING:
-    from .bridges import Bridge
-    from .relay import Life
+from .state import BridgeState
 
 # Messages in flight to the remote broker.
 _WINDOW = 100
@@ -26,13 +24,43 @@ class NotPrivate(LinkLost):
     """The remote broker refuses a CONNECT that says it is a bridge's."""
 
 
+class Owner(Protocol):
+    """Whom the remote end tells what happens there: the relay, whose methods these are."""
+
+    def open_link(self, host: str, port: int, path: str) -> RemoteLink:
+        """Make a link."""
+        ...
+
+    def wait_ms(self, n: int) -> int:
+        """Return how long to wait before the next attempt, in ms."""
+        ...
+
+    def connected(self, session_present: bool) -> None:
+        """The remote broker let the bridge in."""
+
+    def disconnected(self, error: Exception) -> None:
+        """The link is gone."""
+
+    def failed(self, error: Exception) -> None:
+        """Something went wrong, and the client goes on by itself."""
+
+    def raw_message(self, buffer: bytearray | bytes, topic: int, topic_end: int, payload: int, end: int) -> None:
+        """A message at QoS 0 or 1 has come."""
+
+    def large_message(self, topic_name: bytes, offset: int, size: int, chunk: memoryview) -> None:
+        """A piece of a large message has come."""
+
+    def deliver(self, flags: int, packet_id: int, topic_name: bytes, payload: bytes) -> None:
+        """A message at QoS 2 has come."""
+
+
 class BridgeClient(Client):
     """A client that says in its CONNECT that it is a bridge."""
 
     # Of the layer below Client: the CONNECT that makes a broker forget the session, or None.
     purge: bytes | None
 
-    def __init__(self, bridge: "Bridge", local: LocalEnd, life: "Life") -> None:
+    def __init__(self, bridge: BridgeState, local: LocalEnd, owner: Owner) -> None:
         config = bridge.config
         self._bridge = bridge
         self._will = None
@@ -40,14 +68,14 @@ class BridgeClient(Client):
             self._will = Will(config.notification_topic, b"0", qos=1, retain=True)
         sends_qos2 = any(rule.goes_out and rule.qos == 2 for rule in config.topics)
         scheme = "mqtts" if config.encrypted else "mqtt"
-        slots = bridge.broker.config.max_inflight_messages
+        slots = bridge.broker_config.max_inflight_messages
         super().__init__(
             config.remote_client_id,
             [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port in config.addresses],
             keep_alive=config.keep_alive,
             clean_session=config.clean_session,
             store=BridgeStore(  # pyright: ignore[reportArgumentType] - its session is a property
-                local, max(slots, len(local.released)), not config.clean_session, life.deliver
+                local, max(slots, len(local.released)), not config.clean_session, owner.deliver
             ),
             will=self._will,
             username=config.remote_username,
@@ -55,16 +83,16 @@ class BridgeClient(Client):
             window=min(_WINDOW_QOS2 if sends_qos2 else _WINDOW, slots),
             rx_size=_RX_SIZE,
             tx_size=_TX_SIZE,
-            transports={scheme: life.open_link},
+            transports={scheme: owner.open_link},
             # A remote session that is not known keeps what it has queued, unless a message at QoS 2 could meet an
             # identifier there that was never released, and be taken for a duplicate.
             keep_broker_queue=not sends_qos2,
-            random=life.wait_ms,
-            on_connect=life.connected,
-            on_disconnect=life.disconnected,
-            on_error=life.failed,
-            on_raw=life.raw_message,
-            on_large=life.large_message,
+            random=owner.wait_ms,
+            on_connect=owner.connected,
+            on_disconnect=owner.disconnected,
+            on_error=owner.failed,
+            on_raw=owner.raw_message,
+            on_large=owner.large_message,
         )
 
     def connect_packet(self) -> bytes:

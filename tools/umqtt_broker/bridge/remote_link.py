@@ -7,12 +7,10 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from umqtt_robust.errors import LinkLost
 
-if TYPE_CHECKING:
-    from ..clients.internal_client import LocalEnd
+from ..clients.internal_client import LocalEnd
 
 # Bytes that may wait for the remote broker before the client is told that the link takes no more.
 _MAX_UNSENT = 1 << 20
@@ -36,7 +34,7 @@ class RemoteLink(asyncio.Protocol):
     socket = None
 
     def __init__(
-        self, local: "LocalEnd", host: str, port: int, context: ssl.SSLContext | None, wake: Callable[[], None]
+        self, local: LocalEnd, host: str, port: int, context: ssl.SSLContext | None, wake: Callable[[], None]
     ) -> None:
         self._local = local
         self._wake = wake

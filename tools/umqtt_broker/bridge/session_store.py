@@ -16,12 +16,9 @@ the local broker has answered.
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
+from ..clients.internal_client import LocalEnd
 from ..protocol.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
-
-if TYPE_CHECKING:
-    from ..clients.internal_client import LocalEnd
 
 NOTE = b"$bridge/"
 
@@ -37,7 +34,7 @@ Deliver = Callable[[int, int, bytes, bytes], None]
 class BridgeStore:
     """A store as umqtt_robust/store.py describes it. slots: messages that may be in flight."""
 
-    def __init__(self, local: "LocalEnd", slots: int, persistent: bool, deliver: Deliver) -> None:
+    def __init__(self, local: LocalEnd, slots: int, persistent: bool, deliver: Deliver) -> None:
         self.slots = slots
         self.inbound = BridgeInbound(local, deliver)
         self._local = local
@@ -93,7 +90,7 @@ class BridgeStore:
 class BridgeInbound:
     """Where inbound messages at QoS 2 wait for PUBREL: their identifiers only, since each is routed at once."""
 
-    def __init__(self, local: "LocalEnd", deliver: Deliver) -> None:
+    def __init__(self, local: LocalEnd, deliver: Deliver) -> None:
         self._local = local
         self._deliver = deliver
         self._ids = set(local.session.inbound)

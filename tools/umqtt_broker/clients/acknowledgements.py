@@ -1,26 +1,23 @@
 """PUBACK, PUBREC, PUBREL and PUBCOMP: a client sends them many in a row, so a run of one kind is taken at once.
 
-Functions of a connection with a session. What they append to `acknowledgements` leaves, in order, when the read is
+Functions of a session. What they append to `acknowledgements` leaves, in order, when the read is
 processed; after the commit if they recorded anything.
 """
 
 import struct
-from typing import TYPE_CHECKING
 
 from ..errors import MalformedPacket
 from ..protocol.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 from ..sessions.entry import OPEN, SHARED
 from ..sessions.session import Session
-
-if TYPE_CHECKING:
-    from .connection import Connection
+from ..stats import Stats
 
 # All four are four bytes: first byte, remaining length 2, packet identifier.
 _SIZE = 4
 _packet_ids = struct.Struct(">xxH").iter_unpack
 
 
-def process_run(connection: "Connection", session: Session, data: bytes, at: int, acknowledgements: list[bytes]) -> int:
+def process_run(session: Session, stats: Stats, data: bytes, at: int, acknowledgements: list[bytes]) -> int:
     """Process the acknowledgements at `at`, one at least, as far as they are of the same kind.
 
     Returns the index behind the last of them. Raises MalformedPacket for one that fits another kind of message.
@@ -31,18 +28,18 @@ def process_run(connection: "Connection", session: Session, data: bytes, at: int
         other_kind = data[at:most:_SIZE].lstrip(_KINDS[first_byte])
         other_length = data[at + 1 : most : _SIZE].lstrip(b"\x02")
         end = most - _SIZE * max(len(other_kind), len(other_length))
-    _PROCESS[first_byte](connection, session, data[at:end], acknowledgements)
+    _PROCESS[first_byte](session, stats, data[at:end], acknowledgements)
     return end
 
 
-def _on_pubacks(connection: "Connection", session: Session, run: bytes, acknowledgements: list[bytes]) -> None:
+def _on_pubacks(session: Session, stats: Stats, run: bytes, acknowledgements: list[bytes]) -> None:
     """The client has the messages; those of a shared subscription are settled for its group."""
     del acknowledgements
     in_flight, store = session.in_flight, session.store
     for (packet_id,) in _packet_ids(run):
         entry = in_flight.get(packet_id)
         if entry is None or entry[2] == 2:
-            count_unknown(connection, entry is not None, "PUBACK for a QoS 2 message")
+            count_unknown(stats, entry is not None, "PUBACK for a QoS 2 message")
         elif entry[2] == SHARED:
             session.settle_shared(packet_id)
         else:
@@ -51,7 +48,7 @@ def _on_pubacks(connection: "Connection", session: Session, run: bytes, acknowle
                 store.remove_delivery(session.number, entry[0])
 
 
-def _on_pubrecs(connection: "Connection", session: Session, run: bytes, acknowledgements: list[bytes]) -> None:
+def _on_pubrecs(session: Session, stats: Stats, run: bytes, acknowledgements: list[bytes]) -> None:
     """The client has the messages: from now on PUBREL is sent again, never PUBLISH [MQTT-4.3.3-1]."""
     in_flight, store = session.in_flight, session.store
     answered = 0
@@ -60,7 +57,7 @@ def _on_pubrecs(connection: "Connection", session: Session, run: bytes, acknowle
             entry = in_flight.get(packet_id)
             if entry is None or entry[2] != 2:
                 # PUBREL goes out all the same: without it the client could not forget the identifier.
-                count_unknown(connection, entry is not None, "PUBREC for a QoS 1 message")
+                count_unknown(stats, entry is not None, "PUBREC for a QoS 1 message")
             elif entry[3] is not None:
                 # At the end, so that PUBRELs are resent in the order of their PUBRECs [MQTT-4.6.0-4].
                 del in_flight[packet_id]
@@ -72,9 +69,9 @@ def _on_pubrecs(connection: "Connection", session: Session, run: bytes, acknowle
         acknowledgements.append(_answer(run[:answered], PUBREL))
 
 
-def _on_pubrels(connection: "Connection", session: Session, run: bytes, acknowledgements: list[bytes]) -> None:
+def _on_pubrels(session: Session, stats: Stats, run: bytes, acknowledgements: list[bytes]) -> None:
     """The client knows that its messages are here: their identifiers may be used again."""
-    del connection
+    del stats
     inbound, store = session.inbound, session.store
     for (packet_id,) in _packet_ids(run):
         # An identifier nobody knows was completed before: the client only missed the PUBCOMP.
@@ -85,14 +82,14 @@ def _on_pubrels(connection: "Connection", session: Session, run: bytes, acknowle
     acknowledgements.append(_answer(run, PUBCOMP))
 
 
-def _on_pubcomps(connection: "Connection", session: Session, run: bytes, acknowledgements: list[bytes]) -> None:
+def _on_pubcomps(session: Session, stats: Stats, run: bytes, acknowledgements: list[bytes]) -> None:
     """The client has forgotten the identifiers of its messages."""
     del acknowledgements
     in_flight, store = session.in_flight, session.store
     for (packet_id,) in _packet_ids(run):
         entry = in_flight.get(packet_id)
         if entry is None or entry[3] is not None:
-            count_unknown(connection, entry is not None, "PUBCOMP before PUBREC")
+            count_unknown(stats, entry is not None, "PUBCOMP before PUBREC")
         else:
             del in_flight[packet_id]
             if store is not None:
@@ -111,8 +108,8 @@ def _answer(run: bytes, first_byte: int) -> bytes:
     return bytes(answer)
 
 
-def count_unknown(connection: "Connection", is_known: bool, reason: str) -> None:
+def count_unknown(stats: Stats, is_known: bool, reason: str) -> None:
     """An acknowledgement that fits no message: a leftover if its identifier is free, else a broken client."""
     if is_known:
         raise MalformedPacket(reason)
-    connection.stats.unknown_acknowledgements += 1
+    stats.unknown_acknowledgements += 1

@@ -17,16 +17,13 @@ messages are not acknowledged. The disk is no such limit: no client can make it 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ..core.queue_limits import QueueLimits, ReceiveRate
 from ..errors import MalformedPacket
 from ..protocol.packets import DISCONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
+from ..store import Store
 from .packet_loop import packet_length
-
-if TYPE_CHECKING:
-    from ..store import Store
-    from .connection import Connection
+from .ports import HeldBackClient
 
 _OUT_OF_TURN = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP, PINGREQ})
 
@@ -64,7 +61,7 @@ class HeldBack:
         "paused",
     )
 
-    def __init__(self, connection: "Connection", loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, connection: HeldBackClient, loop: asyncio.AbstractEventLoop) -> None:
         self._connection = connection
         self._loop = loop
         self._deciding = False
@@ -96,7 +93,7 @@ class HeldBack:
         self._full |= full
         self._watch()
 
-    def wait_for_store(self, store: "Store") -> None:
+    def wait_for_store(self, store: Store) -> None:
         """Hold messages back until the store has written what it was given."""
         if store not in self._full:
             self._connection.stats.publishers_held += 1
@@ -143,7 +140,7 @@ class HeldBack:
         at = needed = 0
         is_much = False
         out_of_turn: list[bytes] = []
-        end, max_packet_size = len(data), connection.broker.config.max_packet_size
+        end, max_packet_size = len(data), connection.around.config.max_packet_size
         try:
             while length := packet_length(data, at, max_packet_size):
                 if at + length > end:
@@ -156,9 +153,9 @@ class HeldBack:
                 if packet[0] in _OUT_OF_TURN:
                     out_of_turn.append(packet)
                 else:
-                    if packet == _DISCONNECT and connection.session is not None:
+                    if packet == _DISCONNECT:
                         # Heard is heard [MQTT-3.1.2-10], also if the connection is lost before its turn.
-                        connection.broker.sessions.forget_will(connection.session)
+                        connection.forget_will()
                     self._waiting.append(packet)
                     self._waiting_size += length
                 at += length

@@ -7,11 +7,13 @@ write for each session that got messages.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
-from ..core.timers import Deadline
-from ..core.turns import LONGEST, SLICE, Job
+from ..core.context import Surroundings
+from ..core.timers import Deadline, Deadlines
+from ..core.turns import LONGEST, SLICE, Job, Turns
 from ..errors import MalformedPacket
+from ..log import RefusalLog
 from ..protocol.packets import (
     ACCEPTED,
     BAD_USER_NAME_OR_PASSWORD,
@@ -25,14 +27,13 @@ from ..protocol.packets import (
     refusal,
 )
 from ..routing.publish_checks import Publish, publisher
+from ..routing.router import Router
 from ..sessions.session import Session
 from ..settings.broker import Listener
 from ..transport.peers import peer_address
 from .backpressure import HeldBack
 from .packet_loop import process
-
-if TYPE_CHECKING:
-    from ..broker import Broker
+from .registry import Sessions
 
 # A client that sends but does not read its acknowledgements is not read from while more than this many output buffers
 # wait for it.
@@ -42,6 +43,25 @@ _UNREAD_BUFFERS = 8
 _CLOSE_TIMEOUT = 5.0
 
 _log = logging.getLogger(__name__)
+
+
+class BrokerParts(Protocol):
+    """What a connection uses of its broker: the parts that all connections share, and the count of connections."""
+
+    around: Surroundings
+    router: Router
+    sessions: Sessions
+    deadlines: Deadlines
+    turns: Turns
+    refusals: RefusalLog
+    loop: asyncio.AbstractEventLoop
+
+    def admit(self, connection: "Connection") -> bool:
+        """Count a new network connection. Returns False if there are too many."""
+        ...
+
+    def forget(self, connection: "Connection") -> None:
+        """A network connection is gone."""
 
 
 class Connection(asyncio.Protocol):
@@ -55,7 +75,7 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_around",
+        "_broker",
         "_deadline",
         "_decision",
         "_gone",
@@ -67,11 +87,9 @@ class Connection(asyncio.Protocol):
         "_pending",
         "_recorded",
         "_rest",
-        "_router",
-        "_store",
         "_unread",
         "_until",
-        "broker",
+        "around",
         "closing",
         "congested",
         "connected_at",
@@ -88,18 +106,20 @@ class Connection(asyncio.Protocol):
         "peer",
         "protocol_level",
         "publish",
+        "router",
         "session",
         "stats",
+        "store",
         "transport",
     )
 
-    def __init__(self, broker: "Broker", listener: Listener) -> None:
-        self.broker = broker
+    def __init__(self, broker: BrokerParts, listener: Listener) -> None:
+        self._broker = broker
         self.listener = listener
-        self.stats = broker.stats
-        self._around = broker.around
-        self._router = broker.router
-        self._store = broker.store
+        self.around = broker.around
+        self.stats = broker.around.stats
+        self.store = broker.around.store
+        self.router = broker.router
         self._loop = broker.loop
         # Parts of a packet, looked at once, when all are there: it may be a large one.
         self._pending: bytearray | None = None
@@ -145,11 +165,11 @@ class Connection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         self._is_alone = transport.get_extra_info("is_alone")
         self.peer = peer_address(transport)
-        self.transport.set_write_buffer_limits(high=self.broker.config.max_output_buffer)
-        if not self.broker.admit(self):
+        self.transport.set_write_buffer_limits(high=self.around.config.max_output_buffer)
+        if not self._broker.admit(self):
             self.abort()
             return
-        self._deadline = self.broker.deadlines.after(self.broker.config.connect_timeout, self)
+        self._deadline = self._broker.deadlines.after(self.around.config.connect_timeout, self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, whoever wanted it: the session lives on or not, the will goes out or not."""
@@ -169,7 +189,7 @@ class Connection(asyncio.Protocol):
             self.ending = f"the broker failed: {exc!r}"
         self.closing = self._gone = True
         self._stop_waiting()
-        self.broker.forget(self)
+        self._broker.forget(self)
 
     def pause_writing(self) -> None:
         """The output buffer is full."""
@@ -185,7 +205,7 @@ class Connection(asyncio.Protocol):
         self.update_reading()
         if self.session is not None and self.established:
             self.session.open_window()
-            self.broker.router.flush()
+            self.router.flush()
 
     def data_received(self, data: bytes) -> None:
         """Process every whole packet of one read, and keep the rest."""
@@ -252,7 +272,7 @@ class Connection(asyncio.Protocol):
         """Go on with `rest` when others have had their turn."""
         if self._rest is None:
             self._rest = []
-            self.broker.turns.wait(self)
+            self._broker.turns.wait(self)
             self.update_reading()
         self._rest.append(rest)
 
@@ -303,12 +323,12 @@ class Connection(asyncio.Protocol):
         """Process packets, and write what they cause."""
         if self.closing:
             return
-        around = self._around
+        around = self.around
         limits = around.limits
         if limits is not None:
             # What the broker itself has published meanwhile, wills and figures, is not this client's.
             limits.hits.clear()
-        self._recorded = self._store.recorded
+        self._recorded = self.store.recorded
         acknowledgements: list[bytes] = []
         is_open = True
         session_before = self.session
@@ -323,17 +343,17 @@ class Connection(asyncio.Protocol):
         session = self.session
         if session is not None and (session.queue or session.shared):
             session.pump()
-        store = self._store
+        store = self.store
         if acknowledgements:
             if store.recorded != self._recorded or self.held:
                 store.hold(self, acknowledgements)
             else:
                 if around.dirty and (session is None or not session.dirty):
                     # Those who wait for a message first; the publisher only learns that it is done.
-                    self._router.flush()
+                    self.router.flush()
                 self.write(acknowledgements)
         if around.dirty:
-            self._router.flush()
+            self.router.flush()
         if not is_open:
             self.close()
             return
@@ -403,7 +423,7 @@ class Connection(asyncio.Protocol):
             self._log_refused(error.reason)
             self._refuse(UNACCEPTABLE_PROTOCOL_VERSION)
             return None
-        return_code, connect = self.broker.sessions.identify(self, connect)
+        return_code, connect = self._broker.sessions.identify(self, connect)
         if isinstance(return_code, int):
             self._answer(connect, return_code)
             return self.session
@@ -419,14 +439,14 @@ class Connection(asyncio.Protocol):
         error = decision.exception()
         if error is not None:
             _log.error("permission failed for a client at %s, refused: %r", self.peer, error)
-        self._recorded = self._store.recorded
+        self._recorded = self.store.recorded
         self._answer(connect, SERVER_UNAVAILABLE if error is not None else decision.result())
         if self.held_back is not None:
             self.held_back.decide(False)
-        self.broker.router.flush()
+        self.router.flush()
 
     def _answer(self, connect: Connect, return_code: int) -> None:
-        if return_code == ACCEPTED and connect.bridge and not self.broker.sessions.may_bridge(self, connect):
+        if return_code == ACCEPTED and connect.bridge and not self._broker.sessions.may_bridge(self, connect):
             # As a broker answers that knows no bridges: it comes back as a client.
             return_code = UNACCEPTABLE_PROTOCOL_VERSION
         if return_code != ACCEPTED:
@@ -435,41 +455,46 @@ class Connection(asyncio.Protocol):
             self._log_refused(RETURN_CODES.get(return_code, f"return code {return_code}"), connect.client_id)
             self._refuse(return_code)
             return
-        session_present = self.broker.sessions.connect(self, connect)
+        session_present = self._broker.sessions.connect(self, connect)
         self.connected_at = self.heard_at = self._loop.time()
         self.protocol_level = connect.protocol_level
         self.keep_alive = connect.keep_alive
-        most = self.broker.config.max_keep_alive
+        most = self.around.config.max_keep_alive
         if most and not 0 < self.keep_alive <= most:
             self.keep_alive = most
         if self._deadline is not None:
             self._deadline.cancel(self)
             self._deadline = None
         if self.keep_alive:
-            self._deadline = self.broker.deadlines.at(self.connected_at + 1.5 * self.keep_alive, self)
+            self._deadline = self._broker.deadlines.at(self.connected_at + 1.5 * self.keep_alive, self)
         self.bind()
-        if self._store.is_blocked:
-            self._hold_back().wait_for_store(self._store)
+        if self.store.is_blocked:
+            self._hold_back().wait_for_store(self.store)
         connack = [encode_connack(ACCEPTED, session_present)]
         if self.session is not None and self.session.store is None and not self.must_wait():
             self.release(connack)
         else:
             # A session made or discarded is safe before the client hears of it; so is what was recorded for a session
             # by the connection it had before.
-            self._store.hold(self, connack)
+            self.store.hold(self, connack)
 
     def bind(self) -> None:
         """Choose what stands between the client and the router: its rights or the settings are new."""
-        config = self.broker.config
+        config = self.around.config
         if self.session is not None:
-            self.publish = publisher(self.session, self.broker.router, self.stats, config)
+            self.publish = publisher(self.session, self.router, self.stats, config)
         if config.max_receive_rate:
             self._hold_back().limit_rate(config.max_receive_rate)
         elif self.held_back is not None:
             self.held_back.limit_rate(0)
 
     def _log_refused(self, reason: str, client_id: bytes | None = None) -> None:
-        self.broker.refusals.refused(self._loop.time(), self.peer, reason, client_id)
+        self._broker.refusals.refused(self._loop.time(), self.peer, reason, client_id)
+
+    def forget_will(self) -> None:
+        """The client has said DISCONNECT [MQTT-3.1.2-10]."""
+        if self.session is not None:
+            self._broker.sessions.forget_will(self.session)
 
     def _refuse(self, return_code: int) -> None:
         """Answer a CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
@@ -481,7 +506,7 @@ class Connection(asyncio.Protocol):
 
     def must_wait(self) -> bool:
         """Tell whether acknowledgements must wait: this read recorded something, or earlier ones wait."""
-        return self._store.recorded != self._recorded or self.held > 0
+        return self.store.recorded != self._recorded or self.held > 0
 
     def release(self, packets: list[bytes]) -> None:
         """Write what waited for a commit."""
@@ -510,7 +535,7 @@ class Connection(asyncio.Protocol):
         transport.write(data)
         if (
             self.congested
-            and transport.get_write_buffer_size() > _UNREAD_BUFFERS * self.broker.config.max_output_buffer
+            and transport.get_write_buffer_size() > _UNREAD_BUFFERS * self.around.config.max_output_buffer
         ):
             self._unread = True
             self.update_reading()
@@ -523,10 +548,10 @@ class Connection(asyncio.Protocol):
             return
         self.closing = True
         self._stop_waiting()
-        self._deadline = self.broker.deadlines.after(_CLOSE_TIMEOUT, self)
-        self.broker.sessions.detach(self)
+        self._deadline = self._broker.deadlines.after(_CLOSE_TIMEOUT, self)
+        self._broker.sessions.detach(self)
         if self._is_lost:
-            self.broker.forget(self)
+            self._broker.forget(self)
         elif not self.held:
             self.transport.close()
 
@@ -535,9 +560,9 @@ class Connection(asyncio.Protocol):
         self.closing = self._gone = True
         self._stop_waiting()
         self.transport.abort()
-        self.broker.sessions.detach(self)
+        self._broker.sessions.detach(self)
         if self._is_lost:
-            self.broker.forget(self)
+            self._broker.forget(self)
 
     # What the client waits for is not safe: close without acknowledging it.
     commit_failed = abort
@@ -575,4 +600,4 @@ class Connection(asyncio.Protocol):
             self.ending = "keep-alive"
             self.abort()
         else:
-            self._deadline = self.broker.deadlines.at(due, self)
+            self._deadline = self._broker.deadlines.at(due, self)

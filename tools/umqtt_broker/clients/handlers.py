@@ -7,7 +7,6 @@ processed; after the commit if they recorded anything.
 import contextlib
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ..core.turns import Job
 from ..errors import MalformedPacket
@@ -29,16 +28,14 @@ from ..routing.retained_delivery import Greeting
 from ..sessions.ports import Granted
 from ..sessions.session import Session
 from .acknowledgements import ACKNOWLEDGEMENTS, process_run
+from .ports import RequestClient
 
 # MQTT 3.1 marks these with DUP when they are sent again (its sections 3.6, 3.8 and 3.10).
 _MAY_CARRY_DUP = frozenset({PUBREL | DUP, SUBSCRIBE | DUP, UNSUBSCRIBE | DUP})
 
-if TYPE_CHECKING:
-    from .connection import Connection
-
 
 def process_other(
-    connection: "Connection", session: Session, first_byte: int, packet: bytes, acknowledgements: list[bytes]
+    connection: RequestClient, session: Session, first_byte: int, packet: bytes, acknowledgements: list[bytes]
 ) -> bool:
     """Process the packets that are not worth a place in the loop; acknowledgements only if oddly encoded.
 
@@ -49,7 +46,7 @@ def process_other(
     if first_byte in ACKNOWLEDGEMENTS:
         if len(packet) != 2:
             raise MalformedPacket("PUBACK, PUBREC, PUBREL or PUBCOMP length")
-        process_run(connection, session, bytes((first_byte, 2)) + packet, 0, acknowledgements)
+        process_run(session, connection.around.stats, bytes((first_byte, 2)) + packet, 0, acknowledgements)
         return True
     if first_byte == SUBSCRIBE:
         connection.job = _subscribe(connection, session, packet)
@@ -64,7 +61,7 @@ def process_other(
 
 
 def process_publish_qos2(
-    connection: "Connection", session: Session, packet_id_bytes: bytes, topic_name: bytes, payload: bytes, retain: int
+    connection: RequestClient, session: Session, packet_id_bytes: bytes, topic_name: bytes, payload: bytes, retain: int
 ) -> None:
     """Route a QoS 2 message once for each use of its packet identifier (4.3.3, method B)."""
     packet_id = packet_id_bytes[0] << 8 | packet_id_bytes[1]
@@ -72,7 +69,7 @@ def process_publish_qos2(
     if packet_id in inbound:
         # Its PUBREC cannot leave before the first copy is safe: the acknowledgements of a connection leave in order,
         # and the CONNACK of a new one waited for everything recorded before it.
-        check_topic_name(topic_name, connection.broker.config.max_topic_levels)
+        check_topic_name(topic_name, connection.around.config.max_topic_levels)
         return
     connection.publish(topic_name, payload, 2, retain)
     if not inbound:
@@ -83,8 +80,8 @@ def process_publish_qos2(
         session.store.set_inbound(session.number, packet_id, True)
 
 
-def _unsubscribe(connection: "Connection", session: Session, packet: bytes) -> Job:
-    router, max_levels = connection.broker.router, connection.broker.config.max_topic_levels
+def _unsubscribe(connection: RequestClient, session: Session, packet: bytes) -> Job:
+    router, max_levels = connection.router, connection.around.config.max_topic_levels
 
     def steps() -> Iterator[None]:
         for _ in decode_unsubscribe(packet, max_levels):
@@ -99,11 +96,11 @@ def _unsubscribe(connection: "Connection", session: Session, packet: bytes) -> J
     def finish(acknowledgements: list[bytes]) -> None:
         acknowledgements.append(b"\xb0\x02" + packet[:2])
 
-    return Job(connection.broker.store.recorded, steps(), finish)
+    return Job(connection.store.recorded, steps(), finish)
 
 
-def _subscribe(connection: "Connection", session: Session, packet: bytes) -> Job:
-    router, max_levels = connection.broker.router, connection.broker.config.max_topic_levels
+def _subscribe(connection: RequestClient, session: Session, packet: bytes) -> Job:
+    router, max_levels = connection.router, connection.around.config.max_topic_levels
     return_codes = bytearray()
     granted: Granted = deque()
 
@@ -121,7 +118,7 @@ def _subscribe(connection: "Connection", session: Session, packet: bytes) -> Job
                     # Retained messages are for subscriptions that are not shared: who of a group should get them?
                     granted.extend((topic_filter, return_code))
                     if session.greeting is None:
-                        session.greeting = Greeting(session, router, connection.broker.around, connection.broker.loop)
+                        session.greeting = Greeting(session, router, connection.around)
                     session.greeting.expect(topic_filter, len(granted) // 2)
             yield
 
@@ -129,7 +126,7 @@ def _subscribe(connection: "Connection", session: Session, packet: bytes) -> Job
         acknowledgements.append(encode_suback(packet[0] << 8 | packet[1], bytes(return_codes)))
         _follow_suback(connection, session, granted, acknowledgements)
 
-    return Job(connection.broker.store.recorded, steps(), finish)
+    return Job(connection.store.recorded, steps(), finish)
 
 
 def _grant(session: Session, asked: bytes, qos: int) -> tuple[bytes, tuple[bytes, bytes] | None, int]:
@@ -148,9 +145,10 @@ def _grant(session: Session, asked: bytes, qos: int) -> tuple[bytes, tuple[bytes
     return topic_filter, shared, qos if session.rights is None else session.rights.grant(wanted, qos)
 
 
-def _follow_suback(connection: "Connection", session: Session, granted: Granted, acknowledgements: list[bytes]) -> None:
+def _follow_suback(
+    connection: RequestClient, session: Session, granted: Granted, acknowledgements: list[bytes]
+) -> None:
     """Let retained messages follow the SUBACK: the window stays shut until it has left."""
-    broker = connection.broker
     session.close_window()
     if granted and session.greeting is not None:
         packets = session.greeting.begin(granted)
@@ -161,4 +159,4 @@ def _follow_suback(connection: "Connection", session: Session, granted: Granted,
         acknowledgements.clear()
         session.open_window()
     else:
-        broker.store.wake(session)
+        connection.store.wake(session)

@@ -7,7 +7,8 @@ broker is called past that, and no byte goes through a socket.
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from ..access.permission import Permission
 from ..protocol.packets import (
@@ -29,12 +30,9 @@ from ..protocol.packets import (
     encode_publish_head,
     encode_remaining_length,
 )
+from ..sessions.session import Session
 from ..settings.broker import Listener
 from .connection import Connection
-
-if TYPE_CHECKING:
-    from ..broker import Broker
-    from ..sessions.session import Session
 
 # What the broker answers: first byte of a packet sent to it, without flags, to the first byte of the answer.
 _ANSWERS = {PUBREC: PUBREL, PUBREL: PUBCOMP, SUBSCRIBE: SUBACK, UNSUBSCRIBE: UNSUBACK}
@@ -74,7 +72,7 @@ class LocalEnd(asyncio.Transport):
     released: packet identifiers of messages at QoS 2 that an earlier bridge left between PUBREC and PUBCOMP.
     """
 
-    def __init__(self, broker: "Broker", name: str, owner: Owner) -> None:
+    def __init__(self, new_connection: Callable[[Listener], Connection], name: str, owner: Owner) -> None:
         super().__init__({"peername": (f"bridge {name}", 0)})
         self._loop = asyncio.get_running_loop()
         self._owner = owner
@@ -87,11 +85,11 @@ class LocalEnd(asyncio.Transport):
         self.released: list[int] = []
         # As in mosquitto, a bridge may do everything at its own broker: its topics are the permission.
         listener = Listener(permission=Permission(), allow_anonymous=True, internal=True)
-        self._connection = Connection(broker, listener)
+        self._connection = new_connection(listener)
         self._connection.connection_made(self)
 
     @property
-    def session(self) -> "Session":
+    def session(self) -> Session:
         """The bridge's session. Raises ConnectionError when the connection is closed."""
         session = self._connection.session
         if session is None:

@@ -3,23 +3,18 @@
 PUBLISH is decoded in place, `acknowledgements` takes those in runs; what is rare is done by `handlers`.
 """
 
-from typing import TYPE_CHECKING
-
 from ..errors import MalformedPacket
 from ..protocol.packets import CONNECT, DISCONNECT, MAX_CONNECT_LENGTH, PINGREQ, PINGRESP, PUBLISH
 from .acknowledgements import ACKNOWLEDGEMENTS, process_run
 from .handlers import process_other, process_publish_qos2
-
-if TYPE_CHECKING:
-    from .connection import Connection
-
+from .ports import PacketClient
 
 # Bytes after which the clock is looked at: first, and at most. Some packets cost a thousand times what others do.
 _FIRST_STEP = 128
 _LONGEST_STEP = 4096
 
 
-def process(connection: "Connection", data: bytes, acknowledgements: list[bytes]) -> bool:
+def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]) -> bool:
     """Process the packets in `data`; the connection keeps what is cut short. Returns False when it is to end.
 
     What is left when the connection's time is over waits for its next turn.
@@ -28,7 +23,7 @@ def process(connection: "Connection", data: bytes, acknowledgements: list[bytes]
     """
     session = connection.session
     publish = connection.publish
-    max_packet_size = connection.broker.config.max_packet_size
+    max_packet_size = connection.around.config.max_packet_size
     append = acknowledgements.append
     end = len(data)
     at = length = body = 0
@@ -107,7 +102,7 @@ def process(connection: "Connection", data: bytes, acknowledgements: list[bytes]
                     else:
                         raise MalformedPacket("PUBLISH QoS 3")  # [MQTT-3.3.1-4]
             elif length == 2 and first_byte in ACKNOWLEDGEMENTS and body == at + 2:
-                packet_end = process_run(connection, session, data, at, acknowledgements)
+                packet_end = process_run(session, connection.stats, data, at, acknowledgements)
             elif first_byte == PINGREQ:
                 if length:
                     raise MalformedPacket("PINGREQ length")
@@ -115,7 +110,7 @@ def process(connection: "Connection", data: bytes, acknowledgements: list[bytes]
             elif first_byte == DISCONNECT:
                 if length:
                     raise MalformedPacket("DISCONNECT length")
-                connection.broker.sessions.forget_will(session)  # [MQTT-3.1.2-10]
+                connection.forget_will()
                 connection.ending = ""
                 return False
             else:

@@ -3,24 +3,22 @@
 import asyncio
 import secrets
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ..access.permission import Peer, Permission, Rights
+from ..core.context import Surroundings
 from ..core.queue_limits import QueueLimits
 from ..log import log_connect, log_disconnect
 from ..protocol.messages import Will
 from ..protocol.packets import IDENTIFIER_REJECTED, NOT_AUTHORIZED, Connect
 from ..protocol.topics import check_topic_name, mounted_name
 from ..routing.retained_delivery import Greeting
+from ..routing.router import Router
 from ..sessions.durable import DurableSession
 from ..sessions.session import Session
 from ..settings.broker import Listener
 from ..store import Recovered
 from ..transport.tls import identity_of
-from .connection import Connection
-
-if TYPE_CHECKING:
-    from ..broker import Broker
+from .ports import SessionClient
 
 # Sessions forgotten at a time: a fleet that expires together must not stall the rest.
 _MOST_AT_ONCE = 1000
@@ -33,12 +31,12 @@ class Sessions:
     `key`, which is the identifier, or mount point, U+0000 and identifier. U+0000 is in neither [MQTT-1.5.3-2].
     """
 
-    def __init__(self, broker: "Broker") -> None:
-        self._config = broker.config
-        self._around = broker.around
-        self._stats = broker.stats
-        self._store = broker.store
-        self._router = broker.router
+    def __init__(self, around: Surroundings, router: Router) -> None:
+        self._config = around.config
+        self._around = around
+        self._stats = around.stats
+        self._store = around.store
+        self._router = router
         self._by_client_id: dict[bytes, Session] = {}
         # Persistent sessions without a connection, those that left first first.
         self._away: dict[Session, None] = {}
@@ -89,8 +87,7 @@ class Sessions:
     def _recover_greetings(self, session: Session, topic_filters: list[bytes]) -> None:
         """Go on with retained messages once the client is back. They are not recovered yet, and need not be."""
         if topic_filters:
-            loop = asyncio.get_running_loop()
-            session.greeting = Greeting(session, self._router, self._around, loop)
+            session.greeting = Greeting(session, self._router, self._around)
             for topic_filter in topic_filters:
                 session.greeting.recover(topic_filter, session.subscriptions[topic_filter])
 
@@ -115,7 +112,7 @@ class Sessions:
 
     # CONNECT
 
-    def identify(self, connection: Connection, packet: Connect) -> tuple[int | asyncio.Future[int], Connect]:
+    def identify(self, connection: SessionClient, packet: Connect) -> tuple[int | asyncio.Future[int], Connect]:
         """Find out who connects. Returns the CONNACK return code or its future, and the CONNECT for connect().
 
         That has the identifier of the session, and a will with the mount point. Raises MalformedPacket.
@@ -146,7 +143,7 @@ class Sessions:
         # Asked with the CONNECT as it came: rules for identifiers are about those that clients choose.
         return self._permission(listener).connect(packet, peer), named
 
-    def may_bridge(self, connection: Connection, packet: Connect) -> bool:
+    def may_bridge(self, connection: SessionClient, packet: Connect) -> bool:
         """Tell whether a client that is let in may be the bridge that it says it is."""
         listener = connection.listener
         users = listener.bridge_users
@@ -158,7 +155,7 @@ class Sessions:
         is_taken = not listener.mount_point and any(client_id == bridge.local_client_id for bridge in config.bridges)
         return not is_taken and client_id.startswith(config.client_id_prefixes or b"")
 
-    def connect(self, connection: Connection, packet: Connect) -> bool:
+    def connect(self, connection: SessionClient, packet: Connect) -> bool:
         """Give a connection that is let in its session. Returns session_present."""
         listener = connection.listener
         mount, client_id = listener.mount_point, packet.client_id
@@ -219,7 +216,7 @@ class Sessions:
 
     # The end
 
-    def detach(self, connection: Connection) -> None:
+    def detach(self, connection: SessionClient) -> None:
         """Take the session from a connection that ends, and publish its will. Safe to call again."""
         session, connection.session = connection.session, None
         if session is None:
@@ -358,7 +355,7 @@ class _AnyOf(Rights):
         return min(rights.grant(topic_filter, qos) for rights in self._rights)
 
 
-def _peer(connection: Connection) -> Peer:
+def _peer(connection: SessionClient) -> Peer:
     return Peer(connection.peer, identity_of(connection.transport, connection.listener), connection.listener)
 
 

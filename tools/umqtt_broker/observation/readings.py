@@ -5,7 +5,7 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 
-from ..bridge.bridges import BridgeStatus
+from ..bridge.state import BridgeStatus
 from ..sessions.session import Session
 from ..sessions.shared_queue import SharedQueue
 from ..settings.broker import Listener

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..bridge.bridges import BridgeStatus
+from ..bridge.state import BridgeStatus
 from ..clients.connection import Connection
 from ..protocol.messages import RetainedMessage
 from ..sessions.session import Session

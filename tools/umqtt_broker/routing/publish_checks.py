@@ -1,7 +1,7 @@
 """What stands between a client's PUBLISH and the router, chosen once a connection: for most clients nothing."""
 
-from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from ..access.permission import Rights
 from ..protocol.topics import MAX_REMEMBERED, check_topic_name, mounted_name
@@ -10,11 +10,15 @@ from ..settings.broker import BrokerConfig
 from ..stats import Stats
 from .router import Router
 
-# Topic name, payload, QoS, retain flag. Raises MalformedPacket for an invalid topic name.
-Publish = Callable[[bytes, bytes, int, int], None]
-
 # Topic names that a connection remembers it may publish to.
 _MAX_ALLOWED = 256
+
+
+class Publish(Protocol):
+    """How a message gets to the router."""
+
+    def __call__(self, topic_name: bytes, payload: bytes, qos: int, retain: int, /) -> None:
+        """Publish it. Raises MalformedPacket for an invalid topic name."""
 
 
 def publisher(session: Session, router: Router, stats: Stats, config: BrokerConfig) -> Publish:

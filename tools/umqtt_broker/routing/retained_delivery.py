@@ -4,16 +4,13 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
 from ..core.context import Surroundings
 from ..protocol.messages import RetainedMessage
 from ..protocol.packets import PUBLISH, encode_publish_head
 from ..sessions.ports import Granted
 from ..sessions.session import Session
-
-if TYPE_CHECKING:
-    from .router import Router
+from .router import Router
 
 # Steps of the walk between two looks at the clock, and the seconds that one slice may take: other clients wait for it.
 _STEPS = 100
@@ -40,13 +37,11 @@ class Greeting:
 
     __slots__ = ("_around", "_batches", "_loop", "_owed", "_router", "_scheduled", "_session", "_walk")
 
-    def __init__(
-        self, session: Session, router: "Router", around: Surroundings, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, session: Session, router: Router, around: Surroundings) -> None:
         self._session = session
         self._router = router
         self._around = around
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
         self._scheduled = False
         # Filters whose walk has not begun, each followed by its granted QoS, those of one SUBSCRIBE after the other: a
         # client may subscribe to a million, so that each takes sixteen bytes.
