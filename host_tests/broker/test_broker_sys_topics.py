@@ -59,7 +59,7 @@ def test_a_wildcard_in_the_first_level_never_matches_them(broker: BrokerThread) 
     for topic_filter in (b"#", b"+/#", b"+/broker/uptime"):
         peer, found = watcher(broker, topic_filter)
         with peer:
-            topics = SysTopics(broker.broker)
+            topics = SysTopics(broker.broker.router, broker.broker.stats)
             broker.call(lambda topics=topics: topics.publish(Totals(), 1, 1.0))
             assert found == {} and published(peer) == {}, topic_filter
 
@@ -67,7 +67,7 @@ def test_a_wildcard_in_the_first_level_never_matches_them(broker: BrokerThread) 
 def test_only_what_changed_is_published_again(broker: BrokerThread) -> None:
     peer, _ = watcher(broker)
     with peer:
-        topics = SysTopics(broker.broker)
+        topics = SysTopics(broker.broker.router, broker.broker.stats)
         everything = broker.call(lambda: topics.publish(Totals(connected=1), 7, 10.0))
         assert everything == len(published(peer)) > 40
         # Nothing but what that very publication moved: packets and bytes sent, and their averages.

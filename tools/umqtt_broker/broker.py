@@ -59,7 +59,7 @@ class Broker:
         self._ticking: asyncio.TimerHandle | None = None
         self.places: list[Place] = []
         self.view = BrokerView(self)
-        self.observation = Observation(self)
+        self.observation = Observation(self, self.view)
         self.bridges = Bridges(self.config, self.router, self.new_connection)
         self._services: list[Service] = [self.observation, self.bridges]
         self.refusals = RefusalLog()

@@ -5,7 +5,7 @@ import binascii
 import json
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
@@ -18,14 +18,13 @@ from ..sessions.shared_queue import SharedQueue
 from . import readings
 from .commit import StoreFailed, committed
 from .guard import Guard
+from .ports import BrokerParts
 from .rates import ClientRates, History
 from .readings import text
 from .routes import Route
 from .slices import slices, smallest
 from .survey import Survey
-
-if TYPE_CHECKING:
-    from ..broker import Broker
+from .view import BrokerView
 
 Answer = dict[str, Any]
 
@@ -42,9 +41,17 @@ _BODY_TYPES: dict[str, type] = {"topic": str, "payload": str, "encoding": str, "
 class Api:
     """The handlers. started_at: seconds since 1970."""
 
-    def __init__(self, broker: "Broker", survey: Survey, history: History, guard: Guard, started_at: float) -> None:
+    def __init__(
+        self,
+        broker: BrokerParts,
+        view: BrokerView,
+        survey: Survey,
+        history: History,
+        guard: Guard,
+        started_at: float,
+    ) -> None:
         self._broker = broker
-        self._view = broker.view
+        self._view = view
         self._survey = survey
         self._history = history
         self._guard = guard
@@ -224,7 +231,7 @@ class Api:
         if self._view.session(session.client_id, session.mount) is session:
             self._broker.sessions.discard(session)
         self._broker.router.flush()
-        await committed(self._broker)
+        await committed(self._broker.store)
         return {"done": True}
 
     def _find(self, request: web.Request, query: Answer) -> Session:
@@ -330,7 +337,7 @@ class Api:
             for topic_name in part:
                 router.publish(topic_name, b"", 0, 1)
             router.flush()
-        await committed(self._broker)
+        await committed(self._broker.store)
         return {"removed": len(names)}
 
     async def publish(self, request: web.Request, query: Answer) -> Answer:
@@ -351,7 +358,7 @@ class Api:
         router.publish(topic_name, payload, body["qos"], int(body["retain"] and config.retain_available))
         router.flush()
         if body["qos"] or body["retain"]:
-            await committed(self._broker)
+            await committed(self._broker.store)
         return {"done": True}
 
 

@@ -1,10 +1,8 @@
 """Waiting, in a coroutine, for what was recorded to be safe."""
 
 import asyncio
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ..broker import Broker
+from ..store import Store
 
 
 class StoreFailed(Exception):
@@ -32,8 +30,8 @@ class _Waiter:
             )
 
 
-async def committed(broker: "Broker") -> None:
+async def committed(store: Store) -> None:
     """Return when everything recorded so far is safe. Raises StoreFailed."""
-    done: asyncio.Future[None] = broker.loop.create_future()
-    broker.store.hold(_Waiter(done), [])
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    store.hold(_Waiter(done), [])
     await done

@@ -5,11 +5,12 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from .ports import BrokerParts
 from .survey import Survey
 from .sys_topics import SysTopics
+from .view import BrokerView
 
 if TYPE_CHECKING:
-    from ..broker import Broker
     from .server import Server
 
 # Seconds between two looks at sys_interval while it is 0.
@@ -24,14 +25,15 @@ class Observation:
     server: the HTTP listener, or None.
     """
 
-    def __init__(self, broker: "Broker") -> None:
+    def __init__(self, broker: BrokerParts, view: BrokerView) -> None:
         self._broker = broker
+        self._view = view
         self._task: asyncio.Task[None] | None = None
         self.server: Server | None = None
 
     async def start(self) -> None:
         """Start what the configuration asks for. Raises ConfigError or BrokerError."""
-        broker, config, view = self._broker, self._broker.config, self._broker.view
+        broker, config, view = self._broker, self._broker.config, self._view
         survey = Survey(
             lambda: view.sessions, lambda: view.groups, lambda: config.max_inflight_messages, broker.loop.time
         )
@@ -39,7 +41,7 @@ class Observation:
             # Imported here: a broker that serves no HTTP spends neither the time nor the memory on aiohttp.
             from .server import Server
 
-            server = Server(broker, survey, time.time())
+            server = Server(broker, view, survey, time.time())
             await server.start()
             self.server = server
         self._task = asyncio.create_task(self._publish(survey), name="umqtt-broker-sys")
@@ -68,7 +70,7 @@ class Observation:
         """Publish the topics now and every sys_interval seconds, which a reload may change at any time."""
         now, config = self._broker.loop.time, self._broker.config
         started = last = now()
-        topics = SysTopics(self._broker)
+        topics = SysTopics(self._broker.router, self._broker.stats)
         while True:
             interval = config.sys_interval
             if interval:

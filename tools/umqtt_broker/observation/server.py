@@ -5,7 +5,6 @@ import errno
 import ipaddress
 import socket
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
@@ -16,13 +15,12 @@ from .api import Api
 from .guard import Guard, Handler, error_response
 from .metrics import BrokerCollector, Scrape
 from .openapi import describe
+from .ports import BrokerParts
 from .rates import History
 from .routes import MAX_BODY, ROUTES
 from .survey import Survey
 from .token_file import read_or_create, token_path
-
-if TYPE_CHECKING:
-    from ..broker import Broker
+from .view import BrokerView
 
 _SAMPLE_SECONDS = 1.0
 # Seconds a request may go on when the broker stops.
@@ -44,8 +42,9 @@ _HEALTH = ("/healthz", "/readyz")
 class Server:
     """The listener on http_host and http_port. host, port, token: as they are once it has started."""
 
-    def __init__(self, broker: "Broker", survey: Survey, started_at: float) -> None:
+    def __init__(self, broker: BrokerParts, view: BrokerView, survey: Survey, started_at: float) -> None:
         self._broker = broker
+        self._view = view
         self._survey = survey
         self._started_at = started_at
         self._runner: web.AppRunner | None = None
@@ -87,7 +86,7 @@ class Server:
 
     def _application(self) -> web.Application:
         application = web.Application(middlewares=[self._guard.middleware()], client_max_size=MAX_BODY)
-        api = Api(self._broker, self._survey, self._history, self._guard, self._started_at)
+        api = Api(self._broker, self._view, self._survey, self._history, self._guard, self._started_at)
         for route in ROUTES:
             application.router.add_route(route.method, route.path, api.handler(route))
         self._registry = CollectorRegistry()
@@ -127,8 +126,7 @@ class Server:
         }
 
     def _scrape(self) -> Scrape:
-        view = self._broker.view
-        return Scrape(view, view.stats, self._survey.latest, self._started_at, self._guard.refused)
+        return Scrape(self._view, self._view.stats, self._survey.latest, self._started_at, self._guard.refused)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         await self._survey.take()
@@ -143,7 +141,7 @@ class Server:
 
     async def _readyz(self, request: web.Request) -> web.Response:
         del request
-        if self._broker.view.store_failure:
+        if self._view.store_failure:
             return error_response(503, "the store cannot write — see the broker's log for the cause")
         return web.json_response({"status": "ready"})
 

@@ -5,15 +5,13 @@ be lies. A wildcard in the first level does not match them [MQTT-4.7.2-1]; `$SYS
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from ..routing.router import Router
 from ..stats import Stats
 from .rates import WINDOWS, LoadAverage
 from .readings import broker_version, dropped_by_reason
 from .survey import Totals
-
-if TYPE_CHECKING:
-    from ..broker import Broker
 
 _ROOT = "$SYS/broker/"
 
@@ -110,9 +108,9 @@ def topic_names(stats: Stats) -> Iterator[tuple[str, str]]:
 class SysTopics:
     """Publishes the topics. Make it when the broker has started: loads are counted from then."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._router = broker.router
-        self._stats = broker.stats
+    def __init__(self, router: Router, stats: Stats) -> None:
+        self._router = router
+        self._stats = stats
         self._published: dict[str, bytes] = {}
         self._loads = [LoadAverage(count(self._stats)) for _, _, count in LOADS]
 

@@ -1,7 +1,6 @@
 """What a broker holds at this moment, for whoever watches it: its observation, programs that run it, tests."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ..bridge.state import BridgeStatus
 from ..clients.connection import Connection
@@ -10,9 +9,7 @@ from ..sessions.session import Session
 from ..sessions.shared_queue import SharedQueue
 from ..settings.broker import Listener
 from ..stats import Stats
-
-if TYPE_CHECKING:
-    from ..broker import Broker
+from .ports import BrokerParts
 
 
 class BrokerView:
@@ -21,7 +18,7 @@ class BrokerView:
     stats: the counters. What is returned are the broker's own objects, in a new collection: they are for reading too.
     """
 
-    def __init__(self, broker: "Broker") -> None:
+    def __init__(self, broker: BrokerParts) -> None:
         self.stats: Stats = broker.stats
         self._broker = broker
 

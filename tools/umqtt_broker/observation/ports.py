@@ -1,0 +1,27 @@
+"""What those who watch a broker see of it."""
+
+import asyncio
+from typing import Protocol
+
+from ..bridge.bridges import Bridges
+from ..clients.connection import Connection
+from ..clients.registry import Sessions
+from ..routing.router import Router
+from ..settings.broker import BrokerConfig
+from ..stats import Stats
+from ..store import Store
+from ..transport.listeners import Place
+
+
+class BrokerParts(Protocol):
+    """The parts that figures are read from, and that the few acts of an operator go to."""
+
+    config: BrokerConfig
+    stats: Stats
+    store: Store
+    router: Router
+    sessions: Sessions
+    bridges: Bridges
+    connections: set[Connection]
+    places: list[Place]
+    loop: asyncio.AbstractEventLoop
