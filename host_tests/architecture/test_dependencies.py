@@ -3,6 +3,7 @@ functions.
 """
 
 import ast
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -114,6 +115,32 @@ EXCEPTIONS = {
 LAYERS = ("errors", "packets", "session", "client")
 # The session moves bytes: it has no socket, no clock and no file.
 SESSION_IS_FREE_OF = frozenset({"socket", "select", "time", "os", "ssl", "tls", "transport", "client", "_host"})
+# Inside umqtt_broker, leftmost first: a room (a folder, or a module beside them) imports only what stands before it,
+# and inside a room no modules import each other in a circle. An import for a type alone is an import, too.
+BROKER_ROOMS = (
+    "errors",
+    "stats",
+    "json_log",
+    "log",
+    "protocol",
+    "access",
+    "settings",
+    "store",
+    "core",
+    "transport",
+    "conf",
+    "sessions",
+    "routing",
+    "clients",
+    "bridge",
+    "observation",
+    "reload",
+    "broker",
+    "process",
+    "start_check",
+    "__main__",
+    "__init__",
+)
 # The one door to what differs between the interpreters; what it imports is not the importer's doing.
 PLATFORM = "_platform"
 
@@ -164,7 +191,11 @@ def _normal(name: str) -> str:
 
 def violations(root: Path) -> list[str]:
     """Every import that the rules forbid, one line each."""
-    return [*_package_violations(root), *_layer_violations(root / PACKAGES["umqtt_robust"].folder)]
+    return [
+        *_package_violations(root),
+        *_layer_violations(root / PACKAGES["umqtt_robust"].folder),
+        *_room_violations(root / PACKAGES["umqtt_broker"].folder),
+    ]
 
 
 def _package_violations(root: Path) -> Iterator[str]:
@@ -204,6 +235,47 @@ def _layer_violations(folder: Path) -> Iterator[str]:
         yield f"umqtt_robust/session.py: session must not reach {forbidden}"
 
 
+def _room_violations(folder: Path) -> Iterator[str]:
+    graph = {_dotted(file, folder): set(_broker_imports(file, folder)) for file in sorted(folder.rglob("*.py"))}
+    for module, imported in graph.items():
+        where = f"tools/umqtt_broker/{module.replace('.', '/')}.py"
+        room = module.split(".")[0]
+        if room not in BROKER_ROOMS:
+            yield f"{where}: {room} has no place in BROKER_ROOMS"
+            continue
+        for name in sorted({other.split(".")[0] for other in imported} - {room}):
+            if name not in BROKER_ROOMS or BROKER_ROOMS.index(name) > BROKER_ROOMS.index(room):
+                yield f"{where}: {room} must not import {name}"
+        if module in _reach(graph, module):
+            yield f"{where}: {module} imports itself by way of others"
+
+
+def _dotted(file: Path, folder: Path) -> str:
+    return ".".join(file.relative_to(folder).with_suffix("").parts)
+
+
+def _broker_imports(file: Path, folder: Path) -> Iterator[str]:
+    """Modules of the broker that a file of it imports anywhere, as paths with dots: `store.base`."""
+    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+        if isinstance(node, ast.Import):
+            names = [item.name.split(".") for item in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            package = [folder.name, *file.relative_to(folder).parts[:-1]]
+            base = package[: len(package) - node.level + 1] if node.level else []
+            base += node.module.split(".") if node.module else []
+            names = [[*base, item.name] for item in node.names]
+        else:
+            continue
+        for package, *path in names:
+            if package != folder.name:
+                continue
+            # The longest beginning that is a module: what follows is a name in it.
+            at = folder.joinpath(*path)
+            while at != folder and not at.is_dir() and not at.with_suffix(".py").exists():
+                at = at.parent
+            yield _dotted(at / "__init__.py" if at.is_dir() else at.with_suffix(".py"), folder)
+
+
 def _reach(graph: dict[str, set[str]], module: str) -> set[str]:
     reached: set[str] = set()
     waiting = list(graph.get(module, ()))
@@ -218,6 +290,12 @@ def _reach(graph: dict[str, set[str]], module: str) -> set[str]:
 
 def test_every_import_follows_the_dependency_directions():
     assert violations(ROOT) == []
+
+
+def test_the_broker_lists_its_rooms_in_the_order_of_their_imports():
+    source = (ROOT / PACKAGES["umqtt_broker"].folder / "__init__.py").read_text()
+    rows = re.findall(r"^    ([a-z_]+(?:, [a-z_]+)*)  ", source, re.MULTILINE)
+    assert [room for row in rows for room in row.split(", ")] == [*BROKER_ROOMS[:-1]]
 
 
 def test_every_exception_is_still_needed():
@@ -243,6 +321,18 @@ def test_every_exception_is_still_needed():
         ("spark_ingest/tables.py", "import click_spinner", "click_spinner is not declared in the extras ['ingest']"),
         ("tools/umqtt_broker/broker.py", "import uvloop", "uvloop is not declared in the extras ['kit']"),
         ("tools/umqtt_broker/broker.py", "import spark_ingest", "umqtt_broker must not import spark_ingest"),
+        ("tools/umqtt_broker/core/limits.py", "from ..broker import Broker", "core must not import broker"),
+        (
+            "tools/umqtt_broker/core/limits.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..broker import Broker",
+            "core must not import broker",
+        ),
+        ("tools/umqtt_broker/core/limits.py", "def f():\n    from .. import broker", "core must not import broker"),
+        ("tools/umqtt_broker/core/limits.py", "import umqtt_broker.broker", "core must not import broker"),
+        ("tools/umqtt_broker/core/limits.py", "from umqtt_broker import Broker", "core must not import __init__"),
+        ("tools/umqtt_broker/core/clock.py", "from .limits import Limits", "core.clock imports itself"),
+        ("tools/umqtt_broker/attic/old.py", "", "attic has no place in BROKER_ROOMS"),
+        ("tools/umqtt_broker/attic.py", "", "attic has no place in BROKER_ROOMS"),
         ("host_tests/umqtt_testkit/board.py", "import unit.helpers", "umqtt_testkit must not import unit"),
         ("host_tests/umqtt_testkit/board.py", "import umqtt_kit", "umqtt_testkit must not import umqtt_kit"),
         ("host_tests/umqtt_testkit/_device/a.py", "import pathlib", "a board has no module pathlib"),
@@ -259,6 +349,10 @@ def test_a_planted_violation_is_found(tmp_path: Path, file: str, source: str, co
         "firmware/main.py": "from app import telemetry\nfrom umqtt_robust import Client\nimport machine",
         "spark_ingest/status.py": "import click, json\nfrom . import spool\nfrom umqtt_robust import Client",
         "tools/umqtt_broker/broker.py": "import asyncio\nfrom umqtt_robust.topics import matches",
+        "tools/umqtt_broker/__init__.py": "from .broker import Broker",
+        "tools/umqtt_broker/core/__init__.py": "",
+        "tools/umqtt_broker/core/clock.py": "",
+        "tools/umqtt_broker/core/limits.py": "from .clock import Clock\nfrom umqtt_broker.core import clock",
         "host_tests/umqtt_testkit/plugin.py": "import pytest\nfrom .both import x",
         "host_tests/unit/test_x.py": "",
         "pyproject.toml": (ROOT / "pyproject.toml").read_text(),

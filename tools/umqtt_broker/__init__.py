@@ -1,30 +1,22 @@
 """The paired broker: MQTT 3.1.1 and 3.1 over asyncio, in pure Python, that loses nothing it acknowledged.
 
-What lives here, outermost first (each module imports only those below it and nothing else of the project):
+What lives here. Each room imports only those above it, types included; host_tests/architecture has the order:
 
-    __main__, process   the process: `python -m umqtt_broker -c FILE`; signals, user, pid file
-    conf, conf_said, conf_build, conf_keys, conf_values, conf_lines   mosquitto.conf: from lines to settings
-    broker      Broker: start, network connections, shutdown
-    view        BrokerView: what a broker holds, to be read
-    reload      new settings for a broker that runs
-    listeners, sockets, stream, tls, peers   where clients reach it, and who they are
-    websocket, ws_upgrade, ws_frames   MQTT over WebSocket
-    sessions    sessions by client identifier: CONNECT, takeover, wills, expiry, recovery
-    connection  one network connection: reads bytes, writes what they cause
-    deadlines   its timers, which share those of the event loop
-    holdback    a client that is read from more slowly than it sends
-    packet_loop, handlers   every packet of a read; what the rarer ones do
-    publishing  what stands between a client's PUBLISH and the router: rights, limits, mount point
-    greeting    retained messages on their way to a new subscription
-    router      from a PUBLISH to the sessions that get it
-    origins     which broker is at the other end of a bridge
-    shares, shared   shared subscriptions: one queue for a group, whose members take from it
-    durable, session   one session: its ordered queue, in-flight window and subscriptions; recorded or not
-    surroundings, limits, expiry   what sessions share: limits of what waits, and the clock
-    retained, trie, topics, packets   pure data structures and codecs, no I/O
-    store       what survives a crash: the interface, memory and SQLite
-    file_permission, blacklist, acl, filters, password_check, passwords   permission by files
-    log, permission, config, stats, errors
+    errors, stats, json_log, log   what went wrong, counters, the log
+    protocol        MQTT on the wire: packets, topic names, topic filters
+    access          who may connect, publish and subscribe; the files that say so
+    settings        what a broker and its bridges are told, as dataclasses
+    store           what survives a crash: the interface, memory and SQLite
+    core            what every part shares: context, clock, timers, limits of what waits
+    transport       sockets, TLS and WebSocket: bytes for a connection
+    conf            mosquitto.conf: from lines to settings
+    sessions        one session: its ordered queue, in-flight window and subscriptions; recorded or not; shared queues
+    routing         from a PUBLISH to the sessions that get it: subscriptions, retained messages, shared groups
+    clients         network connections: the packet loop and its answers, who is held back, sessions by identifier
+    bridge          links to other brokers
+    observation     $SYS topics, metrics, HTTP API, web page
+    reload, broker  new settings for a broker that runs; Broker: start, network connections, shutdown
+    process, start_check, __main__   `python -m umqtt_broker -c FILE`: signals, user, pid file; what a start would find
 
 Use it inside a program:
 
