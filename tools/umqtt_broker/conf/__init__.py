@@ -1,8 +1,8 @@
 """Configuration files in mosquitto.conf's syntax.
 
-conf_keys has the keys, conf_values what their values may be, conf_lines the files, conf_said what was said in them and
-conf_build the settings that this makes. Where mosquitto.conf(5) defines a key, it means here what it means there;
-docs/broker.md says what differs.
+`keys` has the keys, and `values` what their values may be. `lines` reads the files, `sections` sorts what they say,
+`bridge` reads one bridge, and `build` makes the settings. Where mosquitto.conf(5) defines a key, it means here what it
+means there; docs/broker.md says what differs.
 """
 
 from ..errors import ConfigError

@@ -1,6 +1,6 @@
 """MQTT control packets on the wire: constants, encoders, and decoders for what is not on the fast path.
 
-PUBLISH is decoded by `packet_loop` and its acknowledgements by `acknowledgements`, which is where the speed is.
+PUBLISH and its acknowledgements are decoded by clients.packet_loop and clients.acknowledgements, where the speed is.
 """
 
 import struct

@@ -30,7 +30,7 @@ _LOOK_AHEAD = 1000
 
 
 class SharedQueue(Session):
-    """A shared subscription of one group behind one mount point. Made by `shares.Shares`.
+    """A shared subscription of one group behind one mount point. Made by routing.shared_groups.
 
     members: sessions with the QoS granted to each. holders: who has which message in flight at QoS 1, by position.
     """
