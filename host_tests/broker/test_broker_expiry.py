@@ -22,7 +22,7 @@ class Aging:
         self.port = broker.port
         self.stats = broker.stats
         self.now = now
-        broker.broker.around.expiry.clock = lambda: self.now
+        broker.broker.context.expiry.clock = lambda: self.now
         self.go_on(0)
 
     def go_on(self, seconds: int) -> None:

@@ -92,7 +92,7 @@ def test_a_publisher_into_a_full_queue_waits_until_there_is_room_and_nothing_is_
         assert not held(broker, b"publisher")
         stats = broker.stats
         assert broker.call(lambda: (stats.dropped, stats.publishers_let_through)) == (0, 0)
-        limits = broker.broker.around.limits
+        limits = broker.broker.context.limits
         assert limits is not None and broker.call(lambda: (limits.messages, limits.bytes)) == (0, 0)
 
 
@@ -129,7 +129,7 @@ def test_what_is_on_its_way_to_a_client_is_not_dropped_because_it_waits_for_the_
     start, limit, topic_filter: bytes
 ) -> None:
     broker = start(at_queue_limit="drop", max_inflight_messages=20, **limit)
-    stats, limits = broker.stats, broker.broker.around.limits
+    stats, limits = broker.stats, broker.broker.context.limits
     assert limits is not None
     with Peer(broker.port) as publisher, Peer(broker.port) as client:
         publisher.connect(b"publisher")
@@ -156,7 +156,7 @@ def test_what_is_on_its_way_to_a_client_is_not_dropped_because_it_waits_for_the_
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_queue_that_is_partly_on_disk_is_counted_whole(start, qos: int) -> None:
     broker = start(max_inflight_messages=3, max_queued_in_memory=2, max_queued_messages=1000)
-    limits = broker.broker.around.limits
+    limits = broker.broker.context.limits
     assert limits is not None
     leave(broker)
     with Peer(broker.port) as publisher:
@@ -193,7 +193,7 @@ def test_nobody_waits_for_a_queue_that_fills_otherwise_than_by_what_he_publishes
         else:
             slow.send(encoder.subscribe(99, (b"kept/#", 1)))
         session = broker.view.session(b"slow")
-        limits = broker.broker.around.limits
+        limits = broker.broker.context.limits
         assert session is not None and limits is not None
         full = None if "max_queued_messages_total" in limit else session
         broker.wait_until(lambda: limits.is_full(full))
@@ -349,7 +349,7 @@ def test_a_held_back_client_that_said_disconnect_has_no_will(start, end: str) ->
 def test_old_messages_of_an_absent_client_hold_nobody_back(start, monkeypatch) -> None:
     broker = start(max_queued_messages=3, message_expiry=10)
     leave(broker)
-    expiry = broker.broker.around.expiry
+    expiry = broker.broker.context.expiry
     now = expiry.clock()
     with Peer(broker.port) as publisher:
         publisher.connect(b"publisher")
@@ -533,7 +533,7 @@ def test_a_limit_that_comes_with_a_reload_counts_what_waits_already(start) -> No
             publisher.publish(b"a", b"%d" % number, 1)
         broker.broker.config.max_queued_messages_total = 6
         broker.call(broker.broker.sessions.rights_changed)
-        limits = broker.broker.around.limits
+        limits = broker.broker.context.limits
         assert isinstance(limits, limits_module.QueueLimits) and limits.messages == 5
         publisher.publish(b"a", b"5", 1)
         assert held(broker, b"publisher")

@@ -252,7 +252,7 @@ class Sessions(RuleBasedStateMachine):
             return
 
         def count() -> tuple[list[int], list[int]]:
-            limits = broker.broker.around.limits
+            limits = broker.broker.context.limits
             waiting = [session.waiting for session in broker.view.sessions]
             return [limits.messages, limits.bytes], [sum(each) for each in zip((0, 0), *waiting, strict=True)]
 

@@ -266,7 +266,7 @@ def test_what_two_departed_members_left_is_put_back_in_order(broker: BrokerThrea
 
 def test_what_departed_members_left_is_counted_once(start_broker: StartBroker, store: str) -> None:
     broker = start_broker(store=store, max_inflight_messages=5, max_queued_messages=100)
-    limits = broker.broker.around.limits
+    limits = broker.broker.context.limits
     assert limits is not None
     members = [Peer(broker.port) for _ in range(3)]
     for number, member in enumerate(members):
@@ -412,8 +412,8 @@ def test_a_session_that_expires_leaves_its_group(start_broker: StartBroker) -> N
         assert broker.call(lambda: broker.stats.queued) == 3
 
         def wait_an_hour() -> None:
-            now = broker.broker.around.expiry.clock
-            broker.broker.around.expiry.clock = lambda: now() + 3600
+            now = broker.broker.context.expiry.clock
+            broker.broker.context.expiry.clock = lambda: now() + 3600
             broker.broker.expire()
 
         broker.call(wait_an_hour)
@@ -511,8 +511,8 @@ def test_messages_too_old_are_dropped_and_counted(start_broker: StartBroker) -> 
         send(publisher, 1, 3)
 
         def wait_an_hour() -> None:
-            now = broker.broker.around.expiry.clock
-            broker.broker.around.expiry.clock = lambda: now() + 3600
+            now = broker.broker.context.expiry.clock
+            broker.broker.context.expiry.clock = lambda: now() + 3600
             broker.broker.expire()
 
         broker.call(wait_an_hour)
@@ -530,7 +530,7 @@ def test_a_group_that_ends_while_a_page_of_its_queue_is_read_is_counted_once(
     broker = start_broker(
         store=path, message_expiry=60, max_inflight_messages=2, max_queued_in_memory=3, max_queued_messages=100
     )
-    limits, stats, around = broker.broker.around.limits, broker.stats, broker.broker.around
+    limits, stats, context = broker.broker.context.limits, broker.stats, broker.broker.context
     assert limits is not None
     pages: list[Callable[[], None]] = []
     load_page = broker.broker.store.load_page
@@ -552,8 +552,8 @@ def test_a_group_that_ends_while_a_page_of_its_queue_is_read_is_counted_once(
             pass
 
         def read_an_hour_later() -> None:
-            now = around.expiry.clock
-            around.expiry.clock = lambda: now() + 3600
+            now = context.expiry.clock
+            context.expiry.clock = lambda: now() + 3600
             pages[0]()
 
         broker.call(read_an_hour_later)

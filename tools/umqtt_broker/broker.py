@@ -9,7 +9,7 @@ from typing import Protocol
 from .bridge.bridges import Bridges
 from .clients.connection import Connection
 from .clients.registry import Sessions
-from .core.context import Surroundings
+from .core.context import BrokerContext
 from .core.timers import Deadlines
 from .core.turns import Turns
 from .log import RefusalLog
@@ -47,9 +47,9 @@ class Broker:
         self.config = config or BrokerConfig()
         self.stats = Stats()
         self.store = open_store(self.config.store, self.config.accept_loss)
-        self.around = Surroundings(self.config, self.stats, self.store)
-        self.router = Router(self.around)
-        self.sessions = Sessions(self.around, self.router)
+        self.context = BrokerContext(self.config, self.stats, self.store)
+        self.router = Router(self.context)
+        self.sessions = Sessions(self.context, self.router)
         self.stats.count_queued_with(lambda: self.sessions.queued)
         self.host = self.config.host
         self.port = self.config.port
@@ -176,7 +176,7 @@ class Broker:
 
     def expire(self) -> None:
         """Drop what is too old. Called once a second."""
-        self.around.expiry.tick()
+        self.context.expiry.tick()
         self.sessions.expire()
 
     # Connections

@@ -140,7 +140,7 @@ class HeldBack:
         at = needed = 0
         is_much = False
         out_of_turn: list[bytes] = []
-        end, max_packet_size = len(data), connection.around.config.max_packet_size
+        end, max_packet_size = len(data), connection.context.config.max_packet_size
         try:
             while length := packet_length(data, at, max_packet_size):
                 if at + length > end:

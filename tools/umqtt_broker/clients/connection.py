@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from ..core.context import Surroundings
+from ..core.context import BrokerContext
 from ..core.timers import Deadline, Deadlines
 from ..core.turns import LONGEST, SLICE, Job, Turns
 from ..errors import MalformedPacket
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 class BrokerParts(Protocol):
     """What a connection uses of its broker: the parts that all connections share, and the count of connections."""
 
-    around: Surroundings
+    context: BrokerContext
     router: Router
     sessions: Sessions
     deadlines: Deadlines
@@ -89,10 +89,10 @@ class Connection(asyncio.Protocol):
         "_rest",
         "_unread",
         "_until",
-        "around",
         "closing",
         "congested",
         "connected_at",
+        "context",
         "ending",
         "established",
         "heard_at",
@@ -116,9 +116,9 @@ class Connection(asyncio.Protocol):
     def __init__(self, broker: BrokerParts, listener: Listener) -> None:
         self._broker = broker
         self.listener = listener
-        self.around = broker.around
-        self.stats = broker.around.stats
-        self.store = broker.around.store
+        self.context = broker.context
+        self.stats = broker.context.stats
+        self.store = broker.context.store
         self.router = broker.router
         self._loop = broker.loop
         # Parts of a packet, looked at once, when all are there: it may be a large one.
@@ -165,11 +165,11 @@ class Connection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         self._is_alone = transport.get_extra_info("is_alone")
         self.peer = peer_address(transport)
-        self.transport.set_write_buffer_limits(high=self.around.config.max_output_buffer)
+        self.transport.set_write_buffer_limits(high=self.context.config.max_output_buffer)
         if not self._broker.admit(self):
             self.abort()
             return
-        self._deadline = self._broker.deadlines.after(self.around.config.connect_timeout, self)
+        self._deadline = self._broker.deadlines.after(self.context.config.connect_timeout, self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, whoever wanted it: the session lives on or not, the will goes out or not."""
@@ -323,8 +323,8 @@ class Connection(asyncio.Protocol):
         """Process packets, and write what they cause."""
         if self.closing:
             return
-        around = self.around
-        limits = around.limits
+        context = self.context
+        limits = context.limits
         if limits is not None:
             # What the broker itself has published meanwhile, wills and figures, is not this client's.
             limits.hits.clear()
@@ -348,11 +348,11 @@ class Connection(asyncio.Protocol):
             if store.recorded != self._recorded or self.held:
                 store.hold(self, acknowledgements)
             else:
-                if around.dirty and (session is None or not session.dirty):
+                if context.dirty and (session is None or not session.dirty):
                     # Those who wait for a message first; the publisher only learns that it is done.
                     self.router.flush()
                 self.write(acknowledgements)
-        if around.dirty:
+        if context.dirty:
             self.router.flush()
         if not is_open:
             self.close()
@@ -459,7 +459,7 @@ class Connection(asyncio.Protocol):
         self.connected_at = self.heard_at = self._loop.time()
         self.protocol_level = connect.protocol_level
         self.keep_alive = connect.keep_alive
-        most = self.around.config.max_keep_alive
+        most = self.context.config.max_keep_alive
         if most and not 0 < self.keep_alive <= most:
             self.keep_alive = most
         if self._deadline is not None:
@@ -480,7 +480,7 @@ class Connection(asyncio.Protocol):
 
     def bind(self) -> None:
         """Choose what stands between the client and the router: its rights or the settings are new."""
-        config = self.around.config
+        config = self.context.config
         if self.session is not None:
             self.publish = publisher(self.session, self.router, self.stats, config)
         if config.max_receive_rate:
@@ -535,7 +535,7 @@ class Connection(asyncio.Protocol):
         transport.write(data)
         if (
             self.congested
-            and transport.get_write_buffer_size() > _UNREAD_BUFFERS * self.around.config.max_output_buffer
+            and transport.get_write_buffer_size() > _UNREAD_BUFFERS * self.context.config.max_output_buffer
         ):
             self._unread = True
             self.update_reading()

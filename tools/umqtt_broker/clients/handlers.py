@@ -46,7 +46,7 @@ def process_other(
     if first_byte in ACKNOWLEDGEMENTS:
         if len(packet) != 2:
             raise MalformedPacket("PUBACK, PUBREC, PUBREL or PUBCOMP length")
-        process_run(session, connection.around.stats, bytes((first_byte, 2)) + packet, 0, acknowledgements)
+        process_run(session, connection.context.stats, bytes((first_byte, 2)) + packet, 0, acknowledgements)
         return True
     if first_byte == SUBSCRIBE:
         connection.job = _subscribe(connection, session, packet)
@@ -69,7 +69,7 @@ def process_publish_qos2(
     if packet_id in inbound:
         # Its PUBREC cannot leave before the first copy is safe: the acknowledgements of a connection leave in order,
         # and the CONNACK of a new one waited for everything recorded before it.
-        check_topic_name(topic_name, connection.around.config.max_topic_levels)
+        check_topic_name(topic_name, connection.context.config.max_topic_levels)
         return
     connection.publish(topic_name, payload, 2, retain)
     if not inbound:
@@ -81,7 +81,7 @@ def process_publish_qos2(
 
 
 def _unsubscribe(connection: RequestClient, session: Session, packet: bytes) -> Job:
-    router, max_levels = connection.router, connection.around.config.max_topic_levels
+    router, max_levels = connection.router, connection.context.config.max_topic_levels
 
     def steps() -> Iterator[None]:
         for _ in decode_unsubscribe(packet, max_levels):
@@ -100,7 +100,7 @@ def _unsubscribe(connection: RequestClient, session: Session, packet: bytes) -> 
 
 
 def _subscribe(connection: RequestClient, session: Session, packet: bytes) -> Job:
-    router, max_levels = connection.router, connection.around.config.max_topic_levels
+    router, max_levels = connection.router, connection.context.config.max_topic_levels
     return_codes = bytearray()
     granted: Granted = deque()
 
@@ -118,7 +118,7 @@ def _subscribe(connection: RequestClient, session: Session, packet: bytes) -> Jo
                     # Retained messages are for subscriptions that are not shared: who of a group should get them?
                     granted.extend((topic_filter, return_code))
                     if session.greeting is None:
-                        session.greeting = Greeting(session, router, connection.around)
+                        session.greeting = Greeting(session, router, connection.context)
                     session.greeting.expect(topic_filter, len(granted) // 2)
             yield
 

@@ -23,7 +23,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
     """
     session = connection.session
     publish = connection.publish
-    max_packet_size = connection.around.config.max_packet_size
+    max_packet_size = connection.context.config.max_packet_size
     append = acknowledgements.append
     end = len(data)
     at = length = body = 0

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Protocol
 
-from ..core.context import Surroundings
+from ..core.context import BrokerContext
 from ..core.turns import Job
 from ..routing.publish_checks import Publish
 from ..routing.router import Router
@@ -16,7 +16,7 @@ from ..store import Store
 class RequestClient(Protocol):
     """What the handlers of rare packets see: whose packets they are, and where answers go."""
 
-    around: Surroundings
+    context: BrokerContext
     router: Router
     store: Store
     publish: Publish
@@ -79,7 +79,7 @@ class PacketClient(RequestClient, ReadClient, Protocol):
 class HeldBackClient(ReadClient, Protocol):
     """What holds packets back sees: where they go in their turn."""
 
-    around: Surroundings
+    context: BrokerContext
     closing: bool
     heard_at: float
     messages_in: int

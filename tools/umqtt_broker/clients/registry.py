@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Iterator
 
 from ..access.permission import Peer, Permission, Rights
-from ..core.context import Surroundings
+from ..core.context import BrokerContext
 from ..core.queue_limits import QueueLimits
 from ..log import log_connect, log_disconnect
 from ..protocol.messages import Will
@@ -31,11 +31,11 @@ class Sessions:
     `key`, which is the identifier, or mount point, U+0000 and identifier. U+0000 is in neither [MQTT-1.5.3-2].
     """
 
-    def __init__(self, around: Surroundings, router: Router) -> None:
-        self._config = around.config
-        self._around = around
-        self._stats = around.stats
-        self._store = around.store
+    def __init__(self, context: BrokerContext, router: Router) -> None:
+        self._config = context.config
+        self._context = context
+        self._stats = context.stats
+        self._store = context.store
         self._router = router
         self._by_client_id: dict[bytes, Session] = {}
         # Persistent sessions without a connection, those that left first first.
@@ -61,7 +61,7 @@ class Sessions:
 
     def recover(self, recovered: Recovered) -> None:
         """Make the sessions that the store had kept."""
-        now = self._around.expiry.now()
+        now = self._context.expiry.now()
         self._router.shares.recover(recovered.shares)
         for found in recovered.sessions:
             mount, _, client_id = found.client_id.rpartition(b"\0")
@@ -87,7 +87,7 @@ class Sessions:
     def _recover_greetings(self, session: Session, topic_filters: list[bytes]) -> None:
         """Go on with retained messages once the client is back. They are not recovered yet, and need not be."""
         if topic_filters:
-            session.greeting = Greeting(session, self._router, self._around)
+            session.greeting = Greeting(session, self._router, self._context)
             for topic_filter in topic_filters:
                 session.greeting.recover(topic_filter, session.subscriptions[topic_filter])
 
@@ -227,7 +227,7 @@ class Sessions:
             self.discard(session)
         else:
             self._away[session] = None
-            self._set_away(session, self._around.expiry.now())
+            self._set_away(session, self._context.expiry.now())
         self.publish_will(session)
         self._router.flush()
 
@@ -244,20 +244,20 @@ class Sessions:
         self._away.pop(session, None)
         self._stats.sessions = len(self._by_client_id)
         session.greeting = None
-        if self._around.limits is not None:
-            self._around.limits.forget(session)
+        if self._context.limits is not None:
+            self._context.limits.forget(session)
         if session.store is not None:
             session.store.discard_session(session.number)
 
     def expire(self) -> None:
         """Forget the sessions whose clients stayed away too long; drop old messages that hold publishers back."""
-        limits, expiry = self._around.limits, self._config.session_expiry
+        limits, expiry = self._context.limits, self._config.session_expiry
         if limits is not None:
             for session in limits.waited_for():
                 session.drop_expired()
         if not expiry:
             return
-        before = self._around.expiry.now() - expiry
+        before = self._context.expiry.now() - expiry
         expired: list[Session] = []
         for session in self._away:
             if session.away_since > before or len(expired) == _MOST_AT_ONCE:
@@ -318,12 +318,12 @@ class Sessions:
             if session.connection is not None:
                 session.connection.bind()
         self._router.forget_routes()
-        self._around.expiry.tick()
-        limits = self._around.limits
+        self._context.expiry.tick()
+        limits = self._context.limits
         if limits is not None:
             limits.settings_changed()
         else:
-            limits = self._around.limits = QueueLimits.of(self._config, self._stats)
+            limits = self._context.limits = QueueLimits.of(self._config, self._stats)
             if limits is not None:
                 for session in (*self._by_client_id.values(), *self._router.shares):
                     limits.added(session, *session.waiting)
@@ -331,7 +331,7 @@ class Sessions:
 
     def _new(self, key: bytes, client_id: bytes, mount: bytes, clean: bool) -> Session:
         kind = DurableSession if self._store.durable and not clean else Session
-        session = self._by_client_id[key] = kind(key, client_id, mount, clean, self._around)
+        session = self._by_client_id[key] = kind(key, client_id, mount, clean, self._context)
         self._stats.sessions = len(self._by_client_id)
         return session
 

@@ -1,4 +1,4 @@
-"""What all sessions of one broker share."""
+"""What all parts of one broker share."""
 
 from typing import Protocol
 
@@ -16,8 +16,11 @@ class Flushable(Protocol):
         """Write them, in one piece."""
 
 
-class Surroundings:
-    """dirty: the sessions with packets to flush, each once. limits: None as long as nothing limits the queues."""
+class BrokerContext:
+    """Settings, counters, store, clock and limits of one broker.
+
+    dirty: the sessions with packets to flush, each once. limits: None as long as nothing limits the queues.
+    """
 
     __slots__ = ("config", "dirty", "expiry", "limits", "stats", "store")
 

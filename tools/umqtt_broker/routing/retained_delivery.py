@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import chain, islice
 
-from ..core.context import Surroundings
+from ..core.context import BrokerContext
 from ..protocol.messages import RetainedMessage
 from ..protocol.packets import PUBLISH, encode_publish_head
 from ..sessions.ports import Granted
@@ -35,12 +35,12 @@ class Greeting:
     However many subscriptions a client sends at once, they get one slice together in each turn of the event loop.
     """
 
-    __slots__ = ("_around", "_batches", "_loop", "_owed", "_router", "_scheduled", "_session", "_walk")
+    __slots__ = ("_batches", "_context", "_loop", "_owed", "_router", "_scheduled", "_session", "_walk")
 
-    def __init__(self, session: Session, router: Router, around: Surroundings) -> None:
+    def __init__(self, session: Session, router: Router, context: BrokerContext) -> None:
         self._session = session
         self._router = router
-        self._around = around
+        self._context = context
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
         # Filters whose walk has not begun, each followed by its granted QoS, those of one SUBSCRIBE after the other: a
@@ -129,20 +129,20 @@ class Greeting:
             self.resume()
 
     def _most_queued(self) -> int:
-        limit = self._around.config.max_queued_messages
+        limit = self._context.config.max_queued_messages
         return min(_AHEAD, limit) if limit else _AHEAD
 
     def _slice(self, packets: list[bytes]) -> None:
         """Take steps until the time is up, a buffer is full or the queue is long enough."""
         self._take_steps(packets)
-        if self._around.limits is not None:
+        if self._context.limits is not None:
             # The subscriber has published nothing: it is not to be held back.
-            self._around.limits.hits.clear()
+            self._context.limits.hits.clear()
 
     def _take_steps(self, packets: list[bytes]) -> None:
         session, most_queued = self._session, self._most_queued()
         until = self._loop.time() + _SLICE
-        room = self._around.config.max_output_buffer
+        room = self._context.config.max_output_buffer
         steps = 0
         start = len(session.mount)
         while session.queued < most_queued and (begun := self._walk or self._next()) is not None:

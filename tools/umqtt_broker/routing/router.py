@@ -1,6 +1,6 @@
 """From a PUBLISH to the sessions that get it: subscriptions, retained messages, shared encodings."""
 
-from ..core.context import Surroundings
+from ..core.context import BrokerContext
 from ..protocol.messages import RetainedMessage
 from ..protocol.packets import PUBLISH, encode_publish_head
 from ..protocol.topic_filters import matches, split
@@ -30,15 +30,15 @@ _BRIDGES = b"$SYS/broker/connection/"
 class Router:
     """Who gets what. `dirty` lists the sessions with packets to flush, each once."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, context: BrokerContext) -> None:
         self.subscriptions: SubscriptionTrie[Session] = SubscriptionTrie()
-        self.shares = Shares(around, self.subscriptions)
+        self.shares = Shares(context, self.subscriptions)
         self.retained = RetainedMessages()
         self.origins = Origins()
-        self.dirty = around.dirty
-        self._config = around.config
-        self._store = around.store
-        self._stats = around.stats
+        self.dirty = context.dirty
+        self._config = context.config
+        self._store = context.store
+        self._stats = context.stats
         # A topic name is checked when it enters; a hit is a valid name with those who may and want to read it.
         self._routes: dict[bytes, _Routes] = {}
         # The same for sessions behind a mount point, who see another name: by topic name, then by mount point.

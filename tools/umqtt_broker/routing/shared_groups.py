@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ..core.context import Surroundings
+from ..core.context import BrokerContext
 from ..sessions.session import Session
 from ..sessions.shared_queue import DurableSharedQueue, MemorySharedQueue, SharedQueue
 from ..store import RecoveredSession
@@ -16,10 +16,10 @@ class Shares:
     store on disk every one is recorded: a member with a persistent session may join at any time.
     """
 
-    def __init__(self, around: Surroundings, trie: SubscriptionTrie[Session]) -> None:
-        self._around = around
-        self._stats = around.stats
-        self._store = around.store
+    def __init__(self, context: BrokerContext, trie: SubscriptionTrie[Session]) -> None:
+        self._context = context
+        self._stats = context.stats
+        self._store = context.store
         self._trie = trie
         self._by_key: dict[bytes, SharedQueue] = {}
 
@@ -80,7 +80,7 @@ class Shares:
 
     def _new(self, key: bytes, name: bytes, mount: bytes) -> SharedQueue:
         kind = DurableSharedQueue if self._store.durable else MemorySharedQueue
-        group = self._by_key[key] = kind(key, name, mount, False, self._around)
+        group = self._by_key[key] = kind(key, name, mount, False, self._context)
         return group
 
     def _end(self, group: SharedQueue) -> None:

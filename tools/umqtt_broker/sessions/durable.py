@@ -5,7 +5,7 @@ Only the front of a long queue is in memory; the rest is on disk alone and paged
 
 from itertools import islice
 
-from ..core.context import Surroundings
+from ..core.context import BrokerContext
 from ..protocol.packets import DUP, PUBLISH, UINT16, encode_publish_head
 from ..store import RecoveredSession
 from ..store.base import DeliveryRow
@@ -43,9 +43,9 @@ class DurableSession(Session):
         "_store",
     )
 
-    def __init__(self, key: bytes, client_id: bytes, mount: bytes, clean: bool, around: Surroundings) -> None:
-        super().__init__(key, client_id, mount, clean, around)
-        self.store = self._store = around.store
+    def __init__(self, key: bytes, client_id: bytes, mount: bytes, clean: bool, context: BrokerContext) -> None:
+        super().__init__(key, client_id, mount, clean, context)
+        self.store = self._store = context.store
         self._last_position = 0
         # The part of the queue that is on disk alone: positions behind _loaded_to up to _spilled_to; 0 for none.
         self._spilled = 0
@@ -77,8 +77,8 @@ class DurableSession(Session):
         self._spilled_to = recovered.last_position if self._spilled else 0
         self.queued_bytes = recovered.queued_bytes
         self._sent_to = self._maybe_sent_to = self._sent_limit = self._sent_limit_safe = recovered.sent_limit
-        if self._around.limits is not None:
-            self._around.limits.added(self, self._spilled, self.queued_bytes)
+        if self._context.limits is not None:
+            self._context.limits.added(self, self._spilled, self.queued_bytes)
 
     @property
     def queued(self) -> int:
@@ -99,8 +99,8 @@ class DurableSession(Session):
     def detach(self) -> None:
         """Belong to no connection. What is in flight goes back to the front, with DUP [MQTT-4.4.0-1]."""
         super().detach()
-        if self._passing and self._around.limits is not None:
-            self._around.limits.added(self, self._passing, self._passing_bytes)
+        if self._passing and self._context.limits is not None:
+            self._context.limits.added(self, self._passing, self._passing_bytes)
         self._passing = self._passing_bytes = 0
         if self._sent_limit != self._sent_to:
             self._sent_limit = self._sent_limit_safe = self._sent_to
@@ -131,16 +131,16 @@ class DurableSession(Session):
         self._sent += 1
         if not self.dirty:
             self.dirty = True
-            self._around.dirty.append(self)
+            self._context.dirty.append(self)
 
     def _enqueue(self, packet_id: int, qos: int, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
-        limits = self._around.limits
+        limits = self._context.limits
         if limits is not None and len(self.queue) < self._room():
             self._pass(len(payload))
             limits = None
         if limits is not None and not limits.admit(self):
             return
-        config = self._around.config
+        config = self._context.config
         position = self._last_position = self._last_position + 1
         expires_at = self._expiry.deadline
         waiting = len(self.queue)
@@ -175,7 +175,7 @@ class DurableSession(Session):
         connection = self.connection
         if connection is None or connection.congested or self._spilled_to:
             return 0
-        return max(0, self._around.config.max_inflight_messages - len(self.in_flight))
+        return max(0, self._context.config.max_inflight_messages - len(self.in_flight))
 
     def _pass(self, size: int) -> None:
         self._passing += 1
@@ -183,7 +183,7 @@ class DurableSession(Session):
 
     def _count_out(self, messages: int, size: int) -> None:
         self.queued_bytes -= size
-        limits = self._around.limits
+        limits = self._context.limits
         if limits is None:
             return
         passed, passed_bytes = self._passing, self._passing_bytes
@@ -217,7 +217,7 @@ class DurableSession(Session):
         self._append((position, packet_id, 2, head, payload, self._store.batch, expires_at))
         self._store.move_delivery(group.number, entry[0], self.number, position, packet_id, 2)
         self.queued_bytes += len(payload)
-        if self._around.limits is not None:
+        if self._context.limits is not None:
             self._pass(len(payload))
         self._store.wake(self)
 
@@ -259,7 +259,7 @@ class DurableSession(Session):
         self._store.set_sent_limit(self.number, self._sent_limit)
 
     def _windows_ahead(self) -> int:
-        return self._around.config.max_inflight_messages * _SENT_LIMIT_WINDOWS
+        return self._context.config.max_inflight_messages * _SENT_LIMIT_WINDOWS
 
     def _record_packet_id(self, position: int, packet_id: int, qos: int, gate: int) -> int:
         self._store.set_packet_id(self.number, position, packet_id)

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from ..access.permission import Rights
-from ..core.context import Surroundings
+from ..core.context import BrokerContext
 from ..protocol.messages import Will
 from ..protocol.packets import DUP, PUBREL, UINT16, topic_name_in
 from ..settings.broker import Listener
@@ -46,7 +46,7 @@ class Session:
     """
 
     __slots__ = (
-        "_around",
+        "_context",
         "_expiry",
         "_sent",
         "_sent_to",
@@ -83,7 +83,7 @@ class Session:
         "will",
     )
 
-    def __init__(self, key: bytes, client_id: bytes, mount: bytes, clean: bool, around: Surroundings) -> None:
+    def __init__(self, key: bytes, client_id: bytes, mount: bytes, clean: bool, context: BrokerContext) -> None:
         self.key = key
         self.client_id = client_id
         self.mount = mount
@@ -122,10 +122,10 @@ class Session:
         self._sent = 0
         # The highest position sent.
         self._sent_to = 0
-        self.keeps_qos0 = around.config.queue_qos0_messages and not clean
-        self._around = around
-        self._stats = around.stats
-        self._expiry = around.expiry
+        self.keeps_qos0 = context.config.queue_qos0_messages and not clean
+        self._context = context
+        self._stats = context.stats
+        self._expiry = context.expiry
 
     @property
     def queued(self) -> int:
@@ -178,8 +178,8 @@ class Session:
         if unacknowledged:
             self.queue = deque(unacknowledged + list(self.queue))
             self.queued_bytes += size
-            if self._around.limits is not None:
-                self._around.limits.added(self, len(unacknowledged), size)
+            if self._context.limits is not None:
+                self._context.limits.added(self, len(unacknowledged), size)
         for group, entries in of_groups.items():
             group.give_back(entries)
 
@@ -189,12 +189,12 @@ class Session:
         if connection is not None and connection.established and not connection.congested:
             if self.out is None:
                 self._collect()
-            self.limit = self._around.config.max_inflight_messages
+            self.limit = self._context.config.max_inflight_messages
             self.pump()
 
     def settings_changed(self) -> None:
         """Take over the settings that a session looks up once."""
-        self.keeps_qos0 = self._around.config.queue_qos0_messages and not self.clean
+        self.keeps_qos0 = self._context.config.queue_qos0_messages and not self.clean
         if self.limit:
             self.open_window()
 
@@ -239,7 +239,7 @@ class Session:
         self._sent += 1
         if not self.dirty:
             self.dirty = True
-            self._around.dirty.append(self)
+            self._context.dirty.append(self)
 
     def deliver_qos0(self, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
         """Take a QoS 0 message that cannot go the short way: send it, let it wait, or drop and count it."""
@@ -258,7 +258,7 @@ class Session:
 
     def _enqueue(self, packet_id: int, qos: int, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
         del topic_name, retain
-        limits = self._around.limits
+        limits = self._context.limits
         if limits is None:
             self._append((0, packet_id, qos, head, payload, OPEN, self._expiry.deadline))
             self.queued_bytes += len(payload)
@@ -288,7 +288,7 @@ class Session:
         if not queue or not limit:
             return False
         assert out is not None  # the window is open
-        enough = self._around.config.max_output_buffer
+        enough = self._context.config.max_output_buffer
         moved = size = sent = resent = 0
         checks_rights = self.checks_rights
         while queue and len(in_flight) < limit and size <= enough:
@@ -371,8 +371,8 @@ class Session:
 
     def _count_out(self, messages: int, size: int) -> None:
         self.queued_bytes -= size
-        if self._around.limits is not None:
-            self._around.limits.removed(self, messages, size)
+        if self._context.limits is not None:
+            self._context.limits.removed(self, messages, size)
 
     def _renumber(self) -> None:
         """Give the message at the cursor a free packet identifier: a message sent before it has taken its own."""
@@ -479,4 +479,4 @@ class Session:
         """Have flush() called at the end of what the event loop is doing."""
         if not self.dirty:
             self.dirty = True
-            self._around.dirty.append(self)
+            self._context.dirty.append(self)

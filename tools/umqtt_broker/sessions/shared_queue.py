@@ -18,7 +18,7 @@ fill the whole window of a slow member first.
 from collections import deque
 
 from ..access.permission import Rights
-from ..core.context import Surroundings
+from ..core.context import BrokerContext
 from ..protocol.packets import DUP, PUBLISH, encode_publish_head, topic_name_in
 from ..protocol.topics import split_shared
 from .durable import DurableSession
@@ -35,8 +35,8 @@ class SharedQueue(Session):
     members: sessions with the QoS granted to each. holders: who has which message in flight at QoS 1, by position.
     """
 
-    def __init__(self, key: bytes, name: bytes, mount: bytes, clean: bool, around: Surroundings) -> None:
-        super().__init__(key, name, mount, clean, around)
+    def __init__(self, key: bytes, name: bytes, mount: bytes, clean: bool, context: BrokerContext) -> None:
+        super().__init__(key, name, mount, clean, context)
         self.members: dict[Session, int] = {}
         self.holders: dict[int, tuple[Session, int]] = {}
         self.rights = _OfAnyMember(self.members)
@@ -82,8 +82,8 @@ class SharedQueue(Session):
         # A page of the queue may be on its way: it is counted here, and has nowhere to go.
         self.limit = 0
         self._stats.dropped_share_ended += self.queued
-        if self._around.limits is not None:
-            self._around.limits.forget(self)
+        if self._context.limits is not None:
+            self._context.limits.forget(self)
 
     # Messages to the group
 
@@ -141,8 +141,8 @@ class SharedQueue(Session):
         entries.sort(key=_position, reverse=True)
         queue.extendleft(entries)
         self.queued_bytes += size
-        if self._around.limits is not None:
-            self._around.limits.added(self, count, size)
+        if self._context.limits is not None:
+            self._context.limits.added(self, count, size)
         self.pump()
 
     def settle(self, position: int) -> None:
@@ -189,7 +189,7 @@ class SharedQueue(Session):
         if not self.limit:
             return False
         queue = self.queue
-        enough = self._around.config.max_output_buffer
+        enough = self._context.config.max_output_buffer
         moved = size = passed = 0
         while passed < len(queue) and passed <= _LOOK_AHEAD and size <= enough:
             entry = queue[passed]
@@ -248,13 +248,13 @@ class SharedQueue(Session):
 class MemorySharedQueue(SharedQueue):
     """A queue that ends with the process."""
 
-    def __init__(self, key: bytes, name: bytes, mount: bytes, clean: bool, around: Surroundings) -> None:
-        super().__init__(key, name, mount, clean, around)
+    def __init__(self, key: bytes, name: bytes, mount: bytes, clean: bool, context: BrokerContext) -> None:
+        super().__init__(key, name, mount, clean, context)
         self._last_position = 0
 
     def _enqueue(self, packet_id: int, qos: int, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
         del topic_name, retain
-        limits = self._around.limits
+        limits = self._context.limits
         if limits is not None and not limits.admit(self):
             return
         self._last_position += 1
