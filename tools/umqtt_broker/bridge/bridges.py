@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ..clients.connection import Connection
 from ..routing.router import Router
 from ..settings.broker import BrokerConfig, Listener
-from .relay import Life
+from .relay import Relay
 from .state import BridgeState, BridgeStatus
 
 
@@ -45,11 +45,11 @@ class Bridges:
 
 
 class Bridge:
-    """One bridge, over any number of lives: each has one connection to this broker."""
+    """One bridge, over any number of relays, one after the other: each has one connection to this broker."""
 
     def __init__(self, state: BridgeState) -> None:
         self._state = state
-        self._life: Life | None = None
+        self._relay: Relay | None = None
         self._task: asyncio.Task[None] | None = None
 
     def load_certificates(self) -> None:
@@ -61,30 +61,30 @@ class Bridge:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """End this life in good order, and begin no other."""
+        """End the relay in good order, and begin no other."""
         task, self._task = self._task, None
-        if self._life is not None:
-            self._life.say_goodbye()
+        if self._relay is not None:
+            self._relay.say_goodbye()
         if task is not None:
             task.cancel()
             await asyncio.wait((task,))
 
     def look(self) -> BridgeStatus:
         """Return the status as of now."""
-        life = self._life
+        relay = self._relay
         status = self._state.status
-        status.queued = life.queued if life is not None else 0
-        status.subscribed = life is not None and life.subscribed
+        status.queued = relay.queued if relay is not None else 0
+        status.subscribed = relay is not None and relay.subscribed
         return status
 
     async def _run(self) -> None:
         while True:
-            life = self._life = Life(self._state)
+            relay = self._relay = Relay(self._state)
             try:
-                reason = await life.ended
+                reason = await relay.ended
             finally:
-                self._life = None
-                life.close()
+                self._relay = None
+                relay.close()
             if reason:
                 self._state.report(reason)
                 await asyncio.sleep(self._state.next_wait())

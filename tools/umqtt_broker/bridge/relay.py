@@ -27,7 +27,7 @@ _PRIMARY_RETRY = 5.0
 _PRIMARY_TIMEOUT = 5.0
 
 
-class Life:
+class Relay:
     """One connection to the local broker, and over it any number of links to the remote one.
 
     `ended` gives the reason of the end, "" to begin again at once.
@@ -106,7 +106,7 @@ class Life:
         self._loop.call_soon(self._begin)
 
     def local_closed(self, reason: str) -> None:
-        """Begin another life: both halves of every handshake are in the session."""
+        """Let another relay begin: both halves of every handshake are in the session."""
         if self._bridge.local_private and self._client is None:
             self._bridge.local_private = False
             self._end("")
