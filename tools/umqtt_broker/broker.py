@@ -20,7 +20,7 @@ from .routing.router import Router
 from .settings.broker import BrokerConfig, Listener
 from .stats import Stats
 from .store import open_store
-from .transport.listeners import Place, open_places
+from .transport.listeners import BoundListener, open_listeners
 
 # Seconds the last packets have to leave when the broker stops.
 _STOP_TIMEOUT = 2.0
@@ -40,7 +40,7 @@ class Broker:
     """A broker in the running asyncio event loop: an asynchronous context manager, or start() and stop().
 
     stats: its counters. view: what it holds. host, port: where its first listener listens once started.
-    places, connections: for the broker's own modules; others read `view`.
+    bound_listeners, connections: for the broker's own modules; others read `view`.
     """
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
@@ -57,7 +57,7 @@ class Broker:
         self._connections_of: Counter[int] = Counter()
         self._internal_connections = 0
         self._ticking: asyncio.TimerHandle | None = None
-        self.places: list[Place] = []
+        self.bound_listeners: list[BoundListener] = []
         self.view = BrokerView(self)
         self.observation = Observation(self, self.view)
         self.bridges = Bridges(self.config, self.router, self.new_connection)
@@ -84,8 +84,8 @@ class Broker:
         self.deadlines = Deadlines(self.loop)
         self.turns = Turns(self.loop)
         # The ports first: a store is not touched by a broker that cannot serve it.
-        self.places = open_places(self.config, self.stats, self.refusals, self.new_connection, bound)
-        first = self.places[0]
+        self.bound_listeners = open_listeners(self.config, self.stats, self.refusals, self.new_connection, bound)
+        first = self.bound_listeners[0]
         self.host, self.port = (first.listener.path, 0) if first.listener.path else first.sockets[0].getsockname()[:2]
         started: list[Service] = []
         store_is_open = False
@@ -100,12 +100,12 @@ class Broker:
             for service in self._services:
                 await service.start()
                 started.append(service)
-            for place in self.places:
-                await place.serve()
+            for bound_listener in self.bound_listeners:
+                await bound_listener.serve()
         except BaseException:
-            for place in self.places:
-                place.close()
-            self.places = []
+            for bound_listener in self.bound_listeners:
+                bound_listener.close()
+            self.bound_listeners = []
             self._stop_ticking()
             for service in reversed(started):
                 await service.stop()
@@ -115,7 +115,7 @@ class Broker:
 
     def addresses(self) -> list[str]:
         """Return where it listens, one text for each address: `127.0.0.1:1883`, `127.0.0.1:8883 (tls)`."""
-        return [address for place in self.places for address in place.addresses()]
+        return [address for bound_listener in self.bound_listeners for address in bound_listener.addresses()]
 
     def reload(self, config: BrokerConfig | None = None) -> list[str]:
         """Read permissions and certificates again, and take over what differs in `config`; drop no connection.
@@ -123,14 +123,14 @@ class Broker:
         Returns the names of settings that differ and need a restart. Raises ConfigError, and changes nothing, if
         anything is wrong with the new settings.
         """
-        return apply(self.config, config, self.places, self.sessions.rights_changed)
+        return apply(self.config, config, self.bound_listeners, self.sessions.rights_changed)
 
     async def stop(self) -> None:
         """Stop listening, publish the wills of those still connected, commit, close. Raises StoreError."""
-        if not self.places:
+        if not self.bound_listeners:
             return
-        for place in self.places:
-            place.close()
+        for bound_listener in self.bound_listeners:
+            bound_listener.close()
         for service in reversed(self._services):
             await service.stop()
         connections = list(self.connections)
@@ -142,7 +142,7 @@ class Broker:
         for connection in connections:
             connection.ending = "the broker stops"
             connection.close()
-        self.places = []
+        self.bound_listeners = []
         self._stop_ticking()
         try:
             await self.store.close()

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from .access.permission import Permission
 from .settings.broker import BrokerConfig, Listener
-from .transport.listeners import Place
+from .transport.listeners import BoundListener
 from .transport.tls import make_context
 
 # Read only while the broker starts. Every other setting is asked for when it is needed.
@@ -18,7 +18,10 @@ _LISTENER_AT_START = ("host", "port", "path", "protocol", "socket_domain", "mode
 
 
 def apply(
-    config: BrokerConfig, new: BrokerConfig | None, places: Sequence[Place], rights_changed: Callable[[], None]
+    config: BrokerConfig,
+    new: BrokerConfig | None,
+    bound_listeners: Sequence[BoundListener],
+    rights_changed: Callable[[], None],
 ) -> list[str]:
     """Let `config`, of a broker that runs, take over `new`; None: the same settings, with their files read again.
 
@@ -35,18 +38,18 @@ def apply(
         needs_restart: list[str] = []
     else:
         new.validate()
-        listeners, needs_restart = _match(places, new.all_listeners())
+        listeners, needs_restart = _match(bound_listeners, new.all_listeners())
         contexts = _contexts(listeners)
         retired = [one for one in permissions(config) if one not in set(permissions(new))]
         needs_restart += _take_over(config, new)
-        for place, listener in zip(places, listeners, strict=True):
-            needs_restart += _take_over_listener(place.listener, listener)
+        for bound_listener, listener in zip(bound_listeners, listeners, strict=True):
+            needs_restart += _take_over_listener(bound_listener.listener, listener)
         for permission in retired:
             # A check of a password that has begun may end.
             asyncio.get_running_loop().call_later(_RETIRE_AFTER, permission.close)
-    for place, context in zip(places, contexts, strict=True):
-        if place.context is not None and context is not None:
-            place.context = context
+    for bound_listener, context in zip(bound_listeners, contexts, strict=True):
+        if bound_listener.context is not None and context is not None:
+            bound_listener.context = context
     rights_changed()
     return sorted(needs_restart)
 
@@ -64,13 +67,13 @@ def _contexts(listeners: Sequence[Listener]) -> list[ssl.SSLContext | None]:
     return [None if listener.tls is None else make_context(listener.tls) for listener in listeners]
 
 
-def _match(places: Sequence[Place], listeners: Sequence[Listener]) -> tuple[list[Listener], list[str]]:
-    """Find the new settings of each place, and what cannot be done with them while the broker runs."""
+def _match(bound_listeners: Sequence[BoundListener], listeners: Sequence[Listener]) -> tuple[list[Listener], list[str]]:
+    """Find the new settings of each bound listener, and what cannot be done with them while the broker runs."""
     left = list(listeners)
     found: list[Listener] = []
     needs_restart: list[str] = []
-    for place in places:
-        old = place.listener
+    for bound_listener in bound_listeners:
+        old = bound_listener.listener
         same = next((one for one in left if (one.host, one.port, one.path) == (old.host, old.port, old.path)), None)
         if same is None:
             needs_restart.append(f"{_name(old)} (removed)")

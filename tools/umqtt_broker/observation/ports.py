@@ -10,7 +10,7 @@ from ..routing.router import Router
 from ..settings.broker import BrokerConfig
 from ..stats import Stats
 from ..store import Store
-from ..transport.listeners import Place
+from ..transport.listeners import BoundListener
 
 
 class BrokerParts(Protocol):
@@ -23,5 +23,5 @@ class BrokerParts(Protocol):
     sessions: Sessions
     bridges: Bridges
     connections: set[Connection]
-    places: list[Place]
+    bound_listeners: list[BoundListener]
     loop: asyncio.AbstractEventLoop

@@ -25,7 +25,7 @@ class BrokerView:
     @property
     def listening_ports(self) -> list[int]:
         """The TCP port of each listener, in the order of the configuration; 0 for a Unix socket."""
-        return [place.port for place in self._broker.places]
+        return [bound_listener.port for bound_listener in self._broker.bound_listeners]
 
     @property
     def listeners(self) -> tuple[Listener, ...]:

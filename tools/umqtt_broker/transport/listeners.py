@@ -29,7 +29,7 @@ _MAX_SILENT = 1024
 _log = logging.getLogger(__name__)
 
 
-class Place:
+class BoundListener:
     """One listener that listens: open(), then serve(), then close(). context: its TLS, read again at a reload."""
 
     def __init__(
@@ -119,8 +119,10 @@ class _TlsServer:
     A handshake begins with the client's first byte: those who never send one take nobody's place.
     """
 
-    def __init__(self, place: Place, listening: socket.socket, config: BrokerConfig, stats: Stats) -> None:
-        self._place = place
+    def __init__(
+        self, bound_listener: BoundListener, listening: socket.socket, config: BrokerConfig, stats: Stats
+    ) -> None:
+        self._bound_listener = bound_listener
         self._socket = listening
         self._config = config
         self._stats = stats
@@ -195,7 +197,10 @@ class _TlsServer:
         try:
             async with self._room:
                 await self._loop.connect_accepted_socket(
-                    self._place.new_protocol, client, ssl=self._place.context, ssl_handshake_timeout=timeout
+                    self._bound_listener.new_protocol,
+                    client,
+                    ssl=self._bound_listener.context,
+                    ssl_handshake_timeout=timeout,
                 )
         except ssl.SSLError as error:
             reason = error.reason or "broken off"
@@ -224,26 +229,28 @@ class _DelaySmallPackets(asyncio.Protocol):
         self._protocol.connection_made(transport)
 
 
-def open_places(
+def open_listeners(
     config: BrokerConfig,
     stats: Stats,
     refusals: RefusalLog,
     new_connection: NewConnection,
     bound: Callable[[], None] | None,
-) -> list[Place]:
+) -> list[BoundListener]:
     """Listen everywhere that the configuration says; then `bound` may give up the rights that took.
 
     Raises PortInUse, ConfigError or BrokerError, and then listens nowhere.
     """
     # Certificates first: nothing is bound for a listener that could not serve.
-    places = [Place(listener, config, stats, refusals, new_connection) for listener in config.all_listeners()]
+    bound_listeners = [
+        BoundListener(listener, config, stats, refusals, new_connection) for listener in config.all_listeners()
+    ]
     try:
-        for place in places:
-            place.open()
+        for bound_listener in bound_listeners:
+            bound_listener.open()
         if bound is not None:
             bound()
     except BaseException:
-        for place in places:
-            place.close()
+        for bound_listener in bound_listeners:
+            bound_listener.close()
         raise
-    return places
+    return bound_listeners
