@@ -7,42 +7,42 @@ from typing import Protocol
 RESOLUTION = 0.25
 
 
-class Waiting(Protocol):
-    """Someone who has a deadline."""
+class TimerClient(Protocol):
+    """A connection that has a deadline."""
 
     def on_deadline(self) -> None:
         """The deadline has passed; there is none any more."""
 
 
 class Deadline:
-    """One moment and those whose deadline it is."""
+    """One moment, and the clients whose deadline it is."""
 
-    __slots__ = ("_deadlines", "_moment", "_timer", "_waiting")
+    __slots__ = ("_clients", "_deadlines", "_moment", "_timer")
 
     def __init__(self, deadlines: "Deadlines", moment: int) -> None:
         self._deadlines = deadlines
         self._moment = moment
-        self._waiting: dict[Waiting, None] = {}
+        self._clients: dict[TimerClient, None] = {}
         self._timer = deadlines.loop.call_at(moment * RESOLUTION, self._ring)
 
-    def add(self, waiting: Waiting) -> None:
-        """One more."""
-        self._waiting[waiting] = None
+    def add(self, client: TimerClient) -> None:
+        """Register a client for this deadline."""
+        self._clients[client] = None
 
-    def cancel(self, waiting: Waiting) -> None:
-        """One less. Of no effect when the deadline has passed."""
-        if self._waiting.pop(waiting, self) is None and not self._waiting:
+    def cancel(self, client: TimerClient) -> None:
+        """Remove a client. Does nothing once the deadline has passed."""
+        if self._clients.pop(client, self) is None and not self._clients:
             # A moment far away is not kept for someone who came and went.
             self._timer.cancel()
             self._deadlines.forget(self._moment)
 
     def _ring(self) -> None:
         self._deadlines.forget(self._moment)
-        for waiting in list(self._waiting):
+        for client in list(self._clients):
             # What one does may cancel the deadlines of others.
-            if waiting in self._waiting:
-                del self._waiting[waiting]
-                waiting.on_deadline()
+            if client in self._clients:
+                del self._clients[client]
+                client.on_deadline()
 
 
 class Deadlines:
@@ -58,17 +58,17 @@ class Deadlines:
         """How many timers of the event loop there are."""
         return len(self._moments)
 
-    def after(self, seconds: float, waiting: Waiting) -> Deadline:
-        """Call waiting.on_deadline() in so many seconds, or up to RESOLUTION later."""
-        return self.at(self.loop.time() + seconds, waiting)
+    def after(self, seconds: float, client: TimerClient) -> Deadline:
+        """Call client.on_deadline() in so many seconds, or up to RESOLUTION later."""
+        return self.at(self.loop.time() + seconds, client)
 
-    def at(self, due: float, waiting: Waiting) -> Deadline:
-        """Call waiting.on_deadline() at `due`, in the event loop's time, or up to RESOLUTION later."""
+    def at(self, due: float, client: TimerClient) -> Deadline:
+        """Call client.on_deadline() at `due`, in the event loop's time, or up to RESOLUTION later."""
         moment = int(due / RESOLUTION) + 1
         deadline = self._moments.get(moment)
         if deadline is None:
             deadline = self._moments[moment] = Deadline(self, moment)
-        deadline.add(waiting)
+        deadline.add(client)
         return deadline
 
     def forget(self, moment: int) -> None:

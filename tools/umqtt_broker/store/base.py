@@ -61,7 +61,7 @@ class Wakeable(Protocol):
         """Look at the queue again."""
 
 
-class Waiting(Protocol):
+class RoomWaiter(Protocol):
     """A connection that is not read from until the store has room."""
 
     def room_again(self, full: object) -> None:
@@ -148,10 +148,10 @@ class Store:
         del size, changes
         return False
 
-    def wait_for_room(self, client: Waiting) -> None:
+    def wait_for_room(self, client: RoomWaiter) -> None:
         """Call `client.room_again()` once what was recorded is written, so that memory does not fill with it."""
 
-    def wait_no_more(self, client: Waiting) -> None:
+    def wait_no_more(self, client: RoomWaiter) -> None:
         """A client has gone."""
 
     def wake(self, session: Wakeable) -> None:

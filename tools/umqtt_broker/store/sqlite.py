@@ -16,7 +16,7 @@ from ..errors import StoreError
 from ..protocol.messages import RetainedMessage, Will
 from ..stats import Stats
 from . import schema, writer
-from .base import Delivery, DeliveryRow, Holder, Recovered, Store, Waiting, Wakeable
+from .base import Delivery, DeliveryRow, Holder, Recovered, RoomWaiter, Store, Wakeable
 from .change_batch import MARK_KEY, Batch, Held, Mark, Page
 from .lock import RUN_SIZE, StoreLock, Witness
 from .quarantine import set_aside_garbled
@@ -72,7 +72,7 @@ class SqliteStore(Store):
         # Bytes that wait for the disk: in the open batch, and in the transaction that runs.
         self._unwritten = 0
         self._writing = 0
-        self._waiting: dict[Waiting, None] = {}
+        self._waiting: dict[RoomWaiter, None] = {}
         self.failure = ""
         # Transactions that failed since one last worked.
         self._failed_in_a_row = 0
@@ -207,11 +207,11 @@ class SqliteStore(Store):
             self._schedule()
         return self._committing is not None
 
-    def wait_for_room(self, client: Waiting) -> None:
+    def wait_for_room(self, client: RoomWaiter) -> None:
         """Call `client.room_again()` once what was recorded is written, so that memory does not fill with it."""
         self._waiting[client] = None
 
-    def wait_no_more(self, client: Waiting) -> None:
+    def wait_no_more(self, client: RoomWaiter) -> None:
         """A client has gone."""
         self._waiting.pop(client, None)
 
