@@ -19,8 +19,8 @@ def load(path: str, *, lenient: bool = False) -> Configuration:
     lenient: unknown and unsupported keys are warnings. Raises ConfigFileError with all errors of the file.
     """
     problems = Problems()
-    said = Reader(problems, lenient).read(read_lines(path, problems))
-    configuration = build(said, problems)
+    sections = Reader(problems, lenient).read(read_lines(path, problems))
+    configuration = build(sections, problems)
     problems.raise_errors()
     try:
         configuration.broker.validate()

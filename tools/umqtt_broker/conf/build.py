@@ -14,7 +14,7 @@ from ..transport.tls import make_context, warnings_of
 from .bridge import bridge_of
 from .keys import KEYS
 from .lines import Line, Problems
-from .sections import Said, Section
+from .sections import ConfigSections, Section
 
 _STORE_FILE = "umqtt-broker.db"
 # Of the security settings those that make a Permission; the others are settings of the broker or of a listener.
@@ -39,28 +39,28 @@ class Configuration:
     warnings: list[str] = field(default_factory=list)
 
 
-def build(said: Said, problems: Problems) -> Configuration:
+def build(sections: ConfigSections, problems: Problems) -> Configuration:
     """Return the settings. What is wrong is noted; then the result is not to be used."""
-    return _Builder(said, problems).build()
+    return _Builder(sections, problems).build()
 
 
 class _Builder:
-    def __init__(self, said: Said, problems: Problems) -> None:
-        self._said = said
+    def __init__(self, sections: ConfigSections, problems: Problems) -> None:
+        self._sections = sections
         self._problems = problems
         # Without a word about listeners there is one for this machine, open to everyone on it.
-        self._is_local_only = not said.listeners and not said.default.of("structure")
+        self._is_local_only = not sections.listeners and not sections.default.of("structure")
 
     def build(self) -> Configuration:
-        everyone = self._said.broker
+        everyone = self._sections.broker
         config = BrokerConfig(**everyone.of("broker"), **_identifiers(everyone.of("security")))
-        if not self._said.per_listener:
+        if not self._sections.per_listener:
             config.permission = self._permission(everyone)
-        sections = self._sections()
-        config.listeners = tuple(self._listener(section) for section in sections)
-        for section, listener in zip(sections, config.listeners, strict=True):
+        listeners = self._listener_sections()
+        config.listeners = tuple(self._listener(section) for section in listeners)
+        for section, listener in zip(listeners, config.listeners, strict=True):
             self._check_mount_point(section, listener, listener.permission or config.permission)
-        bridges = [bridge_of(lines, self._problems) for lines in self._said.bridges]
+        bridges = [bridge_of(lines, self._problems) for lines in self._sections.bridges]
         config.bridges = tuple(bridge for bridge in bridges if bridge is not None)
         self._set_store(config)
         if "http_listener" in everyone.of("structure"):
@@ -68,15 +68,15 @@ class _Builder:
             config.http_host = host or config.http_host
         return Configuration(config, LogConfig(**everyone.of("log")), **everyone.of("process"))
 
-    def _sections(self) -> list[Section]:
-        said = self._said
-        if said.listeners and not said.default.of("structure"):
-            return said.listeners
-        asked = said.default.of("structure")
+    def _listener_sections(self) -> list[Section]:
+        sections = self._sections
+        if sections.listeners and not sections.default.of("structure"):
+            return sections.listeners
+        asked = sections.default.of("structure")
         # With `port` alone mosquitto listens on every address; with neither, on this machine only.
         host = asked.get("bind_address", "" if "port" in asked else "127.0.0.1")
-        said.default.of("listener").update(host=host, port=asked.get("port", 1883))
-        return [said.default, *said.listeners]
+        sections.default.of("listener").update(host=host, port=asked.get("port", 1883))
+        return [sections.default, *sections.listeners]
 
     def _listener(self, section: Section) -> Listener:
         values = dict(section.of("listener"))
@@ -84,14 +84,14 @@ class _Builder:
             # The common name goes before the subject where both are asked for.
             values["use_subject_as_username"] = not values.get("use_identity_as_username")
             values["use_identity_as_username"] = True
-        security = section if self._said.per_listener else self._said.broker
+        security = section if self._sections.per_listener else self._sections.broker
         listener = Listener(
             **values,
             tls=self._tls(section),
             allow_anonymous=self._allows_anonymous(security.of("security")),
             where="" if section.line is None else section.line.where,
         )
-        if self._said.per_listener:
+        if self._sections.per_listener:
             listener.permission = self._permission(section)
             for name, value in _identifiers(section.of("security")).items():
                 setattr(listener, name, value)
@@ -159,7 +159,7 @@ class _Builder:
         return bool(security.get("allow_anonymous", self._is_local_only and not security.get("password_file")))
 
     def _set_store(self, config: BrokerConfig) -> None:
-        asked, lines = self._said.broker.of("structure"), self._said.broker.lines
+        asked, lines = self._sections.broker.of("structure"), self._sections.broker.lines
         without_effect = {
             "autosave_interval": "what was acknowledged is on disk already",
             "autosave_on_changes": "what was acknowledged is on disk already",

@@ -41,7 +41,7 @@ class Section:
 
 
 @dataclass(slots=True)
-class Said:
+class ConfigSections:
     """A whole configuration. default: the listener without a `listener` line; bridges: the lines of each."""
 
     broker: Section = field(default_factory=Section)
@@ -57,10 +57,10 @@ class Reader:
     def __init__(self, problems: Problems, lenient: bool) -> None:
         self._problems = problems
         self._lenient = lenient
-        self._said = Said()
-        self._section = self._said.default
+        self._sections = ConfigSections()
+        self._section = self._sections.default
 
-    def read(self, lines: Iterable[Line]) -> Said:
+    def read(self, lines: Iterable[Line]) -> ConfigSections:
         """Return what the lines say."""
         for line in lines:
             if line.key in _OF_BRIDGES:
@@ -72,12 +72,12 @@ class Reader:
             else:
                 self._unknown(line)
         self._check_default()
-        return self._said
+        return self._sections
 
     def _take(self, key: Key, line: Line) -> None:
         if key.name == "listener":
             self._section = Section(line)
-            self._said.listeners.append(self._section)
+            self._sections.listeners.append(self._section)
         section = self._owner(key)
         value = self._parse(key.name, key.parse, line)
         if value is _WRONG:
@@ -91,10 +91,10 @@ class Reader:
 
     def _owner(self, key: Key) -> Section:
         if key.name in ("port", "bind_address"):
-            return self._said.default  # wherever they stand
+            return self._sections.default  # wherever they stand
         if key.name == "listener" or key.scope in _OF_LISTENERS:
             return self._section
-        return self._section if key.scope == "security" and self._said.per_listener else self._said.broker
+        return self._section if key.scope == "security" and self._sections.per_listener else self._sections.broker
 
     def _parse(self, name: str, parse: Parser, line: Line) -> Any:
         """Return the value, or _WRONG."""
@@ -114,12 +114,12 @@ class Reader:
         else:
             values[attribute] = value
         if not key.repeats and key.name in section.lines:
-            self._warn_twice(section.lines[key.name], line, key.scope == "security" and not self._said.per_listener)
+            self._warn_twice(section.lines[key.name], line, key.scope == "security" and not self._sections.per_listener)
         section.lines[key.name] = line
 
     def _warn_twice(self, first: Line, line: Line, is_global: bool) -> None:
         text = f"{line.key} is said at {first.where} too — this one counts"
-        if is_global and len(self._said.listeners) > 1:
+        if is_global and len(self._sections.listeners) > 1:
             text += ", for all listeners; with per_listener_settings true each has its own"
         self._problems.warn(line.file, line.number, text)
 
@@ -134,18 +134,18 @@ class Reader:
             values["path"] = address
 
     def _set_per_listener(self, line: Line, value: bool) -> None:
-        lines = self._said.broker.lines
+        lines = self._sections.broker.lines
         early = next((said for name, said in lines.items() if KEYS[name].scope == "security"), None)
         if value and early is not None:
             # mosquitto would quietly let the earlier line count for nobody.
             self._problems.at(line, f"per_listener_settings stands below {early.key} ({early.where}) — put it first")
-        self._said.per_listener = value
+        self._sections.per_listener = value
 
     def _take_bridge(self, line: Line) -> None:
         if line.key == "connection":
-            self._said.bridges.append([line])
-        elif self._said.bridges:
-            self._said.bridges[-1].append(line)
+            self._sections.bridges.append([line])
+        elif self._sections.bridges:
+            self._sections.bridges[-1].append(line)
         else:
             self._problems.at(line, f"{line.key} belongs to a bridge — write `connection NAME` above it")
 
@@ -174,8 +174,8 @@ class Reader:
 
     def _check_default(self) -> None:
         """Refuse settings that would quietly open a listener nobody asked for."""
-        default = self._said.default
-        if not self._said.listeners or default.of("structure"):
+        default = self._sections.default
+        if not self._sections.listeners or default.of("structure"):
             return
         for name, line in default.lines.items():
             self._problems.at(
