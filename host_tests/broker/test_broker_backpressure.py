@@ -62,8 +62,8 @@ def flood(broker: BrokerThread, qos: int) -> None:
     packets = b"".join(encoder.publish(b"kept/a", bytes(SIZE), qos, number) for number in range(1, 21))
 
     def is_paused() -> bool:
-        held_back = [connection.held_back for connection in broker.view.connections]
-        return any(one is not None and one.paused for one in held_back)
+        backpressure = [connection.backpressure for connection in broker.view.connections]
+        return any(one is not None and one.paused for one in backpressure)
 
     sent = 0
 

@@ -50,7 +50,7 @@ def held(broker: BrokerThread, client_id: bytes) -> bool:
     def ask() -> bool:
         session = broker.view.session(client_id)
         assert session is not None and session.connection is not None
-        return session.connection.held_back is not None
+        return session.connection.backpressure is not None
 
     return broker.call(ask)
 
@@ -293,7 +293,7 @@ def test_one_that_floods_a_full_queue_is_not_read_from_until_there_is_room(start
                     sent += publisher.socket.send(flood[sent : sent + 65536])
             except BlockingIOError:
                 pass
-            return connection.held_back is not None and connection.held_back.paused
+            return connection.backpressure is not None and connection.backpressure.paused
 
         broker.wait_until(paused)
         assert sent < len(flood)

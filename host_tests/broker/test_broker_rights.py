@@ -248,7 +248,7 @@ def test_bytes_behind_a_connect_wait_for_its_decision_and_nobody_else_does(start
         assert [client.expect(PUBACK).packet_id for _ in "12"] == [1, 2]
         assert [packet.payload for packet in watcher.flush()] == [b"1", b"2"]
         # From now on it is read like every other.
-        assert broker.call(lambda: broker.view.session(b"client").connection.held_back) is None
+        assert broker.call(lambda: broker.view.session(b"client").connection.backpressure) is None
 
 
 @pytest.mark.parametrize(("outcome", "code"), [(5, 5), (RuntimeError("a hook with a bug"), 3)])

@@ -15,7 +15,7 @@ import pytest
 from broker_peer import Packet, decode
 from broker_wire import Transport
 from umqtt_broker import Broker, BrokerConfig
-from umqtt_broker.clients.backpressure import HeldBack
+from umqtt_broker.clients.backpressure import Backpressure
 from umqtt_broker.clients.connection import Connection
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PINGRESP, PUBLISH, SUBACK, UNSUBACK
@@ -225,15 +225,15 @@ def test_turns_change_nothing_of_what_is_answered_and_delivered(
 
 
 def waits(client: Client) -> bool:
-    held_back = client.connection.held_back
-    return held_back is not None and bool(held_back.waiting)
+    backpressure = client.connection.backpressure
+    return backpressure is not None and bool(backpressure.waiting)
 
 
 def test_the_end_of_a_large_packet_in_single_bytes_is_not_copied_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Planted: HeldBack.feed() for every byte.
+    # Planted: Backpressure.feed() for every byte.
     fed: list[int] = []
-    feed = HeldBack.feed
-    monkeypatch.setattr(HeldBack, "feed", lambda self, data: (fed.append(len(data)), feed(self, data)))
+    feed = Backpressure.feed
+    monkeypatch.setattr(Backpressure, "feed", lambda self, data: (fed.append(len(data)), feed(self, data)))
 
     async def scenario(broker: Broker, loop: LookedAtLoop) -> None:
         del loop

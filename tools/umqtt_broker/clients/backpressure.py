@@ -23,7 +23,7 @@ from ..errors import MalformedPacket
 from ..protocol.packets import DISCONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from ..store import Store
 from .packet_loop import packet_length
-from .ports import HeldBackClient
+from .ports import BackpressureClient
 
 _OUT_OF_TURN = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP, PINGREQ})
 
@@ -44,7 +44,7 @@ _SHORTEST = 5
 _STANDSTILL = 5.0
 
 
-class HeldBack:
+class Backpressure:
     """The packets of one connection that wait. paused: its socket is not read."""
 
     __slots__ = (
@@ -61,7 +61,7 @@ class HeldBack:
         "paused",
     )
 
-    def __init__(self, connection: HeldBackClient, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, connection: BackpressureClient, loop: asyncio.AbstractEventLoop) -> None:
         self._connection = connection
         self._loop = loop
         self._deciding = False
@@ -110,7 +110,7 @@ class HeldBack:
         self._full.discard(full)
         if full is self._store:
             self._store = None
-        if not self._connection.closing and self._connection.held_back is self:
+        if not self._connection.closing and self._connection.backpressure is self:
             self._go_on()
 
     def limit_rate(self, rate: int) -> None:

@@ -31,7 +31,7 @@ from ..routing.router import Router
 from ..sessions.session import Session
 from ..settings.broker import Listener
 from ..transport.peers import peer_address
-from .backpressure import HeldBack
+from .backpressure import Backpressure
 from .packet_loop import process
 from .registry import Sessions
 
@@ -70,8 +70,8 @@ class Connection(asyncio.Protocol):
     peer: address of the client. protocol_level: 3 for MQTT 3.1, 4 for 3.1.1. connected_at, heard_at: when its CONNECT
     was accepted and when something last came, in the event loop's time. keep_alive: seconds, 0: none. messages_in,
     messages_out: PUBLISH packets. established: the CONNACK is written. congested: the peer reads too slowly for more
-    output. closing: nothing more is read. held: how many times the store holds packets for it. held_back: None as long
-    as the client is read freely. publish: how its messages get to the router.
+    output. closing: nothing more is read. held: how many times the store holds packets for it. backpressure: None as
+    long as the client is read freely. publish: how its messages get to the router.
     """
 
     __slots__ = (
@@ -89,6 +89,7 @@ class Connection(asyncio.Protocol):
         "_rest",
         "_unread",
         "_until",
+        "backpressure",
         "closing",
         "congested",
         "connected_at",
@@ -97,7 +98,6 @@ class Connection(asyncio.Protocol):
         "established",
         "heard_at",
         "held",
-        "held_back",
         "job",
         "keep_alive",
         "listener",
@@ -143,7 +143,7 @@ class Connection(asyncio.Protocol):
         self.session: Session | None = None
         self.publish: Publish = broker.router.publish_here
         self.held = 0
-        self.held_back: HeldBack | None = None
+        self.backpressure: Backpressure | None = None
         self.keep_alive = 0
         self.connected_at = 0.0
         self.messages_in = 0
@@ -228,24 +228,24 @@ class Connection(asyncio.Protocol):
                 return
             data = bytes(self._pending)
             self._pending = None
-        if self.held_back is not None:
-            self.held_back.feed(data)
+        if self.backpressure is not None:
+            self.backpressure.feed(data)
             return
         self.take(data)
-        if self.held_back is not None:
+        if self.backpressure is not None:
             # Something in this read is why the rest has to wait.
             self.feed_pending()
 
     def feed_pending(self) -> None:
         """Give what is held back what was kept for it, as far as it is a packet."""
-        held_back = self.held_back
-        assert held_back is not None
+        backpressure = self.backpressure
+        assert backpressure is not None
         if self._pending is None or len(self._pending) < self._needed:
-            held_back.feed(b"")
+            backpressure.feed(b"")
             return
         data = bytes(self._pending)
         self._pending = None
-        held_back.feed(data)
+        backpressure.feed(data)
 
     # Turns
 
@@ -290,9 +290,9 @@ class Connection(asyncio.Protocol):
             return
         if not self.closing:
             self._receive(rest)
-        if self.held_back is not None and self._rest is None and not self.closing:
+        if self.backpressure is not None and self._rest is None and not self.closing:
             # What waits may go on, also if `rest` did not make a packet whole.
-            self.held_back.feed(b"")
+            self.backpressure.feed(b"")
         if self._is_lost:
             self._take_last()
         if self._rest is None:
@@ -303,8 +303,8 @@ class Connection(asyncio.Protocol):
 
     def _take_last(self) -> None:
         """Take what a client that has gone left, whatever limits it."""
-        if self.held_back is not None and self._rest is None and not self.closing:
-            self.held_back.take_all()
+        if self.backpressure is not None and self._rest is None and not self.closing:
+            self.backpressure.take_all()
 
     def do_job(self, acknowledgements: list[bytes]) -> bool:
         """Go on with what may take more than a turn. Returns whether it is done."""
@@ -359,9 +359,9 @@ class Connection(asyncio.Protocol):
             return
         size = len(data) - (len(self._rest[-1]) if self._rest else 0)
         if store.recorded != self._recorded and store.took(size, store.recorded - self._recorded):
-            self._hold_back().wait_for_store(store)
+            self._apply_backpressure().wait_for_store(store)
         if limits is not None and limits.hits:
-            self._hold_back().wait_for_room(limits)
+            self._apply_backpressure().wait_for_room(limits)
 
     def keep(self, data: bytes, needed: int) -> None:
         """Keep what is not a whole packet until there are `needed` bytes."""
@@ -383,21 +383,21 @@ class Connection(asyncio.Protocol):
 
     # Holding back
 
-    def _hold_back(self) -> HeldBack:
-        """Let what the client sends wait from now on."""
-        if self.held_back is None:
-            self.held_back = HeldBack(self, self._loop)
-        return self.held_back
+    def _apply_backpressure(self) -> Backpressure:
+        """Let what the client sends wait from now on. Returns what holds it back."""
+        if self.backpressure is None:
+            self.backpressure = Backpressure(self, self._loop)
+        return self.backpressure
 
     def read_freely(self) -> None:
         """The opposite."""
-        self.held_back = None
+        self.backpressure = None
 
     @property
     def is_held_back(self) -> bool:
         """Tell whether what the client sent waits: for room in a queue, for its turn, or for leave to connect."""
-        held_back = self.held_back
-        return held_back is not None and bool(held_back.paused or held_back.waiting)
+        backpressure = self.backpressure
+        return backpressure is not None and bool(backpressure.paused or backpressure.waiting)
 
     @property
     def is_waited_for(self) -> bool:
@@ -408,7 +408,7 @@ class Connection(asyncio.Protocol):
         """Read from the socket, or do not."""
         if self.closing:
             return
-        if self._unread or self._rest is not None or (self.held_back is not None and self.held_back.paused):
+        if self._unread or self._rest is not None or (self.backpressure is not None and self.backpressure.paused):
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
@@ -428,7 +428,7 @@ class Connection(asyncio.Protocol):
             self._answer(connect, return_code)
             return self.session
         self._decision = return_code
-        self._hold_back().decide(True)
+        self._apply_backpressure().decide(True)
         return_code.add_done_callback(lambda decision: self._on_decision(connect, decision))
         return None
 
@@ -441,8 +441,8 @@ class Connection(asyncio.Protocol):
             _log.error("permission failed for a client at %s, refused: %r", self.peer, error)
         self._recorded = self.store.recorded
         self._answer(connect, SERVER_UNAVAILABLE if error is not None else decision.result())
-        if self.held_back is not None:
-            self.held_back.decide(False)
+        if self.backpressure is not None:
+            self.backpressure.decide(False)
         self.router.flush()
 
     def _answer(self, connect: Connect, return_code: int) -> None:
@@ -469,7 +469,7 @@ class Connection(asyncio.Protocol):
             self._deadline = self._broker.deadlines.at(self.connected_at + 1.5 * self.keep_alive, self)
         self.bind()
         if self.store.is_blocked:
-            self._hold_back().wait_for_store(self.store)
+            self._apply_backpressure().wait_for_store(self.store)
         connack = [encode_connack(ACCEPTED, session_present)]
         if self.session is not None and self.session.store is None and not self.must_wait():
             self.release(connack)
@@ -484,9 +484,9 @@ class Connection(asyncio.Protocol):
         if self.session is not None:
             self.publish = publisher(self.session, self.router, self.stats, config)
         if config.max_receive_rate:
-            self._hold_back().limit_rate(config.max_receive_rate)
-        elif self.held_back is not None:
-            self.held_back.limit_rate(0)
+            self._apply_backpressure().limit_rate(config.max_receive_rate)
+        elif self.backpressure is not None:
+            self.backpressure.limit_rate(0)
 
     def _log_refused(self, reason: str, client_id: bytes | None = None) -> None:
         self._broker.refusals.refused(self._loop.time(), self.peer, reason, client_id)
@@ -575,8 +575,8 @@ class Connection(asyncio.Protocol):
         self._rest = self.job = self._pending = None
         if self._decision is not None:
             self._decision.cancel()
-        if self.held_back is not None:
-            self.held_back.cancel()
+        if self.backpressure is not None:
+            self.backpressure.cancel()
 
     def on_deadline(self) -> None:
         """What was waited for has not come: the CONNECT, a packet, or the end of a connection that closes."""
@@ -592,7 +592,7 @@ class Connection(asyncio.Protocol):
     def _check_keep_alive(self) -> None:
         """Close after one and a half keep-alive times in which nothing came [MQTT-3.1.2-24]."""
         now = self._loop.time()
-        if self._rest is not None or (self.held_back is not None and self.held_back.paused):
+        if self._rest is not None or (self.backpressure is not None and self.backpressure.paused):
             self.heard_at = now  # not the client is silent: nobody listens
         due = self.heard_at + 1.5 * self.keep_alive
         if now >= due:

@@ -64,7 +64,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                 break
             if session is None:
                 session = connection.on_connect(data[body:packet_end], first_byte & 15)
-                if connection.held_back is not None:
+                if connection.backpressure is not None:
                     connection.keep(data[packet_end:], 0)
                     return True
                 if session is None:

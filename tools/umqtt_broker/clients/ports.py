@@ -44,7 +44,7 @@ class ReadClient(Protocol):
     stats: Stats
 
     @property
-    def held_back(self) -> object | None:
+    def backpressure(self) -> object | None:
         """What holds packets back; None as long as the client is read freely."""
         ...
 
@@ -76,8 +76,8 @@ class PacketClient(RequestClient, ReadClient, Protocol):
         """Count what a read brought."""
 
 
-class HeldBackClient(ReadClient, Protocol):
-    """What holds packets back sees: where they go in their turn."""
+class BackpressureClient(ReadClient, Protocol):
+    """What backpressure sees: where the packets that wait go in their turn."""
 
     context: BrokerContext
     closing: bool
