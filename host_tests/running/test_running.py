@@ -123,7 +123,7 @@ def test_files_that_share_spark_are_one_workers_and_all_that_use_it_are_named() 
 
 
 def test_the_file_nearest_to_a_change_is_checked_first_and_the_budget_holds() -> None:
-    changed = {affected.ROOT / "tools" / "umqtt_broker" / "trie.py"}
+    changed = {affected.ROOT / "tools" / "umqtt_broker" / "routing" / "subscriptions.py"}
     near = affected.distances(changed)
     own = affected.HOST_TESTS / "broker" / "test_broker_trie.py"
     assert near[own] == min(near.values())
