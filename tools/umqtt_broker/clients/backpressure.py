@@ -134,7 +134,7 @@ class Backpressure:
             and rate.covers(len(data) // _SHORTEST, connection.heard_at)
         ):
             before = connection.messages_in
-            connection.take(data)
+            connection.process_packets(data)
             rate.spend(connection.messages_in - before)
             return
         at = needed = 0
@@ -165,7 +165,7 @@ class Backpressure:
             self._waiting_size += end - at
             at = end
         if out_of_turn:
-            connection.take(b"".join(out_of_turn))
+            connection.process_packets(b"".join(out_of_turn))
             self._watch()
         if at < end and not connection.closing:
             if is_much or connection.is_waiting:
@@ -186,7 +186,7 @@ class Backpressure:
             if self._store is not None and packet[0] & 0xF0 == PUBLISH:
                 connection.stats.dropped_disk += not packet[0] & 6
             else:
-                connection.take(packet)
+                connection.process_packets(packet)
 
     def cancel(self) -> None:
         """The connection is at its end."""
@@ -216,7 +216,7 @@ class Backpressure:
                 if not self._rate.available(self._loop.time()):
                     break
                 self._rate.spend(1)
-            connection.take(self._next())
+            connection.process_packets(self._next())
         if connection.closing:
             self.cancel()
             return

@@ -231,7 +231,7 @@ class Connection(asyncio.Protocol):
         if self.backpressure is not None:
             self.backpressure.feed(data)
             return
-        self.take(data)
+        self.process_packets(data)
         if self.backpressure is not None:
             # Something in this read is why the rest has to wait.
             self.feed_pending()
@@ -283,7 +283,7 @@ class Connection(asyncio.Protocol):
         rest, self._rest = b"".join(self._rest), None
         self.begin_turn()
         if self.job is not None:
-            self.take(b"")
+            self.process_packets(b"")
         if self._rest is not None:
             # The job is not done.
             self._rest.append(rest)
@@ -319,7 +319,7 @@ class Connection(asyncio.Protocol):
         job.finish(acknowledgements)
         return True
 
-    def take(self, data: bytes) -> None:
+    def process_packets(self, data: bytes) -> None:
         """Process packets, and write what they cause."""
         if self.closing:
             return

@@ -97,7 +97,7 @@ class BackpressureClient(ReadClient, Protocol):
     def begin_turn(self) -> None:
         """What follows is a turn of its own."""
 
-    def take(self, data: bytes) -> None:
+    def process_packets(self, data: bytes) -> None:
         """Process packets, and write what they cause."""
 
     def feed_pending(self) -> None:
