@@ -58,6 +58,7 @@ def assemble(folder, settings, secrets, store_error=None):
     client.on_dropped = board.gaps.on_dropped
     client.on_error = client.on_disconnect = log.link_failed
     client.on_dead_letter = log.dead_letter
+    client.on_connect = board.connected
     board.gaps.on_other = board.dropped
     for level, text in (("warning", boots.error), ("error", store_error)):
         if text:

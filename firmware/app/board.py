@@ -37,7 +37,12 @@ class Board:
         from app.discovery import Discovery
 
         self.discovery = Discovery(self, wanted)
-        self.client.on_connect = self.discovery.connected
+
+    def connected(self, session_present):
+        """For the client's on_connect."""
+        self.log.connected()
+        if self.discovery:
+            self.discovery.connected(session_present)
 
     def dropped(self, packet_id, topic):
         """The outbox gave up a message that was no reading: what is kept elsewhere goes again."""

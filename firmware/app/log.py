@@ -49,6 +49,7 @@ class Log:
         self.suppressed = 0
         self._untold = 0
         self._reasons = {}  # text: when it was told, in ms
+        self._for_later = []  # texts that the log topic gets with the next link
 
     def link_failed(self, error):
         """For Client.on_error and on_disconnect: each reason is told once an hour, in words (reasons.py)."""
@@ -63,7 +64,21 @@ class Log:
             text = once("reasons", "broker", error)
         except (ImportError, MemoryError):
             text = "broker: " + key
-        self.report("warning", text)
+        # In the outbox, readings would push it out before there is a link.
+        if not self._client.connected:
+            self._note("warning", text)
+        elif self.report("warning", text):
+            return
+        self._for_later = self._for_later[1 - _MOST_REASONS :] + [text]
+
+    def connected(self):
+        """There is a link: what is to be known of the time without one goes, also at the cost of a reading."""
+        texts, self._for_later = self._for_later, []
+        for text in texts:
+            try:
+                self._publish("warning", text)
+            except (OutboxFull, StoreError):
+                self.refused += 1
 
     def dead_letter(self, topic, payload, error):
         """For Client.on_dead_letter: a function raised for this message, which will not come again."""
@@ -75,36 +90,42 @@ class Log:
         always: for what must not be lost, and comes seldom: without rate limit. False: it was to be published and the
         outbox had no room; call again later. A line that repeats the last one is not kept twice.
         """
-        importance = _LEVELS.index(level)
-        if importance >= _LEVELS.index(self.level):
-            self._keep("%s %s" % (level, text))
-        if importance < _PUBLISHED_FROM:
+        if self._note(level, text) < _PUBLISHED_FROM:
             return True
         if not always and not self._may_go():
             self.suppressed += 1
             self._untold += 1
             return True
+        if self._most_pending is not None and self._client.pending > self._most_pending:
+            self.refused += 1
+            return False
+        try:
+            self._publish(level, text, fields)
+        except (OutboxFull, StoreError):
+            self.refused += 1
+            return False
+        if not always:
+            self._room -= 1
+        return True
+
+    def _publish(self, level, text, fields=None):
         record = {"level": level, "text": text[:_LONGEST_TEXT], "boot": self._boot}
         if self._untold:
             record["suppressed"] = self._untold
         if fields:
             record.update(fields)
-        if self._most_pending is not None and self._client.pending > self._most_pending:
-            self.refused += 1
-            return False
-        try:
-            self._client.publish(self._topic, json.dumps(record).encode(), qos=1)
-        except (OutboxFull, StoreError):
-            self.refused += 1
-            return False
+        self._client.publish(self._topic, json.dumps(record).encode(), qos=1)
         self._untold = 0
-        if not always:
-            self._room -= 1
-        return True
 
     def lines(self):
         """The lines in RAM, the oldest first: "UPTIME_S LEVEL TEXT"."""
         return list(self._lines)
+
+    def _note(self, level, text):
+        importance = _LEVELS.index(level)
+        if importance >= _LEVELS.index(self.level):
+            self._keep("%s %s" % (level, text))
+        return importance
 
     def _keep(self, text):
         text = text[:_LONGEST_LINE]

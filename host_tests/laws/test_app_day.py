@@ -183,6 +183,8 @@ def test_a_day_of_outages_and_commands_neither_grows_the_heap_nor_misses_the_wat
         try:
             heap = []
             number = 0
+            for line in range(40):  # its ring is full from the beginning: outages fill it only within half a day
+                day.board.log.report("info", "%d %s" % (line, "x" * 60))
             for hour in range(_HOURS):
                 day.run(_HOUR_MS - 900_000)
                 for name, args in (

@@ -106,6 +106,24 @@ def test_a_reason_is_told_once_an_hour_and_those_of_several_brokers_do_not_push_
     assert len(log._reasons) <= 8
 
 
+def test_a_reason_for_having_no_link_is_published_with_the_next_one_once():
+    """Planted: it goes to the outbox at once, where readings push it out; it comes again with each link."""
+    client, _, shown, log = _build(most_pending=0)
+    client.connected = False
+    log.link_failed(OSError(errno.ECONNREFUSED))
+    client.connected, client.pending = True, 1  # no room for other records
+    log.link_failed(Refused("connect", 4))
+    equal((len(shown), _records(client)), (2, []))
+    for _ in range(2):
+        log.connected()
+        texts = [record["text"] for record in _records(client)]
+        assert len(texts) == 2 and "nobody listens" in texts[0] and "password" in texts[1], texts
+    for number in range(100):
+        log.link_failed(LinkLost(str(number)))
+    log.connected()
+    equal(len(_records(client)), 2 + 8)
+
+
 def test_a_message_whose_function_raised_is_told():
     client, _, shown, log = _build()
     log.dead_letter(b"fleet/pump-7/cmd", b"{}", KeyError("x"))
