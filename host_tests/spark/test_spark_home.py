@@ -47,6 +47,19 @@ def test_another_java_has_another_archive(cache: Path, tmp_path: Path, monkeypat
     assert len(found) == 4
 
 
+def test_the_same_jars_installed_anew_have_another_archive(cache: Path, tmp_path: Path) -> None:
+    """Planted: an archive that is known by its Java alone; Java tells by their times that the jars are others."""
+    home = spark_home(tmp_path)
+    (home / "jars").unlink()
+    (home / "jars").mkdir()
+    jar = home / "jars" / "spark.jar"
+    jar.touch()
+    before = archive_path(home)
+    assert archive_path(home) == before
+    os.utime(jar, ns=(1, 1))
+    assert archive_path(home) != before
+
+
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(cache: Path, tmp_path: Path) -> None:
     """Planted: an error of the cache that reaches whoever starts a pipeline."""
     cache.write_text("no folder")

@@ -64,11 +64,12 @@ def archive_options(home: Path) -> str:
 
 
 def archive_path(home: Path) -> Path:
-    """Where the archive lies for the Java that would start."""
+    """Where the archive lies for the Java that would start, and the jars as they are: a new installation is another."""
     folder = os.environ.get("JAVA_HOME")
     java = Path(shutil.which(f"{folder}/bin/java" if folder else "java") or "java").resolve()
     changed = java.stat().st_mtime_ns if java.exists() else 0
-    known_by = hashlib.sha256(f"{java}\n{changed}".encode()).hexdigest()[:16]
+    jars = sorted((jar.name, jar.stat().st_size, jar.stat().st_mtime_ns) for jar in (home / "jars").glob("*.jar"))
+    known_by = hashlib.sha256(f"{java}\n{changed}\n{jars}".encode()).hexdigest()[:16]
     return home / f"classes-{known_by}.jsa"
 
 
