@@ -3,6 +3,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 ARGS ?=
 BASE ?=
+# Each of the hundreds of processes of a test run would compile our modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 # A file's tests share what is slow to start, so a worker takes whole files, the longest first.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
