@@ -11,6 +11,7 @@ from umqtt_broker.bridge.topic_map import TopicMap
 from umqtt_broker.conf.lines import ConfigFileError
 from umqtt_broker.errors import ConfigError
 from umqtt_broker.settings.bridge import BridgeConfig, TopicRule, check_bridges
+from umqtt_broker.transport.tls import make_bridge_context
 
 pytestmark = pytest.mark.tier(0)
 
@@ -70,7 +71,7 @@ def test_what_is_not_said_is_what_mosquitto_takes() -> None:
     assert config.topics == (TopicRule(b"a", "out", 0, b"", b""),)
     assert not config.clean_session and config.try_private and config.notifications and not config.insecure
     assert (config.keep_alive, config.restart_timeout, config.protocol_level) == (60, (5, 30), 4)
-    assert config.tls_context() is None
+    assert make_bridge_context(config) is None
 
 
 WRONG = [
@@ -134,12 +135,12 @@ def test_tls_verifies_the_name_unless_told_and_the_chain_always(tmp_path: Path) 
     files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "ca.pem")]
     subprocess.run(request.split() + files, check=True, capture_output=True)
     text = f"connection up\naddress h:8883\ntopic a\nbridge_cafile {tmp_path / 'ca.pem'}\n"
-    context = read(text).tls_context()
+    context = make_bridge_context(read(text))
     assert context is not None and context.check_hostname and context.verify_mode == 2
-    context = read(text + "bridge_insecure true").tls_context()
+    context = make_bridge_context(read(text + "bridge_insecure true"))
     assert context is not None and not context.check_hostname and context.verify_mode == 2
     with pytest.raises(ConfigError, match="nowhere"):
-        read("connection up\naddress h\ntopic a\nbridge_cafile /nowhere").tls_context()
+        make_bridge_context(read("connection up\naddress h\ntopic a\nbridge_cafile /nowhere"))
 
 
 def test_the_example_of_the_documentation_is_a_configuration(tmp_path: Path) -> None:

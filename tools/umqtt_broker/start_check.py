@@ -6,6 +6,7 @@ The broker may be running meanwhile: that its ports and its store are in use is 
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from . import log
 from .conf.build import Configuration
@@ -16,6 +17,7 @@ from .process import check_user
 from .settings.broker import MEMORY, BrokerConfig, Listener
 from .store.check import check_openable
 from .transport.sockets import open_tcp
+from .transport.tls import make_bridge_context
 
 
 def problems_of(configuration: Configuration) -> list[str]:
@@ -28,7 +30,7 @@ def problems_of(configuration: Configuration) -> list[str]:
         lambda: _check_ports(config.all_listeners()),
         lambda: config.store == MEMORY or _check_store(config.store),
         lambda: config.http_port and _check_http(config),
-        *(bridge.tls_context for bridge in config.bridges),
+        *(partial(make_bridge_context, bridge) for bridge in config.bridges),
     ]
     return list(_failures(checks))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from ..clients.connection import Connection
 from ..routing.router import Router
 from ..settings.broker import BrokerConfig, Listener
+from ..transport.tls import make_bridge_context
 from .relay import Relay
 from .state import BridgeState, BridgeStatus
 
@@ -54,7 +55,7 @@ class Bridge:
 
     def load_certificates(self) -> None:
         """Read what TLS needs. Raises ConfigError."""
-        self._state.context = self._state.config.tls_context()
+        self._state.context = make_bridge_context(self._state.config)
 
     def start(self) -> None:
         """Begin."""

@@ -1,7 +1,6 @@
 """Settings of one bridge: a link to another broker, and the topics that the two share."""
 
 import socket
-import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -96,23 +95,6 @@ class BridgeConfig:
     def encrypted(self) -> bool:
         """The link is TLS."""
         return bool(self.cafile or self.capath)
-
-    def tls_context(self) -> ssl.SSLContext | None:
-        """What the link is encrypted with, or None. Raises ConfigError when a file cannot be used."""
-        if not self.encrypted:
-            return None
-        try:
-            context = ssl.create_default_context(cafile=self.cafile or None, capath=self.capath or None)
-            if self.certfile:
-                context.load_cert_chain(self.certfile, self.keyfile)
-        except OSError as error:  # ssl.SSLError is one
-            raise ConfigError(
-                f"bridge {self.name}: cannot use {self.cafile or self.capath} {self.certfile} {self.keyfile} ({error})"
-            ) from error
-        context.minimum_version = ssl.TLSVersion.TLSv1_3 if self.tls_version == "tlsv1.3" else ssl.TLSVersion.TLSv1_2
-        # The chain is verified all the same: insecure is about the name in the certificate, as in mosquitto.
-        context.check_hostname = not self.insecure
-        return context
 
 
 def check_bridges(bridges: Iterable[BridgeConfig]) -> None:

@@ -1,4 +1,4 @@
-"""TLS of a listener: the context its settings make, and who a client's certificate says it is."""
+"""TLS of listeners and bridges: the contexts that their settings make, and whom a client's certificate names."""
 
 import asyncio
 import os
@@ -6,6 +6,7 @@ import ssl
 import stat
 
 from ..errors import ConfigError
+from ..settings.bridge import BridgeConfig
 from ..settings.broker import Listener, Tls
 
 _VERSIONS = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
@@ -42,6 +43,23 @@ def make_context(tls: Tls) -> ssl.SSLContext:
             raise ConfigError("require_certificate needs cafile or capath: who signs the certificates of clients")
         _load_revoked(context, tls)
         context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def make_bridge_context(config: BridgeConfig) -> ssl.SSLContext | None:
+    """Return what encrypts the link of a bridge, None for nothing. Raises ConfigError, which names the files."""
+    if not config.encrypted:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=config.cafile or None, capath=config.capath or None)
+        if config.certfile:
+            context.load_cert_chain(config.certfile, config.keyfile)
+    except OSError as error:  # ssl.SSLError is one
+        files = f"{config.cafile or config.capath} {config.certfile} {config.keyfile}".rstrip()
+        raise ConfigError(f"bridge {config.name}: cannot use {files} ({error})") from error
+    context.minimum_version = _VERSIONS[config.tls_version]
+    # The chain is verified all the same: insecure is about the name in the certificate, as in mosquitto.
+    context.check_hostname = not config.insecure
     return context
 
 
