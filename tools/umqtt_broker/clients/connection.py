@@ -45,7 +45,7 @@ _CLOSE_TIMEOUT = 5.0
 _log = logging.getLogger(__name__)
 
 
-class BrokerParts(Protocol):
+class ConnectionBroker(Protocol):
     """What a connection uses of its broker: the parts that all connections share, and the count of connections."""
 
     context: BrokerContext
@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, broker: BrokerParts, listener: Listener) -> None:
+    def __init__(self, broker: ConnectionBroker, listener: Listener) -> None:
         self._broker = broker
         self.listener = listener
         self.context = broker.context

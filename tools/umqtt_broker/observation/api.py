@@ -18,7 +18,7 @@ from ..sessions.shared_queue import SharedQueue
 from . import readings
 from .commit import StoreFailed, committed
 from .guard import Guard
-from .ports import BrokerParts
+from .ports import ObservedBroker
 from .rates import ClientRates, History
 from .readings import text
 from .routes import Route
@@ -43,7 +43,7 @@ class Api:
 
     def __init__(
         self,
-        broker: BrokerParts,
+        broker: ObservedBroker,
         view: BrokerView,
         survey: Survey,
         history: History,

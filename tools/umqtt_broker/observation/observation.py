@@ -5,7 +5,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from .ports import BrokerParts
+from .ports import ObservedBroker
 from .survey import Survey
 from .sys_topics import SysTopics
 from .view import BrokerView
@@ -25,7 +25,7 @@ class Observation:
     server: the HTTP listener, or None.
     """
 
-    def __init__(self, broker: BrokerParts, view: BrokerView) -> None:
+    def __init__(self, broker: ObservedBroker, view: BrokerView) -> None:
         self._broker = broker
         self._view = view
         self._task: asyncio.Task[None] | None = None

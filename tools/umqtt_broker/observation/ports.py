@@ -13,7 +13,7 @@ from ..store import Store
 from ..transport.listeners import BoundListener
 
 
-class BrokerParts(Protocol):
+class ObservedBroker(Protocol):
     """The parts that figures are read from, and that the few acts of an operator go to."""
 
     config: BrokerConfig

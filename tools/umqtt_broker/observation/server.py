@@ -15,7 +15,7 @@ from .api import Api
 from .guard import Guard, Handler, error_response
 from .metrics import BrokerCollector, Scrape
 from .openapi import describe
-from .ports import BrokerParts
+from .ports import ObservedBroker
 from .rates import History
 from .routes import MAX_BODY, ROUTES
 from .survey import Survey
@@ -42,7 +42,7 @@ _HEALTH = ("/healthz", "/readyz")
 class Server:
     """The listener on http_host and http_port. host, port, token: as they are once it has started."""
 
-    def __init__(self, broker: BrokerParts, view: BrokerView, survey: Survey, started_at: float) -> None:
+    def __init__(self, broker: ObservedBroker, view: BrokerView, survey: Survey, started_at: float) -> None:
         self._broker = broker
         self._view = view
         self._survey = survey

@@ -9,7 +9,7 @@ from ..sessions.session import Session
 from ..sessions.shared_queue import SharedQueue
 from ..settings.broker import Listener
 from ..stats import Stats
-from .ports import BrokerParts
+from .ports import ObservedBroker
 
 
 class BrokerView:
@@ -18,7 +18,7 @@ class BrokerView:
     stats: the counters. What is returned are the broker's own objects, in a new collection: they are for reading too.
     """
 
-    def __init__(self, broker: BrokerParts) -> None:
+    def __init__(self, broker: ObservedBroker) -> None:
         self.stats: Stats = broker.stats
         self._broker = broker
 
