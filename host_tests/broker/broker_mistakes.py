@@ -6,7 +6,7 @@ A name says what the broker does wrong; the text is the program that makes it do
 import sys
 
 ACKNOWLEDGES_EARLY = """
-SqliteStore.hold = lambda self, holder, packets: holder.release(packets)
+SqliteStore.after_commit = lambda self, waiter, packets: waiter.release(packets)
 """
 
 DOES_NOT_SYNC = """
@@ -31,10 +31,10 @@ SqliteStore.remove_delivery = greedy
 """
 
 RELEASES_OUT_OF_TURN = """
-def pop_held(self):
-    held = [key for key, entry in self.entries.items() if isinstance(entry, Held)]
-    return [self.entries.pop(key) for key in held]
-Batch.pop_held = pop_held
+def pop_released(self):
+    waiting = [key for key, entry in self.entries.items() if isinstance(entry, AwaitingCommit)]
+    return [self.entries.pop(key) for key in waiting]
+Batch.pop_released = pop_released
 """
 
 # What is in flight when a connection ends is gone.
@@ -104,7 +104,7 @@ from umqtt_broker.sessions.session import Session
 from umqtt_broker.sessions.shared_queue import SharedQueue
 from umqtt_broker.routing.shared_groups import Shares
 from umqtt_broker.store import schema, writer
-from umqtt_broker.store.change_batch import Batch, Held
+from umqtt_broker.store.change_batch import Batch, AwaitingCommit
 from umqtt_broker.store.sqlite import SqliteStore
 {mistake}
 from umqtt_broker.__main__ import main

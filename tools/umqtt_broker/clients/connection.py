@@ -70,8 +70,8 @@ class Connection(asyncio.Protocol):
     peer: address of the client. protocol_level: 3 for MQTT 3.1, 4 for 3.1.1. connected_at, heard_at: when its CONNECT
     was accepted and when something last came, in the event loop's time. keep_alive: seconds, 0: none. messages_in,
     messages_out: PUBLISH packets. established: the CONNACK is written. congested: the peer reads too slowly for more
-    output. closing: nothing more is read. held: how many times the store holds packets for it. backpressure: None as
-    long as the client is read freely. publish: how its messages get to the router.
+    output. closing: nothing more is read. awaiting_commit: how many lists of its packets wait for the
+    store. backpressure: None as long as the client is read freely. publish: how its messages get to the router.
     """
 
     __slots__ = (
@@ -89,6 +89,7 @@ class Connection(asyncio.Protocol):
         "_rest",
         "_unread",
         "_until",
+        "awaiting_commit",
         "backpressure",
         "closing",
         "congested",
@@ -97,7 +98,6 @@ class Connection(asyncio.Protocol):
         "ending",
         "established",
         "heard_at",
-        "held",
         "job",
         "keep_alive",
         "listener",
@@ -142,7 +142,7 @@ class Connection(asyncio.Protocol):
         self._unread = False
         self.session: Session | None = None
         self.publish: Publish = broker.router.publish_here
-        self.held = 0
+        self.awaiting_commit = 0
         self.backpressure: Backpressure | None = None
         self.keep_alive = 0
         self.connected_at = 0.0
@@ -345,8 +345,8 @@ class Connection(asyncio.Protocol):
             session.pump()
         store = self.store
         if acknowledgements:
-            if store.recorded != self._recorded or self.held:
-                store.hold(self, acknowledgements)
+            if store.recorded != self._recorded or self.awaiting_commit:
+                store.after_commit(self, acknowledgements)
             else:
                 if context.dirty and (session is None or not session.dirty):
                     # Those who wait for a message first; the publisher only learns that it is done.
@@ -476,7 +476,7 @@ class Connection(asyncio.Protocol):
         else:
             # A session made or discarded is safe before the client hears of it; so is what was recorded for a session
             # by the connection it had before.
-            self.store.hold(self, connack)
+            self.store.after_commit(self, connack)
 
     def bind(self) -> None:
         """Choose what stands between the client and the router: its rights or the settings are new."""
@@ -506,7 +506,7 @@ class Connection(asyncio.Protocol):
 
     def must_wait(self) -> bool:
         """Tell whether acknowledgements must wait: this read recorded something, or earlier ones wait."""
-        return self.store.recorded != self._recorded or self.held > 0
+        return self.store.recorded != self._recorded or self.awaiting_commit > 0
 
     def release(self, packets: list[bytes]) -> None:
         """Write what waited for a commit."""
@@ -514,7 +514,7 @@ class Connection(asyncio.Protocol):
             return
         self.write(packets)
         if self.closing:
-            if not self.held:
+            if not self.awaiting_commit:
                 self.transport.close()
             return
         if not self.established:
@@ -552,7 +552,7 @@ class Connection(asyncio.Protocol):
         self._broker.sessions.detach(self)
         if self._is_lost:
             self._broker.forget(self)
-        elif not self.held:
+        elif not self.awaiting_commit:
             self.transport.close()
 
     def abort(self) -> None:

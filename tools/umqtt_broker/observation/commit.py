@@ -10,10 +10,10 @@ class StoreFailed(Exception):
 
 
 class _Waiter:
-    """What the store takes for a connection that waits for a commit. held: commits it waits for, kept by the store."""
+    """What the store takes for a connection that waits for a commit. awaiting_commit: kept by the store."""
 
     def __init__(self, done: asyncio.Future[None]) -> None:
-        self.held = 0
+        self.awaiting_commit = 0
         self._done = done
 
     def release(self, packets: list[bytes]) -> None:
@@ -33,5 +33,5 @@ class _Waiter:
 async def committed(store: Store) -> None:
     """Return when everything recorded so far is safe. Raises StoreFailed."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    store.hold(_Waiter(done), [])
+    store.after_commit(_Waiter(done), [])
     await done

@@ -2,7 +2,7 @@
 
 The event loop records changes; they collect in the open batch. One transaction at a time runs off the loop;
 the next starts when it ends, with everything recorded meanwhile (natural group commit). What must not leave
-before its change is safe is handed over with `hold` and released when the batch that was open then is
+before its change is safe is handed over with `after_commit` and released when the batch that was open then is
 committed.
 """
 
@@ -39,13 +39,13 @@ class DeliveryRow(NamedTuple):
 Delivery = tuple[int, int, int, int, int, int, int, bytes, bytes, int]
 
 
-class Holder(Protocol):
+class CommitWaiter(Protocol):
     """A connection that waits for a commit.
 
-    held: how many times the store holds packets for it. The store counts; the holder only reads, and starts it at 0.
+    awaiting_commit: how many lists of its packets wait. The store counts; the connection reads, and starts it at 0.
     """
 
-    held: int
+    awaiting_commit: int
 
     def release(self, packets: list[bytes]) -> None:
         """Write `packets`: what they promise is safe now."""
@@ -126,20 +126,20 @@ class Store:
     backlog = 0
     failure = ""
 
-    def open(self, loop: asyncio.AbstractEventLoop, stats: Stats, after_commit: Callable[[], None]) -> Recovered:
+    def open(self, loop: asyncio.AbstractEventLoop, stats: Stats, flush: Callable[[], None]) -> Recovered:
         """Open, migrate if needed, and return what is there. Raises StoreError.
 
-        `after_commit` is called after each transaction, when its holders and sessions have been told.
+        `flush` is called after each transaction, when its waiters and sessions have been told.
         """
         raise NotImplementedError
 
     async def close(self) -> None:
         """Commit what is recorded and close. Raises StoreError if that failed."""
 
-    def hold(self, holder: Holder, packets: list[bytes]) -> None:
-        """Release `packets` of `holder`, in order, once everything recorded so far is safe; perhaps at once.
+    def after_commit(self, waiter: CommitWaiter, packets: list[bytes]) -> None:
+        """Release `packets` of `waiter`, in order, once everything recorded so far is safe; perhaps at once.
 
-        The packets are still held while `holder.held` is above 0; it is lowered before `release` is called.
+        The packets still wait while `waiter.awaiting_commit` is above 0; it is lowered before `release` is called.
         """
         raise NotImplementedError
 
@@ -155,7 +155,7 @@ class Store:
         """A client has gone."""
 
     def wake(self, session: Wakeable) -> None:
-        """Call `session.on_commit()` once everything recorded so far is safe and held packets are released."""
+        """Call `session.on_commit()` once everything recorded so far is safe and packets were released."""
 
     def new_session(self, client_id: bytes, username: bytes | None = None) -> int:
         """Record a session of a user and return its number."""

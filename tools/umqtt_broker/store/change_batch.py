@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..protocol.messages import RetainedMessage, Will
-from .base import Delivery, DeliveryRow, Holder, Wakeable
+from .base import CommitWaiter, Delivery, DeliveryRow, Wakeable
 from .lock import Witness
 
 
@@ -17,13 +17,13 @@ class Page(NamedTuple):
     deliver: Callable[[list[DeliveryRow]], None]
 
 
-class Held:
-    """Packets of a holder that wait for every entry before them."""
+class AwaitingCommit:
+    """Packets of a connection that wait for every entry before them."""
 
-    __slots__ = ("holder", "packets")
+    __slots__ = ("packets", "waiter")
 
-    def __init__(self, holder: Holder, packets: list[bytes]) -> None:
-        self.holder = holder
+    def __init__(self, waiter: CommitWaiter, packets: list[bytes]) -> None:
+        self.waiter = waiter
         self.packets = packets
 
 
@@ -33,7 +33,7 @@ class Mark:
 
 # An entry that only a commit takes away.
 BARRIER = None
-Entry = Delivery | Held | Mark | None
+Entry = Delivery | AwaitingCommit | Mark | None
 
 _BARRIER_KEY = 0
 MARK_KEY = -1
@@ -43,8 +43,8 @@ class Batch:
     """Changes collected since the last transaction began.
 
     entries: the order of things. A message, under `delivery_key`, until it is written or is acknowledged to the end;
-        a BARRIER, where the first other change is recorded; packets held, under rising negative keys. What is held
-        may be released when nothing but packets stands before it.
+        a BARRIER, where the first other change is recorded; packets that wait, under negative keys that fall. They
+        may be released when nothing but packets stands before them.
     acknowledged: positions, by session, of messages that an earlier transaction wrote.
 
     Where a key can change twice (a subscription, a retained topic) only the last state is kept. What is left
@@ -129,26 +129,26 @@ class Batch:
         """The messages that are not acknowledged yet, in the order recorded."""
         return [entry for entry in self.entries.values() if isinstance(entry, tuple)]
 
-    def pop_held(self) -> list[Held]:
-        """Take away, and return, the held packets before which nothing stands."""
+    def pop_released(self) -> list[AwaitingCommit]:
+        """Take away, and return, the packets before which nothing stands any more."""
         entries = self.entries
         first: list[int] = []
-        held: list[Held] = []
+        found: list[AwaitingCommit] = []
         for key, entry in entries.items():
-            if isinstance(entry, Held):
-                held.append(entry)
+            if isinstance(entry, AwaitingCommit):
+                found.append(entry)
             elif not isinstance(entry, Mark):
                 break
             first.append(key)
         for key in first:
             del entries[key]
-        return held
+        return found
 
-    def pop_all_held(self) -> list[Held]:
-        """Take away, and return, all held packets: the batch is over."""
-        held = [entry for entry in self.entries.values() if isinstance(entry, Held)]
+    def pop_all_awaiting(self) -> list[AwaitingCommit]:
+        """Take away, and return, all packets that wait: the batch is over."""
+        found = [entry for entry in self.entries.values() if isinstance(entry, AwaitingCommit)]
         self.entries = {key: entry for key, entry in self.entries.items() if isinstance(entry, tuple)}
-        return held
+        return found
 
     def absorb(self, later: "Batch") -> None:
         """Add what was recorded after this batch, so that both go in one transaction."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from ..stats import Stats
-from .base import Holder, Recovered, Store, Wakeable
+from .base import CommitWaiter, Recovered, Store, Wakeable
 
 
 class MemoryStore(Store):
@@ -16,17 +16,17 @@ class MemoryStore(Store):
         self.batch = 1
         self.committed = 0
 
-    def open(self, loop: asyncio.AbstractEventLoop, stats: Stats, after_commit: Callable[[], None]) -> Recovered:
+    def open(self, loop: asyncio.AbstractEventLoop, stats: Stats, flush: Callable[[], None]) -> Recovered:
         """Return nothing: every broker with this store starts empty."""
-        del loop, stats, after_commit
+        del loop, stats, flush
         return Recovered([], [], {}, [])
 
     async def close(self) -> None:
         """There is nothing to commit."""
 
-    def hold(self, holder: Holder, packets: list[bytes]) -> None:
+    def after_commit(self, waiter: CommitWaiter, packets: list[bytes]) -> None:
         """Release at once."""
-        holder.release(packets)
+        waiter.release(packets)
 
     def wake(self, session: Wakeable) -> None:
         """Wake at once."""

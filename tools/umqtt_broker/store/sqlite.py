@@ -1,7 +1,7 @@
 """Sessions and retained messages in SQLite: WAL, synchronous=FULL, one transaction at a time off the loop.
 
-Durable before visible: what `hold` was given leaves only after the COMMIT, which returns only after the log is on
-disk, or when nothing it promises needs the disk any more: a QoS 1 message that every subscriber acknowledged before
+Durable before visible: what `after_commit` was given leaves only after the COMMIT, which returns only after the log is
+on disk, or when nothing it promises needs the disk any more: a QoS 1 message that every subscriber acknowledged before
 its transaction began is never written.
 """
 
@@ -16,8 +16,8 @@ from ..errors import StoreError
 from ..protocol.messages import RetainedMessage, Will
 from ..stats import Stats
 from . import schema, writer
-from .base import Delivery, DeliveryRow, Holder, Recovered, RoomWaiter, Store, Wakeable
-from .change_batch import MARK_KEY, Batch, Held, Mark, Page
+from .base import CommitWaiter, Delivery, DeliveryRow, Recovered, RoomWaiter, Store, Wakeable
+from .change_batch import MARK_KEY, AwaitingCommit, Batch, Mark, Page
 from .lock import RUN_SIZE, StoreLock, Witness
 from .quarantine import set_aside_garbled
 from .recovery import check_tail, recover
@@ -86,11 +86,11 @@ class SqliteStore(Store):
 
     # Opening and closing
 
-    def open(self, loop: asyncio.AbstractEventLoop, stats: Stats, after_commit: Callable[[], None]) -> Recovered:
+    def open(self, loop: asyncio.AbstractEventLoop, stats: Stats, flush: Callable[[], None]) -> Recovered:
         """Open, lock, migrate, read. Raises StoreError."""
         self._loop = loop
         self._stats = stats
-        self._after_commit = after_commit
+        self._flush = flush
         self._lock = StoreLock(self._path)
         try:
             try:
@@ -164,18 +164,18 @@ class SqliteStore(Store):
 
     # Waiting for a commit
 
-    def hold(self, holder: Holder, packets: list[bytes]) -> None:
-        """Release `packets` of `holder`, in order, once everything recorded so far is safe."""
+    def after_commit(self, waiter: CommitWaiter, packets: list[bytes]) -> None:
+        """Release `packets` of `waiter`, in order, once everything recorded so far is safe."""
         batch = self._newest()
-        if batch is None and not holder.held:
-            holder.release(packets)
+        if batch is None and not waiter.awaiting_commit:
+            waiter.release(packets)
             return
-        holder.held += 1
-        (batch or self._open_batch).entries[self._next_key] = Held(holder, packets)
+        waiter.awaiting_commit += 1
+        (batch or self._open_batch).entries[self._next_key] = AwaitingCommit(waiter, packets)
         self._next_key -= 1
 
     def wake(self, session: Wakeable) -> None:
-        """Call `session.on_commit()` once everything recorded so far is safe and held packets are released."""
+        """Call `session.on_commit()` once everything recorded so far is safe and packets were released."""
         batch = self._newest()
         if batch is None:
             session.on_commit()
@@ -231,22 +231,22 @@ class SqliteStore(Store):
         return None
 
     def _release_safe(self) -> None:
-        """Release what was held for messages that need not be kept any more."""
+        """Release what waited for messages that need not be kept any more."""
         self._release_scheduled = False
         for batch in (self._committing, self._open_batch):
             if batch is None:
                 continue
-            # Again and again: what is released may let its holder hold more.
-            while released := batch.pop_held():
-                for held in released:
-                    held.holder.held -= 1
-                    held.holder.release(held.packets)
+            # Again and again: what is released may make its connection wait for more.
+            while released := batch.pop_released():
+                for awaiting in released:
+                    awaiting.waiter.awaiting_commit -= 1
+                    awaiting.waiter.release(awaiting.packets)
             if batch.entries:
                 return
             sleepers, batch.sleepers = batch.sleepers, {}
             for session in sleepers:
                 session.on_commit()
-        self._after_commit()
+        self._flush()
 
     # Recording
 
@@ -488,15 +488,15 @@ class SqliteStore(Store):
             self._lingers = 4 * batch.early >= 3 * sent
         self._commit_next()
         self._make_room()
-        for held in batch.pop_all_held():
-            held.holder.held -= 1
-            held.holder.release(held.packets)
+        for awaiting in batch.pop_all_awaiting():
+            awaiting.waiter.awaiting_commit -= 1
+            awaiting.waiter.release(awaiting.packets)
         for page, rows in zip(batch.pages, pages, strict=True):
             page.deliver(rows)
         for session in batch.sleepers:
             session.on_commit()
         self._release_safe()
-        self._after_commit()
+        self._flush()
         self._transaction_ended.set()
 
     def _report_garbled(self, garbled: list[str]) -> None:
@@ -535,13 +535,13 @@ class SqliteStore(Store):
             )
         self._unwritten += self._writing
         self._writing = 0
-        held = batch.pop_all_held()
+        ended = batch.pop_all_awaiting()
         batch.absorb(self._open_batch)
         self._open_batch = batch
         self._committing = None
         self._scheduled = True
         self._retry = self._loop.call_later(_RETRY_DELAY, self._commit)
-        for waiting in held:
-            waiting.holder.held -= 1
-            waiting.holder.commit_failed()
+        for awaiting in ended:
+            awaiting.waiter.awaiting_commit -= 1
+            awaiting.waiter.commit_failed()
         self._transaction_ended.set()

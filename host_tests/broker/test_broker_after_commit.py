@@ -1,8 +1,9 @@
-"""What the store holds back: random recording, acknowledging, committing and failing against a plain model.
+"""What waits for a commit of the store: random recording, acknowledging, committing and failing against a plain model.
 
 In virtual time, with transactions that end when the test says so: a seed always plays the same story.
 
-Planted: Batch.pop_held() that releases everything; a store that does not go on with what lingers behind a transaction.
+Planted: Batch.pop_released() that releases everything; a store that does not go on with what
+lingers behind a transaction.
 """
 
 import asyncio
@@ -78,11 +79,11 @@ class Disk:
             future.set_exception(error)
 
 
-class Holder:
+class Waiter:
     """A connection: checks the order, and that everything promised is safe, when it is told to write."""
 
     def __init__(self, model: "Model") -> None:
-        self.held = 0
+        self.awaiting_commit = 0
         self.is_closed = False
         self.waits: list[tuple[bytes, set[Need]]] = []
         self._model = model
@@ -96,7 +97,7 @@ class Holder:
         assert not missing, f"{packet!r} left before {missing} was safe"
         if self._model.rng.random() < 0.2:
             # What leaves may cause more: a will, the packets behind a CONNACK.
-            self._model.rng.choice([self._model.hold, self._model.publish])()
+            self._model.rng.choice([self._model.wait, self._model.publish])()
 
     def commit_failed(self) -> None:
         self.is_closed = True
@@ -110,7 +111,7 @@ class Model:
         self.acknowledged: set[Need] = set()
         self.recorded: set[Need] = set()
         self.unacknowledged: list[tuple[int, int]] = []
-        self.holders = [Holder(self) for _ in range(4)]
+        self.waiters = [Waiter(self) for _ in range(4)]
         self._number = 0
 
     def publish(self) -> None:
@@ -134,15 +135,15 @@ class Model:
         self.store.set_retained(topic_name, RetainedMessage(topic_name, b"x", 1))
         self.recorded.add(topic_name)
 
-    def hold(self) -> None:
+    def wait(self) -> None:
         self._number += 1
-        at = self.rng.randrange(len(self.holders))
-        if self.holders[at].is_closed:
-            self.holders[at] = Holder(self)
+        at = self.rng.randrange(len(self.waiters))
+        if self.waiters[at].is_closed:
+            self.waiters[at] = Waiter(self)
         packet = b"%d" % self._number
-        holder = self.holders[at]
-        holder.waits.append((packet, set(self.recorded)))
-        self.store.hold(holder, [packet])
+        waiter = self.waiters[at]
+        waiter.waits.append((packet, set(self.recorded)))
+        self.store.after_commit(waiter, [packet])
 
 
 async def play(store: SqliteStore, disk: Disk, rng: random.Random) -> None:
@@ -151,7 +152,7 @@ async def play(store: SqliteStore, disk: Disk, rng: random.Random) -> None:
     errors: list[BaseException] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context["exception"]))
     for _ in range(STEPS):
-        rng.choice([model.publish, model.publish, model.acknowledge, model.acknowledge, model.hold, model.retain])()
+        rng.choice([model.publish, model.publish, model.acknowledge, model.acknowledge, model.wait, model.retain])()
         if rng.random() < 0.4:
             await asyncio.sleep(0)
         if rng.random() < 0.15:
@@ -164,11 +165,12 @@ async def play(store: SqliteStore, disk: Disk, rng: random.Random) -> None:
     def is_done() -> bool:
         disk.let()
         assert not errors, errors[0]
-        return not any(holder.held for holder in model.holders) and disk.messages == set(model.unacknowledged)
+        is_waited_for = any(waiter.awaiting_commit for waiter in model.waiters)
+        return not is_waited_for and disk.messages == set(model.unacknowledged)
 
     await eventually_async(is_done)
-    for holder in model.holders:
-        assert holder.is_closed or not holder.waits, "still held, and nothing is under way"
+    for waiter in model.waiters:
+        assert waiter.is_closed or not waiter.waits, "still waiting, and nothing is under way"
     closing = asyncio.ensure_future(store.close())
     await eventually_async(lambda: disk.let() or closing.done())
     await closing
