@@ -113,7 +113,7 @@ class Reference:
         for session in self.sessions.values():
             granted = [each for name, each in session.subscriptions.items() if matches(name, topic_name)]
             if granted:
-                self._owe(session, Message(topic_name, payload, min(qos, max(granted)), False, group))
+                self._mark_pending(session, Message(topic_name, payload, min(qos, max(granted)), False, group))
 
     def subscribe(self, session: Session, topic_filter: bytes, qos: int) -> None:
         """A subscription begins or is replaced; either way its retained messages come."""
@@ -121,7 +121,7 @@ class Reference:
         group = next(self._groups)
         for topic_name, (payload, retained_qos) in self.retained.items():
             if matches(topic_filter, topic_name):
-                self._owe(session, Message(topic_name, payload, min(qos, retained_qos), True, group))
+                self._mark_pending(session, Message(topic_name, payload, min(qos, retained_qos), True, group))
 
     def connect(self, client_id: bytes, clean: bool) -> bool:
         """Let a client in. Returns session_present."""
@@ -158,7 +158,7 @@ class Reference:
             session.go_offline()
 
     @staticmethod
-    def _owe(session: Session, message: Message) -> None:
+    def _mark_pending(session: Session, message: Message) -> None:
         if message.qos:
             session.queue.append(message)
         elif session.peer is not None:

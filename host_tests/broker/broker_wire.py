@@ -118,7 +118,7 @@ class Wire:
 
         Raises AssertionError for a broken law, and whatever the broker raises.
         """
-        owed = self._owed()
+        owed = self._pending()
         connection, transport = self._connect()
         sent = 0
         for piece in pieces:

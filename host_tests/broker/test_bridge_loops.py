@@ -84,7 +84,7 @@ def test_two_brokers_that_bridge_each_other_start_no_loop_and_nothing_comes_twic
             for number in range(2)
         ]
         for number, broker in enumerate(brokers):
-            other = brokers[1 - number].broker.router.origins.broker_id
+            other = brokers[1 - number].broker.router.bridge_loops.broker_id
             # Each end knows where it leads.
             for client_id in (b"local.bridge-%d" % number, b"bridge-%d" % (1 - number)):
                 broker.wait_until(lambda b=broker, c=client_id, o=other: origin(b, c) == o)

@@ -171,7 +171,7 @@ def fill(broker: BrokerThread, count: int, qos: int = 0, payload: bytes = b"x") 
 def test_a_walk_through_retained_messages_lets_others_have_their_turn(
     start_broker, monkeypatch: pytest.MonkeyPatch, packets: bytes
 ) -> None:
-    """Planted: a greeting that does not look at the clock, and one slice for each filter instead of for all."""
+    """Planted: a RetainedDelivery that does not look at the clock, and one slice for each filter instead of for all."""
     broker = start_broker(sys_interval=0)
     fill(broker, 3000)
     # Each step takes a millisecond, and nothing else any time.
@@ -199,7 +199,7 @@ def test_a_walk_through_retained_messages_lets_others_have_their_turn(
         greedy.send(packets)
         session = broker.view.session(b"greedy")
         assert session is not None
-        broker.wait_until(lambda: total > 1000 and session.greeting is None)
+        broker.wait_until(lambda: total > 1000 and session.retained_delivery is None)
     assert 0 < most <= MOST_STEPS
 
 
@@ -250,7 +250,7 @@ def test_many_subscriptions_at_once_get_one_slice_together(start_broker) -> None
 
 
 @pytest.mark.tier(3)
-def test_very_many_filters_cost_hardly_more_for_what_they_are_greeted_with(start_broker) -> None:
+def test_very_many_filters_cost_hardly_more_for_their_retained_messages(start_broker) -> None:
     broker = start_broker()
     requests = [(b"%d" % number, 0) for number in range(10_000)]
 
@@ -279,7 +279,7 @@ def test_very_many_retained_messages_all_come_once_above_qos_0(broker: BrokerThr
     assert len(set(names)) == count
     session = broker.view.session(b"client")
     assert session is not None
-    broker.wait_until(lambda: session.greeting is None)
+    broker.wait_until(lambda: session.retained_delivery is None)
 
 
 def test_what_is_replaced_during_the_walk_never_comes_back_old(start_broker) -> None:
@@ -307,7 +307,7 @@ def test_what_is_replaced_during_the_walk_never_comes_back_old(start_broker) -> 
 
 
 @pytest.mark.parametrize("clean_session", [True, False])
-def test_a_greeting_goes_on_where_it_was_for_a_persistent_session_and_ends_with_a_clean_one(
+def test_retained_messages_go_on_where_they_were_for_a_persistent_session_and_ends_with_a_clean_one(
     broker: BrokerThread, peer: MakePeer, clean_session: bool
 ) -> None:
     fill(broker, 5000, 1)
@@ -324,7 +324,7 @@ def test_a_greeting_goes_on_where_it_was_for_a_persistent_session_and_ends_with_
             names.add(client.receive_message().topic_name)
 
 
-def test_unsubscribing_ends_the_greeting(start_broker) -> None:
+def test_unsubscribing_ends_the_retained_messages(start_broker) -> None:
     broker = start_broker(max_inflight_messages=10)
     fill(broker, 5000, 1)
     with Peer(broker.port) as client:

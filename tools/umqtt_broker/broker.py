@@ -92,7 +92,7 @@ class Broker:
         try:
             recovered = self.store.open(self.loop, self.stats, self.router.flush)
             store_is_open = True
-            self.router.origins.broker_id = recovered.broker_id or self.router.origins.broker_id
+            self.router.bridge_loops.broker_id = recovered.broker_id or self.router.bridge_loops.broker_id
             self.sessions.recover(recovered)
             self.router.recover(recovered.retained)
             self.sessions.publish_recovered_wills(recovered.wills)

@@ -102,7 +102,7 @@ class Relay:
     def local_connected(self, session_present: bool) -> None:
         """Begin when the broker has said what it resends: PUBRELs follow the CONNACK in this turn of the loop."""
         del session_present
-        self._bridge.router.origins.own(self._local.session)
+        self._bridge.router.bridge_loops.own(self._local.session)
         self._loop.call_soon(self._begin)
 
     def local_closed(self, reason: str) -> None:
@@ -283,7 +283,7 @@ class Relay:
             self._sync_subscriptions()
         if self._bridge.remote_private and self._client is not None:
             # First of all: from then on a broker of ours sends nothing back that came from here.
-            self._client.publish(self._origin_topic, self._bridge.router.origins.broker_id, 0)
+            self._client.publish(self._origin_topic, self._bridge.router.bridge_loops.broker_id, 0)
         self._notify_remote(b"1")
         self._notify_local(b"1")
         if self._index and not self._config.round_robin and self._primary_watch is None:
@@ -341,7 +341,7 @@ class Relay:
         if topic_name == self._origin_topic:
             router = self._bridge.router
             router.set_origin(self._local.session, payload)
-            router.origins.own(self._local.session)
+            router.bridge_loops.own(self._local.session)
             return
         mapped = self._bridge.inward.get(topic_name) or self._bridge.inward.find(topic_name)
         if not mapped or is_too_deep(mapped, self._bridge.broker_config.max_topic_levels):

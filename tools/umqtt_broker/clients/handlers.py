@@ -24,7 +24,7 @@ from ..protocol.packets import (
 )
 from ..protocol.topics import check_topic_name, mounted_filter, split_shared
 from ..routing.bridge_loops import ORIGIN
-from ..routing.retained_delivery import Greeting
+from ..routing.retained_delivery import RetainedDelivery
 from ..sessions.ports import Granted
 from ..sessions.session import Session
 from .acknowledgements import ACKNOWLEDGEMENTS, process_run
@@ -117,9 +117,9 @@ def _subscribe(connection: RequestClient, session: Session, packet: bytes) -> Jo
                 if shared is None and router.retained:
                     # Retained messages are for subscriptions that are not shared: who of a group should get them?
                     granted.extend((topic_filter, return_code))
-                    if session.greeting is None:
-                        session.greeting = Greeting(session, router, connection.context)
-                    session.greeting.expect(topic_filter, len(granted) // 2)
+                    if session.retained_delivery is None:
+                        session.retained_delivery = RetainedDelivery(session, router, connection.context)
+                    session.retained_delivery.expect(topic_filter, len(granted) // 2)
             yield
 
     def finish(acknowledgements: list[bytes]) -> None:
@@ -150,8 +150,8 @@ def _follow_suback(
 ) -> None:
     """Let retained messages follow the SUBACK: the window stays shut until it has left."""
     session.close_window()
-    if granted and session.greeting is not None:
-        packets = session.greeting.begin(granted)
+    if granted and session.retained_delivery is not None:
+        packets = session.retained_delivery.begin(granted)
         acknowledgements += packets
         connection.count_out(len(packets))
     if session.out is not None and not connection.must_wait():

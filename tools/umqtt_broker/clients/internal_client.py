@@ -76,7 +76,7 @@ class LocalEnd(asyncio.Transport):
         super().__init__({"peername": (f"bridge {name}", 0)})
         self._loop = asyncio.get_running_loop()
         self._owner = owner
-        self._owed: deque[int] = deque()
+        self._pending: deque[int] = deque()
         self._rest = b""
         self._next_packet_id = 0
         self.sent = self.answered = 0
@@ -148,7 +148,7 @@ class LocalEnd(asyncio.Transport):
     def _ask(self, packet: bytes, answer: int) -> None:
         if self.is_open:
             self.sent += 1
-            self._owed.append(answer)
+            self._pending.append(answer)
             self._connection.data_received(packet)
 
     def _send(self, packet: bytes) -> None:
@@ -193,8 +193,8 @@ class LocalEnd(asyncio.Transport):
                 packet_id = data[payload] << 8 | data[payload + 1]
                 payload += 2
             self._owner.local_message(first_byte, packet_id, topic_name, data[payload:end])
-        elif self._owed and self._owed[0] == first_byte:
-            self._owed.popleft()
+        elif self._pending and self._pending[0] == first_byte:
+            self._pending.popleft()
             self.answered += 1
             if first_byte == SUBACK and data[end - 1] == SUBSCRIPTION_FAILURE:
                 self._close("its own broker denies it a subscription")

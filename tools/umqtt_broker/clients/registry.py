@@ -11,7 +11,7 @@ from ..log import log_connect, log_disconnect
 from ..protocol.messages import Will
 from ..protocol.packets import IDENTIFIER_REJECTED, NOT_AUTHORIZED, Connect
 from ..protocol.topics import check_topic_name, mounted_name
-from ..routing.retained_delivery import Greeting
+from ..routing.retained_delivery import RetainedDelivery
 from ..routing.router import Router
 from ..sessions.durable import DurableSession
 from ..sessions.session import Session
@@ -76,20 +76,20 @@ class Sessions:
             elif not session.away_since:
                 # It was connected when the broker ended without a word, or nobody counted.
                 self._set_away(session, now)
-            self._router.origins.recover(session)
+            self._router.bridge_loops.recover(session)
             session.set_rights(self._recovered_rights(session))
             for topic_filter, qos in found.subscriptions:
                 self._router.add_subscription(session, topic_filter, qos)
-            self._recover_greetings(session, found.greetings)
+            self._recover_retained_delivery(session, found.retained_pending)
         self._router.shares.end_empty()
         self._away = dict.fromkeys(sorted(self._by_client_id.values(), key=lambda session: session.away_since))
 
-    def _recover_greetings(self, session: Session, topic_filters: list[bytes]) -> None:
+    def _recover_retained_delivery(self, session: Session, topic_filters: list[bytes]) -> None:
         """Go on with retained messages once the client is back. They are not recovered yet, and need not be."""
         if topic_filters:
-            session.greeting = Greeting(session, self._router, self._context)
+            session.retained_delivery = RetainedDelivery(session, self._router, self._context)
             for topic_filter in topic_filters:
-                session.greeting.recover(topic_filter, session.subscriptions[topic_filter])
+                session.retained_delivery.recover(topic_filter, session.subscriptions[topic_filter])
 
     def publish_recovered_wills(self, wills: dict[bytes, Will]) -> None:
         """Publish the wills of the clients that were connected when the broker was killed: they got no DISCONNECT."""
@@ -243,7 +243,7 @@ class Sessions:
         del self._by_client_id[session.key]
         self._away.pop(session, None)
         self._stats.sessions = len(self._by_client_id)
-        session.greeting = None
+        session.retained_delivery = None
         if self._context.limits is not None:
             self._context.limits.forget(session)
         if session.store is not None:

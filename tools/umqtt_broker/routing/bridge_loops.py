@@ -27,8 +27,8 @@ def topic_of(client_id: bytes) -> bytes:
     return _PREFIX + client_id + _SUFFIX
 
 
-class Origins:
-    """Who leads where. broker_id: which broker this is."""
+class BridgeLoops:
+    """The broker that each bridge leads to. broker_id: which broker this is."""
 
     def __init__(self) -> None:
         self.broker_id = secrets.token_hex(16).encode()

@@ -16,7 +16,7 @@ from .router import Router
 _STEPS = 100
 _SLICE = 0.005
 
-# Filters of one SUBSCRIBE of which the store is told only if they are not greeted at once. Of the rest it is told as
+# Filters of one SUBSCRIBE that the store is told of only if their walk does not begin at once. It is told of the rest as
 # they come: a client may subscribe to a million.
 _FEW = 64
 
@@ -24,7 +24,7 @@ _FEW = 64
 _AHEAD = 1000
 
 
-class Greeting:
+class RetainedDelivery:
     """The walks through the retained messages for the new subscriptions of one session, one after the other.
 
     A message is sent as it is when the walk comes to it. One that is replaced meanwhile reaches the session by its
@@ -35,7 +35,7 @@ class Greeting:
     However many subscriptions a client sends at once, they get one slice together in each turn of the event loop.
     """
 
-    __slots__ = ("_batches", "_context", "_loop", "_owed", "_router", "_scheduled", "_session", "_walk")
+    __slots__ = ("_batches", "_context", "_loop", "_pending", "_router", "_scheduled", "_session", "_walk")
 
     def __init__(self, session: Session, router: Router, context: BrokerContext) -> None:
         self._session = session
@@ -49,28 +49,28 @@ class Greeting:
         # The walk that has, with its filter and QoS.
         self._walk: tuple[bytes, int, Iterator[RetainedMessage | None]] | None = None
         # Filters of which the store knows that their walk is not at its end.
-        self._owed: set[bytes] = set()
+        self._pending: set[bytes] = set()
 
     def recover(self, topic_filter: bytes, granted_qos: int) -> None:
-        """Greet a subscription again that was not greeted to the end when the broker was killed."""
+        """Begin anew with a subscription whose walk was not at its end when the broker was killed."""
         self._batches.append(deque((topic_filter, granted_qos)))
-        self._owed.add(topic_filter)
+        self._pending.add(topic_filter)
 
     def cancel(self, topic_filter: bytes) -> None:
         """The session has unsubscribed; a walk that has not begun finds that out."""
-        self._owed.discard(topic_filter)
+        self._pending.discard(topic_filter)
         if self._walk is not None and self._walk[0] == topic_filter:
             self._walk = None
 
     def expect(self, topic_filter: bytes, number: int) -> None:
         """A filter is subscribed to, the nth of its SUBSCRIBE; begin() follows."""
-        # It was recorded just now, which the store takes for one that is owed nothing.
-        self._owed.discard(topic_filter)
+        # It was recorded just now, which the store takes for one that waits for nothing.
+        self._pending.discard(topic_filter)
         if number > _FEW:
-            self._owe(topic_filter)
+            self._mark_pending(topic_filter)
 
     def begin(self, granted: Granted) -> list[bytes]:
-        """Greet new subscriptions: queue the first slice, in the same transaction as these, or wait for the next turn.
+        """Begin with new subscriptions: queue a first slice in the transaction that records them, or in the next turn.
 
         Returns what there is of QoS 0 as packets, for the caller to send after its SUBACK.
         """
@@ -85,16 +85,16 @@ class Greeting:
         if begun < 2 * _FEW:
             for topic_filter in list(islice(granted, 2 * _FEW - begun)):
                 if isinstance(topic_filter, bytes):
-                    self._owe(topic_filter)
+                    self._mark_pending(topic_filter)
         if begun and self._walk is not None:
-            self._owe(self._walk[0])
+            self._mark_pending(self._walk[0])
         return packets
 
-    def _owe(self, topic_filter: bytes) -> None:
+    def _mark_pending(self, topic_filter: bytes) -> None:
         store = self._session.store
-        if store is not None and topic_filter not in self._owed:
-            self._owed.add(topic_filter)
-            store.set_greeting(self._session.number, topic_filter, True)
+        if store is not None and topic_filter not in self._pending:
+            self._pending.add(topic_filter)
+            store.set_retained_pending(self._session.number, topic_filter, True)
 
     @property
     def _is_done(self) -> bool:
@@ -113,19 +113,19 @@ class Greeting:
     def _run(self) -> None:
         self._scheduled = False
         session = self._session
-        if session.greeting is not self:
+        if session.retained_delivery is not self:
             return
         if not self._is_done and (session.out is None or not session.limit):
             return
         packets: list[bytes] = []
         self._slice(packets)
         if self._is_done:
-            session.greeting = None
+            session.retained_delivery = None
         if packets and session.out is not None:
             session.out += packets
             session.mark_dirty()
         self._router.flush()
-        if session.greeting is self:
+        if session.retained_delivery is self:
             self.resume()
 
     def _most_queued(self) -> int:
@@ -159,10 +159,10 @@ class Greeting:
                 if steps % _STEPS == 0 and self._loop.time() >= until:
                     return
             self._walk = None
-            if topic_filter in self._owed and session.store is not None:
+            if topic_filter in self._pending and session.store is not None:
                 # In the transaction of its last messages.
-                self._owed.discard(topic_filter)
-                session.store.set_greeting(session.number, topic_filter, False)
+                self._pending.discard(topic_filter)
+                session.store.set_retained_pending(session.number, topic_filter, False)
 
     def _next(self) -> tuple[bytes, int, Iterator[RetainedMessage | None]] | None:
         """Return the next filter that the session still subscribes to, and its walk; None if there is none."""

@@ -7,7 +7,7 @@ from ..protocol.topic_filters import matches, split
 from ..protocol.topics import MAX_REMEMBERED, check_topic_name, has_wildcard, is_topic_name, split_shared
 from ..sessions.session import Session
 from ..sessions.shared_queue import SharedQueue
-from .bridge_loops import ORIGIN, Origins, is_origin
+from .bridge_loops import ORIGIN, BridgeLoops, is_origin
 from .retained import RetainedMessages
 from .shared_groups import Shares
 from .subscriptions import SubscriptionTrie
@@ -34,7 +34,7 @@ class Router:
         self.subscriptions: SubscriptionTrie[Session] = SubscriptionTrie()
         self.shares = Shares(context, self.subscriptions)
         self.retained = RetainedMessages()
-        self.origins = Origins()
+        self.bridge_loops = BridgeLoops()
         self.dirty = context.dirty
         self._config = context.config
         self._store = context.store
@@ -122,7 +122,7 @@ class Router:
         """Publish what a bridge brings: it does not go back where it came from."""
         if is_origin(topic_name, payload):
             self.set_origin(source, payload)
-            self.origins.answer(source, topic_name)
+            self.bridge_loops.answer(source, topic_name)
             return
         self._source = source
         try:
@@ -200,7 +200,7 @@ class Router:
                         continue
                     route = session, qos
                 mounted.setdefault(session.mount, []).append(route)
-        return routes, mounted, self.origins.choose(bridged) if len(bridged) > 1 else bridged
+        return routes, mounted, self.bridge_loops.choose(bridged) if len(bridged) > 1 else bridged
 
     def forget_routes(self) -> None:
         """Find all routes anew: what sessions may read has changed."""
@@ -232,8 +232,8 @@ class Router:
         """Remove a subscription and record that. One that does not exist is no error (3.10.4)."""
         if session.subscriptions.pop(topic_filter, None) is None:
             return
-        if session.greeting is not None:
-            session.greeting.cancel(topic_filter)
+        if session.retained_delivery is not None:
+            session.retained_delivery.cancel(topic_filter)
         self._remove_subscription(session, topic_filter)
         if session.store is not None:
             session.store.set_subscription(session.number, topic_filter, None)

@@ -72,7 +72,7 @@ class Group(Protocol):
         """A message is the member's own now."""
 
 
-class RetainedDelivery(Protocol):
+class PendingRetained(Protocol):
     """The retained messages on their way to a session that subscribed: see routing.retained_delivery."""
 
     def recover(self, topic_filter: bytes, granted_qos: int) -> None:

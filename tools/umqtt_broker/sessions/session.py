@@ -28,7 +28,7 @@ from ..protocol.packets import DUP, PUBREL, UINT16, topic_name_in
 from ..settings.broker import Listener
 from ..store import Store
 from .entry import OPEN, SHARED, Entry
-from .ports import ClientConnection, Group, RetainedDelivery
+from .ports import ClientConnection, Group, PendingRetained
 
 _NONE_INBOUND = cast("set[int]", frozenset())
 
@@ -59,7 +59,6 @@ class Session:
         "direct",
         "dirty",
         "dropped",
-        "greeting",
         "in_flight",
         "inbound",
         "is_bridge",
@@ -74,6 +73,7 @@ class Session:
         "out",
         "queue",
         "queued_bytes",
+        "retained_delivery",
         "rights",
         "shared",
         "store",
@@ -107,7 +107,7 @@ class Session:
         self.in_flight: dict[int, Entry] = {}
         self.shared: Sequence[Group] = ()
         self.taken: dict[int, Group] | None = None
-        self.greeting: RetainedDelivery | None = None
+        self.retained_delivery: PendingRetained | None = None
         self.away_since = 0
         self.dropped = 0
         # `limit` is the window while it is open, else 0; `out` collects packets until the flush, None while nothing
@@ -279,8 +279,8 @@ class Session:
         for group in self.shared:
             if group.queued:
                 group.pump()
-        if self.greeting is not None:
-            self.greeting.resume()
+        if self.retained_delivery is not None:
+            self.retained_delivery.resume()
 
     def _advance(self) -> bool:
         """Move the cursor until a buffer is full. Returns True if there may be more to send."""

@@ -72,7 +72,7 @@ class RecoveredSession(NamedTuple):
     """A persistent session as found.
 
     queued: messages not acknowledged to the end. released: (position, packet_id) of those whose PUBREC came, in the
-    order of the PUBRECs. queued_bytes: payload bytes of the others. away_since: see Store.set_away. greetings: topic
+    order of the PUBRECs. queued_bytes: payload bytes of the others. away_since: see Store.set_away. retained_pending: topic
     filters whose retained messages are not all in the queue yet.
     """
 
@@ -88,7 +88,7 @@ class RecoveredSession(NamedTuple):
     username: bytes | None
     away_since: int
     queued_bytes: int
-    greetings: list[bytes]
+    retained_pending: list[bytes]
 
 
 class Recovered(NamedTuple):
@@ -190,9 +190,9 @@ class Store:
         """Record that messages up to `position` may have been sent."""
 
     def set_subscription(self, session: int, topic_filter: bytes, qos: int | None) -> None:
-        """Record a subscription, which is owed no retained messages, or its end when `qos` is None."""
+        """Record a subscription that waits for no retained messages, or its end when `qos` is None."""
 
-    def set_greeting(self, session: int, topic_filter: bytes, is_owed: bool) -> None:
+    def set_retained_pending(self, session: int, topic_filter: bytes, is_pending: bool) -> None:
         """Record whether a subscription still waits for some of its retained messages."""
 
     def add_delivery(self, row: Delivery) -> None:

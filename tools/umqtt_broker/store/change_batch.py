@@ -59,7 +59,6 @@ class Batch:
         "early",
         "entries",
         "garbled",
-        "greetings",
         "inbound",
         "leftover",
         "leftover_is_gone",
@@ -70,6 +69,7 @@ class Batch:
         "progress",
         "released",
         "retained",
+        "retained_pending",
         "sent_limits",
         "sessions",
         "shares",
@@ -99,7 +99,7 @@ class Batch:
         self.shares: dict[int, bytes | None] = {}
         # From shared queues to sessions: (session, position, packet_id, qos, share, position there).
         self.moves: list[tuple[int, int, int, int, int, int]] = []
-        self.greetings: dict[tuple[int, bytes], bool] = {}
+        self.retained_pending: dict[tuple[int, bytes], bool] = {}
         self.usernames: dict[int, bytes | None] = {}
         self.away: dict[int, int] = {}
         self.wills: dict[bytes, Will | None] = {}
@@ -161,7 +161,7 @@ class Batch:
         self.sessions.update(later.sessions)
         self.shares.update(later.shares)
         self.moves += later.moves
-        self.greetings.update(later.greetings)
+        self.retained_pending.update(later.retained_pending)
         self.usernames.update(later.usernames)
         self.away.update(later.away)
         self.wills.update(later.wills)

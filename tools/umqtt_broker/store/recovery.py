@@ -130,5 +130,5 @@ def _recover_queue(
         username,
         away_since,
         size,
-        [topic_filter for topic_filter, _, is_owed in subscriptions if is_owed],
+        [topic_filter for topic_filter, _, is_pending in subscriptions if is_pending],
     )

@@ -299,13 +299,13 @@ class SqliteStore(Store):
     def set_subscription(self, session: int, topic_filter: bytes, qos: int | None) -> None:
         """Record a subscription, or its end when `qos` is None."""
         self._open_batch.subscriptions[session, topic_filter] = qos
-        # What was recorded is about the subscription that this one replaces; writer writes greetings last.
-        self._open_batch.greetings.pop((session, topic_filter), None)
+        # What was recorded is about the subscription that this one replaces; writer writes what is pending last.
+        self._open_batch.retained_pending.pop((session, topic_filter), None)
         self._record()
 
-    def set_greeting(self, session: int, topic_filter: bytes, is_owed: bool) -> None:
+    def set_retained_pending(self, session: int, topic_filter: bytes, is_pending: bool) -> None:
         """Record whether a subscription still waits for some of its retained messages."""
-        self._open_batch.greetings[session, topic_filter] = is_owed
+        self._open_batch.retained_pending[session, topic_filter] = is_pending
         self._record()
 
     def add_delivery(self, row: Delivery) -> None:

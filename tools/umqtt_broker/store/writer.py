@@ -74,7 +74,7 @@ def write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]
             )
     executemany(
         "UPDATE subscription SET greeting = ? WHERE session = ? AND topic_filter = ?",
-        [(is_owed, session, topic_filter) for (session, topic_filter), is_owed in batch.greetings.items()],
+        [(is_pending, session, topic_filter) for (session, topic_filter), is_pending in batch.retained_pending.items()],
     )
     _insert(database, batch.deliveries)
     # What a batch moves it may have inserted itself; what it completes it may have moved.

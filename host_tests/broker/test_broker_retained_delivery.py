@@ -1,4 +1,4 @@
-"""The retained messages that a new subscription of a persistent session is owed outlive the broker's process."""
+"""The retained messages that a new subscription of a persistent session waits for outlive the broker's process."""
 
 import sqlite3
 from contextlib import closing
@@ -67,7 +67,7 @@ def take_all(port: int, store: Path) -> set[bytes]:
 def owed(store: Path) -> list[list[bytes]]:
     """What the store says each session is owed."""
     with closing(sqlite3.connect(store)) as database:
-        return [found.greetings for found in recover(database)[0].sessions]
+        return [found.retained_pending for found in recover(database)[0].sessions]
 
 
 def test_what_a_subscription_is_owed_comes_after_kill_9(tmp_path: Path) -> None:
