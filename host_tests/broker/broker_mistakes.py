@@ -73,7 +73,7 @@ SqliteStore.set_will = lambda self, client_id, will: None
 DROPS_WHAT_THE_DEPARTED_HAD = """
 def forgetful(self, entries):
     for entry in entries:
-        self.settle(entry[0])
+        self.acknowledge(entry[0])
 SharedQueue.give_back = forgetful
 """
 

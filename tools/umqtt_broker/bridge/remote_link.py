@@ -46,7 +46,7 @@ class RemoteLink(asyncio.Protocol):
         self._unread = 0
         self._budget = 0
         # (number of the local packet whose answer it waits for, bytes)
-        self._held: deque[tuple[int, bytes]] = deque()
+        self._awaiting_answer: deque[tuple[int, bytes]] = deque()
         self._unsent = 0
         self._flushing = False
         self._congested = False
@@ -98,7 +98,7 @@ class RemoteLink(asyncio.Protocol):
             raise self._error
         if self._unsent > _MAX_UNSENT or self._congested:
             return None
-        self._held.append((self._local.sent, bytes(memoryview(buffer)[offset : offset + size])))
+        self._awaiting_answer.append((self._local.sent, bytes(memoryview(buffer)[offset : offset + size])))
         self._unsent += size
         if not self._flushing:
             # Once for all that this turn of the loop writes.
@@ -115,7 +115,7 @@ class RemoteLink(asyncio.Protocol):
             self._loop.call_later(_CLOSE_TIMEOUT, self._transport.abort)
             self._transport = None
         self._ended = True
-        self._held.clear()
+        self._awaiting_answer.clear()
 
     def wait(self, ms: int, writing: bool) -> None:
         """Not used: the event loop waits."""
@@ -125,10 +125,10 @@ class RemoteLink(asyncio.Protocol):
     def flush(self) -> None:
         """Write what need not wait any more."""
         self._flushing = False
-        held, answered = self._held, self._local.answered
+        waiting, answered = self._awaiting_answer, self._local.answered
         ready: list[bytes] = []
-        while held and held[0][0] <= answered:
-            ready.append(held.popleft()[1])
+        while waiting and waiting[0][0] <= answered:
+            ready.append(waiting.popleft()[1])
         if ready and self._transport is not None:
             data = b"".join(ready)
             full = self._unsent > _MAX_UNSENT

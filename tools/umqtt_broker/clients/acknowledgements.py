@@ -33,7 +33,7 @@ def process_run(session: Session, stats: Stats, data: bytes, at: int, acknowledg
 
 
 def _on_pubacks(session: Session, stats: Stats, run: bytes, acknowledgements: list[bytes]) -> None:
-    """The client has the messages; those of a shared subscription are settled for its group."""
+    """The client has the messages; those of a shared subscription acknowledged to its group."""
     del acknowledgements
     in_flight, store = session.in_flight, session.store
     for (packet_id,) in _packet_ids(run):
@@ -41,7 +41,7 @@ def _on_pubacks(session: Session, stats: Stats, run: bytes, acknowledgements: li
         if entry is None or entry[2] == 2:
             count_unknown(stats, entry is not None, "PUBACK for a QoS 2 message")
         elif entry[2] == SHARED:
-            session.settle_shared(packet_id)
+            session.acknowledge_shared(packet_id)
         else:
             del in_flight[packet_id]
             if store is not None:

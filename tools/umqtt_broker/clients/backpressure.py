@@ -87,7 +87,7 @@ class Backpressure:
     def wait_for_room(self, limits: QueueLimits) -> None:
         """Hold messages back until all queues that were hit have room."""
         self._limits = limits
-        full = limits.hold(self)
+        full = limits.wait_for_room(self)
         if full and not self._full:
             self._connection.stats.publishers_held += 1
         self._full |= full
@@ -123,7 +123,7 @@ class Backpressure:
         """Take what was read, as far as its packets are whole: what may not wait at once, the rest in its turn."""
         connection = self._connection
         if self._deciding:
-            connection.keep(data, 0)
+            connection.keep_rest(data, 0)
             return
         # No PUBLISH is shorter: if there is room for so many, none need be looked at by itself.
         rate = self._rate
@@ -171,7 +171,7 @@ class Backpressure:
             if is_much or connection.is_waiting:
                 connection.wait_for_turn(data[at:])
             else:
-                connection.keep(data[at:], needed or end - at + 1)
+                connection.keep_rest(data[at:], needed or end - at + 1)
         self._advance()
 
     def take_all(self) -> None:
@@ -261,7 +261,7 @@ class Backpressure:
     def _forget_full(self) -> None:
         self._full.clear()
         if self._limits is not None:
-            self._limits.unhold(self)
+            self._limits.wait_no_more(self)
 
     def _watch(self) -> None:
         """Notice a standstill: begin to count again."""

@@ -363,7 +363,7 @@ class Connection(asyncio.Protocol):
         if limits is not None and limits.hits:
             self._apply_backpressure().wait_for_room(limits)
 
-    def keep(self, data: bytes, needed: int) -> None:
+    def keep_rest(self, data: bytes, needed: int) -> None:
         """Keep what is not a whole packet until there are `needed` bytes."""
         if self._pending is None:
             self._pending = bytearray(data)

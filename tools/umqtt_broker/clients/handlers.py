@@ -154,7 +154,7 @@ def _follow_suback(
         packets = session.retained_delivery.begin(granted)
         acknowledgements += packets
         connection.count_out(len(packets))
-    if session.out is not None and not connection.must_wait():
+    if session.output is not None and not connection.must_wait():
         connection.write(acknowledgements)
         acknowledgements.clear()
         session.open_window()

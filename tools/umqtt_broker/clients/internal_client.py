@@ -180,11 +180,11 @@ class LocalEnd(asyncio.Transport):
                     break
             if body + length > end:
                 break
-            self._take(data[at], data, body, body + length)
+            self._process_packet(data[at], data, body, body + length)
             at = body + length
         self._rest = data[at:]
 
-    def _take(self, first_byte: int, data: bytes, body: int, end: int) -> None:
+    def _process_packet(self, first_byte: int, data: bytes, body: int, end: int) -> None:
         if first_byte & 0xF0 == PUBLISH:
             payload = body + 2 + (data[body] << 8 | data[body + 1])
             topic_name = data[body + 2 : payload]

@@ -65,7 +65,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
             if session is None:
                 session = connection.on_connect(data[body:packet_end], first_byte & 15)
                 if connection.backpressure is not None:
-                    connection.keep(data[packet_end:], 0)
+                    connection.keep_rest(data[packet_end:], 0)
                     return True
                 if session is None:
                     return False
@@ -123,7 +123,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
     if at < end:
         # How much there must be before it is worth looking again.
         needed = length + (body - at) if end - at >= 2 and body else end - at + 1
-        connection.keep(data[at:] if at else data, needed)
+        connection.keep_rest(data[at:] if at else data, needed)
     return True
 
 

@@ -48,7 +48,7 @@ class ReadClient(Protocol):
         """What holds packets back; None as long as the client is read freely."""
         ...
 
-    def keep(self, data: bytes, needed: int) -> None:
+    def keep_rest(self, data: bytes, needed: int) -> None:
         """Keep what is not a whole packet until there are `needed` bytes."""
 
     def has_time(self) -> bool:

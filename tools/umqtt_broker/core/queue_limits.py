@@ -42,7 +42,7 @@ class QueueLimits:
         # Not copied: the settings may change while the broker runs.
         self._config = config
         self._stats = stats
-        self._held: dict[Queue | None, dict[Publisher, None]] = {}
+        self._waiting: dict[Queue | None, dict[Publisher, None]] = {}
         self.messages = 0
         self.bytes = 0
         self.hits: dict[Queue | None, None] = {}
@@ -104,45 +104,45 @@ class QueueLimits:
         """The opposite of added()."""
         self.messages -= messages
         self.bytes -= size
-        if self._held:
+        if self._waiting:
             for full in (session, None):
-                if full in self._held and not self.is_full(full):
+                if full in self._waiting and not self.is_full(full):
                     self._release(full)
 
     def forget(self, session: Queue) -> None:
         """A session is gone: nobody need wait for it."""
         self.removed(session, *session.waiting)
         self.hits.pop(session, None)
-        if session in self._held:
+        if session in self._waiting:
             self._release(session)
 
-    def hold(self, publisher: Publisher) -> set[Queue | None]:
+    def wait_for_room(self, publisher: Publisher) -> set[Queue | None]:
         """Note that `publisher` waits for every queue in `hits` that is still full, and return these."""
         full = {session for session in self.hits if self.is_full(session)}
         self.hits.clear()
         for session in full:
-            self._held.setdefault(session, {})[publisher] = None
+            self._waiting.setdefault(session, {})[publisher] = None
         return full
 
     def settings_changed(self) -> None:
         """Let those go on who were held back for a limit that is higher now, or is none any more."""
-        for full in list(self._held):
+        for full in list(self._waiting):
             if self._config.at_queue_limit == "drop" or not self.is_full(full):
                 self._release(full)
 
     def waited_for(self) -> list[Queue]:
         """Return the sessions that publishers are held back for."""
-        return [session for session in self._held if session is not None]
+        return [session for session in self._waiting if session is not None]
 
-    def unhold(self, publisher: Publisher) -> None:
+    def wait_no_more(self, publisher: Publisher) -> None:
         """A publisher is held back no longer, whatever it waited for."""
-        for session, waiting in list(self._held.items()):
+        for session, waiting in list(self._waiting.items()):
             waiting.pop(publisher, None)
             if not waiting:
-                del self._held[session]
+                del self._waiting[session]
 
     def _release(self, full: Queue | None) -> None:
-        for publisher in self._held.pop(full):
+        for publisher in self._waiting.pop(full):
             publisher.room_again(full)
 
 

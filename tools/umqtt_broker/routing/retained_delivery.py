@@ -16,8 +16,8 @@ from .router import Router
 _STEPS = 100
 _SLICE = 0.005
 
-# Filters of one SUBSCRIBE that the store is told of only if their walk does not begin at once. It is told of the rest as
-# they come: a client may subscribe to a million.
+# Filters of one SUBSCRIBE that the store is told of only if their walk does not begin at once. It is told of the rest
+# as they come: a client may subscribe to a million.
 _FEW = 64
 
 # Messages above QoS 0 that may wait in the session's queue before the walk waits for it.
@@ -103,7 +103,7 @@ class RetainedDelivery:
     def resume(self) -> None:
         """Go on in a moment, if the session can take more."""
         session = self._session
-        if not self._scheduled and session.limit and session.queued < self._most_queued():
+        if not self._scheduled and session.window and session.queued < self._most_queued():
             self._schedule()
 
     def _schedule(self) -> None:
@@ -115,14 +115,14 @@ class RetainedDelivery:
         session = self._session
         if session.retained_delivery is not self:
             return
-        if not self._is_done and (session.out is None or not session.limit):
+        if not self._is_done and (session.output is None or not session.window):
             return
         packets: list[bytes] = []
         self._slice(packets)
         if self._is_done:
             session.retained_delivery = None
-        if packets and session.out is not None:
-            session.out += packets
+        if packets and session.output is not None:
+            session.output += packets
             session.mark_dirty()
         self._router.flush()
         if session.retained_delivery is self:

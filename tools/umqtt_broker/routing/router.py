@@ -91,14 +91,14 @@ class Router:
                     )
                 session.deliver(granted_qos, head, topic_name, payload, shown_retain)
                 continue
-            direct = session.direct
-            if direct is None:
+            output = session.qos0_output
+            if output is None:
                 head = encode_publish_head(PUBLISH | shown_retain, shown_name, len(payload))
                 session.deliver_qos0(head, topic_name, payload, shown_retain)
                 continue
             if qos0_packet is None:
                 qos0_packet = encode_publish_head(PUBLISH | shown_retain, shown_name, len(payload)) + payload
-            direct.append(qos0_packet)
+            output.append(qos0_packet)
             if not session.dirty:
                 session.dirty = True
                 self.dirty.append(session)

@@ -118,16 +118,16 @@ class DurableSession(Session):
                 break
         self.last_packet_id = packet_id
         # Exactly once: the identifier of a QoS 2 message must be safe before the client can know it.
-        if qos == 2 or self.queue or self._spilled_to or len(in_flight) >= self.limit:
+        if qos == 2 or self.queue or self._spilled_to or len(in_flight) >= self.window:
             self._enqueue(packet_id, qos, head, topic_name, payload, retain)
             return
         expires_at = self._expiry.deadline
         position = self._sent_to = self._last_position = self._last_position + 1
         self._store.add_delivery((self.number, position, packet_id, 1, retain, 1, 0, topic_name, payload, expires_at))
         in_flight[packet_id] = (position, packet_id, 1, head, payload, OPEN, expires_at)
-        out = self.out
-        assert out is not None  # the window is open
-        out += (head, UINT16[packet_id], payload)
+        output = self.output
+        assert output is not None  # the window is open
+        output += (head, UINT16[packet_id], payload)
         self._sent += 1
         if not self.dirty:
             self.dirty = True
@@ -197,19 +197,19 @@ class DurableSession(Session):
     def pump(self) -> None:
         """Move the cursor, and fetch the next page of the queue when the cursor comes near its end."""
         super().pump()
-        if self._spilled_to and not self._loading and self.limit and len(self.queue) < self._page_size() // 2 + 1:
+        if self._spilled_to and not self._loading and self.window and len(self.queue) < self._page_size() // 2 + 1:
             self._load()
 
-    def load(self, qos: int) -> int:
+    def messages_ahead(self, qos: int) -> int:
         """Return how many messages a group's message at `qos` would have before it; -1: the session can take none."""
         waiting = len(self.queue)
         ahead = len(self.in_flight) + waiting
         # At QoS 2 each waits for a commit before it is sent, and they may do so together; at QoS 1 it would overtake.
-        if ahead >= self.limit or self._spilled_to or (waiting and qos != 2):
+        if ahead >= self.window or self._spilled_to or (waiting and qos != 2):
             return -1
         return ahead
 
-    def adopt(self, group: Group, entry: Entry, head: bytes) -> None:
+    def transfer(self, group: Group, entry: Entry, head: bytes) -> None:
         """Take a group's message at QoS 2: it moves to this session's queue in one transaction, then it is sent."""
         payload, expires_at = entry[4], entry[6]
         packet_id = self._next_packet_id()
@@ -221,10 +221,10 @@ class DurableSession(Session):
             self._pass(len(payload))
         self._store.wake(self)
 
-    def keep(self, group: Group, packet_id: int) -> None:
+    def make_own(self, group: Group, packet_id: int) -> None:
         """A message in flight is this session's from now on: its group is gone."""
         at, _, _, head, payload, _, expires_at = self.in_flight[packet_id]
-        super().keep(group, packet_id)
+        super().make_own(group, packet_id)
         position = self._sent_to = self._last_position = self._last_position + 1
         self._store.move_delivery(group.number, at, self.number, position, packet_id, 1)
         self.in_flight[packet_id] = (position, packet_id, 1, head, payload, OPEN, expires_at)

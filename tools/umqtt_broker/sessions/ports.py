@@ -65,7 +65,7 @@ class Group(Protocol):
     def give_back(self, entries: list[Entry]) -> None:
         """Take back what the member left unacknowledged."""
 
-    def settle(self, position: int) -> None:
+    def acknowledge(self, position: int) -> None:
         """The member has acknowledged a message."""
 
     def forget(self, position: int) -> None:

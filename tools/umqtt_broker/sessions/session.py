@@ -5,15 +5,15 @@ How a message moves. There is no path for offline clients beside the one for con
     deliver()   every QoS 1 and 2 message goes to the end of ONE queue. One that finds the queue empty and the window
                 open passes straight through, which is the same thing done faster.
     queue       what is behind the cursor. Being connected only means that the window in front of it is open.
-    pump()      moves the cursor: from the front of the queue into `in_flight` and to `out`, while the window has room.
+    pump()      moves the cursor: from the front of the queue into `in_flight` and `output`, while the window has room.
     in_flight   what was sent and is not acknowledged to the end, by packet identifier, in the order it was sent (after
                 its PUBREC: in the order of the PUBRECs). An acknowledgement removes its entry; then pump() again.
-    out         packets collected until flush() writes them in one piece.
+    output      packets collected until flush() writes them in one piece.
     detach()    what is unacknowledged goes back to the front of the queue, in order, with DUP.
 
-QoS 0 messages go to `direct`, past all of that, as long as the client can take them.
+QoS 0 messages go to `qos0_output`, past all of that, as long as the client can take them.
 
-The window is open (`limit` above 0) while there is a connection that has its CONNACK and takes output. A session
+The window is open (`window` above 0) while there is a connection that has its CONNACK and takes output. A session
 whose queue must outlive the process is a DurableSession, which does the same and records it.
 """
 
@@ -41,7 +41,7 @@ class Session:
     username, rights: who it is and what it may do; rights None: everything. away_since: when its last connection ended,
     in seconds since 1970. queued_bytes: payload bytes that wait behind the cursor. dropped: messages dropped for this
     session. will: of the connected client.
-    shared: the queues of its shared subscriptions. taken: by packet identifier, the queue a message in flight is of.
+    shared: the queues of its shared subscriptions. borrowed: by packet identifier, the queue a message in flight is of.
     is_bridge: the client is another broker. origin: which one; bridges of one origin do not get each other's messages.
     """
 
@@ -52,11 +52,11 @@ class Session:
         "_sent_to",
         "_stats",
         "away_since",
+        "borrowed",
         "checks_rights",
         "clean",
         "client_id",
         "connection",
-        "direct",
         "dirty",
         "dropped",
         "in_flight",
@@ -65,12 +65,12 @@ class Session:
         "keeps_qos0",
         "key",
         "last_packet_id",
-        "limit",
         "listener",
         "mount",
         "number",
         "origin",
-        "out",
+        "output",
+        "qos0_output",
         "queue",
         "queued_bytes",
         "retained_delivery",
@@ -78,9 +78,9 @@ class Session:
         "shared",
         "store",
         "subscriptions",
-        "taken",
         "username",
         "will",
+        "window",
     )
 
     def __init__(self, key: bytes, client_id: bytes, mount: bytes, clean: bool, context: BrokerContext) -> None:
@@ -106,19 +106,19 @@ class Session:
         self.queued_bytes = 0
         self.in_flight: dict[int, Entry] = {}
         self.shared: Sequence[Group] = ()
-        self.taken: dict[int, Group] | None = None
+        self.borrowed: dict[int, Group] | None = None
         self.retained_delivery: PendingRetained | None = None
         self.away_since = 0
         self.dropped = 0
-        # `limit` is the window while it is open, else 0; `out` collects packets until the flush, None while nothing
-        # may be sent; `direct` is `out`, or None where each QoS 0 message must be looked at: one comparison each
-        # instead of asking for all the reasons.
-        self.limit = 0
-        self.out: list[bytes] | None = None
-        self.direct: list[bytes] | None = None
+        # The reasons for which nothing may be sent are many: one comparison each instead of asking for all of them.
+        # window: how many messages may be in flight, 0 while it is shut. output: collects packets until the flush, None
+        # while nothing may be sent. qos0_output: the same, or None where each QoS 0 message must be looked at.
+        self.window = 0
+        self.output: list[bytes] | None = None
+        self.qos0_output: list[bytes] | None = None
         self.dirty = False
         self.last_packet_id = 0
-        # Messages above QoS 0 in `out`: each is three pieces there.
+        # Messages above QoS 0 in `output`: each is three pieces there.
         self._sent = 0
         # The highest position sent.
         self._sent_to = 0
@@ -153,8 +153,8 @@ class Session:
     def detach(self) -> None:
         """Belong to no connection. What is in flight goes back to the front, with DUP [MQTT-4.4.0-1]."""
         self.connection = None
-        self.limit = 0
-        self.out = self.direct = None
+        self.window = 0
+        self.output = self.qos0_output = None
         self._sent = 0
         released: dict[int, Entry] = {}
         unacknowledged: list[Entry] = []
@@ -167,14 +167,14 @@ class Session:
                 continue
             again = bytes((head[0] | DUP,)) + head[1:]
             if qos == SHARED:
-                assert self.taken is not None  # one of them is in flight
-                group = self.taken[packet_id]
+                assert self.borrowed is not None  # one of them is in flight
+                group = self.borrowed[packet_id]
                 of_groups.setdefault(group, []).append((position, 0, 1, again, payload, OPEN, expires_at))
             else:
                 unacknowledged.append((position, packet_id, qos, again, payload, OPEN, expires_at))
                 size += len(payload)
         self.in_flight = released
-        self.taken = None
+        self.borrowed = None
         if unacknowledged:
             self.queue = deque(unacknowledged + list(self.queue))
             self.queued_bytes += size
@@ -187,28 +187,28 @@ class Session:
         """Let QoS 1 and 2 messages through, if there is a connection that can take them."""
         connection = self.connection
         if connection is not None and connection.established and not connection.congested:
-            if self.out is None:
+            if self.output is None:
                 self._collect()
-            self.limit = self._context.config.max_inflight_messages
+            self.window = self._context.config.max_inflight_messages
             self.pump()
 
     def settings_changed(self) -> None:
         """Take over the settings that a session looks up once."""
         self.keeps_qos0 = self._context.config.queue_qos0_messages and not self.clean
-        if self.limit:
+        if self.window:
             self.open_window()
 
     def close_window(self) -> None:
         """Keep QoS 1 and 2 messages in the queue until open_window()."""
-        self.limit = 0
+        self.window = 0
 
     def stop_output(self) -> None:
         """The connection cannot take more: QoS 1 and 2 wait, QoS 0 is dropped and counted."""
-        self.limit = 0
-        if self.out:
+        self.window = 0
+        if self.output:
             # These are in flight already; only what comes later can wait.
             self._write()
-        self.out = self.direct = None
+        self.output = self.qos0_output = None
 
     def on_commit(self) -> None:
         """What the queue waited for is safe."""
@@ -229,13 +229,13 @@ class Session:
             if packet_id not in in_flight:
                 break
         self.last_packet_id = packet_id
-        if self.queue or len(in_flight) >= self.limit:
+        if self.queue or len(in_flight) >= self.window:
             self._enqueue(packet_id, qos, head, topic_name, payload, retain)
             return
         in_flight[packet_id] = (0, packet_id, qos, head, payload, OPEN, self._expiry.deadline)
-        out = self.out
-        assert out is not None  # the window is open
-        out += (head, UINT16[packet_id], payload)
+        output = self.output
+        assert output is not None  # the window is open
+        output += (head, UINT16[packet_id], payload)
         self._sent += 1
         if not self.dirty:
             self.dirty = True
@@ -246,8 +246,8 @@ class Session:
         if self.keeps_qos0 and (self.queued or self.connection is None):
             # Behind what waits already, so that the order stays, whether the client is there or not.
             self._enqueue(0, 0, head, topic_name, payload, retain)
-        elif self.out is not None:
-            self.out.append(head + payload)
+        elif self.output is not None:
+            self.output.append(head + payload)
             self.mark_dirty()
         else:
             self.dropped += 1
@@ -284,14 +284,14 @@ class Session:
 
     def _advance(self) -> bool:
         """Move the cursor until a buffer is full. Returns True if there may be more to send."""
-        queue, in_flight, limit, out = self.queue, self.in_flight, self.limit, self.out
-        if not queue or not limit:
+        queue, in_flight, window, output = self.queue, self.in_flight, self.window, self.output
+        if not queue or not window:
             return False
-        assert out is not None  # the window is open
+        assert output is not None  # the window is open
         enough = self._context.config.max_output_buffer
         moved = size = sent = resent = 0
         checks_rights = self.checks_rights
-        while queue and len(in_flight) < limit and size <= enough:
+        while queue and len(in_flight) < window and size <= enough:
             entry = queue[0]
             position, packet_id, qos, head, payload, gate, expires_at = entry
             assert head is not None  # the queue holds no PUBRELs
@@ -303,14 +303,14 @@ class Session:
             elif gate and not self._is_safe(position, gate):
                 break
             elif not qos:
-                out.append(head + payload)
+                output.append(head + payload)
                 self._on_qos0_sent(position)
             elif packet_id in in_flight:
                 self._renumber()
                 continue
             else:
                 in_flight[packet_id] = entry
-                out += (head, UINT16[packet_id], payload)
+                output += (head, UINT16[packet_id], payload)
                 sent += 1
                 if head[0] & DUP:
                     resent += 1
@@ -399,49 +399,49 @@ class Session:
 
     # Messages of shared subscriptions
 
-    def load(self, qos: int) -> int:
+    def messages_ahead(self, qos: int) -> int:
         """Return how many messages a group's message at `qos` would have before it; -1: the session can take none."""
         in_flight = len(self.in_flight)
-        if in_flight >= self.limit or self.queue:
+        if in_flight >= self.window or self.queue:
             return -1
         del qos
         return in_flight
 
-    def take(self, group: Group, entry: Entry, head: bytes) -> int:
+    def borrow(self, group: Group, entry: Entry, head: bytes) -> int:
         """Send a group's message at QoS 1; the window has room. It stays in the group's queue. Returns packet_id."""
         position, _, _, _, payload, _, expires_at = entry
         packet_id = self._next_packet_id()
         self.in_flight[packet_id] = (position, packet_id, SHARED, head, payload, OPEN, expires_at)
-        if self.taken is None:
-            self.taken = {}
-        self.taken[packet_id] = group
-        out = self.out
-        assert out is not None  # the window is open
-        out += (head, UINT16[packet_id], payload)
+        if self.borrowed is None:
+            self.borrowed = {}
+        self.borrowed[packet_id] = group
+        output = self.output
+        assert output is not None  # the window is open
+        output += (head, UINT16[packet_id], payload)
         self._sent += 1
         if head[0] & DUP:
             self._stats.resent += 1
         self.mark_dirty()
         return packet_id
 
-    def settle_shared(self, packet_id: int) -> None:
+    def acknowledge_shared(self, packet_id: int) -> None:
         """A group's message is acknowledged."""
         entry = self.in_flight.pop(packet_id)
-        assert self.taken is not None  # it is in flight
-        self.taken.pop(packet_id).settle(entry[0])
+        assert self.borrowed is not None  # it is in flight
+        self.borrowed.pop(packet_id).acknowledge(entry[0])
 
-    def adopt(self, group: Group, entry: Entry, head: bytes) -> None:
+    def transfer(self, group: Group, entry: Entry, head: bytes) -> None:
         """Take a group's message at QoS 2: from now on it is this session's, whatever happens [MQTT 5, 4.8.2]."""
         self.deliver(2, head, b"", entry[4], 0)
         group.forget(entry[0])
 
-    def keep(self, group: Group, packet_id: int) -> None:
+    def make_own(self, group: Group, packet_id: int) -> None:
         """A message in flight is this session's from now on: its group is gone."""
         del group
         _, _, _, head, payload, _, expires_at = self.in_flight[packet_id]
         self.in_flight[packet_id] = (0, packet_id, 1, head, payload, OPEN, expires_at)
-        assert self.taken is not None  # it is in flight
-        del self.taken[packet_id]
+        assert self.borrowed is not None  # it is in flight
+        del self.borrowed[packet_id]
 
     def _next_packet_id(self) -> int:
         packet_id = self.last_packet_id
@@ -456,24 +456,24 @@ class Session:
     def flush(self) -> None:
         """Write what has collected, in one piece."""
         self.dirty = False
-        if self.out:
+        if self.output:
             self._write()
 
     def _write(self) -> None:
-        connection, out = self.connection, self.out
-        if connection is None or not out:
+        connection, output = self.connection, self.output
+        if connection is None or not output:
             return
-        messages = len(out) - 2 * self._sent
-        data = b"".join(out)
+        messages = len(output) - 2 * self._sent
+        data = b"".join(output)
         # Empty first: send() may find the peer slow and take the list away.
-        out.clear()
+        output.clear()
         self._sent = 0
         connection.count_out(messages)
         connection.send(data)
 
     def _collect(self) -> None:
-        self.out = []
-        self.direct = None if self.keeps_qos0 else self.out
+        self.output = []
+        self.qos0_output = None if self.keeps_qos0 else self.output
 
     def mark_dirty(self) -> None:
         """Have flush() called at the end of what the event loop is doing."""

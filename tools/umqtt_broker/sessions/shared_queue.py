@@ -41,7 +41,7 @@ class SharedQueue(Session):
         self.holders: dict[int, tuple[Session, int]] = {}
         self.rights = _OfAnyMember(self.members)
         # As long as the broker runs a group can take what is on disk; its members say whether there is room for it.
-        self.limit = 1
+        self.window = 1
         self._turns: list[Session] = []
         self._next_turn = 0
 
@@ -77,10 +77,10 @@ class SharedQueue(Session):
     def end(self) -> None:
         """The last member has left: what waits is dropped and counted, what is in flight stays with its session."""
         for member, packet_id in self.holders.values():
-            member.keep(self, packet_id)
+            member.make_own(self, packet_id)
         self.holders.clear()
         # A page of the queue may be on its way: it is counted here, and has nowhere to go.
-        self.limit = 0
+        self.window = 0
         self._stats.dropped_share_ended += self.queued
         if self._context.limits is not None:
             self._context.limits.forget(self)
@@ -96,7 +96,7 @@ class SharedQueue(Session):
             elif granted == 1:
                 position = self._record_sent(qos, topic_name, payload, retain)
                 entry = (position, 0, 1, b"", payload, OPEN, self._expiry.deadline)
-                self.holders[position] = (member, member.take(self, entry, _at_qos(head, 1, payload)))
+                self.holders[position] = (member, member.borrow(self, entry, _at_qos(head, 1, payload)))
             else:
                 _send_qos0(member, head, payload)
             return
@@ -113,7 +113,7 @@ class SharedQueue(Session):
         for step in range(count):
             index = (self._next_turn + step) % count
             member = turns[index]
-            if member.out is None:
+            if member.output is None:
                 continue
             if member.rights is not None:
                 name = name or self._topic_name(head)
@@ -145,7 +145,7 @@ class SharedQueue(Session):
             self._context.limits.added(self, count, size)
         self.pump()
 
-    def settle(self, position: int) -> None:
+    def acknowledge(self, position: int) -> None:
         """A member has acknowledged a message."""
         del self.holders[position]
         self.forget(position)
@@ -169,9 +169,9 @@ class SharedQueue(Session):
         first = self._next_turn % len(turns) if turns else 0
         for index in (*range(first, len(turns)), *range(first)):
             member = turns[index]
-            if not member.limit:
+            if not member.window:
                 continue
-            load = member.load(min(qos, members[member]))
+            load = member.messages_ahead(min(qos, members[member]))
             if load < 0 or load >= fewest:
                 continue
             if member.rights is not None:
@@ -186,7 +186,7 @@ class SharedQueue(Session):
 
     def _advance(self) -> bool:
         """Give out from the front of the queue while there is room. Returns True if it stopped to write first."""
-        if not self.limit:
+        if not self.window:
             return False
         queue = self.queue
         enough = self._context.config.max_output_buffer
@@ -200,7 +200,7 @@ class SharedQueue(Session):
             else:
                 member = self._choose(qos, head)
                 if member is None:
-                    if not self._has_rights() or not any(one.load(qos) >= 0 for one in self._turns):
+                    if not self._has_rights() or not any(one.messages_ahead(qos) >= 0 for one in self._turns):
                         break
                     passed += 1
                     continue
@@ -220,10 +220,10 @@ class SharedQueue(Session):
         assert head is not None  # the queue holds no PUBRELs
         if granted == 1:
             self._sent_to = max(self._sent_to, position)
-            self.holders[position] = (member, member.take(self, entry, _at_qos(head, 1, payload)))
+            self.holders[position] = (member, member.borrow(self, entry, _at_qos(head, 1, payload)))
         elif granted == 2:
             # Never sent before, whatever a recovered message looks like: at QoS 2 it would be in a session.
-            member.adopt(self, entry, bytes((head[0] & ~DUP,)) + head[1:])
+            member.transfer(self, entry, bytes((head[0] & ~DUP,)) + head[1:])
         else:
             _send_qos0(member, head, payload)
             self.forget(position)
@@ -299,9 +299,9 @@ def _position(entry: Entry) -> int:
 
 
 def _send_qos0(member: Session, head: bytes, payload: bytes) -> None:
-    out = member.out
-    assert out is not None  # the member was chosen because it takes output
-    out.append(_at_qos(head, 0, payload) + payload)
+    output = member.output
+    assert output is not None  # the member was chosen because it takes output
+    output.append(_at_qos(head, 0, payload) + payload)
     member.mark_dirty()
 
 

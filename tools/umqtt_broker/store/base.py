@@ -72,8 +72,8 @@ class RecoveredSession(NamedTuple):
     """A persistent session as found.
 
     queued: messages not acknowledged to the end. released: (position, packet_id) of those whose PUBREC came, in the
-    order of the PUBRECs. queued_bytes: payload bytes of the others. away_since: see Store.set_away. retained_pending: topic
-    filters whose retained messages are not all in the queue yet.
+    order of the PUBRECs. queued_bytes: payload bytes of the others. away_since: see Store.set_away. retained_pending:
+    topic filters whose retained messages are not all in the queue yet.
     """
 
     number: int
