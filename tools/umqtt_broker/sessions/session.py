@@ -223,6 +223,8 @@ class Session:
         `topic_name` is whole, with a mount point.
         """
         in_flight = self.in_flight
+        # _next_packet_id() written out, in DurableSession too: calling it takes 0.12 µs instead of 0.09, and a message
+        # about 1.5.
         packet_id = self.last_packet_id
         while True:
             packet_id = packet_id + 1 if packet_id < 65535 else 1
@@ -376,9 +378,8 @@ class Session:
 
     def _renumber(self) -> None:
         """Give the message at the cursor a free packet identifier: a message sent before it has taken its own."""
-        position, packet_id, qos, head, payload, gate, expires_at = self.queue[0]
-        while packet_id in self.in_flight:
-            packet_id = packet_id + 1 if packet_id < 65535 else 1
+        position, _, qos, head, payload, gate, expires_at = self.queue[0]
+        packet_id = self._next_packet_id()
         gate = self._record_packet_id(position, packet_id, qos, gate)
         self.queue[0] = (position, packet_id, qos, head, payload, gate, expires_at)
 
