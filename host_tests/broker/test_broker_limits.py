@@ -1,5 +1,6 @@
 """Limits: who is slowed, what is dropped, and that nobody ever waits for himself."""
 
+import logging
 import tracemalloc
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ from umqtt_broker import BrokerConfig, Listener, Permission
 from umqtt_broker.access.permission import Rights
 from umqtt_broker.core import queue_limits as limits_module
 from umqtt_broker.core.queue_limits import ReceiveRate
+from umqtt_broker.stats import Stats
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
@@ -203,6 +205,41 @@ def test_nobody_waits_for_a_queue_that_fills_otherwise_than_by_what_he_publishes
             bystander.send(encoder.publish(b"c", b"", 1, 1))
             bystander.expect(PUBACK, 1)
         assert broker.call(lambda: broker.stats.publishers_held) == 0
+
+
+def test_by_default_a_session_may_have_256_mb_waiting_and_publishers_wait_beyond_that() -> None:
+    """Planted: no limit by default; one that drops."""
+
+    class Absent:
+        client_id = b"absent"
+        dropped = 0
+        waiting = (1, 255_999_999)
+
+        def drop_expired(self) -> None:
+            """Nothing is too old."""
+
+    stats, queue = Stats(), Absent()
+    limits = limits_module.QueueLimits.of(BrokerConfig(), stats)
+    assert limits is not None
+    limits.published(queue, 1)
+    assert not limits.hits
+    queue.waiting = (2, 256_000_000)
+    limits.published(queue, 1)
+    assert list(limits.hits) == [queue] and limits.admit(queue)
+    assert (queue.dropped, stats.dropped) == (0, 0)
+
+
+def test_a_queue_that_publishers_wait_for_is_named_now_and_then(start, caplog: pytest.LogCaptureFixture) -> None:
+    """Planted: a line for every publisher that waits; no line."""
+    broker = start(max_queued_messages=3)
+    leave(broker)
+    with Peer(broker.port) as one, Peer(broker.port) as other, caplog.at_level(logging.WARNING):
+        for name, publisher in ((b"one", one), (b"other", other)):
+            publisher.connect(name)
+            publisher.send(b"".join(encoder.publish(b"a", b"", 1, number) for number in range(1, 5)))
+            eventually(lambda each=name: held(broker, each))
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert line.startswith("the queue of absent is full (") and line.endswith("1 queues are full")
 
 
 @pytest.mark.parametrize("qos", [1, 2])

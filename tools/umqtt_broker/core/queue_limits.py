@@ -1,17 +1,25 @@
-"""What waits, against the limits a user set: who is full, and who is held back until there is room.
+"""What waits, against the limits: who is full, and who is held back until there is room.
 
-Exists only where a limit is set: without one a session asks nobody.
+Exists only where there is a limit: without one a session asks nobody.
 """
 
+import logging
+import time
 from typing import Protocol
 
 from ..settings.broker import BrokerConfig
 from ..stats import Stats
 
+_log = logging.getLogger(__name__)
+
+# Seconds between two warnings about full queues.
+_WARN_EVERY = 60.0
+
 
 class Queue(Protocol):
-    """The queue of a session or of a shared subscription. dropped: messages dropped for it."""
+    """The queue of a session or of a shared subscription. client_id: its name. dropped: messages dropped for it."""
 
+    client_id: bytes
     dropped: int
 
     @property
@@ -43,6 +51,8 @@ class QueueLimits:
         self._config = config
         self._stats = stats
         self._waiting: dict[Queue | None, dict[Publisher, None]] = {}
+        # No warning before this moment, of time.monotonic().
+        self._quiet_until = 0.0
         self.messages = 0
         self.bytes = 0
         self.hits: dict[Queue | None, None] = {}
@@ -122,7 +132,31 @@ class QueueLimits:
         self.hits.clear()
         for session in full:
             self._waiting.setdefault(session, {})[publisher] = None
+            self._warn(session)
         return full
+
+    def _warn(self, session: Queue | None) -> None:
+        """Name a full queue, now and then: its client may never come back, and others wait for it."""
+        now = time.monotonic()
+        if now < self._quiet_until:
+            return
+        self._quiet_until = now + _WARN_EVERY
+        if session is None:
+            _log.warning(
+                "all queues together are full (%d messages, %d bytes): publishers wait until clients have taken some —"
+                " or raise max_queued_messages_total or max_queued_bytes_total",
+                self.messages,
+                self.bytes,
+            )
+            return
+        _log.warning(
+            "the queue of %s is full (%d messages, %d bytes): those who publish to it wait until its client has taken"
+            " some — connect it, discard its session if nobody needs it, or raise max_queued_messages or"
+            " max_queued_bytes; %d queues are full",
+            session.client_id.decode("utf-8", "replace"),
+            *session.waiting,
+            len(self._waiting),
+        )
 
     def settings_changed(self) -> None:
         """Let those go on who were held back for a limit that is higher now, or is none any more."""

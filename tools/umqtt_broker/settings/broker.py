@@ -92,7 +92,7 @@ class BrokerConfig:
     permission: who may connect, publish and subscribe.
 
     max_inflight_messages: QoS 1 and 2 messages sent to one client and not yet acknowledged.
-    max_queued_messages, max_queued_bytes: what waits for one session; 0: no limit.
+    max_queued_messages, max_queued_bytes: what waits for one session, payload bytes; 0: no limit.
     max_queued_messages_total, max_queued_bytes_total: what waits for all sessions; 0: no limit.
     at_queue_limit: "slow": those who publish into a full queue are not read from until there is room;
         "drop": the new message is dropped for that session, and counted.
@@ -133,7 +133,7 @@ class BrokerConfig:
     permission: Permission = field(default_factory=Permission)
     max_inflight_messages: int = 1000
     max_queued_messages: int = 0
-    max_queued_bytes: int = 0
+    max_queued_bytes: int = 256_000_000
     max_queued_messages_total: int = 0
     max_queued_bytes_total: int = 0
     at_queue_limit: Literal["slow", "drop"] = "slow"
