@@ -47,6 +47,12 @@ TOPICS = (
     Topic(
         "clients/slow", "connected clients that take messages more slowly than they come", lambda now: now.totals.slow
     ),
+    Topic("clients/wrong_passwords", "clients refused with return code 4", lambda now: now.stats.wrong_passwords),
+    Topic(
+        "clients/told_to_wait",
+        "clients refused with return code 3: too many passwords to check, or wrong ones before",
+        lambda now: now.stats.told_to_wait,
+    ),
     Topic("messages/received", "same as publish/messages/received", lambda now: now.stats.messages_in),
     Topic("messages/sent", "same as publish/messages/sent", lambda now: now.stats.messages_out),
     Topic("messages/stored", "same as store/messages/count", lambda now: _stored(now)),
