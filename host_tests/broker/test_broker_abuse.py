@@ -260,6 +260,7 @@ CALM = Outcome(5.0, 30.0, 33.0, 40.0, 34.0)
         (CALM._replace(longest=101.0), ["longest wait 101 ms"]),
         (CALM._replace(most=80.0), ["grows more than mosquitto"]),
         (CALM._replace(after=60.0), ["memory does not come back"]),
+        (CALM._replace(broken_off="Closed()"), ["the attack broke off: Closed()"]),
     ],
 )
 def test_an_attack_that_hurts_is_seen(ours: Outcome, says: list[str]) -> None:
