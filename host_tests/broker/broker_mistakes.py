@@ -58,7 +58,7 @@ SqliteStore.set_inbound = lambda self, session, packet_id, present: None
 # What was recovered comes back in another order.
 SHUFFLES_PAGES = """
 read_page = writer._read_page
-writer._read_page = lambda database, page: read_page(database, page)[::-1]
+writer._read_page = lambda *arguments: read_page(*arguments)[::-1]
 """
 
 DROPS_RETAINED = """
