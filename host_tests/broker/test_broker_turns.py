@@ -18,7 +18,7 @@ from umqtt_broker import Broker, BrokerConfig
 from umqtt_broker.clients.backpressure import Backpressure
 from umqtt_broker.clients.connection import Connection
 from umqtt_testkit import encoder
-from umqtt_testkit.encoder import PINGRESP, PUBLISH, SUBACK, UNSUBACK
+from umqtt_testkit.encoder import PINGRESP, PUBACK, PUBLISH, SUBACK, UNSUBACK
 from umqtt_testkit.virtual_time import VirtualLoop
 
 pytestmark = pytest.mark.tier(1)
@@ -131,6 +131,33 @@ def test_a_broken_subscribe_of_very_many_filters_leaves_nothing() -> None:
         attacker.send(encoder.subscribe(1, *((b"a/%d" % number, 0) for number in range(1000)), (b"a/#/b", 0)))
         await until_done(attacker)
         assert attacker.transport.closed and broker.view.subscription_nodes == 0
+
+    in_broker(scenario)
+
+
+def test_a_session_with_very_many_subscriptions_ends_in_slices_and_gets_nothing_meanwhile() -> None:
+    """Planted: remove_session() that does it all at once; an ended session that is still matched."""
+
+    async def scenario(broker: Broker, loop: LookedAtLoop) -> None:
+        leaver, bystander = Client(broker, b"leaver"), Client(broker, b"bystander")
+        for shape in (b"a/%d", b"$share/g/s/%d"):
+            leaver.send(encoder.subscribe(1, *((shape % number, 1) for number in range(1000))))
+        await until_done(leaver)
+        bystander.send(encoder.subscribe(1, (b"a/1", 1)))
+        bystander.take()
+        loop.look = a_millisecond
+        leaver.connection.connection_lost(None)
+        assert broker.view.session(b"leaver") is None
+        rounds = 0
+        while broker.stats.subscriptions > 1:
+            bystander.send(encoder.publish(b"a/999", b"", 1, 1) + encoder.publish(b"a/1", b"", 1, 2))
+            assert sorted(packet.kind for packet in bystander.take()) == [PUBLISH, PUBACK, PUBACK]
+            bystander.send(encoder.acknowledgement(PUBACK, rounds + 1))
+            await asyncio.sleep(0)
+            rounds += 1
+        assert rounds >= 2000 / 10  # a look at the clock for each, and each is a fifth of a slice
+        assert broker.view.subscription_nodes == 1 and not broker.view.groups and broker.stats.dropped == 0
+        assert broker.context.limits is not None and broker.context.limits.messages == 0
 
     in_broker(scenario)
 

@@ -40,7 +40,7 @@ class Session:
     subscriptions have it, what the client sees has not. listener: where it came in last; None: not since the start.
     username, rights: who it is and what it may do; rights None: everything. away_since: when its last connection ended,
     in seconds since 1970. queued_bytes: payload bytes that wait behind the cursor. dropped: messages dropped for this
-    session. will: of the connected client.
+    session. will: of the connected client. has_ended: nobody knows it any more; its last subscriptions are going.
     shared: the queues of its shared subscriptions. borrowed: by packet identifier, the queue a message in flight is of.
     is_bridge: the client is another broker. origin: which one; bridges of one origin do not get each other's messages.
     """
@@ -59,6 +59,7 @@ class Session:
         "connection",
         "dirty",
         "dropped",
+        "has_ended",
         "in_flight",
         "inbound",
         "is_bridge",
@@ -97,6 +98,7 @@ class Session:
         # What waits may have been let in by other rights.
         self.checks_rights = False
         self.will: Will | None = None
+        self.has_ended = False
         self.is_bridge = False
         self.origin: bytes | None = None
         self.subscriptions: dict[bytes, int] = {}
