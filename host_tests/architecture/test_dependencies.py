@@ -40,11 +40,12 @@ PACKAGES = {
     "umqtt_broker": Package("tools/umqtt_broker", frozenset({"umqtt_robust"}), frozenset({"kit"})),
     "umqtt_kit": Package(
         "tools/umqtt_kit",
-        frozenset({"umqtt_robust", "umqtt_broker", "umqtt_testkit", "spark_ingest"}),
+        frozenset({"umqtt_robust", "umqtt_broker", "umqtt_testkit", "umqtt_cli", "spark_ingest"}),
         frozenset({"kit", "ingest"}),
     ),
     # Works with any MQTT broker, so it knows nothing of ours.
-    "spark_ingest": Package("spark_ingest", frozenset({"umqtt_robust"}), frozenset({"ingest"})),
+    "spark_ingest": Package("spark_ingest", frozenset({"umqtt_robust", "umqtt_cli"}), frozenset({"ingest"})),
+    "umqtt_cli": Package("umqtt_cli", extras=frozenset({"ingest", "kit"})),
     "umqtt_robust": Package("umqtt_robust", on_device=True),
     "firmware": Package(
         "firmware", frozenset({"umqtt_robust", "app", "startup", "postmortem", "pins"}), on_device=True
@@ -115,7 +116,7 @@ EXCEPTIONS = {
 LAYERS = ("errors", "packets", "session", "client")
 # The session moves bytes: it has no socket, no clock and no file.
 SESSION_IS_FREE_OF = frozenset({"socket", "select", "time", "os", "ssl", "tls", "transport", "client", "_host"})
-# Inside umqtt_broker, leftmost first: a room (a folder, or a module beside them) imports only what stands before it,
+# Inside these packages, leftmost first: a room (a folder, or a module beside them) imports only what stands before it,
 # and inside a room no modules import each other in a circle. An import for a type alone is an import, too.
 BROKER_ROOMS = (
     "errors",
@@ -141,6 +142,25 @@ BROKER_ROOMS = (
     "__main__",
     "__init__",
 )
+INGEST_ROOMS = (
+    "errors",
+    "hosts",
+    "printable",
+    "durable",
+    "java",
+    "lock",
+    "status",
+    "spool",
+    "source",
+    "collector",
+    "tables",
+    "decoders",
+    "pipeline",
+    "report",
+    "sql",
+    "__init__",
+)
+ROOMS = {"umqtt_broker": BROKER_ROOMS, "spark_ingest": INGEST_ROOMS}
 # The one door to what differs between the interpreters; what it imports is not the importer's doing.
 PLATFORM = "_platform"
 
@@ -194,7 +214,7 @@ def violations(root: Path) -> list[str]:
     return [
         *_package_violations(root),
         *_layer_violations(root / PACKAGES["umqtt_robust"].folder),
-        *_room_violations(root / PACKAGES["umqtt_broker"].folder),
+        *(line for name, rooms in ROOMS.items() for line in _room_violations(root, name, rooms)),
     ]
 
 
@@ -235,16 +255,17 @@ def _layer_violations(folder: Path) -> Iterator[str]:
         yield f"umqtt_robust/session.py: session must not reach {forbidden}"
 
 
-def _room_violations(folder: Path) -> Iterator[str]:
-    graph = {_dotted(file, folder): set(_broker_imports(file, folder)) for file in sorted(folder.rglob("*.py"))}
+def _room_violations(root: Path, package: str, rooms: tuple[str, ...]) -> Iterator[str]:
+    folder = root / PACKAGES[package].folder
+    graph = {_dotted(file, folder): set(_own_imports(file, folder)) for file in sorted(folder.rglob("*.py"))}
     for module, imported in graph.items():
-        where = f"tools/umqtt_broker/{module.replace('.', '/')}.py"
+        where = f"{PACKAGES[package].folder}/{module.replace('.', '/')}.py"
         room = module.split(".")[0]
-        if room not in BROKER_ROOMS:
-            yield f"{where}: {room} has no place in BROKER_ROOMS"
+        if room not in rooms:
+            yield f"{where}: {room} has no place in ROOMS"
             continue
         for name in sorted({other.split(".")[0] for other in imported} - {room}):
-            if name not in BROKER_ROOMS or BROKER_ROOMS.index(name) > BROKER_ROOMS.index(room):
+            if name not in rooms or rooms.index(name) > rooms.index(room):
                 yield f"{where}: {room} must not import {name}"
         if module in _reach(graph, module):
             yield f"{where}: {module} imports itself by way of others"
@@ -254,8 +275,8 @@ def _dotted(file: Path, folder: Path) -> str:
     return ".".join(file.relative_to(folder).with_suffix("").parts)
 
 
-def _broker_imports(file: Path, folder: Path) -> Iterator[str]:
-    """Modules of the broker that a file of it imports anywhere, as paths with dots: `store.base`."""
+def _own_imports(file: Path, folder: Path) -> Iterator[str]:
+    """Modules of its own package that a file imports anywhere, as paths with dots: `store.base`."""
     for node in ast.walk(ast.parse(file.read_text(), str(file))):
         if isinstance(node, ast.Import):
             names = [item.name.split(".") for item in node.names]
@@ -331,8 +352,18 @@ def test_every_exception_is_still_needed():
         ("tools/umqtt_broker/core/limits.py", "import umqtt_broker.broker", "core must not import broker"),
         ("tools/umqtt_broker/core/limits.py", "from umqtt_broker import Broker", "core must not import __init__"),
         ("tools/umqtt_broker/core/clock.py", "from .limits import Limits", "core.clock imports itself"),
-        ("tools/umqtt_broker/attic/old.py", "", "attic has no place in BROKER_ROOMS"),
-        ("tools/umqtt_broker/attic.py", "", "attic has no place in BROKER_ROOMS"),
+        ("spark_ingest/durable.py", "from .pipeline import batch", "durable must not import pipeline"),
+        ("spark_ingest/pipeline/upkeep.py", "from .query import run", "pipeline.upkeep imports itself"),
+        (
+            "spark_ingest/pipeline/upkeep.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .query import run",
+            "pipeline.upkeep imports itself",
+        ),
+        ("spark_ingest/attic.py", "", "attic has no place in ROOMS"),
+        ("umqtt_cli/numbers.py", "from spark_ingest import errors", "umqtt_cli must not import spark_ingest"),
+        ("umqtt_cli/numbers.py", "import pyarrow_hotfix", "pyarrow_hotfix is not declared"),
+        ("tools/umqtt_broker/attic/old.py", "", "attic has no place in ROOMS"),
+        ("tools/umqtt_broker/attic.py", "", "attic has no place in ROOMS"),
         ("host_tests/umqtt_testkit/board.py", "import unit.helpers", "umqtt_testkit must not import unit"),
         ("host_tests/umqtt_testkit/board.py", "import umqtt_kit", "umqtt_testkit must not import umqtt_kit"),
         ("host_tests/umqtt_testkit/_device/a.py", "import pathlib", "a board has no module pathlib"),
@@ -347,7 +378,9 @@ def test_a_planted_violation_is_found(tmp_path: Path, file: str, source: str, co
         "umqtt_robust/session.py": "from . import packets, states\nfrom ._platform import const",
         "umqtt_robust/client.py": "import os\nfrom .session import Session",
         "firmware/main.py": "from app import telemetry\nfrom umqtt_robust import Client\nimport machine",
-        "spark_ingest/status.py": "import click, json\nfrom . import spool\nfrom umqtt_robust import Client",
+        "spark_ingest/status.py": "import click, json\nfrom umqtt_robust import Client",
+        "spark_ingest/pipeline/upkeep.py": "from umqtt_cli.numbers import Finite",
+        "spark_ingest/pipeline/query.py": "from ..status import Status\nfrom .upkeep import Upkeep",
         "tools/umqtt_broker/broker.py": "import asyncio\nfrom umqtt_robust.topics import matches",
         "tools/umqtt_broker/__init__.py": "from .broker import Broker",
         "tools/umqtt_broker/core/__init__.py": "",

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
+from umqtt_cli.numbers import Bytes
+
 from ..errors import IngestError
 from ..hosts import is_host
-from ..numbers import Bytes
 from ..printable import remark
 from .config import DEFAULT_NAME, DEFAULT_TOPIC_FILTERS, CollectorConfig, load
 

@@ -22,8 +22,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from umqtt_cli.numbers import parse_bytes
+
 from ..errors import UsageError
-from ..numbers import parse_bytes
 from ..spool.writer import DEFAULT_SEGMENT_BYTES
 from .access import Access
 from .wire import is_field
@@ -179,7 +180,7 @@ def _from_table(path: Path, table: Mapping[str, Any]) -> CollectorConfig:
 def _bytes(where: str, key: str, value: str | int) -> int:
     try:
         return parse_bytes(value)
-    except UsageError as error:
+    except ValueError as error:
         raise UsageError(f"{where}: {key}: {error}") from error
 
 

@@ -17,7 +17,9 @@
 ``upkeep``    gold and the joining of small files, beside the micro-batches
 ``process``   locks, folders, and what is said when the query fails
 ``live``      what a person sees meanwhile; ``remarks`` keeps other people's lines out of the panel
-``session``   the Spark session, and the check for Java before it
+``session``   the Spark session, and the check for Java before it; ``spark_home`` where Spark starts from,
+              ``class_archive`` what makes it start sooner
+``config``    what a pipeline is started with
 ``pipeline``  the process that runs the query
 ``command``   its command line: ``python -m spark_ingest.pipeline``
 ============  =============================================================================================

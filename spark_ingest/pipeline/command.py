@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from umqtt_cli.numbers import Bytes, Finite
+
 from ..errors import IngestError, MissingDependency
-from ..numbers import Bytes, Finite
 from ..printable import remark
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -21,7 +22,7 @@ def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> 
         return
     try:
         _require_pyspark()
-        from .spark_home import make_archive
+        from .class_archive import make_archive
 
         archive = make_archive()
     except IngestError as error:
@@ -114,8 +115,9 @@ def _run(given: dict[str, Any], status: Path | None, on_stage: Callable[[str], N
 
     from ..java import require_java
     from ..status import StatusFile
+    from .config import PipelineConfig
     from .live import Live
-    from .pipeline import Pipeline, PipelineConfig
+    from .pipeline import Pipeline
 
     require_java()
     pipeline = Pipeline(PipelineConfig(**given), on_stage=on_stage)

@@ -33,14 +33,15 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import IngestError, SparkEnded, UsageError
 from ..lock import FolderLock
 from ..printable import remark
+from .config import PipelineConfig
 from .process import (
     StopBetweenBatches,
     explained,
@@ -54,7 +55,7 @@ from .process import (
     stop_session,
     write_failure,
 )
-from .session import began_too_slowly, is_cluster, start_session
+from .session import began_too_slowly, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,66 +70,6 @@ _POLL_S = 0.25
 _STOP_PATIENCE_S = 60.0
 _STARTS = 5
 _SPARK_STARTS = 4
-
-
-@dataclass(frozen=True)
-class PipelineConfig:
-    """What a pipeline is started with; `interval_ms` is the time between the beginnings of micro-batches.
-
-    One of `spool` (folder) and `server` (``HOST:PORT`` of collectors, with `token_file`) says where the messages are.
-    `write_path`: ``driver``, ``executors`` (:mod:`cluster`), or ``auto``: executors on a cluster's `master`.
-    `format`: of the tables, ``delta`` or ``parquet``; gold is kept of Delta only.
-    `gold_interval_s`: between updates of gold, at least; `offline_s`: silence after which a device is offline.
-    `trust_ids`: take a record's id whatever topic it came on.
-    `max_rows`, `max_bytes`: messages, and bytes of spool, of a micro-batch.
-    `retention_hours`: for so long a segment of the spool stays after it was read; None: for ever.
-    `keep_hours`: for so long a file stays that no newer version of its table uses.
-    """
-
-    spool: Path | None
-    tables: Path
-    checkpoint: Path
-    once: bool = False
-    interval_ms: int = 500
-    max_rows: int = 500_000
-    max_bytes: int = 64 << 20
-    cores: int = 2
-    allow_data_loss: bool = False
-    server: str | None = None
-    token_file: Path | None = None
-    master: str | None = None
-    write_path: str = "auto"
-    format: str = "delta"
-    buckets: int = 8
-    settings: Mapping[str, str] = field(default_factory=dict)
-    gold: bool = True
-    gold_interval_s: float = 5.0
-    offline_s: float = 900.0
-    retention_hours: float | None = None
-    keep_hours: float = 24.0
-    trust_ids: bool = False
-
-    @property
-    def on_executors(self) -> bool:
-        """Who writes the tables."""
-        return is_cluster(self.master) if self.write_path == "auto" else self.write_path == "executors"
-
-    def source_options(self) -> dict[str, str]:
-        """The options of ``format("mqtt")``."""
-        options = {
-            "failOnDataLoss": str(not self.allow_data_loss).lower(),
-            "maxOffsetsPerTrigger": str(self.max_rows),
-            "maxBytesPerTrigger": str(self.max_bytes),
-        }
-        if self.retention_hours is not None:
-            options["retentionHours"] = str(self.retention_hours)
-        if self.spool is not None:
-            options["path"] = str(self.spool.absolute())
-        if self.server is not None:
-            options["server"] = self.server
-        if self.token_file is not None:
-            options["tokenFile"] = str(self.token_file.absolute())
-        return options
 
 
 class Pipeline:

@@ -1,4 +1,4 @@
-"""Where Spark starts from, and Java's archive of its classes, with which it starts in half of the time.
+"""Where Spark starts from, and where Java's archive of its classes lies (:mod:`class_archive` makes it).
 
 Spark loads 20,000 classes before the first micro-batch, and Java checks each. An archive (Java calls it class data
 sharing, JEP 350) holds them checked. It serves one Java and one class path only, which is why SPARK_HOME is a folder of
@@ -11,16 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
-
-from ..errors import IngestError
-
-_ARCHIVED_WITHIN_S = 600.0
-# A reading as a collector keeps it: what Spark loads for it, it loads for all.
-_READING = b'{"v":1,"id":"d","boot":"b","seq":1,"ts":1,"up":1,"m":{"t":1.5}}'
-_TOPIC = b"fleet/d/telemetry"
-_PACKET = bytes([0x32, len(_READING) + len(_TOPIC) + 4, 0, len(_TOPIC)]) + _TOPIC + b"\0\1" + _READING
 
 
 def spark_home(scratch: Path) -> Path:
@@ -40,7 +31,7 @@ def spark_home(scratch: Path) -> Path:
 
     installed = Path(pyspark.__file__).parent
     known_by = hashlib.sha256(f"{sys.executable}\n{installed}\n{pyspark.__version__}".encode()).hexdigest()[:16]
-    home = _cache() / f"spark-{known_by}"
+    home = cache_folder() / f"spark-{known_by}"
     try:
         home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not home.exists():
@@ -73,49 +64,8 @@ def archive_path(home: Path) -> Path:
     return home / f"classes-{known_by}.jsa"
 
 
-def make_archive() -> Path:
-    """Read a stream of one message with Spark, and let Java archive the classes that it has loaded.
-
-    :returns: the archive, about 150 MB; the one that is there already, if it fits.
-    :raises MissingDependency: no Java, or one that is too old.
-    :raises IngestError: Java made none, or the cache cannot be written.
-    """
-    from ..source.data_source import MqttDataSource
-    from ..spool.writer import Spool
-    from .process import stop_session
-    from .session import start_session
-
-    with tempfile.TemporaryDirectory(prefix="umqtt-archive-") as name:
-        folder = Path(name)
-        home = spark_home(folder)
-        archive = archive_path(home)
-        if archive.exists():
-            return archive
-        if not home.is_relative_to(_cache()):
-            raise IngestError(f"the folder {_cache()} cannot be written: set XDG_CACHE_HOME to one that can")
-        with Spool(folder / "spool" / "collector") as spool:
-            spool.append(_PACKET, 1, 1)
-        made = archive.with_suffix(f".{os.getpid()}")
-        session = start_session(folder, java_options=f'"-XX:ArchiveClassesAtExit={made}" -Xlog:disable')
-        try:
-            session.dataSource.register(MqttDataSource)
-            stream = session.readStream.format("mqtt").option("path", str(folder / "spool")).load()
-            writer = stream.writeStream.foreachBatch(lambda frame, _number: frame.toArrow())
-            query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
-            query.awaitTermination()
-        finally:
-            stop_session(session, within_s=_ARCHIVED_WITHIN_S)
-        if not made.exists():
-            raise IngestError(f"Java wrote no archive to {made}: is the disk full?")
-        # Whoever has the one of an earlier Java open keeps it.
-        for old in home.glob("classes-*.jsa"):
-            with suppress(OSError):
-                old.unlink()
-        made.rename(archive)
-        return archive
-
-
-def _cache() -> Path:
+def cache_folder() -> Path:
+    """Where this user's homes lie."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "umqtt-robust"
 
 

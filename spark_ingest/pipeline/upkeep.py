@@ -2,18 +2,15 @@
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from deltalake.exceptions import DeltaError
 
 from ..errors import IngestError
 from ..printable import remark
 from ..tables.upkeep import SmallFiles, vacuum_hourly
+from .config import PipelineConfig
 from .gold import Gold
 from .process import first_line, panics_as_errors, write_failure
-
-if TYPE_CHECKING:
-    from .pipeline import PipelineConfig
 
 # Gold pauses five times as long as an update took: what it lags by grows before silver is held up.
 _SHARE = 1 / 5
@@ -33,7 +30,7 @@ class Upkeep:
 
     def __init__(
         self,
-        config: "PipelineConfig",
+        config: PipelineConfig,
         *,
         on_stage: Callable[[str], None],
         report: Callable[[str], None] = remark,

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from spark_ingest.numbers import Finite
+from umqtt_cli.numbers import Finite
 from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 
 if TYPE_CHECKING:

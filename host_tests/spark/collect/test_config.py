@@ -13,7 +13,7 @@ from spark_ingest.collector.command import main
 from spark_ingest.collector.config import DEFAULT_TOPIC_FILTERS, CollectorConfig, load
 from spark_ingest.collector.wire import connect_packet
 from spark_ingest.errors import UsageError
-from spark_ingest.numbers import parse_bytes
+from umqtt_cli.numbers import parse_bytes
 
 FILE = """
 spool = "spool"

@@ -13,9 +13,9 @@ from spark_ingest.errors import IngestError
 from spark_ingest.pipeline import gold as gold_module
 from spark_ingest.pipeline import upkeep as pipeline_upkeep
 from spark_ingest.pipeline.batch import BatchWriter
+from spark_ingest.pipeline.config import PipelineConfig
 from spark_ingest.pipeline.gold import Gold
 from spark_ingest.pipeline.gold_state import State
-from spark_ingest.pipeline.pipeline import PipelineConfig
 from spark_ingest.tables import changes, upkeep
 
 

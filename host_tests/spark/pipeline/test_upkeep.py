@@ -20,8 +20,8 @@ from umqtt_kit import __main__ as umqtt
 from spark_ingest.errors import UsageError
 from spark_ingest.lock import FolderLock
 from spark_ingest.pipeline.batch import BatchWriter
+from spark_ingest.pipeline.config import PipelineConfig
 from spark_ingest.pipeline.gold import Gold
-from spark_ingest.pipeline.pipeline import PipelineConfig
 from spark_ingest.pipeline.process import require_checkpoint, require_whole
 from spark_ingest.pipeline.rebuild import rebuild
 from spark_ingest.pipeline.upkeep import Upkeep

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_ingest.numbers import Finite
 from spark_ingest.printable import printable
+from umqtt_cli.numbers import Finite
 from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 from umqtt_kit.mqtt import broker_options

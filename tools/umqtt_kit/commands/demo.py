@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from spark_ingest.numbers import Finite
+from umqtt_cli.numbers import Finite
 from umqtt_kit.console import say
 from umqtt_kit.errors import EXIT_LOST, EXIT_MISSING, EXIT_USAGE, KitError
 from umqtt_kit.processes import interruptible

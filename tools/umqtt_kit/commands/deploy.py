@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_ingest.numbers import Finite
+from umqtt_cli.numbers import Finite
 from umqtt_kit.console import notes, print_result, results, say
 from umqtt_kit.device.choose import choose, device_option
 from umqtt_kit.errors import EXIT_DEVICE, KitError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from spark_ingest.numbers import Finite
+from umqtt_cli.numbers import Finite
 from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.requirements import require_writable_folder

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_ingest.numbers import Finite
+from umqtt_cli.numbers import Finite
 from umqtt_kit.console import emit, emit_json, results, say
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, EXIT_NO_DEVICE, KitError
 from umqtt_kit.mqtt import broker_options_if

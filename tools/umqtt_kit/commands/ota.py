@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_ingest.numbers import Finite
+from umqtt_cli.numbers import Finite
 from umqtt_kit.console import notes, print_result, say
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import broker_options

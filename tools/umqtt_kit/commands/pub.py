@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_ingest.numbers import Finite
+from umqtt_cli.numbers import Finite
 from umqtt_kit.console import say
 from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import broker_options

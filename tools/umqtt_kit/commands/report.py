@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from spark_ingest.numbers import Finite
+from umqtt_cli.numbers import Finite
 from umqtt_kit.console import results, say
 from umqtt_kit.errors import KitError
 from umqtt_kit.requirements import require_module

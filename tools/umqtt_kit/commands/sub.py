@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_ingest.numbers import Finite
 from spark_ingest.printable import printable
+from umqtt_cli.numbers import Finite
 from umqtt_kit.console import emit, emit_json, say
 from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import broker_options

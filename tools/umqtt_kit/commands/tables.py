@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from spark_ingest.numbers import Finite
+from umqtt_cli.numbers import Finite
 from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import KitError
 from umqtt_kit.requirements import require_module

@@ -6,8 +6,6 @@ from typing import Any
 
 import click
 
-from .errors import UsageError
-
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
@@ -34,7 +32,7 @@ class Bytes(click.ParamType):
         """The number; fails with one line for people."""
         try:
             number = parse_bytes(value)
-        except UsageError as error:
+        except ValueError as error:
             self.fail(str(error), param, ctx)
         if number < self._least:
             self.fail(f"{value} is less than {self._least} bytes", param, ctx)
@@ -42,8 +40,8 @@ class Bytes(click.ParamType):
 
 
 def parse_bytes(text: str | int) -> int:
-    """``1048576``, ``1M``, ``20G`` … → bytes. :raises UsageError: it is none of these."""
+    """``1048576``, ``1M``, ``20G`` … → bytes. :raises ValueError: it is none of these."""
     match = re.fullmatch(r"(\d{1,18})\s*([KMGT]?)(?:i?B)?", str(text).strip(), re.IGNORECASE)
     if match is None:
-        raise UsageError(f"{text!r} is no number of bytes: give one like 1048576, 500M or 20G")
+        raise ValueError(f"{text!r} is no number of bytes: give one like 1048576, 500M or 20G")
     return int(match[1]) << _UNITS[match[2].upper()]
