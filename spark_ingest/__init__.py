@@ -6,6 +6,7 @@ The packages, in the order in which a reading travels:
 ``collector``  the process that makes messages durable in a spool and only then acknowledges them
 ``spool``      what was received, as it lies on disk: blocks, segments, the durable position
 ``source``     ``format("mqtt")`` for Spark, streaming and batch
+``decoders``   what payloads mean: telemetry records, and other formats by topic
 ``pipeline``   the streaming query: what a micro-batch becomes in the tables, once
 ``report``     one HTML file that shows the fleet, from the gold tables
 =============  ============================================================================================

@@ -2,8 +2,8 @@
 
 ============  =============================================================================================
 ``messages``  which table a message belongs to, by its topic
-``record``    the telemetry record: the one place that knows its fields and how to check them
-``plain``     the quick way to read a record that is plainly good
+``record``    telemetry records as rows of tables
+``foreign``   likewise what the decoders of ingest.toml read
 ``clock``     when a reading was taken, although the device's clock may be wrong
 ``dedup``     which readings are new: a set kept as highest seq and open gaps per boot
 ``progress``  that set, as immutable files per micro-batch

@@ -19,17 +19,26 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..decoders.rules import NO_RULES, Rules
 from ..errors import FileDamaged
 from ..printable import remark
-from ..tables.delta import Delta, note_trust
+from ..tables.delta import Delta, note_rules
 from ..tables.parquet import Parquet
 from ..tables.schemas import BRONZE_SCHEMA, PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
 from ..tables.table import Table
 from .dedup import Limits, Seen
-from .messages import MESSAGE_COLUMNS, Parts, part
+from .messages import MESSAGE_COLUMNS, Parts, owner_of, part
 from .progress import Progress
-from .record import quarantine
-from .silver import CONFLICT, duplicate_rows, repeated, seen_in_tables, silver_rows, stored_identities
+from .record import owners_of, quarantine
+from .silver import (
+    CONFLICT,
+    duplicate_rows,
+    repeated,
+    seen_in_tables,
+    silver_rows,
+    stored_identities,
+    unnumbered_rows,
+)
 
 __all__ = ["FORMATS", "MESSAGE_COLUMNS", "STAGES", "BatchWriter", "Totals", "bronze_rows", "judge"]
 
@@ -73,7 +82,7 @@ class BatchWriter:
 
     :param state: folder for the progress files; it must live and die with the checkpoint.
     :param format: of the tables, one of FORMATS.
-    :param trust_ids: take a record's id whatever topic it came on.
+    :param rules: whose word is taken, and which decoder reads which topic.
     :param limits: what of the set of readings seen may stay in memory.
     :param on_stage: called with a name of STAGES when that stage is done; for tests that stop the process
         there.
@@ -87,7 +96,7 @@ class BatchWriter:
         state: Path,
         *,
         format: str = "delta",
-        trust_ids: bool = False,
+        rules: Rules = NO_RULES,
         limits: Limits | None = None,
         on_stage: Callable[[str], None] = lambda _stage: None,
         report: Callable[[str], None] = remark,
@@ -97,9 +106,9 @@ class BatchWriter:
         self.tables: Mapping[str, Table] = {
             name: kind(tables / name, SCHEMAS[name], PARTITIONED_BY.get(name)) for name in _TABLES
         }
-        self._trust_ids = trust_ids
+        self._rules = rules
         if isinstance(bronze := self.tables["bronze"], Delta):
-            note_trust(bronze, trust_ids)
+            note_rules(bronze, trust_ids=rules.trust_ids, decoders=bool(rules.decoders))
         self._progress = Progress(state, limits)
         self._seen: tuple[int, Seen] | None = None
         self._on_stage = on_stage
@@ -124,9 +133,9 @@ class BatchWriter:
         totals.rows_bronze += new
         # A replay finds the rows of its first attempt in silver: they were not seen before it.
         committed = self.tables["silver"].has(f"{query_id}/silver", batch_id)
-        parts = part(messages, trust_ids=self._trust_ids)
+        parts = part(messages, self._rules)
         seen = self._seen_before(batch_id, parts.readings if committed else parts.readings.slice(0, 0))
-        rows = judge(messages, parts, seen, self.tables["silver"], trust_ids=self._trust_ids)
+        rows = judge(messages, parts, seen, self.tables["silver"], self._rules)
         self._on_stage("decoded")
         self._progress.save(batch_id, seen)
         self._on_stage("progress written")
@@ -177,20 +186,19 @@ def rebuilt_line(batch_id: int, damage: str, rows: int, silver: Path) -> str:
     )
 
 
-def judge(
-    messages: pa.Table, parts: Parts, seen: Seen, silver: Table, *, trust_ids: bool = False
-) -> dict[str, pa.Table]:
+def judge(messages: pa.Table, parts: Parts, seen: Seen, silver: Table, rules: Rules) -> dict[str, pa.Table]:
     """What a micro-batch adds to the tables after bronze, by table; adds its readings to `seen`.
 
     :param parts: the messages, parted.
     :param silver: the table, for the payloads of what was seen before.
     """
     new = seen.take(parts.readings)
-    rows = silver_rows(parts.readings, new)
+    unnumbered = unnumbered_rows(silver.without_known(parts.unnumbered))
+    rows = pa.concat_tables([silver_rows(parts.readings, new), unnumbered])
     again = repeated(parts.readings, new, silver)
     return {
         "silver": rows,
-        "quarantine": pa.concat_tables([parts.quarantined, _conflicting(messages, again.conflicts, trust_ids)]),
+        "quarantine": pa.concat_tables([parts.quarantined, _conflicting(messages, again.conflicts, rules)]),
         "duplicates": duplicate_rows(again.duplicates),
         "status": parts.status,
         "logs": parts.logs,
@@ -203,11 +211,17 @@ def bronze_rows(messages: pa.Table) -> pa.Table:
     return dated.select(BRONZE_SCHEMA.names).cast(BRONZE_SCHEMA)
 
 
-def _conflicting(messages: pa.Table, conflicts: pa.Table, trust_ids: bool) -> pa.Table:
+def _conflicting(messages: pa.Table, conflicts: pa.Table, rules: Rules) -> pa.Table:
     place = list(PLACE_COLUMNS)
     if not conflicts.num_rows:
-        return quarantine(messages.slice(0, 0), [])
+        return quarantine(messages.slice(0, 0), [], [])
     numbered = messages.select(place).append_column("row", pa.array(range(messages.num_rows), pa.int64()))
     rows = numbered.join(conflicts.select(place), keys=place, join_type="inner")["row"]
     rows = rows.take(pc.call_function("array_sort_indices", [rows.combine_chunks()]))
-    return quarantine(messages.take(rows), [CONFLICT] * len(rows), trust_ids=trust_ids)
+    return conflicting_rows(messages.take(rows), rules)
+
+
+def conflicting_rows(messages: pa.Table, rules: Rules) -> pa.Table:
+    """Messages whose identity silver has with another payload, as rows of quarantine."""
+    owners = owners_of(messages, lambda topic, payload: owner_of(topic, payload, rules))
+    return quarantine(messages, [CONFLICT] * messages.num_rows, owners)

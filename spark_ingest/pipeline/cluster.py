@@ -18,19 +18,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.dataset as pa_dataset
 
+from ..decoders.rules import NO_RULES, Rules
 from ..durable import read_checked, replace_checked
 from ..errors import FileDamaged, IngestError
 from ..printable import remark
-from ..tables.delta import Delta, note_trust
+from ..tables.delta import Delta, note_rules
 from ..tables.schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
 from . import cluster_tasks
-from .batch import Totals, rebuilt_line
+from .batch import Totals, conflicting_rows, rebuilt_line
 from .cluster_files import DataFile, commit_files, write_files
 from .cluster_tasks import REPORT_COLUMNS, SHUFFLE_COLUMNS, STATE_FILE, Job
 from .dedup import Limits
 from .messages import MESSAGE_COLUMNS
-from .record import quarantine
-from .silver import CONFLICT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,7 +60,7 @@ class ClusterWriter:
     :param tables: a folder that the driver and every executor see under this path.
     :param state: folder of the sets of readings seen, likewise; it must live and die with the checkpoint.
     :param buckets: tasks that deduplicate, for a new checkpoint; one that exists keeps its number.
-    :param trust_ids: take a record's id whatever topic it came on.
+    :param rules: whose word is taken, and which decoder reads which topic; every executor sees the files they name.
     :param on_stage: called with a name of STAGES when that stage is done; for tests that stop the process there.
     :param run: runs the micro-batch's tasks; another than Spark in tests.
     :param report: takes one line for a person.
@@ -75,7 +74,7 @@ class ClusterWriter:
         *,
         buckets: int,
         limits: Limits | None = None,
-        trust_ids: bool = False,
+        rules: Rules = NO_RULES,
         on_stage: Callable[[str], None] = lambda _stage: None,
         run: "Callable[[DataFrame, Job], Reports] | None" = None,
         report: Callable[[str], None] = remark,
@@ -89,8 +88,8 @@ class ClusterWriter:
         self._buckets, self._state_id = _settled_buckets(self._state, buckets, report)
         self._table_ids = {name: table.identity for name, table in self.tables.items()}
         self._limits = limits or Limits()
-        self._trust_ids = trust_ids
-        note_trust(self.tables["bronze"], trust_ids)
+        self._rules = rules
+        note_rules(self.tables["bronze"], trust_ids=rules.trust_ids, decoders=bool(rules.decoders))
         self._on_stage = on_stage
 
     def write(self, messages: "DataFrame", batch_id: int, query_id: str) -> None:
@@ -109,7 +108,7 @@ class ClusterWriter:
             silver_committed=silver_committed,
             table_ids=self._table_ids,
             state_id=self._state_id,
-            trust_ids=self._trust_ids,
+            rules=self._rules,
         )
         reports = self._run(messages, job)
         _require_consistent(reports, job)
@@ -143,7 +142,7 @@ class ClusterWriter:
             where &= (pa_dataset.field(name) >= min(ends[name])) & (pa_dataset.field(name) <= max(ends[name]))
         found = self.tables["bronze"].scan(MESSAGE_COLUMNS, where)
         found = found.join(wanted, keys=list(PLACE_COLUMNS), join_type="left semi")
-        rows = quarantine(found, [CONFLICT] * found.num_rows, trust_ids=self._trust_ids)
+        rows = conflicting_rows(found, self._rules)
         table = self.tables["quarantine"]
         return write_files(table.path, table.without_known(rows), None)
 

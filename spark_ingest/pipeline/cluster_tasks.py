@@ -26,6 +26,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from ..decoders.rules import NO_RULES, Rules
 from ..durable import read_checked
 from ..errors import FileDamaged, UsageError
 from ..tables.delta import Delta
@@ -36,7 +37,14 @@ from .dedup import Limits, Seen, boot_keys
 from .messages import MESSAGE_COLUMNS, part
 from .process import write_failure
 from .progress import Progress
-from .silver import duplicate_rows, repeated, seen_in_tables, silver_rows, stored_identities
+from .silver import (
+    duplicate_rows,
+    repeated,
+    seen_in_tables,
+    silver_rows,
+    stored_identities,
+    unnumbered_rows,
+)
 
 SHUFFLE_SCHEMA = pa.schema([("bucket", pa.int32()), ("source", pa.int32()), ("data", pa.binary())])
 SHUFFLE_COLUMNS = "bucket int, source int, data binary"
@@ -56,7 +64,7 @@ class Job:
 
     :ivar tables: folder of the tables, which every node sees.
     :ivar state: folder of the buckets' sets, which every node sees.
-    :ivar trust_ids: take a record's id whatever topic it came on.
+    :ivar rules: whose word is taken, and which decoder reads which topic.
     :ivar silver_committed: silver has this very micro-batch from an earlier attempt.
     """
 
@@ -69,7 +77,7 @@ class Job:
     silver_committed: bool
     table_ids: Mapping[str, str]
     state_id: str
-    trust_ids: bool = False
+    rules: Rules = NO_RULES
 
     def require_shared(self, name: str) -> None:
         """Make sure that this node sees the driver's table `name` and its state, and not folders of its own.
@@ -119,9 +127,11 @@ def receive(job: Job, partition: int, batches: Iterator[pa.RecordBatch]) -> Iter
     read = messages.num_rows
     if read:
         messages = _table(job, "bronze").without_removed(messages)
-    parts = part(messages, trust_ids=job.trust_ids)
+    parts = part(messages, job.rules)
     rows = {
         "bronze": bronze_rows(messages),
+        # No bucket has to look at them: a place is in one partition.
+        "silver": unnumbered_rows(parts.unnumbered),
         "quarantine": parts.quarantined,
         "status": parts.status,
         "logs": parts.logs,

@@ -68,13 +68,24 @@ def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> 
 @click.option("--trust-ids", is_flag=True,
               help="Take a record's id whatever topic it came on: behind bridges, and where topics are not "
               "fleet/DEVICE/…. Whoever may publish anywhere can then be any device.")  # fmt: skip
+@click.option("--config", type=_FILE, metavar="FILE",
+              help="Decoders for payloads of other kinds, by topic: ingest.toml.")  # fmt: skip
 @click.option("--allow-data-loss", is_flag=True, help="Go on when messages of the spool are gone.")
 @click.option("--status", type=_FILE, metavar="FILE", help="File rewritten twice a second with counts.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON object at the end.")
 @click.option("--prepare", is_flag=True, is_eager=True, expose_value=False, callback=_prepare,
               help="Only make what lets Spark start in half of the time, once: half a minute and 150 MB.")  # fmt: skip
 @click.pass_context
-def ingest(context: click.Context, /, conf: tuple[str, ...], status: Path | None, as_json: bool, **given: Any) -> int:
+def ingest(
+    context: click.Context,
+    /,
+    conf: tuple[str, ...],
+    config: Path | None,
+    trust_ids: bool,
+    status: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> int:
     """Turn the spool into tables with Spark: one row a reading, whatever was sent twice.
 
     Prints `ready` once the query runs. Ctrl-C ends it in order.
@@ -86,7 +97,11 @@ def ingest(context: click.Context, /, conf: tuple[str, ...], status: Path | None
     if (given["spool"] is None) == (given["server"] is None):
         raise click.UsageError("one of --spool and --server says where the messages are — try: --spool spool")
     try:
-        counts = _run({**given, "settings": _settings(conf)}, status, context.obj or _nothing)
+        _require_pyspark()
+        from ..decoders.rules import Rules, load
+
+        given |= {"settings": _settings(conf), "rules": Rules(trust_ids, load(config) if config else "")}
+        counts = _run(given, status, context.obj or _nothing)
     except IngestError as error:
         remark(f"pipeline: {error}")
         return error.exit_code
@@ -109,7 +124,6 @@ def main(argv: Sequence[str] | None = None, *, on_stage: Callable[[str], None] |
 
 
 def _run(given: dict[str, Any], status: Path | None, on_stage: Callable[[str], None]) -> dict[str, object]:
-    _require_pyspark()
     # Not above: --help need not wait for it.
     from rich.console import Console
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..decoders.rules import NO_RULES, Rules
 from .session import is_cluster
 
 
@@ -15,7 +16,7 @@ class PipelineConfig:
     `write_path`: ``driver``, ``executors`` (:mod:`cluster`), or ``auto``: executors on a cluster's `master`.
     `format`: of the tables, ``delta`` or ``parquet``; gold is kept of Delta only.
     `gold_interval_s`: between updates of gold, at least; `offline_s`: silence after which a device is offline.
-    `trust_ids`: take a record's id whatever topic it came on.
+    `rules`: whose word is taken, and which decoder reads which topic.
     `max_rows`, `max_bytes`: messages, and bytes of spool, of a micro-batch.
     `retention_hours`: for so long a segment of the spool stays after it was read; None: for ever.
     `keep_hours`: for so long a file stays that no newer version of its table uses.
@@ -42,7 +43,7 @@ class PipelineConfig:
     offline_s: float = 900.0
     retention_hours: float | None = None
     keep_hours: float = 24.0
-    trust_ids: bool = False
+    rules: Rules = NO_RULES
 
     @property
     def on_executors(self) -> bool:

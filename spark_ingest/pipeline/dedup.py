@@ -96,7 +96,8 @@ class Seen:
     def take(self, readings: pa.Table) -> Filtered:
         """Add the readings and tell which were new; of equal ones in the table the first counts as new.
 
-        :param readings: columns device_id, boot and seq, without nulls; received_ts tells how long a boot is silent.
+        :param readings: columns device_id, boot and seq, without nulls; received_ts tells how long a boot is silent. A
+            negative seq is never new, and leaves no gap.
         """
         boots = self._boots_of(readings)
         seqs = readings["seq"].to_numpy()

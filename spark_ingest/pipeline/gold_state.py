@@ -110,6 +110,11 @@ class State:
         self.refused: dict[tuple[int, int], Refused] = {}
         self.restarted: set[tuple[str, str]] = set()
 
+    @property
+    def unnumbered(self) -> np.ndarray:
+        """Which of `boots` are none: the readings of a device and a spool that are known by their place."""
+        return self.boots["first_seq"] < 0
+
     def freeze(self) -> None:
         """Let go of minutes that are over; rows that still come for one are counted from the tables."""
         self.late_minutes = set()

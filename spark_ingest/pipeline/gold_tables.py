@@ -183,7 +183,8 @@ def boots_table(state: State, gaps: pa.Table) -> pa.Table:
         "anchor_ts_us": pa.array(boots["anchor_us"], mask=~anchored),
         "clock": pa.array(clock, pa.string(), mask=silent),
     }
-    return pa.table([columns[name] for name in BOOTS_SCHEMA.names], schema=BOOTS_SCHEMA)
+    table = pa.table([columns[name] for name in BOOTS_SCHEMA.names], schema=BOOTS_SCHEMA)
+    return table.filter(pa.array(~state.unnumbered))
 
 
 def devices_table(state: State, gaps: pa.Table, starts: list[list[int]], alerts: pa.Table, as_of_us: int) -> pa.Table:
@@ -379,6 +380,7 @@ def _newest_boots(state: State) -> np.ndarray:
     newest = np.full(len(state.devices), -1, dtype=np.int64)
     heard = np.where(boots["last_us"] == NEVER, boots["born_us"], boots["last_us"])
     order = np.lexsort((_by_name(state), heard))
+    order = order[~state.unnumbered[order]]
     newest[boots["device"][order]] = order
     return newest
 
@@ -400,7 +402,10 @@ def _starts(state: State, *, unasked: bool = False) -> list[list[int]]:
     first = np.minimum(boots["first_us"], boots["born_us"])
     keys, soft = list(boots.index), boots["cause"] == state.texts.get("soft", -2)
     before: dict[int, tuple[str, ...]] = {}
+    unnumbered = state.unnumbered
     for row in np.lexsort((_by_name(state), first)).tolist():
+        if unnumbered[row]:
+            continue
         device = int(boots["device"][row])
         if not (unasked and (soft[row] or before.get(device) in state.restarted)):
             starts[device].append(int(first[row]))

@@ -1,8 +1,9 @@
-"""A micro-batch's messages by what their topics say: telemetry, status, log.
+"""A micro-batch's messages by what their topics say: telemetry, status, log, or what a rule of ingest.toml reads.
 
 =========================  ===================================================================================
 topic                      goes to
 =========================  ===================================================================================
+of a rule                  its decoder (:mod:`foreign`)
 fleet/{device_id}/status   table status; an empty payload (a retained status taken back) is ``cleared``
 fleet/{device_id}/log      table logs
 any other                  read as telemetry (:mod:`record`), so what is none ends in quarantine
@@ -16,15 +17,20 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..tables.schemas import BRONZE_SCHEMA, LOGS_SCHEMA, STATUS_SCHEMA
+from ..decoders.json import json_object, json_text
+from ..decoders.reading import BadRecord
+from ..decoders.record import extra_fields
+from ..decoders.rules import NO_RULES, Rules
+from ..tables.schemas import BRONZE_SCHEMA, LOGS_SCHEMA, READING_SCHEMA, STATUS_SCHEMA
+from .foreign import decode_foreign, owner_of_foreign
 from .record import (
-    BadRecord,
+    Decoded,
+    Owner,
     decode,
     device_of_record,
     device_of_topic,
-    extra_fields,
-    json_object,
-    json_text,
+    owner_of_record,
+    owners_of,
     quarantine,
 )
 
@@ -43,41 +49,70 @@ class Parts(NamedTuple):
     """A micro-batch, parted; each table has its schema.
 
     Each message is in exactly one of them; a reading some of whose metrics were refused is in `quarantined` too.
+    `unnumbered`: readings that have no number of their device's, and are known by their place.
     """
 
     readings: pa.Table
+    unnumbered: pa.Table
     quarantined: pa.Table
     status: pa.Table
     logs: pa.Table
 
 
-def part(messages: pa.Table, *, trust_ids: bool = False) -> Parts:
+def part(messages: pa.Table, rules: Rules = NO_RULES) -> Parts:
     """Part messages by topic and decode them; never raises for what a device sent.
 
     :param messages: MESSAGE_COLUMNS; order is kept.
-    :param trust_ids: see :func:`spark_ingest.pipeline.record.decode`.
     """
+    foreign = decode_foreign(messages, rules)
+    if foreign is None:
+        return _part_own(messages, rules.trust_ids)
+    parts = _part_own(messages.filter(pa.array(~foreign.mask)), rules.trust_ids)
+    return parts._replace(
+        readings=pa.concat_tables([parts.readings, foreign.readings]),
+        unnumbered=foreign.unnumbered,
+        quarantined=pa.concat_tables([parts.quarantined, foreign.quarantined]),
+    )
+
+
+def _part_own(messages: pa.Table, trust_ids: bool) -> Parts:
+    """The same for topics that no rule reads."""
     topics = messages["topic"]
     plain = pc.call_function("ends_with", [topics], pc.MatchSubstringOptions("/telemetry"))
     if pc.call_function("all", [plain], pc.ScalarAggregateOptions(min_count=0)).as_py():
         decoded = decode(messages, trust_ids=trust_ids)
-        return Parts(*decoded, STATUS_SCHEMA.empty_table(), LOGS_SCHEMA.empty_table())
+        return _parts(decoded, STATUS_SCHEMA.empty_table(), LOGS_SCHEMA.empty_table())
     other = pc.call_function("match_substring_regex", [topics], pc.MatchSubstringOptions(_OTHER))
     decoded = decode(messages.filter(pc.call_function("invert", [other])), trust_ids=trust_ids)
     others = messages.filter(other)
     is_status = pc.call_function("ends_with", [others["topic"]], pc.MatchSubstringOptions("/status"))
     status, bad_status = _rows(others.filter(is_status), parse_status, STATUS_SCHEMA)
     logs, bad_logs = _rows(others.filter(pc.call_function("invert", [is_status])), parse_log, LOGS_SCHEMA)
-    return Parts(decoded.readings, pa.concat_tables([decoded.quarantined, bad_status, bad_logs]), status, logs)
+    quarantined = pa.concat_tables([decoded.quarantined, bad_status, bad_logs])
+    return _parts(Decoded(decoded.readings, quarantined), status, logs)
 
 
-def devices_of(topic: str, payload: bytes, *, trust_ids: bool) -> set[str | None]:
+def _parts(decoded: Decoded, status: pa.Table, logs: pa.Table) -> Parts:
+    return Parts(decoded.readings, READING_SCHEMA.empty_table(), decoded.quarantined, status, logs)
+
+
+def owner_of(topic: str, payload: bytes, rules: Rules) -> Owner:
+    """The device that a message is of, and the boot and seq of its reading."""
+    match = rules.match(topic)
+    return owner_of_foreign(match, payload) if match else owner_of_record(topic, payload, trust_ids=rules.trust_ids)
+
+
+def devices_of(topic: str, payload: bytes, rules: Rules) -> set[str | None]:
     """Whom a message may be about: the device of its topic, and the one that its record names.
 
-    With `trust_ids` the record's, and the topic's only where no record can be read.
+    With trusted ids the record's, and the topic's only where no record can be read. On a rule's topic, whom its decoder
+    names.
     """
+    match = rules.match(topic)
+    if match is not None:
+        return {owner_of_foreign(match, payload)[0]}
     claimed = device_of_record(payload) if _TOPIC.match(topic) is None else None
-    return {claimed} if trust_ids and claimed else {claimed, device_of_topic(topic)}
+    return {claimed} if rules.trust_ids and claimed else {claimed, device_of_topic(topic)}
 
 
 def parse_status(payload: bytes) -> dict[str, object]:
@@ -154,4 +189,5 @@ def _rows(
             reasons.append(f"{match[1]}: {error}")
         else:
             rows.append({**message, **columns, "device_id": message["topic"].split("/")[1]})
-    return pa.Table.from_pylist(rows, schema=schema), quarantine(messages.take(pa.array(bad, pa.int64())), reasons)
+    refused = messages.take(pa.array(bad, pa.int64()))
+    return pa.Table.from_pylist(rows, schema=schema), quarantine(refused, reasons, owners_of(refused, owner_of_record))

@@ -223,11 +223,9 @@ class Pipeline:
         config, state = self.config, self.config.checkpoint / "umqtt"
         if config.on_executors:
             return ClusterWriter(
-                config.tables, state, buckets=config.buckets, trust_ids=config.trust_ids, on_stage=self._on_stage
+                config.tables, state, buckets=config.buckets, rules=config.rules, on_stage=self._on_stage
             )
-        return BatchWriter(
-            config.tables, state, format=config.format, trust_ids=config.trust_ids, on_stage=self._on_stage
-        )
+        return BatchWriter(config.tables, state, format=config.format, rules=config.rules, on_stage=self._on_stage)
 
     def _write_batch(self, frame: "DataFrame", batch_id: int) -> None:
         with self._writing, panics_as_errors(f"micro-batch {batch_id}"):

@@ -18,8 +18,9 @@ import pyarrow.dataset as pa_dataset
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from ..errors import IngestError
-from ..tables.delta import REMOVED, WRITER, Delta, transactions, trusts_ids
+from ..decoders.rules import Rules, load
+from ..errors import IngestError, UsageError
+from ..tables.delta import REMOVED, WRITER, Delta, noted_rules, transactions
 from ..tables.schemas import PARTITIONED_BY, SCHEMAS
 from ..tables.upkeep import require_delta
 from .batch import judge
@@ -32,21 +33,41 @@ _REBUILT = ("silver", "quarantine", "duplicates", "status", "logs")
 _CHUNK_ROWS = 500_000
 
 
-def rebuild(tables: Path, *, offline_s: float | None = None, report: Callable[[str], None] = lambda _line: None) -> int:
+def rebuild(
+    tables: Path,
+    *,
+    config: Path | None = None,
+    offline_s: float | None = None,
+    report: Callable[[str], None] = lambda _line: None,
+) -> int:
     """Rebuild; no pipeline may run meanwhile. Returns the rows of silver.
 
+    :param config: the ingest.toml that the pipeline was started with.
     :param offline_s: silence after which a device is offline; default: as the pipeline was started with.
     :param report: takes a line per day of bronze.
-    :raises UsageError: there are no Delta tables, or another command was broken off.
+    :raises UsageError: there are no Delta tables, `config` is missing, or another command was broken off.
     :raises IngestError: bronze cannot be read; the tables are as they were.
     """
     require_delta(tables)
     require_whole(tables, but_for="rebuild")
     _require_readable(tables / "bronze", MESSAGE_COLUMNS)
+    rules = rules_of(tables, config)
     with unfinished(tables, "rebuild"):
-        rows = _rebuild(tables, report)
+        rows = _rebuild(tables, rules, report)
         count_gold(tables, offline_s)
     return rows
+
+
+def rules_of(tables: Path, config: Path | None) -> Rules:
+    """How the messages of bronze are read.
+
+    :param config: an ingest.toml.
+    :raises UsageError: it cannot be used, or there is none although the pipeline was started with one.
+    """
+    trust_ids, decoders = noted_rules(tables)
+    if decoders and config is None:
+        raise UsageError(f"the messages in {tables} were read with an ingest.toml: give it with --config")
+    return Rules(trust_ids, load(config) if config else "")
 
 
 def recount(tables: Path, offline_s: float | None = None) -> int:
@@ -81,17 +102,16 @@ def _require_readable(table: Path, columns: Sequence[str]) -> None:
         ) from error
 
 
-def _rebuild(tables: Path, report: Callable[[str], None]) -> int:
+def _rebuild(tables: Path, rules: Rules, report: Callable[[str], None]) -> int:
     bronze = Delta(tables / "bronze", SCHEMAS["bronze"], PARTITIONED_BY["bronze"])
     rebuilt = {name: Delta(tables / name, SCHEMAS[name], PARTITIONED_BY.get(name)) for name in _REBUILT}
     held = {app: batch_id for app, batch_id in transactions(bronze.path).items() if not app.startswith(REMOVED)}
     for name, table in rebuilt.items():
         _write(name, table, SCHEMAS[name].empty_table(), "overwrite", CommitProperties())
-    seen, trust_ids = Seen(), trusts_ids(tables)
-    rows = 0
+    seen, rows = Seen(), 0
     for day, messages in _days(bronze):
-        parts = part(messages, trust_ids=trust_ids)
-        for name, some in judge(messages, parts, seen, rebuilt["silver"], trust_ids=trust_ids).items():
+        parts = part(messages, rules)
+        for name, some in judge(messages, parts, seen, rebuilt["silver"], rules).items():
             if some.num_rows:
                 _write(name, rebuilt[name], some, "append", CommitProperties())
             rows += some.num_rows if name == "silver" else 0

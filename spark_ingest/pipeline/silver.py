@@ -20,6 +20,8 @@ _IDENTITY = ("device_id", "boot", "seq")
 _PLACE = list(PLACE_COLUMNS)
 _COLUMNS = [*_IDENTITY, "payload_crc", *_PLACE]
 _SEEN_COLUMNS = [*_IDENTITY, "received_ts", *_PLACE]
+# What is known by its place has a negative seq, and is in no set.
+_NUMBERED = pa_dataset.field("seq") >= 0
 # More devices than this are not worth naming in a filter.
 _FEW = 1000
 
@@ -46,6 +48,13 @@ def silver_rows(readings: pa.Table, new: Filtered) -> pa.Table:
     columns |= event_times(new.boots, ts, up_ms, received_ts)._asdict()
     columns["received_date"] = received_ts.cast(pa.date32())
     return pa.table([columns[name] for name in SILVER_SCHEMA.names], schema=SILVER_SCHEMA)
+
+
+def unnumbered_rows(readings: pa.Table) -> pa.Table:
+    """Readings that are known by their place, all of them new, as rows of silver."""
+    every = np.arange(readings.num_rows)
+    # None has an uptime, so which boot it is of tells nothing.
+    return silver_rows(readings, Filtered(every, every, every))
 
 
 def repeated(readings: pa.Table, new: Filtered, table: Table) -> Repeated:
@@ -107,7 +116,7 @@ def seen_in_tables(
     """
     seen, count = Seen(), 0
     for table in (silver, duplicates):
-        for some in table.dataset().to_batches(columns=_SEEN_COLUMNS):
+        for some in table.dataset().to_batches(columns=_SEEN_COLUMNS, filter=_NUMBERED):
             rows = _without(part(pa.Table.from_batches([some])), without)
             seen.take(rows)
             count += rows.num_rows

@@ -113,18 +113,24 @@ class Delta(Table):
 
 
 _TRUST_IDS = "umqtt.trustIds"
+_DECODERS = "umqtt.decoders"
 
 
-def note_trust(bronze: Delta, trust_ids: bool) -> None:
-    """Keep with bronze whether its records' ids are trusted, for what is made of it later without a pipeline."""
-    word = str(trust_ids).lower()
-    if bronze.delta.metadata().configuration.get(_TRUST_IDS, "false") != word:
-        bronze.delta.alter.set_table_properties({_TRUST_IDS: word}, raise_if_not_exists=False)
+def note_rules(bronze: Delta, *, trust_ids: bool, decoders: bool) -> None:
+    """Keep with bronze how its messages are read, for what is made of it later without a pipeline.
+
+    Only whether there are decoders: what they are may be code, and whoever can write tables may not choose that.
+    """
+    held = bronze.delta.metadata().configuration
+    words = {_TRUST_IDS: str(trust_ids).lower(), _DECODERS: str(decoders).lower()}
+    if any(held.get(name, "false") != word for name, word in words.items()):
+        bronze.delta.alter.set_table_properties(words, raise_if_not_exists=False)
 
 
-def trusts_ids(tables: Path) -> bool:
-    """What :func:`note_trust` kept."""
-    return DeltaTable(str(tables / "bronze")).metadata().configuration.get(_TRUST_IDS) == "true"
+def noted_rules(tables: Path) -> tuple[bool, bool]:
+    """What :func:`note_rules` kept: whether ids are trusted, and whether there are decoders."""
+    held = DeltaTable(str(tables / "bronze")).metadata().configuration
+    return held.get(_TRUST_IDS) == "true", held.get(_DECODERS) == "true"
 
 
 def transactions(path: Path) -> dict[str, int]:

@@ -61,6 +61,8 @@ SILVER_SCHEMA = pa.schema(
 )
 """One row a reading: (device_id, boot, seq) is unique. Partitioned by received_date.
 
+A negative seq: the device numbers no readings; `boot` is the spool, and seq rises with the place in it.
+
 topic: null in rows of an older release. `payload_crc` is the payload's length * 2**32 + its CRC-32: it tells another
 payload under the same identity.
 """

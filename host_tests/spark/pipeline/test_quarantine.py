@@ -8,6 +8,7 @@ from deltalake import DeltaTable, write_deltalake
 from gold_fleet import QUERY, SECOND, assert_law, table_of, telemetry
 from spark_helpers import RECEIVED_MS
 
+from spark_ingest.decoders.rules import Rules
 from spark_ingest.pipeline.batch import FORMATS, BatchWriter
 from spark_ingest.pipeline.forget import forget
 from spark_ingest.pipeline.gold import Gold
@@ -24,7 +25,7 @@ def reading(seq: int, at: int, **metrics: object) -> tuple[str, bytes, int]:
 
 def write(folder, *batches: list[tuple[str, bytes, int]], trust_ids: bool = False) -> None:
     """Each batch with an update of gold after it."""
-    writer = BatchWriter(folder, folder / "state", trust_ids=trust_ids, report=lambda _line: None)
+    writer = BatchWriter(folder, folder / "state", rules=Rules(trust_ids), report=lambda _line: None)
     gold, start = Gold(folder), 0
     for batch_id, messages in enumerate(batches):
         writer.write(table_of(messages, start), batch_id, QUERY)

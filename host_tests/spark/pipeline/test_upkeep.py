@@ -17,6 +17,7 @@ from gold_fleet import QUERY, fleet, rows_of, table_of, telemetry, written
 from spark_helpers import RECEIVED_MS
 from umqtt_kit import __main__ as umqtt
 
+from spark_ingest.decoders.rules import Rules
 from spark_ingest.errors import UsageError
 from spark_ingest.lock import FolderLock
 from spark_ingest.pipeline.batch import BatchWriter
@@ -231,7 +232,7 @@ def test_who_is_forgotten_is_told_by_the_record_and_not_by_the_topic_where_ids_a
         ("gone", b"corrupt", RECEIVED_MS),
     ]
     for folder, sent in ((tmp_path / "both", messages + others), (tmp_path / "others", others)):
-        BatchWriter(folder, folder / "state", trust_ids=True).write(table_of(sent), 0, QUERY)
+        BatchWriter(folder, folder / "state", rules=Rules(True)).write(table_of(sent), 0, QUERY)
     removed = json.loads(run("forget", "gone", "--tables", tmp_path / "both", "--json"))
     assert {name: count["rows removed"] for name, count in removed.items()} == {
         "bronze": len(messages),

@@ -16,6 +16,12 @@ from umqtt_kit.errors import KitError
 from umqtt_kit.requirements import require_module
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+_config = click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The ingest.toml that umqtt ingest was started with.",
+)
 
 
 @click.group()
@@ -136,8 +142,9 @@ def retain(folder: Path, days: int) -> Mapping[str, Mapping[str, int]]:
 
 @tables.command()
 @click.argument("device", metavar="DEVICE")
+@_config
 @_options
-def forget(device: str, folder: Path) -> Mapping[str, Mapping[str, int]]:
+def forget(device: str, folder: Path, config: Path | None) -> Mapping[str, Mapping[str, int]]:
     """Remove every row of DEVICE, whatever topic it came on, and count gold anew.
 
     Older versions of the tables keep the rows on the disk, for whoever reads these, until a vacuum removes them: run
@@ -154,13 +161,14 @@ def forget(device: str, folder: Path) -> Mapping[str, Mapping[str, int]]:
     from spark_ingest.pipeline.forget import forget as remove_device
 
     with FolderLock(folder, "--tables", "umqtt tables forget"):
-        return {name: {"rows removed": count} for name, count in remove_device(folder, device).items()}
+        return {name: {"rows removed": count} for name, count in remove_device(folder, device, config).items()}
 
 
 @tables.command()
 @click.option("--gold-only", is_flag=True, help="Count gold anew from silver, and leave silver as it is.")
+@_config
 @_options
-def rebuild(folder: Path, gold_only: bool) -> Mapping[str, Mapping[str, int]]:
+def rebuild(folder: Path, gold_only: bool, config: Path | None) -> Mapping[str, Mapping[str, int]]:
     """Make silver, the tables beside it and gold anew from bronze; a pipeline goes on afterwards where it was.
 
     What retention has removed from bronze is gone then.
@@ -176,4 +184,4 @@ def rebuild(folder: Path, gold_only: bool) -> Mapping[str, Mapping[str, int]]:
     with FolderLock(folder, "--tables", "umqtt tables rebuild"):
         if gold_only:
             return {"gold": {"devices": recount(folder)}}
-        return {"silver": {"rows": make_anew(folder, report=say)}}
+        return {"silver": {"rows": make_anew(folder, config=config, report=say)}}

@@ -1,7 +1,7 @@
 """The quick way to read a telemetry record that is plainly good: msgspec, seven times as fast as the strict parser.
 
 Whatever is in doubt (a further field, a number that doubles cannot hold, any error) is left to
-:func:`spark_ingest.pipeline.record.parse`, so that the result is the same.
+:func:`spark_ingest.decoders.record.parse`, so that the result is the same.
 """
 
 from typing import Annotated

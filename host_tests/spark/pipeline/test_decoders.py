@@ -1,0 +1,378 @@
+"""Payloads of every kind become readings in the tables, and whatever cannot be read is quarantined with a reason."""
+
+import json
+import os
+import random
+import re
+import struct
+import tomllib
+from pathlib import Path
+
+import cbor2
+import pytest
+from deltalake import DeltaTable
+from gold_fleet import QUERY, SECOND, assert_law, table_of
+from google.protobuf import descriptor_pb2
+from spark_helpers import RECEIVED_MS, record
+
+from spark_ingest.decoders.rules import Rules, load
+from spark_ingest.errors import UsageError
+from spark_ingest.pipeline.batch import BatchWriter
+from spark_ingest.pipeline.forget import forget
+from spark_ingest.pipeline.gold import Gold
+from spark_ingest.pipeline.messages import part
+from spark_ingest.pipeline.rebuild import rebuild
+from spark_ingest.tables.schemas import SCHEMAS
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "ingest"
+
+
+def rules(folder: Path, text: str) -> Rules:
+    (folder / "ingest.toml").write_text(text)
+    return Rules(False, load(folder / "ingest.toml"))
+
+
+def sent(*messages: tuple[str, bytes | str | dict], at: int = 0):
+    """A micro-batch; a dict is sent as JSON."""
+    plain = [json.dumps(one) if isinstance(one, dict) else one for _, one in messages]
+    payloads = [one.encode() if isinstance(one, str) else one for one in plain]
+    return table_of([(topic, one, RECEIVED_MS) for (topic, _), one in zip(messages, payloads, strict=True)], at)
+
+
+def read(messages, how: Rules) -> list[tuple]:
+    parts = part(messages, how)
+    rows = [*parts.readings.to_pylist(), *parts.unnumbered.to_pylist()]
+    return [(row["device_id"], dict(row["metrics"])) for row in rows]
+
+
+def reasons(messages, how: Rules) -> list[str]:
+    return part(messages, how).quarantined["reason"].to_pylist()
+
+
+# What the devices of these makers publish, and what the rules in examples/ingest make of it.
+VENDORS = [
+    (
+        "tele/tasmota_91/SENSOR",
+        '{"Time":"2026-11-19T08:00:00","SI7021":{"Temperature":21.4,"Humidity":50.1},"TempUnit":"C"}',
+        ("tasmota_91", {"SI7021.Temperature": 21.4, "SI7021.Humidity": 50.1}),
+    ),
+    (
+        "tele/plug/STATE",
+        '{"Time":"2026-11-19T08:00:00","Uptime":"0T01:00:11","UptimeSec":3611,"POWER":"ON","Wifi":{"RSSI":74}}',
+        ("plug", {"UptimeSec": 3611.0, "Wifi.RSSI": 74.0}),
+    ),
+    (
+        "zigbee2mqtt/kitchen",
+        '{"battery":97,"humidity":44.7,"linkquality":120,"temperature":21.3,"contact":true,"last_seen":1795000000123}',
+        ("kitchen", {"battery": 97.0, "humidity": 44.7, "linkquality": 120.0, "temperature": 21.3, "contact": 1.0}),
+    ),
+    ("homeassistant/sensor/attic/state", "19.5", ("attic", {"state": 19.5})),
+    ("homeassistant/binary_sensor/door/state", "on", ("door", {"state": 1.0})),
+    ("shellies/shellyht-A1/sensor/temperature", "22.5", ("shellyht-A1", {"temperature": 22.5})),
+    (
+        "shellyplus1pm-7c/status/switch:0",
+        '{"id":0,"output":true,"apower":12.5,"voltage":231.1,"temperature":{"tC":41.0,"tF":105.8}}',
+        (
+            "shellyplus1pm-7c",
+            {
+                "id": 0.0,
+                "output": 1.0,
+                "apower": 12.5,
+                "voltage": 231.1,
+                "temperature.tC": 41.0,
+                "temperature.tF": 105.8,
+            },
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("topic", "payload", "reading"), VENDORS, ids=[one[0] for one in VENDORS])
+def test_what_common_devices_publish_is_read_with_the_example_as_it_stands(topic, payload, reading):
+    """Planted: a nested number, a boolean or the device of the topic is lost."""
+    assert read(sent((topic, payload)), Rules(False, load(EXAMPLE / "ingest.toml"))) == [reading]
+
+
+def test_an_outsiders_decoder_is_one_file_and_this_test():
+    """Planted: the file's decoder is not asked, or what it refuses is lost."""
+    how = Rules(False, load(EXAMPLE / "ingest.toml"))
+    batch = sent(("soil/bed-3/up", struct.pack(">hH", -250, 617)), ("soil/bed-3/up", b"\1"))
+    assert read(batch, how) == [("bed-3", {"temp_c": -2.5, "moisture": 61.7})]
+    assert reasons(batch, how) == ["1 bytes, not 4"]
+
+
+def descriptor(folder: Path) -> None:
+    """What ``protoc --include_imports -o acme.desc`` writes for a small .proto file."""
+    file = descriptor_pb2.FileDescriptorProto(name="acme.proto", package="acme", syntax="proto3")
+    inner = file.message_type.add(name="Air")
+    inner.field.add(name="temp_c", number=1, type="TYPE_FLOAT", label="LABEL_OPTIONAL")
+    inner.field.add(name="co2", number=2, type="TYPE_UINT64", label="LABEL_OPTIONAL")
+    outer = file.message_type.add(name="Reading")
+    outer.field.add(name="air", number=1, type="TYPE_MESSAGE", type_name=".acme.Air", label="LABEL_OPTIONAL")
+    outer.field.add(name="counter", number=2, type="TYPE_INT64", label="LABEL_OPTIONAL")
+    outer.field.add(name="start", number=3, type="TYPE_STRING", label="LABEL_OPTIONAL")
+    outer.field.add(name="door", number=4, type="TYPE_BOOL", label="LABEL_REPEATED")
+    (folder / "acme.desc").write_bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+
+
+JSON = 'topic = "j/{device}"\nformat = "json"\n'
+CBOR = 'topic = "c/{device}"\nformat = "cbor"\n'
+OWN = 'topic = "u/{device}"\nformat = "umqtt"\n'
+PROTOBUF = 'topic = "p/{device}"\nformat = "protobuf"\ndescriptor = "acme.desc"\nmessage = "acme.Reading"\n'
+# Field 1: Air with temp_c 1.5 alone; 2: counter 7; 3: start "a"; 4: doors open and shut.
+PACKED = b"\x0a\x05\x0d\x00\x00\xc0\x3f" + b"\x10\x07" + b"\x1a\x01a" + b"\x22\x02\x01\x00"
+
+
+@pytest.mark.parametrize(
+    ("rule", "topic", "payload", "metrics"),
+    [
+        (JSON + 'metrics = {t = "a.b.1"}', "j/d", {"a": {"b": [1, 2]}}, {"t": 2}),
+        (JSON + 'metrics = {t = "a", u = "b"}', "j/d", {"a": None}, {"t": None}),
+        (
+            'topic = "c/{device}"\nformat = "cbor"',
+            "c/d",
+            cbor2.dumps({"t": 1.5, "in": {"u": True}}),
+            {"t": 1.5, "in.u": 1},
+        ),
+        (PROTOBUF, "p/d", PACKED, {"air.temp_c": 1.5, "air.co2": 0, "counter": 7, "door.0": 1, "door.1": 0}),
+        ('topic = "n/{device}/{metric}"\nformat = "number"', "n/d/t", " -1.5e1\n", {"t": -15.0}),
+        ('topic = "n/{device}"\nformat = "number"\nmetric = "t"', "n/d", "OFF", {"t": 0.0}),
+        ('topic = "u/{device}/#"\nformat = "umqtt"', "u/d/a/b", record("d", "b", 1), {"t": 21.5}),
+        ('topic = "u/{device}/#"\nformat = "umqtt"', "u/d", cbor2.dumps(json.loads(record("d", "b", 1))), {"t": 21.5}),
+        ('topic = "+/x"\nformat = "json"\ndevice = "who.id"', "a/x", {"who": {"id": "d"}, "t": 1}, {"t": 1}),
+    ],
+    ids=str,
+)
+def test_every_format_gives_its_metrics(tmp_path, rule, topic, payload, metrics):
+    """Planted: a field of a Protobuf message that has its default is taken for missing."""
+    descriptor(tmp_path)
+    assert read(sent((topic, payload)), rules(tmp_path, f"[[decoder]]\n{rule}")) == [("d", metrics)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "topic", "payload", "reason"),
+    [
+        (JSON, "j/d", "{}", "there is no number in it"),
+        (JSON, "j/d", "[1]", "not a JSON object"),
+        (JSON + 'metrics = {t = "a.b"}', "j/d", {"a": 1}, "none of the fields a.b"),
+        (
+            'topic = "j/{device}"\nformat = "json"\nmetrics = {t = "a"}',
+            "j/d",
+            {"a": "x"},
+            "metric 't' is not a number: 'x'",
+        ),
+        (
+            'topic = "j/{device}"\nformat = "json"\ntime = "at"',
+            "j/d",
+            {"at": "noon", "t": 1},
+            "the field at is no time",
+        ),
+        (JSON + 'time = "at"', "j/d", {"at": -1, "t": 1}, "ts is not a whole number"),
+        (JSON + 'boot = "b"\nseq = "n"', "j/d", {"b": "x", "t": 1}, "n is missing"),
+        (JSON, "j/" + "d" * 257, {"t": 1}, "id is too long"),
+        ('topic = "j"\nformat = "json"\ndevice = "id"', "j", {"t": 1}, "device: the field id is missing"),
+        ('topic = "j"\nformat = "json"\ndevice = "id"', "j", {"t": 1, "id": ""}, "id is not a name: ''"),
+        (CBOR, "c/d", cbor2.dumps({"t": 1}) + b"\0", "1 bytes follow"),
+        (CBOR, "c/d", b"\xd8\x1c\x81\xd8\x1d\x00", "not CBOR"),
+        (CBOR, "c/d", b"\x9b\x7f" + b"\xff" * 7, "not CBOR"),
+        (CBOR, "c/d", b"\xa1\x01\x02", "not CBOR"),
+        (CBOR, "c/d", b"\x81" * 9999, "not CBOR"),
+        (PROTOBUF, "p/d", b"\x0a\xff", "not a acme.Reading"),
+        ('topic = "n/{device}"\nformat = "number"\nmetric = "t"', "n/d", "1_0", "not a number: b'1_0'"),
+        ('topic = "n/{device}"\nformat = "number"\nmetric = "t"', "n/d", "nan", "not a number"),
+        (
+            'topic = "u/{device}"\nformat = "umqtt"',
+            "u/eve",
+            record("d", "b", 1),
+            "id 'd' is not the topic's device 'eve'",
+        ),
+        ('topic = "x/{device}"\nformat = "odd.py"', "x/d", "raise", "the decoder raised KeyError: 'boom'"),
+        ('topic = "x/{device}"\nformat = "odd.py"', "x/d", "none", "the decoder returned 0 results for 1 payloads"),
+        ('topic = "x/{device}"\nformat = "odd.py"', "x/d", "junk", "neither a Reading nor a BadRecord"),
+        ('topic = "x/{device}"\nformat = "odd.py"', "x/d", "types", "m is not an object: 5"),
+    ],
+    ids=str,
+)
+def test_what_no_decoder_can_read_is_quarantined_and_stops_nothing(tmp_path, rule, topic, payload, reason):
+    """Planted: an exception of a decoder ends the micro-batch, or takes other payloads of the topic with it."""
+    descriptor(tmp_path)
+    (tmp_path / "odd.py").write_text(
+        "from spark_ingest.decoders import Reading\n"
+        "def decode(topic, payloads):\n"
+        "    if b'raise' in payloads: raise KeyError('boom')\n"
+        "    if b'none' in payloads: return []\n"
+        "    return [{b'junk': 5, b'types': Reading(5)}.get(p, Reading({'t': 1})) for p in payloads]\n"
+    )
+    how = rules(tmp_path, f"[[decoder]]\n{rule}")
+    (why,) = reasons(sent((topic, payload)), how)
+    assert reason in why and why.isprintable()
+    if "odd" in rule and payload == "raise":
+        assert read(sent((topic, "good"), (topic, payload), (topic, "good")), how) == [("d", {"t": 1})] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "has no [[decoder]]"),
+        ("x = ", "is not TOML"),
+        ('x = 1\n[[decoder]]\ntopic = "a/{device}"\nformat = "json"', "there is no key x"),
+        ('[[decoder]]\nformat = "json"', "decoder 1: there is no topic"),
+        ('[[decoder]]\ntopic = "a"', "there is no format"),
+        ('[[decoder]]\ntopic = "a/{device}"\nformat = "xml"', "there is no format 'xml'"),
+        ('[[decoder]]\ntopic = "a/x{device}"\nformat = "json"', "is no pattern"),
+        ('[[decoder]]\ntopic = "#/{device}"\nformat = "json"', "is no pattern"),
+        ('[[decoder]]\ntopic = "{device}/{device}"\nformat = "json"', "is no pattern"),
+        ('[[decoder]]\ntopic = "a"\nformat = "json"', "whose a reading is"),
+        ('[[decoder]]\ntopic = "a/{device}"\nformat = "json"\ndevice = "id"', "whose a reading is"),
+        ('[[decoder]]\ntopic = "a/{device}"\nformat = "json"\nseq = "n"', "give both or neither"),
+        ('[[decoder]]\ntopic = "a/{device}"\nformat = "json"\nmetrics = {t = 1}', "must be a table of names"),
+        ('[[decoder]]\ntopic = "a/{device}"\nformat = "number"', "the metric's name is {metric}"),
+        ('[[decoder]]\ntopic = "a/{device}"\nformat = "number"\ntime = "t"', "number has no key time; it has metric"),
+        ('[[decoder]]\ntopic = "a/{device}"\nformat = "protobuf"', "needs a descriptor and a message"),
+        (f"[[decoder]]\n{PROTOBUF}", "acme.desc: No such file"),
+        ('[[decoder]]\ntopic = "a/{device}"\nformat = "none.py"', "cannot import"),
+    ],
+)
+def test_a_file_that_cannot_work_is_refused_in_one_line_that_says_where(tmp_path, text, complaint):
+    with pytest.raises(UsageError) as refused:
+        rules(tmp_path, text)
+    assert complaint in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_the_first_rule_that_matches_reads_and_the_rest_is_read_as_without_a_file(tmp_path):
+    """Planted: rules are tried from the end, or a rule hides status and telemetry of our own."""
+    how = rules(
+        tmp_path,
+        '[[decoder]]\ntopic = "a/{device}/t"\nformat = "number"\nmetric = "first"\n'
+        '[[decoder]]\ntopic = "+/{device}/#"\nformat = "number"\nmetric = "second"\n'
+        '[[decoder]]\ntopic = "{device}"\nformat = "number"\nmetric = "third"\n',
+    )
+    topics = ["a/x/t", "a/x", "a/x/t/u", "x", "$SYS", "b//c"]
+    assert read(sent(*((topic, "1") for topic in topics)), how) == [
+        ("x", {"first": 1}),
+        ("x", {"second": 1}),
+        ("x", {"second": 1}),
+        ("x", {"third": 1}),
+    ]
+    own = rules(tmp_path, '[[decoder]]\ntopic = "n/{device}"\nformat = "number"\nmetric = "t"')
+    parts = part(
+        sent(("n/x", "1"), ("fleet/d/telemetry", record("d", "b", 1)), ("fleet/d/status", '{"online":true}')), own
+    )
+    assert [len(one) for one in parts] == [1, 1, 0, 1, 0]
+
+
+RULES = """
+[[decoder]]
+topic = "n/{device}/{metric}"
+format = "number"
+
+[[decoder]]
+topic = "j/{device}"
+format = "json"
+boot = "run"
+seq = "n"
+time = "at"
+"""
+
+
+def fleet(seed: int) -> list:
+    """Micro-batches of numbers without an identity, JSON with one, our own, duplicates and rubbish."""
+    rng = random.Random(seed)
+    messages: list[tuple[str, bytes, int]] = []
+    for i in range(90):
+        at = RECEIVED_MS + i * SECOND
+        device, seq = rng.choice("abc"), rng.randrange(40)
+        numbered = {"run": "1", "n": seq, "at": RECEIVED_MS + seq * SECOND, "t": seq}
+        some = [
+            (f"n/{device}/t", b"%d" % rng.randrange(9), at),
+            (f"j/{device}", json.dumps(numbered).encode(), at),
+            (f"fleet/{device}/telemetry", record(device, "9-b", seq), at),
+            (f"n/{device}/t", b"?", at),
+            (f"j/{device}", json.dumps(numbered | {"t": "x", "u": 1}).encode(), at),
+        ]
+        messages.append(rng.choice(some))
+    cuts = sorted(rng.sample(range(90), 3))
+    return [table_of(messages[a:b], a) for a, b in zip([0, *cuts], [*cuts, 90], strict=True)]
+
+
+class Stopped(Exception):
+    pass
+
+
+def rows(folder: Path, name: str) -> list[dict]:
+    return DeltaTable(str(folder / name)).to_pyarrow_table(columns=SCHEMAS[name].names).to_pylist()
+
+
+def content(folder: Path, name: str) -> list[str]:
+    return sorted(map(repr, rows(folder, name)))
+
+
+@pytest.mark.parametrize("seed", range(20 if "UMQTT_FULL_SWEEPS" in os.environ else 1))
+def test_whatever_was_broken_off_every_message_is_a_reading_once_also_without_an_identity(tmp_path, seed):
+    """Planted: a replay or a new checkpoint stores what is known by its place again, or its places count as gaps."""
+    how, rng, batches = rules(tmp_path, RULES), random.Random(seed), fleet(seed)
+    tables = tmp_path / "tables"
+    whole = tmp_path / "whole"
+    writer = BatchWriter(whole, whole / "state", rules=how, report=lambda _line: None)
+    for batch_id, batch in enumerate(batches):
+        writer.write(batch, batch_id, QUERY)
+
+    def stop(_stage: str) -> None:
+        if rng.random() < 0.15:
+            raise Stopped
+
+    gold = Gold(tables)
+    for query in (QUERY, "another checkpoint"):
+        for batch_id, batch in enumerate(batches):
+            while True:
+                try:
+                    writer = BatchWriter(
+                        tables, tables / f"state {query}", rules=how, on_stage=stop, report=lambda _line: None
+                    )
+                    writer.write(batch, batch_id, query)
+                    break
+                except Stopped:
+                    continue
+            gold.update()
+    for name in ("bronze", "silver", "quarantine", "status"):
+        assert content(tables, name) == content(whole, name), name
+    silver = rows(tables, "silver")
+    assert len({(row["device_id"], row["boot"], row["seq"]) for row in silver}) == len(silver)
+    by_place = [row for row in silver if row["seq"] < 0]
+    messages = [row for batch in batches for row in batch.to_pylist()]
+    numbers = [row for row in messages if row["topic"][0] == "n" and row["payload"] != b"?"]
+    assert sorted(row["position"] for row in by_place) == sorted(row["position"] for row in numbers)
+    assert {row["boot"] for row in rows(tables, "gold/gaps")} <= {"1", "9-b"}
+    assert {row["boot"] for row in rows(tables, "gold/boots")} == {"1", "9-b"}
+    assert sum(row["readings"] for row in rows(tables, "gold/devices")) == len(silver)
+    assert writer.totals.boots == len({(row["device_id"], row["boot"]) for row in silver if row["seq"] >= 0})
+
+    with pytest.raises(UsageError, match="give it with --config"):
+        rebuild(tables)
+    before = {name: content(tables, name) for name in ("silver", "quarantine")}
+    rebuild(tables, config=tmp_path / "ingest.toml")
+    assert {name: content(tables, name) for name in before} == before
+    gone = forget(tables, "a", tmp_path / "ingest.toml")
+    assert gone["bronze"] == sum("/a" in row["topic"] for row in messages)
+    assert not [row for row in content(tables, "bronze") if "/a" in row]
+
+
+def test_gold_of_foreign_readings_bit_by_bit_equals_gold_counted_anew(tmp_path, monkeypatch):
+    """Planted: what is known by its place becomes a boot, is missing, or is forgotten when the state is read again."""
+    how = rules(tmp_path, RULES)
+    writer = BatchWriter(tmp_path, tmp_path / "state", rules=how, report=lambda _line: None)
+    for batch_id, batch in enumerate(fleet(7)):
+        writer.write(batch, batch_id, QUERY)
+        Gold(tmp_path).update()
+    monkeypatch.setattr("gold_fleet.rebuild", lambda folder: rebuild(folder, config=tmp_path / "ingest.toml"))
+    assert_law(tmp_path, 7)
+
+
+def test_the_decoder_and_its_test_in_the_docs_are_the_example_and_pass(monkeypatch):
+    """Planted: the page's decoder is not the file that the rule names."""
+    page = (EXAMPLE.parents[1] / "docs" / "decoders.md").read_text()
+    decoder, test = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert (EXAMPLE / "soil.py").read_text().endswith(decoder)
+    monkeypatch.syspath_prepend(EXAMPLE)
+    exec(test, {})
+    assert tomllib.loads(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0])["decoder"]

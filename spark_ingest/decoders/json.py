@@ -1,0 +1,43 @@
+"""A JSON object as a payload."""
+
+import json
+
+from .reading import BadRecord
+
+
+def shown(value: object) -> str:
+    """A value in a reason: one short line of ASCII, since a lone surrogate may not reach a table."""
+    text = ascii(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _refuse_constant(name: str) -> float:
+    raise BadRecord(f"not JSON: {name} is no JSON number")
+
+
+_load = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+
+def json_object(payload: bytes) -> dict[str, object]:
+    """The JSON object in `payload`; raises BadRecord."""
+    try:
+        fields = _load(payload.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise BadRecord(f"not UTF-8 at byte {error.start}") from None
+    except BadRecord:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise BadRecord(f"not JSON: {error}") from None
+    if type(fields) is not dict:
+        raise BadRecord("not a JSON object")
+    return fields
+
+
+def json_text(value: object, name: str) -> str:
+    """`value` as JSON in ASCII; raises BadRecord."""
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except TypeError as error:
+        raise BadRecord(f"field {shown(name)} holds what JSON cannot spell: {error}") from None
+    except (ValueError, RecursionError):
+        raise BadRecord(f"field {shown(name)} holds a number beyond doubles, or is nested too deeply") from None

@@ -1,0 +1,147 @@
+"""The telemetry record: the one place that knows its fields, and how the fields of any reading are checked.
+
+``{"v":1,"id":"pump-7","boot":"17-9f3a2c5d8e1b4a70","seq":4211,"ts":1795000000123,"up":912345,"m":{"temp_c":21.4}}``
+
+======  ================================================================================================
+field   rule
+======  ================================================================================================
+v       1
+id      device_id: text, 1 to 256 characters, no U+0000; the device of its topic, ``fleet/{device_id}/…``
+boot    likewise
+seq     whole number, 0 to 2**63 - 1; (id, boot, seq) is the reading's identity
+ts      Unix milliseconds, or null while the device's clock was not set; anything up to the year 9999 is kept as it is
+up      milliseconds since boot, or null
+m       metrics: name → finite number or null; names are not restricted, new ones need no change here; -0 is 0
+======  ================================================================================================
+
+It is JSON, or the same fields as a CBOR map. Further fields are kept as JSON text (column ``extra``). A metric that
+breaks its rule is left out of the reading, and the message is also a row of quarantine, with the reason. What breaks
+another rule goes to quarantine alone.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .cbor import cbor_object
+from .json import json_object, json_text, shown
+from .plain import LONGEST_NAME, SEQ_END, TS_END, VERSION
+from .reading import BadRecord, Reading
+
+_FIELDS = frozenset(("v", "id", "boot", "seq", "ts", "up", "m"))
+
+
+class Record(NamedTuple):
+    """A checked reading; `ts` and `up` in milliseconds, `extra` name to JSON text.
+
+    `boot` and `seq`: both None where the reading is known by its place. `refused`: why metrics were left out; empty
+    when none was.
+    """
+
+    device_id: str
+    boot: str | None
+    seq: int | None
+    ts: int | None
+    up: int | None
+    metrics: dict[str, float | None]
+    extra: dict[str, str]
+    refused: str
+
+
+def parse(payload: bytes) -> Record:
+    """Parse and check one telemetry record.
+
+    :raises BadRecord: with the reason, for people.
+    """
+    reading = read_record(payload)
+    return checked(reading, reading.device_id)
+
+
+def record_fields(payload: bytes) -> dict[str, object]:
+    """The fields of a record, JSON or CBOR; raises BadRecord."""
+    # The first byte of a CBOR map; no text in UTF-8 begins with one of these.
+    return cbor_object(payload) if b"\xa0" <= payload[:1] <= b"\xbf" else json_object(payload)
+
+
+def read_record(payload: bytes) -> Reading:
+    """The record as a reading that is yet to be checked; raises BadRecord."""
+    fields = record_fields(payload)
+    version = fields.get("v")
+    if version != VERSION or type(version) is not int:
+        raise BadRecord(f"unknown version v={shown(version)}")
+    for name in ("seq", "id", "boot", "m"):
+        if fields.get(name) is None:
+            raise BadRecord(f"{name} is missing")
+    extra = {name: fields[name] for name in fields.keys() - _FIELDS}
+    # checked() looks at the types.
+    known: dict[str, Any] = {name: fields.get(name) for name in ("boot", "seq", "ts", "up")}
+    m: Any = fields["m"]
+    device_id: Any = fields["id"]
+    return Reading(m, device_id, **known, extra=extra)
+
+
+def checked(reading: Reading, device_id: object) -> Record:
+    """A reading of a device whose every field keeps its rule; raises BadRecord."""
+    boot = seq = up = None
+    if reading.boot is not None or reading.seq is not None:
+        seq, up = whole(reading.seq, "seq", SEQ_END), whole(reading.up, "up", SEQ_END)
+        if seq is None:
+            raise BadRecord("seq is missing")
+        boot = a_name(reading.boot, "boot")
+    ts = whole(reading.ts, "ts", TS_END)
+    metrics, refused = _metrics(reading.metrics)
+    return Record(a_name(device_id, "id"), boot, seq, ts, up, metrics, extra_fields(reading.extra), refused)
+
+
+def extra_fields(fields: Mapping[str, object], known: frozenset[str] = frozenset()) -> dict[str, str]:
+    """The fields that are not `known`, each as JSON text; raises BadRecord when one cannot be written."""
+    extra: dict[str, str] = {}
+    for name in fields.keys() - known:
+        if type(name) is not str or not _is_unicode(name):
+            raise BadRecord(f"a field's name is not Unicode: {shown(name)}")
+        extra[name] = json_text(fields[name], name)
+    return dict(sorted(extra.items()))
+
+
+def a_name(value: object, field: str) -> str:
+    """A name: text of 1 to LONGEST_NAME characters, without U+0000; raises BadRecord."""
+    if type(value) is not str or not value:
+        raise BadRecord(f"{field} is missing" if value is None else f"{field} is not a name: {shown(value)}")
+    if len(value) > LONGEST_NAME or "\0" in value or not _is_unicode(value):
+        raise BadRecord(f"{field} is too long or holds characters that no name has: {shown(value)}")
+    return value
+
+
+def whole(value: object, field: str, end: int) -> int | None:
+    """A whole number from 0 to `end` - 1, or None; raises BadRecord."""
+    if value is None:
+        return None
+    if type(value) is not int or not 0 <= value < end:
+        raise BadRecord(f"{field} is not a whole number from 0 to {end - 1}: {shown(value)}")
+    return value
+
+
+def _metrics(value: object) -> tuple[dict[str, float | None], str]:
+    """The metrics that are numbers or null, and why the others were refused."""
+    if not isinstance(value, Mapping):
+        raise BadRecord(f"m is not an object: {shown(value)}")
+    metrics: dict[str, float | None] = {}
+    refused: list[str] = []
+    for name, number in value.items():
+        if type(name) is not str or not _is_unicode(name):
+            refused.append(f"a metric's name is not Unicode: {shown(name)}")
+        elif isinstance(number, float):
+            metrics[name] = number + 0.0 if math.isfinite(number) else None
+        elif number is None:
+            metrics[name] = None
+        elif type(number) is int and -(1 << 1023) < number < 1 << 1023:
+            metrics[name] = float(number)
+        else:
+            refused.append(f"metric {shown(name)} is not a number: {shown(number)}")
+    more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+    return metrics, refused[0] + more if refused else ""
+
+
+def _is_unicode(text: str) -> bool:
+    """JSON's escapes can spell half a surrogate pair, which no table can hold."""
+    return text.isascii() or not any(0xD800 <= ord(character) <= 0xDFFF for character in text)

@@ -1,0 +1,188 @@
+"""``ingest.toml``: which decoder reads which topic. ::
+
+    [[decoder]]                               # the first whose topic matches reads the message
+    topic = "zigbee2mqtt/{device}"            # + and # as in a topic filter; {device}: the level that says whose it is
+    format = "json"                           # json, cbor, protobuf, number, umqtt, or a Python file: "packed.py"
+    metrics = { temp_c = "temperature" }      # metric = field; without it every number is a metric
+
+Topics that no rule matches are read as the pipeline reads them without a file. Paths are relative to the file.
+"""
+
+import importlib.util
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import UsageError
+from .cbor import cbor_object
+from .fields import FieldMap
+from .json import json_object
+from .number import number
+from .reading import BadRecord, Decode, Reading, Topic, each_payload
+from .record import read_record
+
+_MAPPING = frozenset(("metrics", "time", "device", "boot", "seq"))
+_KEYS: Mapping[str, frozenset[str]] = {
+    "json": _MAPPING,
+    "cbor": _MAPPING,
+    "protobuf": _MAPPING | {"descriptor", "message"},
+    "number": frozenset(("metric",)),
+    "umqtt": frozenset(),
+}
+_NAMED = ("{device}", "{metric}")
+
+
+class Match(NamedTuple):
+    """The decoder of a message, and its topic as the decoder is told it."""
+
+    decode: Decode
+    topic: Topic
+
+
+class Rules(NamedTuple):
+    """Whose word is taken, and which decoder reads which topic; may be pickled, and kept as text.
+
+    :ivar trust_ids: take a telemetry record's id whatever topic it came on.
+    :ivar decoders: the checked tables of an ingest.toml, as :func:`load` returns them; empty without one.
+    """
+
+    trust_ids: bool = False
+    decoders: str = ""
+
+    def match(self, topic: str) -> Match | None:
+        """The decoder of the first rule that matches; None where no rule does."""
+        return _match(self.decoders, topic) if self.decoders else None
+
+
+NO_RULES = Rules()
+
+
+def load(path: Path) -> str:
+    """The rules of a file, checked, for :class:`Rules`.
+
+    :raises UsageError: the file, or one that it names, cannot be read or says something that cannot work.
+    """
+    try:
+        content = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not TOML: {error}") from error
+    tables = content.pop("decoder", None)
+    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
+        raise UsageError(f"{path} has no [[decoder]]: each needs a topic and a format")
+    if content:
+        raise UsageError(f"{path}: there is no key {min(content)}; there is [[decoder]]")
+    for index, table in enumerate(tables, 1):
+        where = f"{path}: decoder {index}"
+        _check(where, table)
+        for key in ("descriptor", "format"):
+            if key in table and (key == "descriptor" or table[key].endswith(".py")):
+                table[key] = str((path.parent / table[key]).absolute())
+        try:
+            _decoder(table)
+        except UsageError as error:
+            raise UsageError(f"{where}: {error}") from error
+    return json.dumps(tables)
+
+
+def _check(where: str, table: dict[str, Any]) -> None:
+    """:raises UsageError: a table that cannot work."""
+    for key in ("topic", "format"):
+        if not isinstance(table.get(key), str) or not table[key]:
+            raise UsageError(f"{where}: there is no {key}")
+    levels = table["topic"].split("/")
+    odd = [one for one in levels if re.search(r"[{}+#]", one) and one not in (*_NAMED, "+", "#")]
+    if odd or "#" in levels[:-1] or any(levels.count(one) > 1 for one in _NAMED):
+        raise UsageError(
+            f"{where}: topic {table['topic']!r} is no pattern: {{device}}, {{metric}} and + are whole levels, each "
+            "name stands there once, and # is the last"
+        )
+    kind = "python" if table["format"].endswith(".py") else table["format"]
+    if kind not in (*_KEYS, "python"):
+        raise UsageError(f"{where}: there is no format {kind!r}; there are {', '.join(_KEYS)}, and files ending in .py")
+    known = _KEYS.get(kind, frozenset())
+    for key, value in table.items():
+        if key not in known | {"topic", "format"}:
+            raise UsageError(f"{where}: {kind} has no key {key}; it has {', '.join(sorted(known)) or 'none'}")
+        names = isinstance(value, dict) and value and all(isinstance(one, str) and one for one in value.values())
+        if not names if key == "metrics" else not isinstance(value, str) or not value:
+            raise UsageError(f"{where}: {key} = {value!r} must be {'a table of names' if key == 'metrics' else 'text'}")
+    if (table.get("boot") is None) != (table.get("seq") is None):
+        raise UsageError(f"{where}: boot and seq are one identity: give both or neither")
+    if ("{device}" in levels) == ("device" in table) and kind != "python":
+        raise UsageError(f"{where}: whose a reading is, is said by {{device}} in the topic, or by the key device")
+    if kind == "number" and ("{metric}" in levels) == ("metric" in table):
+        raise UsageError(f"{where}: the metric's name is {{metric}} in the topic, or the key metric")
+    if kind == "protobuf" and not {"descriptor", "message"} <= table.keys():
+        raise UsageError(f"{where}: protobuf needs a descriptor and a message")
+
+
+@lru_cache(maxsize=100_000)
+def _match(decoders: str, name: str) -> Match | None:
+    for pattern, decode in _compiled(decoders):
+        found = pattern.fullmatch(name)
+        if found:
+            return Match(decode, Topic(name, **found.groupdict()))
+    return None
+
+
+@cache
+def _compiled(decoders: str) -> list[tuple[re.Pattern[str], Decode]]:
+    return [(_pattern(table["topic"]), _decoder(table)) for table in json.loads(decoders)]
+
+
+def _pattern(topic: str) -> re.Pattern[str]:
+    """[MQTT-4.7]: a wildcard as the first level does not match the broker's own topics."""
+    shapes = {"+": "[^/]*", "#": ".*"} | {name: f"(?P<{name[1:-1]}>[^/]+)" for name in _NAMED}
+    levels = topic.split("/")
+    whole = "/".join(shapes.get(level, re.escape(level)) for level in levels)
+    if levels[-1] == "#" and len(levels) > 1:
+        whole = whole.removesuffix("/.*") + "(/.*)?"
+    return re.compile(("(?!\\$)" if levels[0] in shapes else "") + whole, re.DOTALL)
+
+
+def _decoder(table: Mapping[str, Any]) -> Decode:
+    """:raises UsageError: a file that it names cannot be used."""
+    kind = table["format"]
+    if kind.endswith(".py"):
+        return _python(Path(kind))
+    if kind == "umqtt":
+        return each_payload(_own)
+    if kind == "number":
+        metric = table.get("metric")
+        return each_payload(lambda topic, payload: Reading({metric or topic.metric or "": number(payload)}))
+    mapping = FieldMap(table.get("metrics", {}), *(table.get(key) for key in ("time", "device", "boot", "seq")))
+    readers: dict[str, Callable[[bytes], dict[str, object]]] = {"json": json_object, "cbor": cbor_object}
+    if kind == "protobuf":
+        from .protobuf import message_reader
+
+        readers[kind] = message_reader(Path(table["descriptor"]), table["message"])
+    read = readers[kind]
+    return each_payload(lambda _topic, payload: mapping.read(read(payload)))
+
+
+def _own(topic: Topic, payload: bytes) -> Reading:
+    """A telemetry record on a topic of the rule's."""
+    reading = read_record(payload)
+    if reading.device_id != topic.device:
+        raise BadRecord(f"id {ascii(reading.device_id)[:60]} is not the topic's device {ascii(topic.device)[:60]}")
+    return reading
+
+
+def _python(path: Path) -> Decode:
+    try:
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UsageError(f"cannot import {path}: {type(error).__name__}: {error}") from error
+    decode = getattr(module, "decode", None)
+    if not callable(decode):
+        raise UsageError(f"{path} has no function decode(topic, payloads)")
+    return decode  # pyright: ignore[reportReturnType] - run() looks at what it returns

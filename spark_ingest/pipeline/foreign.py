@@ -1,0 +1,111 @@
+"""Messages that a decoder of ingest.toml reads, as rows of tables.
+
+A reading with a boot and a seq of its device's is like any other. One without is *unnumbered*: it is known by its place
+in the spool. Its boot is then the spool and its seq negative, which no device can claim: no seq is missing between two
+of them, and what is sent twice is stored twice.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ..decoders.reading import BadRecord, Reading, run
+from ..decoders.record import Record, a_name, checked
+from ..decoders.rules import Match, Rules
+from ..tables.table import places
+from .record import Owner, quarantine, readings_table
+
+FIRST_PLACE = -(1 << 63)
+"""The seq of what lies at the beginning of a spool; a later place has a larger one."""
+_LONGEST_REASON = 500
+
+
+class Foreign(NamedTuple):
+    """What decoders made of a micro-batch; order is kept.
+
+    `mask`: which messages they read. `readings` and `unnumbered` have READING_SCHEMA.
+    """
+
+    mask: np.ndarray
+    readings: pa.Table
+    unnumbered: pa.Table
+    quarantined: pa.Table
+
+
+def decode_foreign(messages: pa.Table, rules: Rules) -> Foreign | None:
+    """What the decoders of rules read; None where no topic is one of theirs. Never raises for what a device sent."""
+    if not rules.decoders or not messages.num_rows:
+        return None
+    encoded = messages["topic"].combine_chunks().dictionary_encode()
+    matches = [rules.match(topic) for topic in encoded.dictionary.to_pylist()]
+    codes = encoded.indices.to_numpy()
+    mask = np.array([match is not None for match in matches], dtype=bool)[codes]
+    if not mask.any():
+        return None
+    messages, codes = messages.filter(pa.array(mask)), codes[mask]
+    payloads = messages["payload"].to_pylist()
+    records: list[Record | None] = [None] * len(payloads)
+    reasons: dict[int, str] = {}
+    owners: dict[int, Owner] = {}
+    order = np.argsort(codes, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
+        match = matches[codes[rows[0]]]
+        assert match is not None
+        results = run(match.decode, match.topic, [payloads[row] for row in rows])
+        for row, result in zip(rows.tolist(), results, strict=True):
+            try:
+                records[row] = record = _checked(result, match)
+            except BadRecord as error:
+                reasons[row], owners[row] = str(error)[:_LONGEST_REASON], (_device_of(match), None, None)
+            else:
+                if record.refused:
+                    reasons[row], owners[row] = record.refused, (record.device_id, record.boot, record.seq)
+    refused = sorted(reasons)
+    read = [(row, record) for row, record in enumerate(records) if record is not None]
+    return Foreign(
+        mask,
+        _readings(messages, [(row, record) for row, record in read if record.boot is not None]),
+        _readings(messages, _placed(messages, [(row, record) for row, record in read if record.boot is None])),
+        quarantine(
+            messages.take(pa.array(refused, pa.int64())),
+            [reasons[row] for row in refused],
+            [owners[row] for row in refused],
+            [records[row] is not None for row in refused],
+        ),
+    )
+
+
+def owner_of_foreign(match: Match, payload: bytes) -> Owner:
+    """The device that a message is of, and the boot and seq of its reading."""
+    try:
+        record = _checked(run(match.decode, match.topic, [payload])[0], match)
+    except BadRecord:
+        return _device_of(match), None, None
+    return record.device_id, record.boot, record.seq
+
+
+def _checked(result: Reading | BadRecord, match: Match) -> Record:
+    if isinstance(result, BadRecord):
+        raise result
+    return checked(result, result.device_id if match.topic.device is None else match.topic.device)
+
+
+def _device_of(match: Match) -> str | None:
+    """The device of a topic; None where its pattern names none, or what stands there is no name."""
+    try:
+        return a_name(match.topic.device, "id")
+    except BadRecord:
+        return None
+
+
+def _placed(messages: pa.Table, records: list[tuple[int, Record]]) -> list[tuple[int, Record]]:
+    """Records without an identity, with the one that their place gives them."""
+    some = messages.take(pa.array([row for row, _ in records], pa.int64())).combine_chunks()
+    found = zip(records, some["spool"].to_pylist(), places(some).tolist(), strict=True)
+    return [(row, record._replace(boot=spool, seq=FIRST_PLACE + place)) for (row, record), spool, place in found]
+
+
+def _readings(messages: pa.Table, records: list[tuple[int, Record]]) -> pa.Table:
+    some = messages.take(pa.array([row for row, _ in records], pa.int64()))
+    return readings_table([record for _, record in records], some["payload"].to_pylist(), some)
