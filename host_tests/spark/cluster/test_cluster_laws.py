@@ -19,6 +19,7 @@ import pytest
 from deltalake import DeltaTable
 from spark_helpers import record, topic_of
 
+from spark_ingest.decoders.rules import NO_RULES, Rules
 from spark_ingest.errors import IngestError, TablesWriteFailed, UsageError
 from spark_ingest.pipeline import cluster_files, cluster_tasks
 from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter
@@ -157,14 +158,16 @@ def content(tables: Path) -> dict[str, list[str]]:
     return {name: sorted(map(repr, DeltaTable(str(tables / name)).to_pyarrow_table().to_pylist())) for name in TABLES}
 
 
-def by_driver(folder: Path, batches: list[pa.Table]) -> BatchWriter:
-    writer = BatchWriter(folder, folder / "state", report=lambda _line: None)
+def by_driver(folder: Path, batches: list[pa.Table], rules: Rules = NO_RULES) -> BatchWriter:
+    writer = BatchWriter(folder, folder / "state", rules=rules, report=lambda _line: None)
     for number, messages in enumerate(batches):
         writer.write(messages, number, QUERY)
     return writer
 
 
-def on_cluster(folder: Path, batches: list[pa.Table], spark: Spark, kills: list[tuple[int, str]]) -> ClusterWriter:
+def on_cluster(
+    folder: Path, batches: list[pa.Table], spark: Spark, kills: list[tuple[int, str]], rules: Rules = NO_RULES
+) -> ClusterWriter:
     """Write all micro-batches as Spark would: killed at each of `kills`, it starts again at the uncommitted one."""
     committed = 0
     pending = list(kills)
@@ -175,7 +178,7 @@ def on_cluster(folder: Path, batches: list[pa.Table], spark: Spark, kills: list[
             raise Died(stage)
 
     while True:
-        quiet = {"on_stage": kill, "report": lambda _line: None}
+        quiet = {"on_stage": kill, "report": lambda _line: None, "rules": rules}
         writer = ClusterWriter(folder, folder / "state", buckets=3, run=spark.run, **quiet)
         try:
             while committed < len(batches):
@@ -211,6 +214,27 @@ def test_tasks_that_die_or_are_repeated_and_a_driver_that_is_killed_anywhere_cha
     files = {str(path.relative_to(silver)) for path in silver.rglob("*.parquet")}
     held = set(DeltaTable(str(silver)).file_uris())
     assert held <= {str(silver / name) for name in files} and len(files) > len(held), "torn attempts left files"
+
+
+def test_readings_that_are_known_by_their_place_are_written_once_by_executors_too(tmp_path):
+    """Planted: executors forget them, or a new checkpoint adds them again."""
+    rules = Rules(False, json.dumps([{"topic": "n/{device}", "format": "number", "metric": "t"}]))
+    rng, batches = random.Random(23), []
+    for batch in workload(random.Random(23)):
+        rows = batch.to_pylist()
+        for row in rows[::3]:
+            row |= {"topic": "n/" + rng.choice("ab"), "payload": rng.choice([b"1.5", b"1.5", b"?"])}
+        batches.append(pa.Table.from_pylist(rows, schema=batch.schema))
+    spark = Spark(rng)
+    on_cluster(tmp_path / "cluster", batches, spark, list(enumerate(rng.sample(STAGES, k=BATCHES))), rules)
+    by_driver(tmp_path / "driver", batches, rules)
+    before = content(tmp_path / "cluster")
+    assert before == content(tmp_path / "driver")
+    assert sum("'metrics': [('t', 1.5)]" in row for row in before["silver"]) > 20
+    writer = ClusterWriter(tmp_path / "cluster", tmp_path / "other", buckets=5, run=spark.run, rules=rules)
+    for number, messages in enumerate(batches):
+        writer.write(messages, number, "another checkpoint")  # pyright: ignore[reportArgumentType]
+    assert content(tmp_path / "cluster") == before
 
 
 def test_the_counts_are_those_of_the_driver_s_way(tmp_path):
