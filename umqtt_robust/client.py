@@ -25,7 +25,8 @@ def Will(topic, payload, qos=0, retain=False):
 class Client(Links):
     """An MQTT 3.1.1 client that keeps every message at QoS 1 and 2 until the broker has acknowledged it.
 
-    client_id: str or bytes. servers: URL or several; they are tried in turn. keep_alive: seconds, 0 switches it off.
+    client_id: str or bytes. servers: URL or several, tried in turn; {name: URLs} says that these are nodes of a cluster
+    of that name, which share their sessions. keep_alive: seconds, 0 switches it off.
     clean_session: whether the broker forgets this client when the link ends. store: where unacknowledged messages
     lie, a MemoryStore unless told otherwise. will: a Will. username, password: str or bytes.
 
@@ -58,8 +59,8 @@ class Client(Links):
     connect_timeout = 15000
     rx_size = tx_size = 1024
     policy = 0
-    max_bytes = transports = None
-    allow_plain = allow_mqtt31 = keep_broker_queue = False
+    max_bytes = transports = keep_broker_queue = None
+    allow_plain = allow_mqtt31 = False
     on_connect = on_disconnect = on_message = on_large = on_dropped = on_error = on_dead_letter = None
 
     def __init__(self, client_id, servers, keep_alive=60, clean_session=True, store=None, will=None, username=None,

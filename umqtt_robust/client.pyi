@@ -25,7 +25,7 @@ class Client(Session):
     transports: Mapping[str, _Factory] | None
     allow_plain: bool
     allow_mqtt31: bool
-    keep_broker_queue: bool
+    keep_broker_queue: bool | None
     ticks: Callable[[], int]
     random: Callable[[int], int]
     # on_connect(session_present)
@@ -42,7 +42,7 @@ class Client(Session):
     def __init__(
         self,
         client_id: str | bytes,
-        servers: str | Iterable[str],
+        servers: str | Iterable[str] | Mapping[str, str | Iterable[str]],
         keep_alive: int = 60,
         clean_session: bool = True,
         store: Store | None = None,
@@ -65,7 +65,7 @@ class Client(Session):
         allow_plain: bool = False,
         allow_mqtt31: bool = False,
         handler_retries: int = 0,
-        keep_broker_queue: bool = False,
+        keep_broker_queue: bool | None = None,
         ticks: Callable[[], int] = ...,
         random: Callable[[int], int] = ...,
         on_connect: Callable[[bool], object] | None = None,

@@ -159,7 +159,7 @@ class Links(Session):
         if self.purge:
             self.part("resume").purged(name)
         self.resume((session_present or self.assume_present) and self.part("resume").check(name))
-        self.belong_to(name, False)
+        self.belong_to(self.taken_over or name, False)
         self.connected = True
         self._begin(0)
         if self.on_connect:

@@ -4,13 +4,17 @@ Packet ids, PUBREL state and inbound ids belong to one broker and to one life of
 session_present and the store knows nothing of that session, the two halves do not fit: a stale packet id at the broker
 would swallow a new message at QoS 2.
 
-A volatile store (memory after a reset) has lost nothing but its own messages. Its client takes the broker's half over,
-with what the broker has queued. Before a message at QoS 2 leaves, PUBREL makes the broker forget its packet id, if it
-knows it, and PUBCOMP says so: one round trip more.
+Where the store knows another broker, or is volatile (memory after a reset has lost nothing but its own messages), the
+client takes the broker's half over, with what the broker has queued. It begins its own half anew, so a message that was
+half done at QoS 2 can come twice. Before a message at QoS 2 leaves, PUBREL makes the broker forget its packet id, if it
+knows it, and PUBCOMP says so: one round trip more, as long as the broker keeps the session. A broker that three times
+does not answer knows no QoS 2 (RabbitMQ falls silent), so nothing can be swallowed there: it is asked no more. The
+store has `~` before the name of a broker whose session was taken over: after a reset that is done again.
 
-With any other store (another broker of the list, an erased flash), or when a broker does not answer these PUBRELs, the
-client connects once with clean_session, which makes the broker forget, and connects again; SessionPurged is reported.
-With keep_broker_queue it takes the session as it is.
+A store that should know a session and knows none was erased: the client connects once with clean_session, which makes
+the broker forget, and connects again; SessionPurged is reported. keep_broker_queue=False makes it do so always, True
+never: it takes the session as it is and asks nothing. Nodes of one cluster share their sessions: with
+servers={name: URLs} they have one name, and a failover among them meets no other broker.
 """
 
 from ._platform import const, ticks_diff
@@ -49,7 +53,7 @@ class Part:
     def is_free(self, packet_id):
         """Whether a new message at QoS 2 may leave under that packet id. Asks the broker where it is not known."""
         session = self._session
-        if packet_id == self._free:
+        if packet_id == self._free or self._unanswered >= _TRIES:
             return True
         if packet_id != self._asked and session.out.has_room():
             session.out.put_ack(_PUBREL, packet_id)
@@ -70,12 +74,15 @@ class Part:
         client = self._session
         if client.clean_session:
             raise ProtocolError("session_present after clean_session")  # [MQTT-3.2.2-1]
-        store = client.outbox.store
-        if client.outbox.broker == broker and self._unanswered < _TRIES:
+        known = client.outbox.broker
+        if known == broker:
             return True
-        if client.outbox.broker is None and getattr(store, "volatile", False) and not client.keep_broker_queue:
-            client.begin_session()
-            client.taken_over = True
+        if client.keep_broker_queue is None and (known or getattr(client.outbox.store, "volatile", False)):
+            taken = "~" + broker
+            if client.taken_over != taken:
+                client.begin_session(taken)
+                self._free = self._unanswered = 0
+            client.taken_over = taken
             return True
         if not client.keep_broker_queue:
             client.purge = load("packets").connect(
@@ -92,7 +99,6 @@ class Part:
         client.purge = None
         client.again = True
         client.begin_session()
-        self._unanswered = 0
         client.belong_to(broker, False)  # both halves are empty now
         client.say_goodbye()
         raise LinkLost("reconnecting with a fresh session")

@@ -21,11 +21,18 @@ def parse_url(url):
     return scheme, host, port, "/" + path
 
 
+def _several(urls):
+    return urls if isinstance(urls, (tuple, list)) else (urls,)
+
+
 def parse(client, urls):
-    """(factory, its arguments, name) of each broker. urls: one or several. Raises InvalidArgument."""
+    """(factory, its arguments, name) of each broker. urls: as Client takes them. Raises InvalidArgument."""
+    clusters = urls.items() if isinstance(urls, dict) else ((None, urls),)
     servers = []
     secure = []
-    for url in urls if isinstance(urls, (tuple, list)) else (urls,):
+    for cluster, url in [(name, url) for name, urls in clusters for url in _several(urls)]:
+        if cluster is not None and not (cluster and isinstance(cluster, str)):
+            raise InvalidArgument("the name of a cluster is a str, not " + repr(cluster))
         scheme, host, port, path = parse_url(url)
         factory = (client.transports or {}).get(scheme)
         arguments = host, port, path
@@ -35,8 +42,8 @@ def parse(client, urls):
             from .transport import TCP as factory
 
             arguments = host, port
-        # Packet ids belong to a broker, and one web server may lead to several.
-        servers.append((factory, arguments, "%s:%d%s" % (host, port, path if path != "/" else "")))
+        # Packet ids belong to a broker, and one web server may lead to several; nodes of a cluster share them.
+        servers.append((factory, arguments, cluster or "%s:%d%s" % (host, port, path if path != "/" else "")))
         secure.append(scheme[-1] == "s" and scheme != "ws")
     if not secure or True in secure and False in secure and not client.allow_plain:
         raise InvalidArgument("servers are none, or mix encrypted and plain without allow_plain")

@@ -39,7 +39,8 @@ class Session(Subscriptions):
         # Inbound flow control, see holding.py: a message is handed over while pending <= _room; WAIT, BLOCKED: none is.
         self._room = _NEVER
         self.redelivered = self.subscribed = False
-        self.taken_over = False  # the broker's half of the session is from before this start: see resume.py
+        # "~" and the broker's name: its half of the session is not from this start, see resume.py.
+        self.taken_over = False
         self.outbox = self.out = self.large = self._broken = self._keep_alive = None
         self._topic = self._topic_bytes = None  # the topic that publish() checked last
         # The topic that was received last, its handlers; matches() of topics.py, when a filter needs it.
@@ -119,13 +120,13 @@ class Session(Subscriptions):
         if self.outbox.released:
             self.part("qos2").resend()
 
-    def begin_session(self):
-        """The broker knows nothing of this client."""
+    def begin_session(self, broker=None):
+        """The broker knows nothing of this client. broker: whose session it is until belong_to() says more."""
         self.taken_over = False
         inbound = self.outbox.store.inbound
         half_done = self.outbox.released or inbound and inbound.ids()
         # A power cut from here on must not leave half of it to be taken for whole.
-        self.belong_to(None, half_done)
+        self.belong_to(broker, half_done)
         if half_done:
             self.part("qos2")
         self._forget(True)

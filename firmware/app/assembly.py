@@ -102,6 +102,8 @@ def _client(settings, secrets, identity, status, state_folder, store_error, cloc
     name, brokers, slots = identity.device_id.encode(), tuple(settings["brokers"]), settings["outbox"]
     if len(brokers) == 1:
         brokers = brokers[0]  # which the client can read without loading more
+    if settings["cluster"]:
+        brokers = {settings["cluster"]: brokers}
     # A small file needs no block of its own up to this size, by the program size of the flash.
     store = FlashStore(state_folder + "/mqtt", slots, chunk=504 if sys.platform == "rp2" else 120)
     if not store_error:

@@ -16,6 +16,7 @@ SECRETS = "secrets.json"
 DEFAULTS = {
     "device_id": None,
     "brokers": [],
+    "cluster": None,
     "interval_ms": 1000,
     "keep_alive": 60,
     "outbox": 64,
@@ -186,6 +187,12 @@ def _brokers_problem(value):
     return None
 
 
+def _cluster_problem(value):
+    if value is None or _is_text(value, _LONGEST_NAME):
+        return None
+    return "must be null or the name of the cluster, of 1 to %d characters" % _LONGEST_NAME
+
+
 def _address_problem(address):
     if not isinstance(address, str) or not address.startswith(("mqtt://", "mqtts://")):
         return "must begin with mqtt:// or mqtts://"
@@ -284,6 +291,7 @@ def _board_problem(value):
 _CHECKS = {
     "device_id": _device_id_problem,
     "brokers": _brokers_problem,
+    "cluster": _cluster_problem,
     "wifi": _wifi_problem,
     "country": _country_problem,
     "hostname": _hostname_problem,

@@ -121,6 +121,8 @@ def test_second_broker_at_least_once_and_no_stale_id():
             new_messages_arrive(world, second)
             # And back: the first remembers a session that the client cannot vouch for any more.
             world.client.publish(b"up/0", b"to the second", 2)
+            for session in first.sessions.values():
+                session.client_reset()  # its packet ids are asked for
             first.down = False
             second.down = True
             world.wire.break_now()

@@ -177,7 +177,7 @@ def test_the_purge_is_for_the_broker_that_it_is_meant_for():
     # Planted: a purge that failed at one broker is carried out at the next.
     # Both brokers remember; the store belongs to the second. The link that purges the first one fails.
     flash = Flash()
-    world = World([Broker("a"), Broker("b")], flash=flash)
+    world = World([Broker("a"), Broker("b")], flash=flash, keep_broker_queue=False)
     first, second = world.brokers
     first.down = True
     Traffic(world).run()

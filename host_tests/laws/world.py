@@ -28,16 +28,18 @@ class World:
     """A client called c, its brokers, and the clock. `kind` is the client's class.
 
     cuts: of the wires to come, as Wire takes them. unreachable: no broker answers. flash: the client's store is a
-    DurableStore on it. program(world): what the program does at its start, also after a power cut.
+    DurableStore on it. cluster: the name under which the brokers share their sessions. program(world): what the program
+    does at its start, also after a power cut.
     """
 
     kind = Client
 
-    def __init__(self, brokers=None, start=0, flash=None, program=None, **options):
+    def __init__(self, brokers=None, start=0, flash=None, program=None, cluster=None, **options):
         self.clock = Clock(start)
         self.brokers = brokers or [Broker()]
         self.flash = flash
         self.program = program
+        self.cluster = cluster
         self.wires = []
         self.cuts = []
         self.unreachable = False
@@ -55,8 +57,9 @@ class World:
         if self.flash:
             self.options["store"] = DurableStore(self.flash)
         urls = tuple("mqtt://host%d" % i for i in range(len(self.brokers)))
+        servers = {self.cluster: urls} if self.cluster else urls
         self.client = client = self.kind(
-            b"c", urls, ticks=self.clock.ticks_ms, transports={"mqtt": self._make}, **self.options
+            b"c", servers, ticks=self.clock.ticks_ms, transports={"mqtt": self._make}, **self.options
         )
         client.on_connect = lambda present: self.events.append(("connect", present))
         client.on_disconnect = lambda error: self.events.append(("disconnect", error))
@@ -72,8 +75,9 @@ class World:
         self.power_cuts += 1
         for wire in self.wires:
             wire.break_now()
-        if not self.flash:
-            for broker in self.brokers:
+        known = self.flash and self.flash.state.get("session")
+        for i, broker in enumerate(self.brokers):
+            if not self.flash or known not in (None, "host%d:1883" % i):  # its session will be taken over
                 for client_id in broker.sessions:
                     broker.sessions[client_id].client_reset()
         self.start()
