@@ -35,7 +35,7 @@ def packages(root: Path = ROOT) -> dict[str, dict[str, object]]:
 
 def _package(root: Path, modules: list[str]) -> dict[str, object]:
     paths = [f"umqtt_robust/{module}.py" for module in sorted(modules)]
-    version = re.search(r'^version = "([^"]+)"', (root / "pyproject.toml").read_text(), re.MULTILINE)
+    version = re.search(r'^VERSION = "([^"]+)"', (root / "firmware/app/__init__.py").read_text(), re.MULTILINE)
     return {"urls": [[path, path] for path in paths], "deps": [], "version": version[1] if version else "0"}
 
 

@@ -22,4 +22,4 @@ board (network, machine) are imported by assembly and assembly_parts alone and p
 host unchanged.
 """
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"

@@ -37,14 +37,14 @@ PACKAGES = {
         on_device=True,
     ),
     "umqtt_testkit": Package("host_tests/umqtt_testkit", frozenset({"umqtt_robust"}), frozenset({"kit", "test"})),
-    "umqtt_broker": Package("tools/umqtt_broker", frozenset({"umqtt_robust"}), frozenset({"kit"})),
+    "umqtt_broker": Package("tools/umqtt_broker", frozenset({"umqtt_robust"}), frozenset({"broker"})),
     "umqtt_kit": Package(
         "tools/umqtt_kit",
         frozenset({"umqtt_robust", "umqtt_broker", "umqtt_testkit", "umqtt_cli", "spark_ingest"}),
-        frozenset({"kit", "ingest"}),
+        frozenset({"kit", "spark"}),
     ),
     # Works with any MQTT broker, so it knows nothing of ours.
-    "spark_ingest": Package("spark_ingest", frozenset({"umqtt_robust", "umqtt_cli"}), frozenset({"ingest"})),
+    "spark_ingest": Package("spark_ingest", frozenset({"umqtt_robust", "umqtt_cli"}), frozenset({"spark"})),
     "umqtt_cli": Package("umqtt_cli", extras=frozenset({"ingest", "kit"})),
     "umqtt_robust": Package("umqtt_robust", on_device=True),
     "firmware": Package(
@@ -194,15 +194,18 @@ def import_names() -> dict[str, list[str]]:
 def declared(root: Path) -> dict[str, set[str]]:
     """Distribution names of each extra, extras of ourselves resolved."""
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    extras: dict[str, set[str]] = {}
-    for extra, requirements in project["optional-dependencies"].items():
-        extras[extra] = set()
-        for requirement in requirements:
-            name = requirement.split(";")[0]
-            for separator in "[<>=!~ ":
-                name = name.split(separator)[0]
-            extras[extra].add(_normal(name))
-    return extras
+    requirements: dict[str, list[str]] = project["optional-dependencies"]
+
+    def names(extra: str) -> Iterator[str]:
+        for requirement in requirements[extra]:
+            name, inner = re.match(r"([\w.-]+)(?:\[([\w,]+)\])?", requirement).groups()  # type: ignore[union-attr]
+            if _normal(name) == project["name"]:
+                for one in inner.split(","):
+                    yield from names(one)
+            else:
+                yield _normal(name)
+
+    return {extra: set(names(extra)) for extra in requirements}
 
 
 def _normal(name: str) -> str:
@@ -339,8 +342,8 @@ def test_every_exception_is_still_needed():
         ("firmware/app/clock.py", "import typing", "a board has no module typing"),
         ("firmware/main.py", "import umqtt_testkit.portable", "firmware must not import umqtt_testkit"),
         ("spark_ingest/status.py", "from umqtt_broker import Broker", "spark_ingest must not import umqtt_broker"),
-        ("spark_ingest/tables.py", "import click_spinner", "click_spinner is not declared in the extras ['ingest']"),
-        ("tools/umqtt_broker/broker.py", "import uvloop", "uvloop is not declared in the extras ['kit']"),
+        ("spark_ingest/tables.py", "import click_spinner", "click_spinner is not declared in the extras ['spark']"),
+        ("tools/umqtt_broker/broker.py", "import uvloop", "uvloop is not declared in the extras ['broker']"),
         ("tools/umqtt_broker/broker.py", "import spark_ingest", "umqtt_broker must not import spark_ingest"),
         ("tools/umqtt_broker/core/limits.py", "from ..broker import Broker", "core must not import broker"),
         (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from impatient import builds_impatient
 from kit_command import Ended, umqtt_here
 from paho_subscriber import Subscriber
 from umqtt_kit.app_bundle import INIT, AppBundle
+from umqtt_kit.data import firmware_folder
 from umqtt_kit.deploy import build as build_module
 from umqtt_kit.deploy.build import build
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
@@ -29,7 +31,8 @@ from umqtt_testkit.interpreter import MicroPythonMissing
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 _ID = "pump-7"
-_OLD, _NEW = "0.0.9", "0.1.0"
+_OLD = "0.0.9"
+_NEW = re.findall(r'^VERSION = "(.+)"', (firmware_folder() / "app/__init__.py").read_text(), re.MULTILINE)[0]
 _MORE_SIZE = 4000
 
 

@@ -148,7 +148,7 @@ def _run(given: dict[str, Any], status: Path | None, on_stage: Callable[[str], N
 
 def _require_pyspark() -> None:
     if importlib.util.find_spec("pyspark") is None:
-        raise MissingDependency("the package pyspark is missing: pip install 'umqtt-robust[ingest]'")
+        raise MissingDependency("the package pyspark is missing: pip install 'umqtt-robust[spark]'")
 
 
 def _settings(given: Sequence[str]) -> dict[str, str]:

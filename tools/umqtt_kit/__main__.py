@@ -16,9 +16,11 @@ import click
 from spark_ingest.printable import printable
 from umqtt_kit import commands
 from umqtt_kit.console import buffer_output, check_output
+from umqtt_kit.entry import missing_package
 from umqtt_kit.errors import (
     EXIT_DEFECT,
     EXIT_INTERRUPTED,
+    EXIT_MISSING,
     EXIT_OK,
     EXIT_USAGE,
     Interrupted,
@@ -104,6 +106,12 @@ def _run(arguments: Sequence[str] | None) -> int:
     except KitError as error:
         _say(f"umqtt: {error}")
         return error.exit_code
+    except ModuleNotFoundError as error:
+        line = missing_package(error)
+        if line is None:
+            raise
+        _say(f"umqtt: {line}")
+        return EXIT_MISSING
     except (click.Abort, KeyboardInterrupt):
         _say("umqtt: interrupted")
         return EXIT_INTERRUPTED

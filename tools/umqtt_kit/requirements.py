@@ -21,10 +21,10 @@ def require_java() -> None:
         raise KitError(str(error), EXIT_MISSING) from error
 
 
-def require_module(name: str, extra: str) -> None:
-    """Raises KitError unless the module is installed; extra: the extra of umqtt-robust that brings it."""
+def require_module(name: str) -> None:
+    """Raises ModuleNotFoundError, which becomes a line about the extra that brings it, before anything is started."""
     if importlib.util.find_spec(name) is None:
-        raise KitError(f"the package {name} is missing — try: pip install 'umqtt-robust[{extra}]'", EXIT_MISSING)
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def require_free_port(host: str, port: int) -> None:

@@ -41,12 +41,10 @@ def board(
       umqtt board bench.img
       umqtt board pico.img --board RPI_PICO_W --heap 192K
     """
-    try:
-        from umqtt_testkit.board import BoardError, VirtualBoard
-        from umqtt_testkit.interpreter import MicroPythonMissing, heap_bytes
-        from umqtt_testkit.registry import RegistryError, registered
-    except ImportError as error:
-        raise KitError(f"{error.name} is not installed — run: pip install 'umqtt-robust[kit]'", EXIT_MISSING) from error
+    from umqtt_testkit.board import BoardError, VirtualBoard
+    from umqtt_testkit.interpreter import MicroPythonMissing, heap_bytes
+    from umqtt_testkit.registry import RegistryError, registered
+
     from umqtt_kit.stop import Stop
 
     try:

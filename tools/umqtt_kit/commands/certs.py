@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from umqtt_kit.console import results, say
-from umqtt_kit.errors import EXIT_MISSING, EXIT_USAGE, KitError
+from umqtt_kit.errors import EXIT_USAGE, KitError
 
 if TYPE_CHECKING:
     from umqtt_kit.certs import Authority
@@ -186,11 +186,8 @@ def _given(days: int | None) -> dict[str, int]:
 
 
 def _authority(folder: Path) -> Authority:
-    try:
-        from umqtt_kit.certs import Authority
-    except ImportError as error:
-        message = f"{error.name} is not installed — run: pip install 'umqtt-robust[kit]'"
-        raise KitError(message, EXIT_MISSING) from error
+    from umqtt_kit.certs import Authority
+
     if folder.exists() and not folder.is_dir():
         raise KitError(f"{folder} is not a folder — choose another with --dir", EXIT_USAGE)
     return Authority(folder)

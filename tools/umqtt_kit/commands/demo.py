@@ -60,7 +60,7 @@ def demo(seconds: float, boards: int, devices: int, out: Path, as_json: bool) ->
     """
     if boards + devices == 0:
         raise KitError("--boards 0 --devices 0 leaves nothing to count — ask for at least one of them", EXIT_USAGE)
-    require_module("pyspark", "ingest")
+    require_module("pyspark")
     require_java()
     # These bring the device library, the test kit and rich: after the checks, which are to answer at once.
     from umqtt_kit.demo.boards import missing_micropython

@@ -46,7 +46,7 @@ def report(tables: Path, out: Path, days: float, as_json: bool) -> None:
     Example:
       umqtt report --tables tables --out report.html --days 30
     """
-    require_module("deltalake", "ingest")
+    require_module("deltalake")
     from spark_ingest.errors import IngestError
     from spark_ingest.report import write_report
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 
@@ -10,7 +9,8 @@ import click
 
 from umqtt_kit.console import say
 from umqtt_kit.device.choose import choose, device_option
-from umqtt_kit.errors import EXIT_MISSING, EXIT_NO_DEVICE, EXIT_USAGE, KitError
+from umqtt_kit.errors import EXIT_NO_DEVICE, EXIT_USAGE, KitError
+from umqtt_kit.requirements import require_module
 
 
 @click.command()
@@ -30,8 +30,7 @@ def shell(device: str) -> int:
     port = choose(device)
     if not sys.stdin.isatty():
         raise KitError(f"there is no terminal here — for programs: mpremote connect {port.path} exec CODE", EXIT_USAGE)
-    if importlib.util.find_spec("mpremote") is None:
-        raise KitError("mpremote is not installed — run: pip install 'umqtt-robust[kit]'", EXIT_MISSING)
+    require_module("mpremote")
     # Who has the port, or that nobody may open it, mpremote does not tell.
     open_serial(port.path).close()
     say("Ctrl-C stops the board's program, Ctrl-D starts it again, Ctrl-] leaves.")

@@ -45,7 +45,7 @@ def _options(command: Callable[..., Mapping[str, Mapping[str, int]]]) -> Callabl
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
     @wraps(command)
     def run(*, as_json: bool, **given: Any) -> None:
-        require_module("deltalake", "ingest")
+        require_module("deltalake")
         from deltalake.exceptions import DeltaError
         from pyarrow import ArrowException
 

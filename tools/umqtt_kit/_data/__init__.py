@@ -1,1 +1,0 @@
-"""Firmware and board folders, placed here in a wheel; in a checkout they lie two folders up."""

