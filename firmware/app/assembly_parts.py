@@ -51,7 +51,7 @@ def _add_telemetry(board):
         sensors.configure(entry)
     board.telemetry = Telemetry(
         board.client, board.identity, clock, sensors, settings["interval_ms"], report, board.gaps,
-        settings["telemetry_qos"], settings["expires_s"],
+        settings["telemetry_qos"], settings["expires_s"], settings["encoding"],
     )  # fmt: skip
     if settings["home_assistant"] or _exists(board.state_folder + "/discovery"):
         board.discover(settings["home_assistant"])

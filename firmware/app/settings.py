@@ -21,6 +21,7 @@ DEFAULTS = {
     "keep_alive": 60,
     "outbox": 64,
     "telemetry_qos": 1,
+    "encoding": "json",
     "expires_s": 0,
     "wifi": [],
     "country": "",
@@ -40,6 +41,7 @@ DEFAULTS = {
 LIVE = ("interval_ms", "telemetry_qos", "expires_s", "log_level", "sleep_s", "home_assistant")
 
 LEVELS = ("debug", "info", "warning", "error")
+_ENCODINGS = ("json", "cbor")
 
 # key: (least, most, unit). 0 means off or never, where it is allowed.
 _NUMBERS = {
@@ -88,6 +90,8 @@ def check_settings(values, file=FILE):
             raise SettingsError(file, key, problem)
     if 0 < merged["watchdog_ms"] < _SHORTEST_WATCHDOG_MS:
         raise SettingsError(file, "watchdog_ms", "must be 0 (off) or at least %d" % _SHORTEST_WATCHDOG_MS)
+    if merged["encoding"] == "cbor" and merged["home_assistant"]:
+        raise SettingsError(file, "encoding", "must be json: Home Assistant reads no CBOR")
     return merged
 
 
@@ -248,6 +252,10 @@ def _log_level_problem(value):
     return None if value in LEVELS else "must be one of " + ", ".join(LEVELS)
 
 
+def _encoding_problem(value):
+    return None if value in _ENCODINGS else "must be one of " + ", ".join(_ENCODINGS)
+
+
 def _sensors_problem(value):
     if not isinstance(value, list) or len(value) > _MOST_SENSORS:
         return "must be a list of at most %d objects" % _MOST_SENSORS
@@ -297,6 +305,7 @@ _CHECKS = {
     "hostname": _hostname_problem,
     "ntp_host": _ntp_host_problem,
     "log_level": _log_level_problem,
+    "encoding": _encoding_problem,
     "sensors": _sensors_problem,
     "update_url": _update_url_problem,
     "board": _board_problem,

@@ -2,6 +2,8 @@
 
     {"v":1,"id":"pump-7","boot":"17-9f3a2c5d8e1b4a70","seq":4211,"ts":1795000000123,"up":912345,"m":{"mem_free":104320}}
 
+With "encoding": "cbor" in the settings the same fields are a CBOR map.
+
 ts is Unix milliseconds, null until the clock is known; up is milliseconds since boot; seq counts from 0
 within a boot. Numbers that are not finite become null. A reading that the outbox refuses keeps its seq, and
 is noted as a gap (gaps.py), as are those that make room for it.
@@ -22,17 +24,25 @@ _MOST_BYTES = 900
 
 class Telemetry:
     """client: umqtt_robust.Client; sensors: app.sensors.Sensors, None: there are none; report(level, text): of a log;
-    gaps: app.gaps.Gaps. qos: 1 or 2. expires_s: seconds after which an unsent reading is dropped, 0: never.
+    gaps: app.gaps.Gaps. qos: 1 or 2. expires_s: seconds after which an unsent reading is dropped, 0: never. encoding:
+    "json" or "cbor", of the records.
 
     Counters: published, dropped (refused by the outbox). first_id: packet id of the first reading of this boot that the
     outbox took: its acknowledgement confirms the boot.
     """
 
-    def __init__(self, client, identity, clock, sensors, interval_ms, report, gaps=None, qos=1, expires_s=0):
+    def __init__(self, client, identity, clock, sensors, interval_ms, report, gaps=None, qos=1, expires_s=0,
+                 encoding="json"):  # fmt: skip
         self._client = client
         self._topic = identity.topic("telemetry")
         self._boot = identity.boot
         self._head = '{"v":1,"id":%s,"boot":"%s","seq":' % (json.dumps(identity.device_id), identity.boot)
+        self._fields = self._cbor = None
+        if encoding == "cbor":
+            from app.cbor import encode
+
+            self._cbor = encode
+            self._fields = {"v": 1, "id": identity.device_id, "boot": identity.boot}
         self._clock = clock
         self._sensors = sensors
         self._report = report
@@ -110,26 +120,36 @@ class Telemetry:
 
     def _encode(self, now, metrics):
         ts = self._clock.unix_ms()
-        head = "%s%d,\"ts\":%s,\"up\":%d,\"m\":" % (self._head, self.seq, "null" if ts is None else ts, now)
-        record = (head + encode_metrics(metrics) + "}").encode()
+        record = self._pack(now, ts, metrics)
         if len(record) <= _MOST_BYTES:
             return record
         names = sorted(metrics)
         while len(record) > _MOST_BYTES:
             del metrics[names.pop()]
-            record = (head + encode_metrics(metrics) + "}").encode()
+            record = self._pack(now, ts, metrics)
         if not self._too_large:
             text = "a reading has at most %d bytes: the metrics after %s are left out" % (_MOST_BYTES, names[-1:])
             self._too_large = self._report("warning", text)
         return record
 
 
-def encode_metrics(metrics):
-    """JSON text of a flat dict of numbers. Raises TypeError, naming the metric, for what is no number."""
+    def _pack(self, now, ts, metrics):
+        clean = finite(metrics)
+        if self._cbor:
+            self._fields.update((("seq", self.seq), ("ts", ts), ("up", now), ("m", clean)))
+            return self._cbor(self._fields)
+        head = "%s%d,\"ts\":%s,\"up\":%d,\"m\":" % (self._head, self.seq, "null" if ts is None else ts, now)
+        return (head + json.dumps(clean, separators=(",", ":")) + "}").encode()
+
+
+def finite(metrics):
+    """A flat dict of numbers, None for those that are not finite: JSON has no NaN, and json.dumps would write it.
+
+    Raises TypeError, naming the metric, for what is no number.
+    """
     clean = {}
     for name, value in metrics.items():
         if value is not None and not isinstance(value, (int, float)):
             raise TypeError("metric %s: %r is not a number" % (name, value))
-        # JSON has no NaN and no infinity; json.dumps would write them all the same.
         clean[name] = value if value is None or isinstance(value, int) or math.isfinite(value) else None
-    return json.dumps(clean, separators=(",", ":"))
+    return clean

@@ -81,6 +81,7 @@ def test_every_bad_value_names_its_key():
         ("outbox", (0, -1, 10001, 2.5, "64", None, True)),
         ("telemetry_qos", (0, 3, "1", None, True, 1.0)),
         ("expires_s", (-1, 31536001, 0.5, None, False)),
+        ("encoding", ("", "CBOR", None, 1, ["cbor"])),
         ("wifi", ("net", [1], [""], ["x" * 33])),
         ("country", (None, "de", "D", "DEU", 49, "D1", "Ä", "ÄÖ")),
         ("hostname", ("", "-a", "a-", "a_b", "a.b", "x" * 33, 5)),
@@ -124,7 +125,8 @@ def test_every_key_has_values_that_are_accepted():
         "brokers": (["mqtt://a"], ["mqtts://a.example:8883", "mqtts://b"], ["mqtt://[::1]:1883", "mqtt://[::1]"],
                     ["mqtt://192.168.1.2:1"]),
         "cluster": (None, "site"),
-        "outbox": (1, 10000), "telemetry_qos": (1, 2), "expires_s": (0, 31536000), "wifi": ([], ["é" * 16]),
+        "outbox": (1, 10000), "telemetry_qos": (1, 2), "expires_s": (0, 31536000), "encoding": ("json", "cbor"),
+        "wifi": ([], ["é" * 16]),
         "country": ("", "DE"), "hostname": (None, "pump-7", "x" * 32), "power_save": (True, False),
         "ntp_host": (None, "", "pool.ntp.org", "192.168.1.2", "127.0.0.1:12345"), "log_level": settings.LEVELS,
         "sensors": ([], [{"module": "dht22", "pin": 4, "name": "cellar"}, {"module": "dht22", "pin": 5}],
@@ -136,6 +138,11 @@ def test_every_key_has_values_that_are_accepted():
     for key, values in good.items():
         for value in values:
             equal(check_settings(_with(**{key: value}))[key], value)
+
+
+def test_home_assistant_is_not_promised_readings_that_it_cannot_read():
+    error = raises(SettingsError, check_settings, _with(encoding="cbor", home_assistant=True))
+    equal((error.key, error.problem), ("encoding", "must be json: Home Assistant reads no CBOR"))
 
 
 def test_an_unknown_key_is_refused_and_the_nearest_known_one_named():

@@ -1,10 +1,12 @@
 """Every reading has its own seq; a reading that was dropped is noted; no number is made up."""
 
 import json
+from binascii import hexlify
 
 import _app_fakes as fakes
 from app import telemetry
-from app.telemetry import Telemetry, encode_metrics
+from app.cbor import encode
+from app.telemetry import Telemetry, finite
 from umqtt_testkit.portable import Rng, equal, raises
 
 from umqtt_robust.errors import StoreError
@@ -228,12 +230,51 @@ def test_an_interval_shorter_than_the_measurement_is_stretched_and_reads_only_wh
 
 def test_numbers_that_are_not_finite_become_null():
     infinity = float("inf")
-    text = encode_metrics({"a": float("nan"), "b": infinity, "c": -infinity, "d": 1.5, "e": 3, "f": None})
-    equal(json.loads(text), {"a": None, "b": None, "c": None, "d": 1.5, "e": 3, "f": None})
+    clean = finite({"a": float("nan"), "b": infinity, "c": -infinity, "d": 1.5, "e": 3, "f": None})
+    equal(clean, {"a": None, "b": None, "c": None, "d": 1.5, "e": 3, "f": None})
 
 
 def test_a_metric_that_is_no_number_is_refused_by_name():
-    assert "mode" in str(raises(TypeError, encode_metrics, {"mode": "auto"}))
+    assert "mode" in str(raises(TypeError, finite, {"mode": "auto"}))
+
+
+def test_cbor_is_what_the_rfc_says():
+    """RFC 8949, appendix A. Planted: a length of 24 in one byte, or a float in fewer bytes than hold it."""
+    for value, encoded in (
+        (0, "00"), (23, "17"), (24, "1818"), (255, "18ff"), (256, "190100"), (1000000, "1a000f4240"),
+        (1000000000000, "1b000000e8d4a51000"), (-1, "20"), (-100, "3863"), (-1000, "3903e7"),
+        (100000.0, "fa47c35000"), (-0.5, "fabf000000"), (None, "f6"), (True, "f5"), (False, "f4"), ("", "60"),
+        ("\u00fc", "62c3bc"), ({}, "a0"), ({"a": 1}, "a1616101"), ("a" * 24, "7818" + "61" * 24),
+    ):  # fmt: skip
+        equal(hexlify(encode(value)).decode(), encoded, repr(value))
+    raises(OverflowError, encode, 1 << 64)
+
+
+def _sizes(metrics):
+    sizes = []
+    for encoding in ("json", "cbor"):
+        client = fakes.Client()
+        _, clock = fakes.clock(lambda: 1795000000123)
+        part = Telemetry(client, fakes.identity(), clock, _Sensors(metrics), 100, None, encoding=encoding)
+        part.seq = 4211
+        part.step()
+        sizes.append(len(client.published[0][1]))
+    return sizes
+
+
+def test_the_table_of_bytes_in_the_docs_is_what_a_reading_takes():
+    """docs/firmware.md. Planted: CBOR is not what the settings ask for."""
+    four = {"temp_c": 21.5, "humidity": 48.25, "pressure_hpa": 1013.25, "mem_free": 104320}
+    equal([_sizes({"temp_c": 21.5}), _sizes(four)], [[107, 77], [165, 123]])
+
+
+def test_a_reading_that_is_too_large_in_cbor_loses_metrics_like_any_other():
+    client, log = fakes.Client(), fakes.Log()
+    _, clock = fakes.clock()
+    many = _Sensors({"metric_%03d" % n: 1.5 for n in range(99)})
+    part = Telemetry(client, fakes.identity(), clock, many, 100, log.report, encoding="cbor")
+    part.step()
+    assert 850 < len(client.published[0][1]) <= 900, len(client.published[0][1])
 
 
 def test_the_hook_sees_exactly_what_publish_accepted():

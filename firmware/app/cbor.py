@@ -1,0 +1,40 @@
+"""CBOR (RFC 8949) of what a telemetry record consists of; loaded where settings.json says "encoding": "cbor"."""
+
+import struct
+
+
+def encode(value):
+    """bytes of a dict, text, number, True, False or None. A float takes 5 bytes where 32 bits hold it, else 9."""
+    if value is None:
+        return b"\xf6"
+    if isinstance(value, bool):
+        return b"\xf5" if value else b"\xf4"
+    if isinstance(value, int):
+        return _head(0x00, value) if value >= 0 else _head(0x20, -1 - value)
+    if isinstance(value, float):
+        # What 32 bits cannot hold at all becomes infinite, or is an error of CPython's.
+        try:
+            short = struct.pack(">f", value)
+        except OverflowError:
+            short = b""
+        if short and struct.unpack(">f", short)[0] == value:
+            return b"\xfa" + short
+        return b"\xfb" + struct.pack(">d", value)
+    if isinstance(value, str):
+        text = value.encode()
+        return _head(0x60, len(text)) + text
+    parts = [_head(0xA0, len(value))]
+    for key in value:
+        parts.append(encode(key))
+        parts.append(encode(value[key]))
+    return b"".join(parts)
+
+
+def _head(kind, number):
+    # RFC 8949, 3: the kind, and its number in as few bytes as hold it.
+    if number < 24:
+        return bytes((kind | number,))
+    for extra, size in ((24, 1), (25, 2), (26, 4), (27, 8)):
+        if number < 1 << 8 * size:
+            return bytes((kind | extra,)) + number.to_bytes(size, "big")
+    raise OverflowError("CBOR has whole numbers of 64 bits")
