@@ -12,7 +12,7 @@ The packages, in the order in which a reading travels:
 =============  ============================================================================================
 
 Everywhere: ``errors`` (the tree of errors), ``durable`` (sync and atomic replacement), ``lock`` (who may
-write a folder), ``status``, ``hosts`` (what may stand for one), ``java`` (whether Spark can start);
+write a folder), ``status``, ``metrics``, ``hosts`` (what may stand for one), ``java`` (whether Spark can start);
 ``tables`` reads the tables without Spark, and ``sql`` gives them names in Spark, DuckDB and others.
 
 Imports point upwards in that list. Nothing here imports the broker, the device library or the command-line

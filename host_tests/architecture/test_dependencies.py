@@ -150,6 +150,7 @@ INGEST_ROOMS = (
     "java",
     "lock",
     "status",
+    "metrics",
     "spool",
     "source",
     "collector",

@@ -10,7 +10,7 @@ import click
 from umqtt_cli.numbers import Bytes
 
 from ..errors import IngestError
-from ..hosts import is_host
+from ..hosts import Address
 from ..printable import remark
 from .config import DEFAULT_NAME, DEFAULT_TOPIC_FILTERS, CollectorConfig, load
 
@@ -20,20 +20,6 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 _OF_ONE = ("broker", "name", "topics", "username", "password_file", "ca", "cert", "key")
 _SHARED = ("keep_alive", "segment_bytes", "group_bytes", "group_ms", "max_spool_bytes", "min_free_bytes",
            "longest_delay_s", "everything")  # fmt: skip
-
-
-class _Address(click.ParamType):
-    name = "[HOST:]PORT"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        if isinstance(value, tuple):
-            return value
-        host, _, port = str(value).rpartition(":")
-        # Only this machine, unless an address is given.
-        host = host.strip("[]") or "127.0.0.1"
-        if not port.isdecimal() or len(port) > 5 or int(port) > 65535 or not is_host(host):
-            self.fail(f"{value!r} is not HOST:PORT", param, ctx)
-        return host, int(port)
 
 
 @click.command()
@@ -73,8 +59,8 @@ class _Address(click.ParamType):
     help="Longest wait between attempts to connect.  [default: 128]",
 )
 @click.option("--status", type=_FILE, help="File rewritten twice a second with counts.")
-@click.option("--metrics", type=_Address(), help="Metrics for Prometheus. Without HOST for this machine alone.")
-@click.option("--serve", type=_Address(), help="Serve the spools to Spark on machines without this disk.")
+@click.option("--metrics", type=Address(), help="Metrics for Prometheus. Without HOST for this machine alone.")
+@click.option("--serve", type=Address(), help="Serve the spools to Spark on machines without this disk.")
 @click.option("--serve-token-file", "token_file", type=_FILE, help="The token that they must have.")
 @click.option("--log", type=click.Choice(["auto", "json", "live"]), default="auto", show_default=True,
               help="Lines of JSON on stderr, or a live table; auto: the table on a terminal.")  # fmt: skip

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector as Families
 
-from ..errors import UsageError
+from .. import metrics
 
 Status = Mapping[str, object]
 
@@ -40,8 +39,8 @@ _GAUGES: Mapping[str, tuple[str, Callable[[Status], float]]] = {
 }
 
 
-class MetricsServer:
-    """Answers Prometheus at ``http://HOST:PORT/metrics`` until :meth:`close`.
+class MetricsServer(metrics.MetricsServer):
+    """The collectors' figures.
 
     :param statuses: gives each collector's status, and ``max_spool_bytes`` with it.
     :param served: requests, bytes and refused clients of the spool server, or None without one.
@@ -55,24 +54,7 @@ class MetricsServer:
         statuses: Callable[[], Sequence[Status]],
         served: Callable[[], Mapping[str, float]] | None = None,
     ) -> None:
-        registry = CollectorRegistry()
-        registry.register(_Figures(statuses, served))
-        ProcessCollector(registry=registry)
-        try:
-            self._server, self._thread = start_http_server(port, host, registry)
-        except OSError as error:
-            raise UsageError(f"cannot serve metrics on {host}:{port}: {error.strerror or error}") from error
-
-    @property
-    def port(self) -> int:
-        """The port that is listened on."""
-        return self._server.server_port
-
-    def close(self) -> None:
-        """Stop answering."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(host, port, _Figures(statuses, served))
 
 
 class _Figures(Families):

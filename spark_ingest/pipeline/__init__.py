@@ -16,6 +16,7 @@
 ``forget``    a device out of every table
 ``upkeep``    gold and the joining of small files, beside the micro-batches
 ``process``   locks, folders, and what is said when the query fails
+``metrics``   its figures for Prometheus, and its health
 ``live``      what a person sees meanwhile; ``remarks`` keeps other people's lines out of the panel
 ``session``   the Spark session, and the check for Java before it; ``spark_home`` where Spark starts from,
               ``class_archive`` what makes it start sooner

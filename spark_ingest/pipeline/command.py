@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import click
 from umqtt_cli.numbers import Bytes, Finite
 
 from ..errors import IngestError, MissingDependency
+from ..hosts import Address
 from ..printable import remark
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -72,6 +74,7 @@ def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> 
               help="Decoders for payloads of other kinds, by topic: ingest.toml.")  # fmt: skip
 @click.option("--allow-data-loss", is_flag=True, help="Go on when messages of the spool are gone.")
 @click.option("--status", type=_FILE, metavar="FILE", help="File rewritten twice a second with counts.")
+@click.option("--metrics", type=Address(), help="Prometheus, and /health. Without HOST for this machine alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON object at the end.")
 @click.option("--prepare", is_flag=True, is_eager=True, expose_value=False, callback=_prepare,
               help="Only make what lets Spark start in half of the time, once: half a minute and 150 MB.")  # fmt: skip
@@ -83,6 +86,7 @@ def ingest(
     config: Path | None,
     trust_ids: bool,
     status: Path | None,
+    metrics: tuple[str, int] | None,
     as_json: bool,
     **given: Any,
 ) -> int:
@@ -101,7 +105,7 @@ def ingest(
         from ..decoders.rules import Rules, load
 
         given |= {"settings": _settings(conf), "rules": Rules(trust_ids, load(config) if config else "")}
-        counts = _run(given, status, context.obj or _nothing)
+        counts = _run(given, status, metrics, context.obj or _nothing)
     except IngestError as error:
         remark(f"pipeline: {error}")
         return error.exit_code
@@ -123,18 +127,28 @@ def main(argv: Sequence[str] | None = None, *, on_stage: Callable[[str], None] |
         return error.exit_code
 
 
-def _run(given: dict[str, Any], status: Path | None, on_stage: Callable[[str], None]) -> dict[str, object]:
+def _run(
+    given: dict[str, Any],
+    status: Path | None,
+    metrics: tuple[str, int] | None,
+    on_stage: Callable[[str], None],
+) -> dict[str, object]:
     # Not above: --help need not wait for it.
     from rich.console import Console
 
     from ..java import require_java
+    from ..metrics import MetricsServer
     from ..status import StatusFile
     from .config import PipelineConfig
     from .live import Live
+    from .metrics import Figures, health
     from .pipeline import Pipeline
 
     require_java()
     pipeline = Pipeline(PipelineConfig(**given), on_stage=on_stage)
+    server = None
+    if metrics is not None:
+        server = MetricsServer(*metrics, Figures(pipeline.status), lambda: health(pipeline.status(), time.time() * 1e3))
     status_file = StatusFile(status, pipeline.status)
     live = Live(Console(stderr=True), pipeline.status)
     live.start()
@@ -143,6 +157,8 @@ def _run(given: dict[str, Any], status: Path | None, on_stage: Callable[[str], N
     finally:
         live.stop()
         status_file.close()
+        if server is not None:
+            server.close()
     return pipeline.status()
 
 

@@ -22,9 +22,11 @@ duplicates         rows appended to duplicates: readings that were received agai
 boots, open_gaps   size of the deduplication state: boots known, and ranges of seq that are missing
 alerts             alerts that last, in the newest gold; null without gold
 gold_ms            duration of the newest update of gold, milliseconds
+gold_failing       whether gold cannot be updated; null without gold
 last_batch_ms      duration of the newest micro-batch with messages, milliseconds, all in all
 rows_per_second    messages a second in it
 lag_bytes          spool bytes that are durable and not yet in the tables
+waiting_since_ms   since when messages wait without a micro-batch that ends, Unix milliseconds; null: none waits
 updated_ms         Unix milliseconds of this status
 =================  =====================================================================================
 """
@@ -92,6 +94,8 @@ class Pipeline:
         self._last_batch_ms = 0
         self._rows_per_second = 0
         self._lag_bytes: int | None = None
+        self._waiting_since_ms: int | None = None
+        self._newest_batch = -1
 
     def stop(self) -> None:
         """Ask :meth:`run` to finish the micro-batch in progress and return; for signal handlers too."""
@@ -107,6 +111,7 @@ class Pipeline:
             "last_batch_ms": self._last_batch_ms,
             "rows_per_second": self._rows_per_second,
             "lag_bytes": self._lag_bytes,
+            "waiting_since_ms": self._waiting_since_ms,
         }
 
     def run(self, on_ready: Callable[[], None]) -> None:
@@ -265,6 +270,11 @@ class Pipeline:
             end = json.loads(end) if isinstance(end, str) else end
             assert self._spools is not None
             self._lag_bytes = bytes_between(end, SpoolTree(self._spools).latest(), self._spools)
+        if not self._lag_bytes:
+            self._waiting_since_ms = None
+        elif self._waiting_since_ms is None or progress["batchId"] != self._newest_batch:
+            self._waiting_since_ms = time.time_ns() // 1_000_000
+        self._newest_batch = progress["batchId"]
 
     def _stop_between_batches(self, query: "StreamingQuery") -> None:
         self._refuses_batches = True

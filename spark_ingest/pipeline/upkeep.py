@@ -48,8 +48,9 @@ class Upkeep:
         """Keys of the pipeline's status."""
         gold = self._gold
         if gold is None:
-            return {"alerts": None, "gold_ms": None}
-        return {"alerts": gold.alerts, "gold_ms": round(gold.last_duration_s * 1000)}
+            return {"alerts": None, "gold_ms": None, "gold_failing": None}
+        duration_ms = round(gold.last_duration_s * 1000)
+        return {"alerts": gold.alerts, "gold_ms": duration_ms, "gold_failing": self._failing}
 
     def step(self) -> None:
         """Update gold if it is due, join small files if there are many, and vacuum every hour.
