@@ -2,6 +2,7 @@
 
 import json
 
+import cbor2
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -134,6 +135,18 @@ def test_of_a_device_whose_id_others_claim_everything_that_names_it_is_forgotten
     write(tmp_path, [claimed("fleet/bob/telemetry", "bob"), claimed("fleet/alice/telemetry", "bob", 1)])
     assert forget(tmp_path, "bob")["bronze"] == 2
     assert not rows(tmp_path, "quarantine") and not rows(tmp_path, "gold/devices")
+
+
+def test_a_claim_in_cbor_is_forgotten_too_also_where_the_name_comes_in_pieces(tmp_path):
+    """RFC 8949, 3.2.3. Planted: only payloads that have the name's bytes in one piece are looked at."""
+    fields = json.loads(claimed("", "eve")[1])
+    whole = cbor2.dumps(fields)
+    pieces = whole.replace(b"\x63eve", b"\x7f\x61e\x62ve\xff")
+    assert pieces != whole
+    write(tmp_path, [("fleet/eve/telemetry", whole, RECEIVED_MS), ("fleet/alice/telemetry", pieces, RECEIVED_MS)])
+    assert [row["device_id"] for row in rows(tmp_path, "silver")] == ["eve"]
+    assert [row["device_id"] for row in rows(tmp_path, "quarantine")] == ["alice"]
+    assert forget(tmp_path, "eve")["bronze"] == 2
 
 
 @pytest.mark.parametrize("format", FORMATS)
