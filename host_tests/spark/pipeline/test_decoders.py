@@ -10,14 +10,17 @@ from pathlib import Path
 
 import cbor2
 import pytest
+from click.testing import CliRunner
 from deltalake import DeltaTable
 from gold_fleet import QUERY, SECOND, assert_law, table_of
 from google.protobuf import descriptor_pb2
 from spark_helpers import RECEIVED_MS, record
+from umqtt_kit.commands.tables import tables as tables_command
 
 from spark_ingest.decoders.rules import Rules, load
 from spark_ingest.errors import UsageError
 from spark_ingest.pipeline.batch import BatchWriter
+from spark_ingest.pipeline.command import main as ingest
 from spark_ingest.pipeline.forget import forget
 from spark_ingest.pipeline.gold import Gold
 from spark_ingest.pipeline.messages import part
@@ -376,3 +379,24 @@ def test_the_decoder_and_its_test_in_the_docs_are_the_example_and_pass(monkeypat
     monkeypatch.syspath_prepend(EXAMPLE)
     exec(test, {})
     assert tomllib.loads(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0])["decoder"]
+
+
+def test_the_commands_hand_the_file_on(tmp_path, monkeypatch, capsys):
+    """Planted: an option is parsed and forgotten, or a file that cannot be read starts Spark."""
+    given: dict = {}
+    monkeypatch.setattr("spark_ingest.pipeline.command._run", lambda options, *_: given.update(options) or {})
+    fixed = ["--spool", "s", "--tables", "t", "--checkpoint", "c", "--config"]
+    assert ingest([*fixed, str(EXAMPLE / "ingest.toml"), "--trust-ids"]) == 0
+    assert given["rules"] == Rules(True, load(EXAMPLE / "ingest.toml"))
+    given.clear()
+    assert ingest([*fixed, str(tmp_path / "none.toml")]) == 2 and not given
+    assert re.fullmatch("pipeline: cannot read .*none.toml: .*\n", capsys.readouterr().err)
+    how = rules(tmp_path, RULES)
+    BatchWriter(tmp_path, tmp_path / "state", rules=how).write(sent(("n/a/t", "1"), ("n/b/t", "2")), 0, QUERY)
+    for command, left in ((["rebuild"], 2), (["forget", "a"], 1)):
+        more = ["--tables", str(tmp_path)]
+        refused = CliRunner().invoke(tables_command, [*command, *more])
+        assert "give it with --config" in str(refused.exception)
+        done = CliRunner().invoke(tables_command, [*command, *more, "--config", str(tmp_path / "ingest.toml")])
+        assert done.exit_code == 0, done.exception
+        assert len(rows(tmp_path, "silver")) == left
