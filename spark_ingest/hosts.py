@@ -1,5 +1,6 @@
 """What may stand for a host, and on the command line for an address."""
 
+import ipaddress
 from typing import Any
 
 import click
@@ -28,3 +29,9 @@ class Address(click.ParamType):
         if not port.isdecimal() or len(port) > 5 or int(port) > 65535 or not is_host(host):
             self.fail(f"{value!r} is not HOST:PORT", param, ctx)
         return host, int(port)
+def is_loopback(name: str) -> bool:
+    """Whether `name` is certain to be this machine: ``localhost`` or a loopback address."""
+    try:
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

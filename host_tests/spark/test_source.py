@@ -16,7 +16,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_helpers import RECEIVED_MS, SPARK_LIMIT_S, TOPIC, fill, publish_packet
 from test_offsets import numbered
 
-from spark_ingest.collector.serve import SpoolServer
 from spark_ingest.errors import DataLoss, UsageError
 from spark_ingest.pipeline.session import began_too_slowly
 from spark_ingest.source import data_source
@@ -25,8 +24,12 @@ from spark_ingest.source.offsets import SpoolTree, bytes_between
 from spark_ingest.source.options import Options
 from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.blocks import segment_path
+from spark_ingest.spool.server import SpoolServer
+from spark_ingest.spool.tokens import DELETE_VARIABLE, READ_VARIABLE
 from spark_ingest.spool.view import SpoolView
 from spark_ingest.spool.writer import Spool
+
+TOKEN_FILE = "a-file-with-a-token"
 
 
 def read_everything(writer: DataStreamWriter) -> StreamingQuery:
@@ -215,11 +218,11 @@ def test_a_collector_s_server_gives_the_rows_that_the_folder_gives_and_the_token
 ):
     fill(tmp_path / "spool" / "north", numbered(0, 3, 4))
     fill(tmp_path / "spool" / "south", numbered(100, 2, 4))
-    token = b"this-token-must-not-be-seen"
-    (tmp_path / "token").write_bytes(token)
+    token = "this-token-must-not-be-seen"
+    (tmp_path / "token").write_text(token)
     served = SpoolServer("127.0.0.1", 0, LocalSpools(tmp_path / "spool"), token)
     try:
-        address = "{}:{}".format(*served.address)
+        address = served.url
         reader = spark.read.format("mqtt").option("tokenFile", str(tmp_path / "token")).option("minPartitions", 3)
         remote = reader.option("server", address).load()
         local = spark.read.format("mqtt").option("path", str(tmp_path / "spool")).load()
@@ -233,7 +236,7 @@ def test_a_collector_s_server_gives_the_rows_that_the_folder_gives_and_the_token
     finally:
         served.close()
     shown = "".join(capfd.readouterr()) + str(refused.value)
-    assert token.decode() not in shown and "another-token-altogether" not in shown
+    assert token not in shown and "another-token-altogether" not in shown
 
 
 def test_topics_leaves_the_rows_of_those_topics_only(spark, tmp_path):
@@ -271,10 +274,16 @@ def test_a_reader_that_spark_leaves_behind_says_nothing(tmp_path):
     ("options", "line"),
     [
         ({}, "needs option path"),
-        ({"path": "x", "server": "h:1"}, "and not both"),
+        ({"path": "x", "server": "https://h:1"}, "and not both"),
         ({"path": "x", "tokenFile": "t"}, "tokenFile goes with option server"),
-        ({"server": "h:1"}, "needs option tokenFile"),
-        ({"server": "h:1", "tokenFile": "/nowhere/token"}, "cannot read the token file /nowhere/token"),
+        ({"path": "x", "caFile": "t"}, "caFile goes with option server"),
+        ({"server": "https://h:1"}, "asks for a token to read: give tokenFile"),
+        ({"server": "https://h:1", "tokenFile": "/nowhere/token"}, "cannot read the token file /nowhere/token"),
+        ({"server": "h:1", "tokenFile": TOKEN_FILE}, "'h:1' is not https://HOST:PORT"),
+        ({"server": "http://h:1", "tokenFile": TOKEN_FILE}, "without TLS"),
+        ({"server": "https://h:1", "tokenFile": TOKEN_FILE, "caFile": "/nowhere/ca"}, "certificate /nowhere"),
+        ({"server": "https://h:1", "tokenFile": TOKEN_FILE, "caFile": TOKEN_FILE}, "is no certificate"),
+        ({"server": "https://h:1", "tokenFile": TOKEN_FILE, "retentionHours": "1"}, "give deleteTokenFile"),
         ({"path": "x", "topics": "fleet/#/log"}, "is not a topic filter"),
         ({"path": "x", "topics": "a,,b"}, "is not a topic filter"),
         ({"path": "x", "endingOffsets": "earliest"}, "endingOffsets must be latest or an offset"),
@@ -284,6 +293,10 @@ def test_a_reader_that_spark_leaves_behind_says_nothing(tmp_path):
         ({"path": "x", "retentionHours": "-1"}, "retentionHours must be a number from 0"),
     ],
 )
-def test_a_wrong_option_is_named(options, line):
+def test_a_wrong_option_is_named(tmp_path, monkeypatch, options, line):
+    monkeypatch.delenv(READ_VARIABLE, raising=False)
+    monkeypatch.delenv(DELETE_VARIABLE, raising=False)
+    (tmp_path / TOKEN_FILE).write_text("0123456789abcdef")
+    options = {name: str(tmp_path / TOKEN_FILE) if value == TOKEN_FILE else value for name, value in options.items()}
     with pytest.raises(UsageError, match=line):
         Options(options)

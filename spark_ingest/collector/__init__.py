@@ -14,7 +14,6 @@
 ``process``     several collectors in one process, with status, metrics, log and serving
 ``metrics``     Prometheus
 ``journal``     live table and lines of JSON
-``serve``       the spool tree over TCP
 ``command``     the command line: ``python -m spark_ingest.collector``, ``umqtt collect``
 ==============  ============================================================================================
 """

@@ -61,12 +61,17 @@ _SHARED = ("keep_alive", "segment_bytes", "group_bytes", "group_ms", "max_spool_
 @click.option("--status", type=_FILE, help="File rewritten twice a second with counts.")
 @click.option("--metrics", type=Address(), help="Metrics for Prometheus. Without HOST for this machine alone.")
 @click.option("--serve", type=Address(), help="Serve the spools to Spark on machines without this disk.")
-@click.option("--serve-token-file", "token_file", type=_FILE, help="The token that they must have.")
+@click.option("--serve-cert", type=_FILE, help="Certificate that they are shown; needed unless for this machine alone.")
+@click.option("--serve-key", type=_FILE, help="Its private key.")
+@click.option("--serve-token-file", type=_FILE, help="The token to read.  [default: UMQTT_SPOOL_TOKEN]")
+@click.option("--serve-delete-token-file", type=_FILE,
+              help="The token to remove what is read.  [default: UMQTT_SPOOL_DELETE_TOKEN, or nobody may]")  # fmt: skip
 @click.option("--log", type=click.Choice(["auto", "json", "live"]), default="auto", show_default=True,
               help="Lines of JSON on stderr, or a live table; auto: the table on a terminal.")  # fmt: skip
 def collect(
     config: Path | None, status: Path | None, metrics: tuple[str, int] | None, serve: tuple[str, int] | None,
-    token_file: Path | None, log: str, **options: Any,
+    serve_cert: Path | None, serve_key: Path | None, serve_token_file: Path | None,
+    serve_delete_token_file: Path | None, log: str, **options: Any,
 ) -> int:  # fmt: skip
     """Receive telemetry and keep it on the disk until Spark has it, acknowledging only what is safe there.
 
@@ -88,9 +93,12 @@ def collect(
         collectors = _several(config, given) if config is not None else [_one(given)]
         terminal = sys.stderr.isatty() if log == "auto" else log == "live"
         # Not above: --help need not wait for it.
-        from .process import ProcessConfig, run
+        from .process import ProcessConfig, ServeConfig, run
 
-        run(ProcessConfig(collectors, status, metrics, serve, token_file, terminal))
+        serving = None
+        if serve is not None:
+            serving = ServeConfig(serve, serve_token_file, serve_delete_token_file, serve_cert, serve_key)
+        run(ProcessConfig(collectors, status, metrics, serving, terminal))
     except IngestError as error:
         remark(f"collector: {error}")
         return error.exit_code

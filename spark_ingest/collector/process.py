@@ -11,17 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import UsageError
+from ..spool import tokens
 from ..spool.access import LocalSpools
-from ..spool.frames import read_token
 from ..spool.writer import Spool
 from ..status import StatusFile
 from .collector import Collector
 from .config import CollectorConfig
 from .journal import JsonJournal, TerminalJournal
 from .metrics import MetricsServer
-from .serve import SpoolServer
+
+if TYPE_CHECKING:
+    from ..spool.server import SpoolServer
 
 _SHOW_EVERY_S = 0.5
 
@@ -29,20 +32,55 @@ Journal = JsonJournal | TerminalJournal
 
 
 @dataclass(frozen=True)
+class ServeConfig:
+    """How the spool tree is served.
+
+    :ivar address: (host, port).
+    :ivar token_file: of the token to read; None: the environment's ``UMQTT_SPOOL_TOKEN``.
+    :ivar delete_token_file: of the token to delete; None: ``UMQTT_SPOOL_DELETE_TOKEN``, without which nobody may.
+    :ivar cert: PEM of the certificate; :ivar key: of its private key; None: plain HTTP, on a loopback address only.
+    """
+
+    address: tuple[str, int]
+    token_file: Path | None = None
+    delete_token_file: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    def start(self, spools: LocalSpools, report: Callable[[str], None]) -> "SpoolServer":
+        """Serve `spools`. :raises UsageError: something does not fit together, or a file cannot be used."""
+        # Not above: without --serve nothing needs it.
+        from ..spool.server import SpoolServer, server_tls
+
+        token = tokens.read_token(self.token_file, tokens.READ_VARIABLE)
+        if token is None:
+            raise UsageError(
+                "--serve needs --serve-token-file (or UMQTT_SPOOL_TOKEN): a spool is not handed out to everybody"
+            )
+        if self.cert is None or self.key is None:
+            if self.cert or self.key:
+                raise UsageError("a certificate needs its key: give --serve-cert and --serve-key, or neither")
+            tls = None
+        else:
+            tls = server_tls(self.cert, self.key)
+        delete_token = tokens.read_token(self.delete_token_file, tokens.DELETE_VARIABLE)
+        return SpoolServer(*self.address, spools, token, delete_token=delete_token, tls=tls, report=report)
+
+
+@dataclass(frozen=True)
 class ProcessConfig:
-    """What is around the collectors. Addresses are (host, port).
+    """What is around the collectors.
 
     :ivar status: file that is rewritten twice a second.
-    :ivar metrics: where Prometheus may ask.
-    :ivar serve: where the spool tree is served, with the token in `token_file`.
+    :ivar metrics: (host, port) where Prometheus may ask.
+    :ivar serve: how the spool tree is served; None: not at all.
     :ivar terminal: whether to draw a live table instead of writing lines of JSON.
     """
 
     collectors: Sequence[CollectorConfig]
     status: Path | None = None
     metrics: tuple[str, int] | None = None
-    serve: tuple[str, int] | None = None
-    token_file: Path | None = None
+    serve: ServeConfig | None = None
     terminal: bool = False
 
 
@@ -137,15 +175,10 @@ def _collector(config: CollectorConfig, spool: Spool, journal: Journal) -> Colle
 def _start_services(config: ProcessConfig, crew: _Crew, journal: Journal, stack: ExitStack) -> None:
     server = None
     if config.serve is not None:
-        if config.token_file is None:
-            raise UsageError("--serve needs --serve-token-file: a spool is not handed out to everybody")
-        host, port = config.serve
         spools = LocalSpools(config.collectors[0].spool)
-        server = SpoolServer(
-            host, port, spools, read_token(config.token_file), report=lambda line: journal.event("", "serve", line)
-        )
+        server = config.serve.start(spools, lambda line: journal.event("", "serve", line))
         stack.callback(server.close)
-        journal.event("", "started", "serving spools on {}:{}".format(*server.address))
+        journal.event("", "started", f"serving spools on {server.url}")
     if config.metrics is not None:
         metrics = MetricsServer(*config.metrics, crew.statuses, None if server is None else server.counts)
         stack.callback(metrics.close)

@@ -36,8 +36,13 @@ def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> 
 
 @click.command()
 @click.option("--spool", type=_FOLDER, metavar="DIR", help="The spool folder of the collectors.")
-@click.option("--server", metavar="HOST:PORT", help="Instead: collectors that serve spools, separated by commas.")
-@click.option("--token-file", type=_FILE, metavar="FILE", help="The token of --server, one line.")
+@click.option("--server", metavar="URL", help="Instead: collectors that serve spools, separated by commas.")
+@click.option("--server-ca", type=_FILE, metavar="FILE",
+              help="Who signed their certificates.  [default: those trusted here]")  # fmt: skip
+@click.option("--token-file", type=_FILE, metavar="FILE",
+              help="The token of --server to read.  [default: UMQTT_SPOOL_TOKEN]")  # fmt: skip
+@click.option("--delete-token-file", type=_FILE, metavar="FILE",
+              help="The one to remove, for --retention.  [default: UMQTT_SPOOL_DELETE_TOKEN]")  # fmt: skip
 @click.option("--tables", required=True, type=_FOLDER, metavar="DIR", help="Folder of the tables.")
 @click.option("--checkpoint", required=True, type=_FOLDER, metavar="DIR",
               help="Folder of Spark's progress; belongs to the tables.")  # fmt: skip

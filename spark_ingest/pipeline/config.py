@@ -12,7 +12,8 @@ from .session import is_cluster
 class PipelineConfig:
     """What a pipeline is started with; `interval_ms` is the time between the beginnings of micro-batches.
 
-    One of `spool` (folder) and `server` (``HOST:PORT`` of collectors, with `token_file`) says where the messages are.
+    One of `spool` (folder) and `server` (``https://HOST:PORT`` of collectors) says where the messages are;
+    `token_file`, `delete_token_file` and `server_ca` go with `server`.
     `write_path`: ``driver``, ``executors`` (:mod:`cluster`), or ``auto``: executors on a cluster's `master`.
     `format`: of the tables, ``delta`` or ``parquet``; gold is kept of Delta only.
     `gold_interval_s`: between updates of gold, at least; `offline_s`: silence after which a device is offline.
@@ -33,6 +34,8 @@ class PipelineConfig:
     allow_data_loss: bool = False
     server: str | None = None
     token_file: Path | None = None
+    delete_token_file: Path | None = None
+    server_ca: Path | None = None
     master: str | None = None
     write_path: str = "auto"
     format: str = "delta"
@@ -63,6 +66,5 @@ class PipelineConfig:
             options["path"] = str(self.spool.absolute())
         if self.server is not None:
             options["server"] = self.server
-        if self.token_file is not None:
-            options["tokenFile"] = str(self.token_file.absolute())
-        return options
+        files = {"tokenFile": self.token_file, "deleteTokenFile": self.delete_token_file, "caFile": self.server_ca}
+        return options | {name: str(file.absolute()) for name, file in files.items() if file is not None}

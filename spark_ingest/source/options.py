@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from ..errors import UsageError
+from ..spool import tokens
 from ..spool.access import LocalSpools, Spools
-from ..spool.frames import read_token
 from ..spool.remote import RemoteSpools
 from .offsets import SpoolTree
 from .topics import matches_any, parse_filters
@@ -18,6 +18,8 @@ OPTIONS = (
     "path",
     "server",
     "tokenFile",
+    "deleteTokenFile",
+    "caFile",
     "topics",
     "startingOffsets",
     "endingOffsets",
@@ -32,8 +34,8 @@ OPTIONS = (
 class Options:
     """The options of one reader.
 
-    Made on the driver; executors get it pickled, the token of ``tokenFile`` in it, so that only the driver needs the
-    file. The token is in no text that Spark shows.
+    Made on the driver; executors get it pickled, with what the files of ``server`` hold, so that only the driver needs
+    them. A token is in no text that Spark shows.
 
     :raises UsageError: an unknown option, or a value that does not fit.
     """
@@ -56,6 +58,11 @@ class Options:
             raise UsageError(f"failOnDataLoss must be true or false, not {loss}")
         self.fail_on_data_loss = loss == "true"
         self.retention_hours = _retention(given)
+        if self.retention_hours is not None and isinstance(self.spools, RemoteSpools) and not self.spools.may_delete:
+            raise UsageError(
+                "retentionHours removes segments of the server: give deleteTokenFile (--delete-token-file), or set "
+                + tokens.DELETE_VARIABLE
+            )
         filters = given.get("topics")
         self.wanted = None if filters is None else partial(matches_any, parse_filters(filters))
 
@@ -65,20 +72,45 @@ class Options:
 
 
 def _spools(given: Mapping[str, str]) -> Spools:
-    path, server, token_file = given.get("path"), given.get("server"), given.get("tokenfile")
+    path, server = given.get("path"), given.get("server")
     if bool(path) == bool(server):
         raise UsageError(
             "format mqtt needs option path (the folder given to the collectors as --spool) "
-            "or option server (HOST:PORT of a collector's --serve), and not both"
+            "or option server (https://HOST:PORT of a collector's --serve), and not both"
         )
     if path:
-        if token_file:
-            raise UsageError("tokenFile goes with option server; a folder has no token")
+        for name in ("tokenFile", "deleteTokenFile", "caFile"):
+            if name.lower() in given:
+                raise UsageError(f"{name} goes with option server; a folder has none")
         return LocalSpools(Path(path).absolute())
-    if not token_file:
-        raise UsageError("option server needs option tokenFile: the file given to the collector as --serve-token-file")
     assert server is not None
-    return RemoteSpools(server, read_token(Path(token_file)))
+    return served_spools(server, _file(given, "tokenFile"), _file(given, "deleteTokenFile"), _file(given, "caFile"))
+
+
+def served_spools(
+    server: str, token_file: Path | None, delete_token_file: Path | None, ca_file: Path | None
+) -> RemoteSpools:
+    """The spools at `server`, with tokens from these files or from the environment (see :mod:`tokens`).
+
+    :raises UsageError: there is no token to read, a file cannot be used, or `server` is no address.
+    """
+    token = tokens.read_token(token_file, tokens.READ_VARIABLE)
+    if token is None:
+        raise UsageError(
+            "a server asks for a token to read: give tokenFile (--token-file), the file that the collector has as "
+            f"--serve-token-file, or set {tokens.READ_VARIABLE}"
+        )
+    try:
+        ca = None if ca_file is None else ca_file.read_text()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no PEM file"
+        raise UsageError(f"cannot read the authority's certificate {ca_file}: {reason}") from error
+    delete_token = tokens.read_token(delete_token_file, tokens.DELETE_VARIABLE)
+    return RemoteSpools(server, token, delete_token=delete_token, ca=ca)
+
+
+def _file(given: Mapping[str, str], name: str) -> Path | None:
+    return Path(given[name.lower()]) if name.lower() in given else None
 
 
 def _positive(given: Mapping[str, str], name: str) -> int | None:

@@ -5,8 +5,9 @@
 ``writer``    group commit, recovery after a crash
 ``view``      what a reader may see of a spool: its identity, durable position, segments and bytes
 ``access``    the protocols ``Spools`` and ``View`` that readers program against, and ``LocalSpools``
-``frames``    how spools travel over TCP
+``server``    serves a tree of spools over HTTPS
 ``remote``    ``RemoteSpools``: spools that a collector serves
+``tokens``    the secrets of a server: a token to read, another to delete
 ``retire``    the end of a spool whose collector will not come back
 ``messages``  a spool message by message, and the check of every byte of it
 ============  =============================================================================================

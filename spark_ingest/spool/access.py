@@ -1,6 +1,6 @@
 """How a reader reaches spools, wherever they lie: the two protocols, and the spools below a local folder.
 
-``remote`` has the other implementation, for spools that a collector serves over TCP. Both pickle (Spark builds
+``remote`` has the other implementation, for spools that a collector serves over HTTPS. Both pickle (Spark builds
 a reader in one process and reads in others), and neither locks or writes anything, removal by retention apart.
 """
 

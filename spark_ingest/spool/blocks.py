@@ -74,6 +74,10 @@ class BlockHeader(NamedTuple):
     crc32: int
     received_ms: int
 
+    def encode(self) -> bytes:
+        """The header as it lies on disk, before `start`."""
+        return BLOCK_HEADER.pack(BLOCK_MAGIC, self.end - self.start, self.messages, self.crc32, self.received_ms)
+
 
 def segment_path(folder: Path, segment: int) -> Path:
     """The file of segment number `segment`."""

@@ -1,56 +1,65 @@
-"""Spools that a collector serves over TCP (``--serve``), so that readers need no disk in common with it. ::
+"""Spools that a collector serves over HTTPS (``--serve``), so that readers need no disk in common with it. ::
 
-    spools = RemoteSpools("10.0.0.7:7071", read_token(Path("token")))
+    spools = RemoteSpools("https://10.0.0.7:7071", token, ca=Path("ca.pem").read_text())
     for name in spools.names():
         print(name, spools.view(name).durable())
 
-The wire is described in ``frames``. A connection is made when first needed, kept, and made anew once when it turns
-out to be broken: every request may be repeated. Objects pickle without their connection and print without their token.
+What is asked for is in ``server``. A connection is made when first needed, kept, and made anew once when it turns
+out to be broken: every request may be repeated. Objects pickle without their connection and without the right to
+delete, and print without their tokens.
 """
 
-import hmac
 import json
 import os
-import secrets
-import socket
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
 
 from ..errors import DataLoss, IngestError, SpoolDamaged, SpoolUnreachable, UsageError
-from ..hosts import is_host
-from . import frames
-from .blocks import BlockHeader, Position, Run
-from .frames import BadFrame
+from ..hosts import is_host, is_loopback
+from .blocks import BLOCK_HEADER, BlockHeader, Position, Run, damage_message, decode_block_header, segment_path
 
 _TIMEOUT_S = 30.0
 # An answer must not say which exception this process raises, but for these.
 _ERRORS: Mapping[str, type[IngestError]] = {kind.__name__: kind for kind in (DataLoss, SpoolDamaged, UsageError)}
-_REFUSALS = {
-    frames.WRONG_TOKEN: "it does not accept the token: give both sides the same token file",
-    frames.WRONG_VERSION: f"it speaks another version than {frames.VERSION}: install the same release on both sides",
-    frames.TOO_MANY: "it has too many clients",
-}
 
 
 class RemoteSpools:
     """The spools of one or several serving collectors, as a :class:`Spools`.
 
-    :param servers: ``HOST:PORT``, several separated by commas; each name must be served by one of them only.
-    :param token: what all of them were given in their ``--serve-token-file``; see :func:`frames.read_token`.
-    :param timeout_s: for connecting, and for each answer.
-    :raises UsageError: `servers` is not that.
+    :param servers: ``https://HOST:PORT``, several separated by commas; ``http://`` for this machine alone. Each name
+        must be served by one of them only.
+    :param token: the token to read; see :mod:`tokens`.
+    :param delete_token: the token to delete; None: :meth:`RemoteView.remove_before` raises.
+    :param ca: PEM text of who signed the servers' certificates; None: the authorities that this machine trusts.
+    :param timeout_s: for connecting, and for each piece of an answer.
+    :raises UsageError: `servers` is not that, or `ca` is no certificate.
     """
 
-    def __init__(self, servers: str, token: bytes, *, timeout_s: float = _TIMEOUT_S) -> None:
-        addresses = [_parse(server.strip()) for server in servers.split(",") if server.strip()]
-        if not addresses:
-            raise UsageError("no server given: HOST:PORT of a collector that was started with --serve")
-        self._servers = [_Server(host, port, token, timeout_s) for host, port in addresses]
+    def __init__(
+        self,
+        servers: str,
+        token: str,
+        *,
+        delete_token: str | None = None,
+        ca: str | None = None,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> None:
+        urls = [server.strip() for server in servers.split(",") if server.strip()]
+        if not urls:
+            raise UsageError("no server given: https://HOST:PORT of a collector that was started with --serve")
+        tokens = {"GET": token, "HEAD": token, "DELETE": delete_token}
+        self._servers = [_Server(*_parse(url), tokens, ca, timeout_s) for url in urls]
         self._known: dict[str, _Server] = {}
 
+        self.may_delete = delete_token is not None
+
     def __repr__(self) -> str:
-        return f"RemoteSpools({','.join(server.address for server in self._servers)!r})"
+        return f"RemoteSpools({','.join(server.url for server in self._servers)!r})"
 
     def names(self) -> list[str]:
         """The names of the spools that are served, in order.
@@ -60,10 +69,10 @@ class RemoteSpools:
         """
         known: dict[str, _Server] = {}
         for server in self._servers:
-            for name in server.ask("names"):
+            for name in server.ask("GET", "/spools", "spools"):
                 if name in known:
                     raise UsageError(
-                        f"both {known[name].address} and {server.address} serve a spool called {name}: "
+                        f"both {known[name].url} and {server.url} serve a spool called {name}: "
                         "give one collector another --name"
                     )
                 known[name] = server
@@ -87,6 +96,7 @@ class RemoteView:
 
     def __init__(self, server: "_Server", name: str) -> None:
         self._server = server
+        self._path = f"/spools/{quote(name, safe='')}"
         self.name = name
 
     def __repr__(self) -> str:
@@ -99,26 +109,29 @@ class RemoteView:
 
     def durable(self) -> Position | None:
         """The durable position now; None when the server has no such spool."""
-        place = self._server.ask("durable", name=self.name)
+        place = self._describe("durable")
         return None if place is None else Position(*place)
 
     def runs(self) -> list[Run]:
         """The runs whose segments may be there, in order."""
-        return [Run(*run) for run in self._server.ask("runs", name=self.name)]
+        return [Run(*run) for run in self._describe("runs") or []]
 
     def retired(self) -> list[Position]:
         """Up to where the spools that had this name were read when they were retired."""
-        return [Position(*place) for place in self._server.ask("retired", name=self.name)]
+        return [Position(*place) for place in self._describe("retired") or []]
 
     def segments(self) -> list[int]:
         """Numbers of the segments that exist, in order."""
-        return self._server.ask("segments", name=self.name)
+        return self._describe("segments") or []
 
     def segment_end(self, segment: int, durable: Position) -> int:
         """Where the readable part of `segment` ends. :raises DataLoss: the segment is gone."""
         if segment == durable.segment:
             return durable.position
-        return self._server.ask("length", name=self.name, segment=segment)
+        answer = self._server.exchange("HEAD", self._segment(segment))
+        if not (length := answer.headers.get("content-length", "")).isdecimal():
+            raise self._server.wrong_answer("a segment without a length")
+        return int(length)
 
     def read(self, segment: int, start: int, end: int) -> bytes:
         """The bytes [`start`, `end`) of a segment.
@@ -126,15 +139,15 @@ class RemoteView:
         :raises DataLoss: the segment is gone.
         :raises SpoolDamaged: it is shorter than `end`.
         """
-        pieces: list[bytes] = []
-        while start < end:
-            until = min(end, start + frames.LONGEST_ANSWER)
-            piece = self._server.ask_bytes("read", name=self.name, segment=segment, start=start, end=until)
-            if len(piece) != until - start:
-                raise self._server.spoiled(f"{len(piece)} bytes for {until - start}")
-            pieces.append(piece)
-            start = until
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if start == end:
+            return b""
+        answer = self._server.exchange("GET", self._segment(segment), {"Range": f"bytes={start}-{end - 1}"})
+        if answer.status == 416 or (answer.status == 206 and len(answer.body) < end - start):
+            position = start + (len(answer.body) if answer.status == 206 else 0)
+            raise SpoolDamaged(damage_message(segment_path(Path(self.where), segment), position))
+        if answer.status != 206 or len(answer.body) != end - start:
+            raise self._server.wrong_answer(f"{len(answer.body)} bytes for {end - start}")
+        return answer.body
 
     def headers(self, segment: int, start: int, end: int) -> Iterator[BlockHeader]:
         """The headers of the blocks in [`start`, `end`), which lie between two blocks.
@@ -143,33 +156,60 @@ class RemoteView:
         :raises SpoolDamaged: the range does not consist of whole blocks.
         """
         while start < end:
-            raw = self._server.ask_bytes("headers", name=self.name, segment=segment, start=start, end=end)
-            if not raw or len(raw) % frames.HEADER.size:
-                raise self._server.spoiled(f"{len(raw)} bytes of block headers")
-            for fields in frames.HEADER.iter_unpack(raw):
-                header = BlockHeader(*fields)
-                if not start < header.end <= end:
-                    raise self._server.spoiled("block headers that were not asked for")
+            query = urlencode({"start": start, "end": end})
+            raw = self._server.exchange("GET", f"{self._segment(segment)}/headers?{query}").body
+            for at in range(0, max(len(raw), 1), BLOCK_HEADER.size):
+                header = decode_block_header(raw[at : at + BLOCK_HEADER.size], start)
+                if header is None or header.end > end:
+                    raise self._server.wrong_answer("what are no block headers")
                 yield header
                 start = header.end
 
     def remove_before(self, place: Position, *, read_for_s: float) -> int:
-        """Note that segments before `place.segment` have been read, remove those read `read_for_s` ago; how many."""
-        return self._server.ask("remove", name=self.name, place=list(place), read_for_s=read_for_s)
+        """Note that segments before `place.segment` have been read, remove those read `read_for_s` ago; how many.
+
+        :raises UsageError: there is no token to delete.
+        """
+        query = urlencode({"before": place.segment, "spool": place.spool, "read_for_s": read_for_s})
+        return self._server.ask("DELETE", f"{self._path}/segments?{query}", "removed")
+
+    def _segment(self, segment: int) -> str:
+        return f"{self._path}/segments/{segment}"
+
+    def _describe(self, key: str) -> Any:
+        try:
+            return self._server.ask("GET", self._path, key)
+        except DataLoss:
+            # The server has no such spool.
+            return None
+
+
+class _Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
 class _Server:
     """One server and the connection to it. May be used by several threads: requests then take turns."""
 
-    def __init__(self, host: str, port: int, token: bytes, timeout_s: float) -> None:
+    def __init__(
+        self, scheme: str, host: str, port: int, tokens: Mapping[str, str | None], ca: str | None, timeout_s: float
+    ) -> None:
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._host, self._port = host, port
-        self._token = token
+        self.url = f"{scheme}://{self.address}"
+        self._scheme, self._host, self._port = scheme, host, port
+        self._tokens = tokens
+        self._ca = ca
         self._timeout_s = timeout_s
         self._reset()
+        if scheme == "https":
+            self._tls()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("_link", "_owner", "_lock")}
+        state = {key: value for key, value in self.__dict__.items() if key not in ("_link", "_owner", "_lock")}
+        # Executors read; only the process that was given the token to delete removes anything.
+        return {**state, "_tokens": {**self._tokens, "DELETE": None}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -177,30 +217,20 @@ class _Server:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._link: socket.socket | None = None
+        self._link: HTTPConnection | None = None
         self._owner = os.getpid()
 
-    def ask(self, do: str, **arguments: object) -> Any:
-        """What a request answers in JSON."""
-        kind, body = self._exchange({"do": do, **arguments})
-        if kind != frames.ANSWER:
-            raise self.spoiled(f"a frame of kind {kind!r}")
+    def ask(self, method: str, path: str, key: str) -> Any:
+        """The value of `key` in the JSON object that a request is answered with."""
         try:
-            return json.loads(body)
-        except ValueError as error:
-            raise self.spoiled(f"what is not JSON ({error})") from None
+            return json.loads(self.exchange(method, path).body)[key]
+        except (ValueError, KeyError, TypeError):
+            raise self.wrong_answer(f"no {key}") from None
 
-    def ask_bytes(self, do: str, **arguments: object) -> bytes:
-        """What a request answers in bytes."""
-        kind, body = self._exchange({"do": do, **arguments})
-        if kind != frames.BYTES:
-            raise self.spoiled(f"a frame of kind {kind!r}")
-        return body
-
-    def spoiled(self, what: str) -> SpoolUnreachable:
+    def wrong_answer(self, what: str) -> SpoolUnreachable:
         """The error for an answer that must not be used; the connection is closed."""
         self.close()
-        return SpoolUnreachable(f"{self.address} sent a wrong answer: {what}; nothing of it was used")
+        return SpoolUnreachable(f"{self.url} sent a wrong answer: {what}; nothing of it was used")
 
     def close(self) -> None:
         """Close the connection, if there is one."""
@@ -208,82 +238,94 @@ class _Server:
         if link is not None:
             link.close()
 
-    def _exchange(self, request: dict[str, object]) -> tuple[bytes, bytes]:
+    def exchange(self, method: str, path: str, headers: Mapping[str, str] | None = None) -> _Answer:
+        """What a request is answered with: status 200, 206 or 416.
+
+        :raises SpoolUnreachable: there is no answer, or it is a refusal.
+        :raises DataLoss: what is asked for is not there.
+        """
+        token = self._tokens[method]
+        if token is None:
+            raise UsageError(f"{self.url} removes segments for its token to delete only: give option deleteTokenFile")
+        headers = {"Authorization": f"Bearer {token}", **(headers or {})}
         with self._lock:
             # A connection that came over a fork is the parent's: two processes would read each other's answers.
             if self._owner != os.getpid():
                 self._link, self._owner = None, os.getpid()
             kept = self._link is not None
             try:
-                kind, body = self._once(request)
-            except (OSError, EOFError) as error:
+                answer = self._once(method, path, headers)
+            except (OSError, HTTPException) as error:
                 self.close()
                 # The server may have been restarted since the last request; a fresh connection that breaks is news.
                 if not kept or isinstance(error, TimeoutError):
                     raise self._unreachable(error) from error
                 try:
-                    kind, body = self._once(request)
-                except (OSError, EOFError) as second:
+                    answer = self._once(method, path, headers)
+                except (OSError, HTTPException) as second:
                     self.close()
                     raise self._unreachable(second) from second
-        if kind == frames.FAILURE:
-            raise self._failure(body)
-        return kind, body
+        if answer.status not in (200, 206, 416):
+            raise self._failure(path, answer)
+        return answer
 
-    def _once(self, request: dict[str, object]) -> tuple[bytes, bytes]:
+    def _once(self, method: str, path: str, headers: Mapping[str, str]) -> _Answer:
         if self._link is None:
-            self._link = self._connect()
-        try:
-            frames.send_json(self._link, frames.REQUEST, request)
-            return frames.receive_frame(self._link, frames.LONGEST_ANSWER)
-        except BadFrame as error:
-            raise self.spoiled(str(error)) from None
+            self._link = self._connection()
+        self._link.request(method, path, headers=dict(headers))
+        answer = self._link.getresponse()
+        # Raises IncompleteRead when the connection ends before the announced length.
+        body = answer.read()
+        return _Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, body)
 
-    def _connect(self) -> socket.socket:
-        link = socket.create_connection((self._host, self._port), timeout=self._timeout_s)
-        try:
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            magic, version, server_nonce = frames.GREETING.unpack(frames.receive_exactly(link, frames.GREETING.size))
-            if magic != frames.MAGIC:
-                raise SpoolUnreachable(f"{self.address} is not a collector that serves spools", refused=True)
-            if version != frames.VERSION:
-                raise self._refused(frames.WRONG_VERSION)
-            nonce = secrets.token_bytes(frames.NONCE_BYTES)
-            shown = frames.proof(self._token, b"client", server_nonce, nonce)
-            link.sendall(frames.HELLO.pack(frames.MAGIC, frames.VERSION, nonce, shown))
-            verdict, its_proof = frames.WELCOME.unpack(frames.receive_exactly(link, frames.WELCOME.size))
-            if verdict != frames.ACCEPTED:
-                raise self._refused(verdict)
-            if not hmac.compare_digest(its_proof, frames.proof(self._token, b"server", server_nonce, nonce)):
-                raise self._refused(frames.WRONG_TOKEN)
-        except BadFrame as error:
-            link.close()
-            raise SpoolUnreachable(f"{self.address} sent a wrong answer: {error}") from None
-        except BaseException:
-            link.close()
-            raise
-        return link
+    def _connection(self) -> HTTPConnection:
+        if self._scheme == "http":
+            return HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+        return HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=self._tls())
 
-    def _refused(self, verdict: int) -> SpoolUnreachable:
-        return SpoolUnreachable(
-            f"{self.address} refused: {_REFUSALS.get(verdict, 'no reason given')}", refused=verdict != frames.TOO_MANY
-        )
+    def _tls(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cadata=self._ca)
+        except (ssl.SSLError, ValueError) as error:
+            raise UsageError(f"what was given as the authority for {self.url} is no certificate: {error}") from None
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return context
 
     def _unreachable(self, error: Exception) -> SpoolUnreachable:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return SpoolUnreachable(
+                f"{self.url} shows a certificate that is not trusted ({error.verify_message}): "
+                "give its authority's file as caFile, --ca of umqtt spool, --server-ca of umqtt ingest",
+                refused=True,
+            )
         reason = getattr(error, "strerror", None) or str(error) or "it closed the connection"
-        return SpoolUnreachable(f"cannot reach the spools at {self.address}: {reason}; is the collector running?")
+        return SpoolUnreachable(f"cannot reach the spools at {self.url}: {reason}; is the collector running?")
 
-    def _failure(self, body: bytes) -> IngestError:
+    def _failure(self, path: str, answer: _Answer) -> IngestError:
+        """The error that an answer stands for."""
+        if answer.status == 404:
+            return DataLoss(f"{self.url}{path.partition('?')[0]} was removed before it was read")
         try:
-            content = json.loads(body)
-            kind, message = content["error"], str(content["message"])
+            content = json.loads(answer.body)
+            kind, message = str(content["error"]), str(content["message"])
         except (ValueError, KeyError, TypeError):
-            return self.spoiled("an error that cannot be read")
-        return _ERRORS.get(kind, SpoolUnreachable)(f"{self.address}: {message}")
+            kind, message = "", f"it answered with status {answer.status}"
+        if answer.status == 401:
+            return SpoolUnreachable(f"{self.url} refused: {message}; give both sides the same", refused=True)
+        return _ERRORS.get(kind, SpoolUnreachable)(f"{self.url}: {message}")
 
 
-def _parse(server: str) -> tuple[str, int]:
-    host, _, port = server.rpartition(":")
-    if not is_host(host) or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UsageError(f"{server!r} is not HOST:PORT of a collector that serves its spools")
-    return host.strip("[]"), int(port)
+def _parse(url: str) -> tuple[str, str, int]:
+    """``https://HOST:PORT`` → (scheme, host, port). :raises UsageError: it is not that."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        parts, host, port = urlsplit(""), "", None
+    if parts.scheme not in ("http", "https") or not is_host(host) or not port or parts.path not in ("", "/"):
+        raise UsageError(f"{url!r} is not https://HOST:PORT of a collector that serves its spools")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise UsageError("the address of a server is https://HOST:PORT and nothing more; a token has a file")
+    if parts.scheme == "http" and not is_loopback(host):
+        raise UsageError(f"{url} is without TLS, which is for this machine alone: give https://")
+    return parts.scheme, host, port

@@ -238,7 +238,7 @@ def test_metrics_are_prometheus_text_with_every_counter(mosquitto, publish, tmp_
         publish(MESSAGES)
         text = err.read_text()
         url = re.search(r"http://127\.0\.0\.1:\d+/metrics", text)
-        served = re.search(r"serving spools on ([\d.:]+)", text)
+        served = re.search(r"serving spools on (http://[\d.:]+)", text)
         assert url and served
 
         def scrape() -> dict[str, float]:
@@ -255,7 +255,7 @@ def test_metrics_are_prometheus_text_with_every_counter(mosquitto, publish, tmp_
         assert found['umqtt_collector_waiting{collector="north"}'] == 0
         assert found['umqtt_collector_spool_limit_bytes{collector="north"}'] == 1 << 30
         assert found['umqtt_collector_last_message_timestamp_seconds{collector="north"}'] > 1.6e9
-        spools = RemoteSpools(served[1], token.read_bytes())
+        spools = RemoteSpools(served[1], token.read_text())
         assert [m.payload for m in messages(spools.view("north"))] == [payload for _, payload in MESSAGES]
         eventually(lambda: scrape()["umqtt_collector_serve_requests_total"] > 0, "requests counted")
     finally:

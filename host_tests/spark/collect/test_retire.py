@@ -8,12 +8,12 @@ from spark_helpers import fill
 from test_offsets import numbered, payloads
 from umqtt_kit.__main__ import run
 
-from spark_ingest.collector.serve import SpoolServer
 from spark_ingest.errors import DataLoss
 from spark_ingest.source.offsets import Offset, SpoolTree
 from spark_ingest.spool import retire as retire_module
 from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.remote import RemoteSpools
+from spark_ingest.spool.server import SpoolServer
 from spark_ingest.spool.writer import Spool
 
 
@@ -45,8 +45,8 @@ def readers(request, tree, tmp_path):
     if request.param == "folder":
         yield tree
         return
-    server = SpoolServer("127.0.0.1", 0, LocalSpools(tmp_path / "spool"), b"0123456789abcdef")
-    spools = RemoteSpools("{}:{}".format(*server.address), b"0123456789abcdef")
+    server = SpoolServer("127.0.0.1", 0, LocalSpools(tmp_path / "spool"), "0123456789abcdef")
+    spools = RemoteSpools(server.url, "0123456789abcdef")
     yield SpoolTree(spools)
     spools.close()
     server.close()

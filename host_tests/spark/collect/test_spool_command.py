@@ -12,10 +12,10 @@ from spark_helpers import RECEIVED_MS, Process, fill, publish_packet
 from umqtt_kit.__main__ import run
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
-from spark_ingest.collector.serve import SpoolServer
 from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.blocks import segment_path
 from spark_ingest.spool.messages import messages, verify
+from spark_ingest.spool.server import SpoolServer
 from spark_ingest.spool.view import SpoolView
 from spark_ingest.spool.writer import Spool
 
@@ -185,8 +185,8 @@ def test_damage_met_by_cat_is_one_line_and_exit_code_5(tree, capsys):
 def test_a_served_spool_is_read_like_one_on_the_disk(tree, tmp_path, capsys):
     token = tmp_path / "token"
     token.write_text("0123456789abcdef0123\n")
-    server = SpoolServer("127.0.0.1", 0, LocalSpools(tree), token.read_bytes().strip())
-    address = "{}:{}".format(*server.address)
+    server = SpoolServer("127.0.0.1", 0, LocalSpools(tree), token.read_text().strip())
+    address = server.url
     remote = ["--token-file", token]
     try:
         assert told(capsys, "cat", address, *remote) == told(capsys, "cat", tree)
@@ -205,8 +205,10 @@ def test_a_served_spool_is_read_like_one_on_the_disk(tree, tmp_path, capsys):
         (["ls", "nowhere"], "cannot read the spool folder"),
         (["ls", "."], "there is no spool"),
         (["cat", ".", "--topic", "a/#/b"], "whole levels"),
-        (["ls", "host", "--token-file", "none"], "cannot read the token file"),
-        (["ls", "a..b:7071", "--token-file", "token"], "is not HOST:PORT"),
+        (["ls", "https://host:7071", "--token-file", "none"], "cannot read the token file"),
+        (["ls", "https://a..b:7071", "--token-file", "token"], "is not https://HOST:PORT"),
+        (["ls", "http://host:7071", "--token-file", "token"], "without TLS"),
+        (["ls", "host:7071", "--token-file", "token"], "host:7071 is a folder"),
         (["ls", "a-file"], "cannot read the spool folder a-file: Not a directory"),
         (["ls", "x" * 300], "File name too long"),
         *(([command, "odd"], "cannot read odd/north/pos: Is a directory") for command in ("ls", "cat", "verify")),

@@ -34,8 +34,8 @@ _LOOK_EVERY_S = 0.2
 def spool() -> None:
     """See what a collector keeps for Spark, also while it runs, and end a spool that is read and no longer needed.
 
-    SPOOL is the folder given to the collector as --spool, one collector's folder in it, or, with --token-file, the
-    HOST:PORT of a collector that serves its spools.
+    SPOOL is the folder given to the collector as --spool, one collector's folder in it, or https://HOST:PORT of a
+    collector that serves its spools.
 
     \b
     Example:
@@ -47,22 +47,24 @@ def spool() -> None:
 
 
 def _options(function: Any) -> Any:
-    token = click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path),
-                         help="SPOOL is HOST:PORT, and this is its token.")  # fmt: skip
+    file = click.Path(dir_okay=False, path_type=Path)
+    token = click.option("--token-file", type=file,
+                         help="The token to read of a served SPOOL.  [default: UMQTT_SPOOL_TOKEN]")  # fmt: skip
+    ca = click.option("--ca", type=file, help="Who signed its certificate.  [default: those trusted here]")
     as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
-    return click.argument("where", metavar="SPOOL")(token(as_json(function)))
+    return click.argument("where", metavar="SPOOL")(token(ca(as_json(function))))
 
 
 @spool.command("ls")
 @_options
-def show(where: str, token_file: Path | None, as_json: bool) -> None:
+def show(where: str, token_file: Path | None, ca: Path | None, as_json: bool) -> None:
     """List the spools: what each holds and how far it is durable.
 
     \b
     Example:
       umqtt spool ls spool --json
     """
-    rows = [_summary(view) for view in _views(where, token_file)]
+    rows = [_summary(view) for view in _views(where, token_file, ca)]
     if as_json:
         for row in rows:
             click.echo(json.dumps(row))
@@ -89,8 +91,8 @@ def show(where: str, token_file: Path | None, as_json: bool) -> None:
 @click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @click.option("--new", is_flag=True, help="Begin with what comes from now on; with --follow.")
 def cat(
-    where: str, token_file: Path | None, as_json: bool, topics: tuple[str, ...], count: int | None, follow: bool,
-    new: bool,
+    where: str, token_file: Path | None, ca: Path | None, as_json: bool, topics: tuple[str, ...], count: int | None,
+    follow: bool, new: bool,
 ) -> None:  # fmt: skip
     """Print the messages of a spool, in the order in which they were received.
 
@@ -110,7 +112,7 @@ def cat(
         filters = [check_topic_filter(topic_filter) for topic_filter in topics]
     except InvalidArgument as error:
         raise KitError(f"--topic {' '.join(topics)}: {error} — + and # are whole levels", EXIT_USAGE) from error
-    views = _views(where, token_file)
+    views = _views(where, token_file, ca)
     places = {view.name: _read(view.durable) if new else None for view in views}
     with Stop() as stop:
         found = ((view, message) for view, message in _all(views, places, follow, stop) if _selected(message, filters))
@@ -127,7 +129,7 @@ def cat(
 
 @spool.command()
 @_options
-def verify(where: str, token_file: Path | None, as_json: bool) -> int:
+def verify(where: str, token_file: Path | None, ca: Path | None, as_json: bool) -> int:
     """Check every byte that is durable: checksums, counts, missing segments. Exit code 5 when something is damaged.
 
     \b
@@ -139,7 +141,7 @@ def verify(where: str, token_file: Path | None, as_json: bool) -> int:
     from spark_ingest.spool.messages import verify as check
 
     damaged = False
-    for view in _views(where, token_file):
+    for view in _views(where, token_file, ca):
         try:
             found = _read(lambda view=view: check(view), damage=False)
         except SpoolDamaged as error:
@@ -204,15 +206,16 @@ def retire(where: Path, name: str, checkpoints: tuple[Path, ...]) -> None:
     print_result(f"{view.where}: {size:,} bytes removed")
 
 
-def _views(where: str, token_file: Path | None) -> list[View]:
+def _views(where: str, token_file: Path | None, ca: Path | None) -> list[View]:
     """The spools that SPOOL names. Raises KitError when there is none."""
+    from spark_ingest.source.options import served_spools
     from spark_ingest.spool.access import LocalSpools
-    from spark_ingest.spool.frames import read_token
-    from spark_ingest.spool.remote import RemoteSpools
     from spark_ingest.spool.view import SpoolView
 
-    if token_file is not None:
-        spools: Spools = _read(lambda: RemoteSpools(where, read_token(token_file)))
+    if "://" in where:
+        spools: Spools = _read(lambda: served_spools(where, token_file, None, ca))
+    elif token_file is not None or ca is not None:
+        raise KitError(f"{where} is a folder: --token-file and --ca are for https://HOST:PORT", EXIT_USAGE)
     else:
         folder = Path(where)
         if os.path.exists(folder / "pos"):
