@@ -1,11 +1,13 @@
 """Making bytes survive a power cut, in one place, so that every file of the ingester uses the same rules."""
 
 import fcntl
+import json
 import os
 import re
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from .errors import FileDamaged
 
@@ -74,7 +76,26 @@ def read_checked(path: Path) -> memoryview:
     :raises FileDamaged: it is not that, or no more.
     :raises OSError: it cannot be read.
     """
+    return _checked(path, path.read_bytes())
+
+
+def read_checked_json(path: Path) -> dict[str, Any]:
+    """The JSON object that :func:`replace_checked` wrote, or that an older version wrote without a checksum.
+
+    :raises FileDamaged: it is neither.
+    :raises OSError: it cannot be read.
+    """
     content = path.read_bytes()
+    try:
+        found = json.loads(content if content.startswith(b"{") else bytes(_checked(path, content)))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise FileDamaged(f"{path} is damaged")
+    return found
+
+
+def _checked(path: Path, content: bytes) -> memoryview:
     head = _CHECKED.match(content)
     data = memoryview(content)[head.end() if head else 0 :]
     if head is None or len(data) != int(head[1]) or zlib.crc32(data) != int(head[2], 16):

@@ -5,19 +5,24 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from spark_helpers import record
+from spark_helpers import fill, record
 from test_batch import BATCHES, QUERY, workload
 from test_record import messages
 
 from spark_ingest.durable import read_checked, replace_checked
-from spark_ingest.errors import FileDamaged
+from spark_ingest.errors import FileDamaged, IngestError, SpoolDamaged, UsageError
 from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter
 from spark_ingest.pipeline.cluster import _settled_buckets
 from spark_ingest.pipeline.gold import Gold
 from spark_ingest.pipeline.gold_state import load
+from spark_ingest.pipeline.process import require_checkpoint
 from spark_ingest.pipeline.progress import Progress
+from spark_ingest.spool.blocks import known_runs
+from spark_ingest.spool.writer import Spool
 from spark_ingest.tables import summary
+from spark_ingest.tables.parquet import MARK, Parquet
 
 DAMAGES = 3000 if os.environ.get("UMQTT_FULL_SWEEPS") else 100
 
@@ -77,6 +82,32 @@ def test_every_damage_of_every_file_of_state_is_known_as_damage(tmp_path, rng):
             read()
         path.write_bytes(whole)
         read()
+
+
+def test_every_damage_of_a_file_that_says_what_a_folder_is_is_one_line(tmp_path, rng):
+    """Planted: JSON without a checksum, of which a flipped bit is another spool, other tables or another version."""
+    fill(tmp_path / "spool", [[b"a"]])
+    require_checkpoint(tmp_path, "silver-1")
+    schema = pa.schema([("a", pa.int64())])
+    cases: list[tuple[Path, Callable[[], object], type[IngestError], str]] = [
+        (tmp_path / "spool" / "spool.json", lambda: known_runs(tmp_path / "spool"), SpoolDamaged, "restore it"),
+        (tmp_path / "spool" / "spool.json", lambda: Spool(tmp_path / "spool"), SpoolDamaged, "restore it"),
+        (tmp_path / "umqtt" / "version.json", lambda: require_checkpoint(tmp_path, "silver-1"), UsageError, "new --ch"),
+        (tmp_path / "table" / MARK, lambda: Parquet(tmp_path / "table", schema).identity, UsageError, "choose another"),
+    ]
+    Parquet(tmp_path / "table", schema)
+    for path, read, kind, remedy in cases:
+        whole = path.read_bytes()
+        for _ in range(DAMAGES):
+            path.write_bytes(damaged(whole, rng))
+            if path.read_bytes() == whole:
+                continue
+            with pytest.raises(kind, match=rf"{path.name} is damaged.*{remedy}"):
+                read()
+        # Of a version that wrote no checksum.
+        path.write_bytes(whole.partition(b"\n")[2])
+        read()
+        path.write_bytes(whole)
 
 
 def test_a_damaged_set_of_readings_seen_is_rebuilt_and_said_in_one_line(tmp_path, rng):

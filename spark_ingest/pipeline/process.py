@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..durable import replace_file, sync_directory
-from ..errors import IngestError, SparkEnded, TablesWriteFailed, UsageError
+from ..durable import read_checked_json, replace_checked, replace_file, sync_directory
+from ..errors import FileDamaged, IngestError, SparkEnded, TablesWriteFailed, UsageError
 from ..tables.parquet import MARK
 
 if TYPE_CHECKING:
@@ -138,16 +138,16 @@ def require_checkpoint(checkpoint: Path, silver_id: str) -> None:
     mine = {"format": CHECKPOINT_FORMAT, "silver": silver_id}
     remedy = "give a new --checkpoint: the spool is read again from its beginning, and what the tables have is skipped"
     try:
-        found = json.loads(path.read_bytes())
+        found = read_checked_json(path)
     except FileNotFoundError:
         if (checkpoint / "metadata").exists():
             raise UsageError(f"the checkpoint {checkpoint} is of an older version; {remedy}") from None
         path.parent.mkdir(exist_ok=True)
-        replace_file(path, json.dumps(mine).encode())
+        replace_checked(path, json.dumps(mine).encode())
         return
-    except ValueError:
-        found = {}
-    if not isinstance(found, dict) or found.get("format") != CHECKPOINT_FORMAT:
+    except FileDamaged as error:
+        raise UsageError(f"{error}: {remedy}") from error
+    if found.get("format") != CHECKPOINT_FORMAT:
         raise UsageError(f"the checkpoint {checkpoint} is of another version; {remedy}")
     if found.get("silver") != silver_id:
         raise UsageError(f"the checkpoint {checkpoint} belongs to other tables; {remedy}")

@@ -2,7 +2,7 @@
 
 One folder a collector::
 
-    DIR/NAME/spool.json          {"format": 1, "spool": UUID in hex}; written once
+    DIR/NAME/spool.json          {"format": 1, "spool": UUID in hex} after a line with its checksum; written once
     DIR/NAME/0000000007.UUID.run empty: the UUID in hex that the spool goes by from that segment on, one each start
     DIR/NAME/lock                flock held by the one collector that may write
     DIR/NAME/pos                 durable position: magic, UUID, segment, position, crc32; overwritten in place
@@ -23,7 +23,6 @@ restored from a copy goes on with segment numbers that it has handed out before,
 segment) names the same bytes for ever. Its name alone says all of a run, since an empty file fits on a full disk too.
 """
 
-import json
 import os
 import re
 import struct
@@ -33,7 +32,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import SpoolDamaged
+from ..durable import read_checked_json
+from ..errors import FileDamaged, SpoolDamaged
 
 FORMAT_VERSION = 1
 BLOCK_MAGIC = b"MQB1"
@@ -125,8 +125,8 @@ def known_runs(folder: Path) -> list[Run]:
     """
     path = folder / "spool.json"
     try:
-        return [Run(0, str(json.loads(path.read_bytes())["spool"])), *marked_runs(folder)]
-    except (ValueError, TypeError, KeyError) as error:
+        return [Run(0, str(read_checked_json(path)["spool"])), *marked_runs(folder)]
+    except (FileDamaged, KeyError) as error:
         raise SpoolDamaged(f"{path} is damaged: restore it from a copy") from error
 
 

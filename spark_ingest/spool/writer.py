@@ -21,8 +21,8 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from ..durable import replace_file, sync_data, sync_directory, write_all
-from ..errors import SpoolDamaged, SpoolInUse, SpoolWriteFailed, UsageError
+from ..durable import read_checked_json, replace_checked, sync_data, sync_directory, write_all
+from ..errors import FileDamaged, SpoolDamaged, SpoolInUse, SpoolWriteFailed, UsageError
 from .blocks import (
     FORMAT_VERSION,
     Position,
@@ -180,18 +180,17 @@ class Spool:
         """Make ``spool.json`` or check it; whether it was made."""
         path = self.folder / "spool.json"
         try:
-            known = json.loads(path.read_bytes())
-            found = known.get("format")
+            found = read_checked_json(path).get("format")
         except FileNotFoundError:
             if segment_numbers(self.folder):
                 raise SpoolDamaged(
                     f"{path} is missing although there are segments: "
                     "restore it from a copy, or move the folder away to start anew"
                 ) from None
-            replace_file(path, json.dumps({"format": FORMAT_VERSION, "spool": uuid.uuid4().hex}).encode())
+            replace_checked(path, json.dumps({"format": FORMAT_VERSION, "spool": uuid.uuid4().hex}).encode())
             return True
-        except (ValueError, AttributeError) as error:
-            raise SpoolDamaged(f"{path} is not JSON ({error}): restore it from a copy") from error
+        except FileDamaged as error:
+            raise SpoolDamaged(f"{error}: restore it from a copy") from error
         if found != FORMAT_VERSION:
             raise UsageError(
                 f"the spool {self.folder} has format {found}, not {FORMAT_VERSION}: "

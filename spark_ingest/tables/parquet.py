@@ -17,8 +17,8 @@ import pyarrow.dataset as pa_dataset
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
-from ..durable import replace_file, sync_directory
-from ..errors import UsageError
+from ..durable import read_checked_json, replace_checked, replace_file, sync_directory
+from ..errors import FileDamaged, UsageError
 from .table import Table
 
 MARK = "_umqtt.json"
@@ -44,13 +44,13 @@ class Parquet(Table):
             path.mkdir(parents=True, exist_ok=True)
             mark = path / MARK
             if not mark.exists():
-                replace_file(mark, json.dumps({"id": str(uuid.uuid4())}).encode())
+                replace_checked(mark, json.dumps({"id": str(uuid.uuid4())}).encode())
                 sync_directory(path.parent)
-            self._identity = str(json.loads(mark.read_bytes())["id"])
+            self._identity = str(read_checked_json(mark)["id"])
             for folder in self._folders():
                 for unfinished in folder.glob(".*.tmp"):
                     unfinished.unlink()
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, FileDamaged, KeyError) as error:
             reason = getattr(error, "strerror", None) or f"{MARK} is damaged"
             raise UsageError(f"cannot write the table {path}: {reason}; choose another --tables") from error
         # Kept, because a fragment keeps what it has read of its file's statistics.

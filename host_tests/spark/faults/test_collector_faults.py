@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from proof.oracle import Oracle, Tally
 from proof.publisher import Publisher
 from proof.runs import await_spool
 from umqtt_testkit.waiting import eventually
+
+from spark_ingest.durable import read_checked_json, replace_checked
 
 _RATE = 1000.0
 
@@ -130,7 +133,7 @@ def test_a_spool_of_another_version_is_left_alone(chain: Chain) -> None:
     assert chain.collector.end() == 0
     path = chain.spool / "north" / "spool.json"
     whole = path.read_bytes()
-    path.write_bytes(whole.replace(b'"format": 1', b'"format": 99'))
+    replace_checked(path, json.dumps(read_checked_json(path) | {"format": 99}).encode())
     story.publish()
     story.fails_to_start("format 99", "choose another --spool")
     path.write_bytes(whole)

@@ -18,6 +18,7 @@ from proof.needs import needs_java
 from proof.oracle import Oracle, Tally
 from spark_helpers import eventually_in_spark, publish_packet
 
+from spark_ingest.durable import read_checked_json, replace_checked
 from spark_ingest.spool.writer import Spool
 
 _GROUP = 100
@@ -125,7 +126,7 @@ def test_without_permission_then_on_damage_then_with_a_checkpoint_of_another_ver
     segment.write_bytes(whole)
     version = chain.checkpoint / "umqtt" / "version.json"
     mine = version.read_text()
-    version.write_text(json.dumps(json.loads(mine) | {"format": 99}))
+    replace_checked(version, json.dumps(read_checked_json(version) | {"format": 99}).encode())
     story.stops("of another version", "new --checkpoint")
     version.write_text(mine)
     story.goes_on(last=True)

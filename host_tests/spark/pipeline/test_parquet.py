@@ -11,6 +11,7 @@ import pytest
 from spark_helpers import record
 from test_record import messages
 
+from spark_ingest import durable
 from spark_ingest.errors import UsageError
 from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter
 from spark_ingest.pipeline.command import main
@@ -68,10 +69,13 @@ def test_a_power_cut_at_any_file_of_a_micro_batch_loses_and_duplicates_nothing(t
         replace_file(path, data)
 
     monkeypatch.setattr(parquet, "replace_file", cut)
+    monkeypatch.setattr(durable, "replace_file", cut)
     writer(tmp_path / "whole").write(over_midnight(), 0, QUERY)
     made = len(files(tmp_path / "whole"))
     assert made == 3 + 3 + 1 + 1, "bronze and silver a day, quarantine, duplicates"
-    for point in range(1, 6 + made + 1):
+    # Six marks, the data, and the readings seen.
+    assert written == 6 + made + 1
+    for point in range(1, written + 1):
         folder, written, cut_at = tmp_path / str(point), 0, point
         with pytest.raises(PowerCut):
             writer(folder).write(over_midnight(), 0, QUERY)

@@ -75,7 +75,8 @@ class Stored(NamedTuple):
 def read_spool(folder: Path) -> Iterator[Stored]:
     """Everything below the durable position of one spool, in the order in which it was received."""
     _, newest, last, end = _POSITION.unpack_from((folder / "pos").read_bytes())
-    spool = json.loads((folder / "spool.json").read_bytes())["spool"]
+    # The first line is its checksum.
+    spool = json.loads((folder / "spool.json").read_bytes().partition(b"\n")[2])["spool"]
     # Each later start of the collector has a UUID of its own from its first segment on: SEGMENT.UUID.run.
     begins = {int(path.name[:10]): path.name[11:43] for path in folder.glob("*.run")}
     for path in sorted(folder.glob("*.seg")):
