@@ -64,6 +64,18 @@ def test_limited_steps_reach_the_target_reading_everything_once_in_order(two_spo
     assert north == sorted(north)
 
 
+@pytest.mark.parametrize("most", [1, 4, 5, 9, 1000])
+@pytest.mark.parametrize("min_partitions", [None, 3])
+def test_no_partition_has_more_messages_than_it_may_but_a_block_alone(two_spools, most, min_partitions):
+    """Planted: messages counted for each range, so that a partition of several has more; a cut after the block."""
+    tree = SpoolTree(two_spools)
+    parts = tree.cut(tree.ranges(tree.earliest(), tree.latest()), min_partitions, max_rows=most)
+    rows = [payloads(tree, list(part)) for part in parts]
+    assert all(rows) and max(map(len, rows)) <= max(most, 4)
+    assert [payload for some in rows for payload in some] == payloads(tree, tree.ranges({}, tree.latest()))
+    assert len(parts) >= (min_partitions or 1)
+
+
 class Planned:
     """A spool of blocks that exist as headers only, so that they may be large."""
 

@@ -255,10 +255,65 @@ def test_the_progress_of_a_query_says_what_is_durable_and_from_it_follows_the_la
     query = read_everything(writer)
     latest = SpoolTree(root).latest()
     sources = [progress["sources"][0] for progress in query.recentProgress if progress["numInputRows"]]
-    assert [json.loads(source["latestOffset"]) for source in sources] == [latest] * 4
+    places = [json.loads(source["latestOffset"])["north"] for source in sources]
     lags = [bytes_between(json.loads(source["endOffset"]), latest, root) for source in sources]
+    assert places == [{**latest["north"], "lagBytes": lag} for lag in lags]
     block = latest["north"]["position"] // 4
     assert [round(lag / block) for lag in lags] == [3, 2, 1, 0]
+    # What the progress shows may be given as an offset.
+    again = spark.read.format("mqtt").option("path", str(root)).option("startingOffsets", sources[0]["latestOffset"])
+    assert again.load().count() == 0
+
+
+def test_a_micro_batch_waits_for_enough_messages_or_for_its_time(tmp_path, monkeypatch):
+    """Planted: messages counted once more at each look; a delay that begins anew with each look."""
+    now = 0.0
+    monkeypatch.setattr(data_source.time, "monotonic", lambda: now)
+    options = Options({"path": str(tmp_path), "minOffsetsPerTrigger": "10", "maxTriggerDelay": "30s"})
+    fill(tmp_path / "north", numbered(0, 1, 4))
+    reader = MqttStreamReader(options)
+    start = reader.initialOffset()
+
+    def look() -> int:
+        nonlocal start
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        count = SpoolTree(tmp_path).messages(start, end)
+        start = end
+        return count
+
+    assert [look(), look(), look()] == [0, 0, 0]
+    fill(tmp_path / "south", numbered(0, 1, 5))
+    assert look() == 0
+    fill(tmp_path / "north", numbered(4, 1, 1))
+    assert look() == 10
+    fill(tmp_path / "north", numbered(5, 1, 4))
+    now = 29.0
+    assert [look(), look()] == [0, 0]
+    now = 30.0
+    assert look() == 4
+    fill(tmp_path / "north", numbered(9, 1, 1))
+    now = 59.0
+    assert look() == 0, "the time is since the last micro-batch"
+    reader.prepareForTriggerAvailableNow()
+    assert look() == 1, "the rest, or the query would end without it"
+
+
+def test_subscribePattern_takes_the_topics_that_match_as_a_whole(spark, tmp_path):
+    """Planted: a pattern that is searched for."""
+    names = ["fleet/a/telemetry", "fleet/a/telemetry/raw", "old/fleet/a/telemetry", "fleet/b7/telemetry"]
+    with Spool(tmp_path / "north") as spool:
+        spool.append(b"".join(publish_packet(name, b"x") for name in names), 4, RECEIVED_MS)
+    reader = spark.read.format("mqtt").option("path", str(tmp_path)).option("subscribePattern", "fleet/[^/]+/telemetry")
+    assert sorted(row.topic for row in reader.load().collect()) == [names[0], names[3]]
+
+
+def test_timestamps_and_records_of_a_partition_hold_in_spark(spark, tmp_path):
+    fill(tmp_path / "north", numbered(0, 6, 3))
+    everything = spark.read.format("mqtt").option("path", str(tmp_path))
+    some = everything.option("startingTimestamp", RECEIVED_MS + 1).option("endingTimestamp", RECEIVED_MS + 5)
+    some = some.option("maxRecordsPerPartition", 7).load()
+    assert sorted(int(row.payload) for row in some.collect()) == list(range(3, 15))
+    assert some.rdd.getNumPartitions() == 2
 
 
 @needs_java
@@ -286,6 +341,11 @@ def test_a_reader_that_spark_leaves_behind_says_nothing(tmp_path):
         ({"server": "https://h:1", "tokenFile": TOKEN_FILE, "retentionHours": "1"}, "give deleteTokenFile"),
         ({"path": "x", "topics": "fleet/#/log"}, "is not a topic filter"),
         ({"path": "x", "topics": "a,,b"}, "is not a topic filter"),
+        ({"path": "x", "subscribePattern": "a("}, "is not a regular expression"),
+        ({"path": "x", "subscribePattern": "a", "topics": "a"}, "give one of them"),
+        ({"path": "x", "startingTimestamp": "2026-01-01"}, "startingTimestamp must be a whole number"),
+        ({"path": "x", "maxTriggerDelay": "soon"}, "maxTriggerDelay must be a time"),
+        ({"path": "x", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "is more than maxOffsetsPerTrigger"),
         ({"path": "x", "endingOffsets": "earliest"}, "endingOffsets must be latest or an offset"),
         ({"path": "x", "maxOffsetPerTrigger": "5"}, "has no option maxoffsetpertrigger"),
         ({"path": "x", "minPartitions": "0"}, "minPartitions must be a whole number from 1"),

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ..errors import UsageError
-from .offsets import Offset, Range
+from .offsets import Offset, Range, SpoolTree, bytes_between
 from .options import Options
 from .rows import SPARK_SCHEMA, read_range
 
@@ -69,6 +69,10 @@ def _read(options: Options, partition: InputPartition) -> Iterator["pa.RecordBat
         yield from read_range(view, r.spool, r.segment, r.start, r.end, wanted=options.wanted)
 
 
+def _cut(tree: SpoolTree, options: Options, start: Offset, end: Offset) -> list[tuple[Range, ...]]:
+    return tree.cut(tree.ranges(start, end), options.min_partitions, max_rows=options.max_rows_of_partition)
+
+
 class MqttReader(DataSourceReader):
     """Batch: everything between startingOffsets and endingOffsets."""
 
@@ -79,7 +83,7 @@ class MqttReader(DataSourceReader):
         tree = self._options.tree()
         start = tree.starting(self._options.starting_offsets)
         end = tree.starting(self._options.ending_offsets or "latest", "endingOffsets")
-        parts = tree.cut(tree.ranges(start, end), self._options.min_partitions)
+        parts = _cut(tree, self._options, start, end)
         # Spark refuses a reader without partitions.
         return [MqttPartition(part) for part in parts] or [MqttPartition(())]
 
@@ -93,8 +97,14 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options) -> None:
         if options.ending_offsets is not None:
             raise UsageError("endingOffsets is for batch reads (spark.read); a stream has no end")
+        if options.ending_ms is not None:
+            raise UsageError("endingTimestamp is for batch reads (spark.read); a stream has no end")
         self._options = options
         self._target: Offset | None = None
+        self._end: Offset | None = None
+        self._triggered_at = time.monotonic()
+        # Messages counted so far: how many lie between two offsets.
+        self._counted: tuple[Offset, Offset, int] = {}, {}, 0
         self._removed_at = time.monotonic()
 
     def initialOffset(self) -> dict:
@@ -118,21 +128,48 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._remove_before(start)
         tree = self._options.tree()
         target = tree.latest() if self._target is None else self._target
-        if isinstance(limit, ReadAllAvailable):
-            return tree.advance(start, target)
-        # Spark passes one limit on; when both options are given, both hold.
-        return tree.advance(start, target, max_rows=self._options.max_rows, max_bytes=self._options.max_bytes)
+        if self._target is None and not self._is_due(tree, start, target):
+            self._end = start
+        elif isinstance(limit, ReadAllAvailable):
+            self._end = tree.advance(start, target)
+        else:
+            # Spark passes one limit on; when both options are given, both hold.
+            self._end = tree.advance(
+                start, target, max_rows=self._options.max_rows, max_bytes=self._options.max_bytes
+            )
+        if self._end != start:
+            self._triggered_at = time.monotonic()
+        return self._end
+
+    def _is_due(self, tree: SpoolTree, start: Offset, target: Offset) -> bool:
+        """Whether there are minOffsetsPerTrigger messages, or maxTriggerDelay has passed since the last micro-batch."""
+        wanted = self._options.min_rows
+        if wanted is None or time.monotonic() - self._triggered_at >= self._options.longest_delay_s:
+            return True
+        since, counted_to, count = self._counted
+        # Spark asks up to a hundred times a second: only what is new is counted.
+        count = count + tree.messages(counted_to, target) if since == start else tree.messages(start, target)
+        self._counted = start, target, count
+        return count >= wanted
 
     def reportLatestOffset(self) -> dict:
-        """What is durable now: `latestOffset` in the query's progress, from which follows the lag."""
-        return self._options.tree().latest()
+        """What is durable now: `latestOffset` in the query's progress.
+
+        Each place has ``lagBytes`` too: the bytes of spool between it and the end of the micro-batch just planned.
+        """
+        tree = SpoolTree(self._options.spools, fail_on_data_loss=False)
+        latest, end = tree.latest(), self._end
+        if end is None:
+            return latest
+        lag = {name: bytes_between({name: end[name]} if name in end else {}, {name: place}, self._options.spools)
+               for name, place in latest.items()}  # fmt: skip
+        return {name: {**place, "lagBytes": lag[name]} for name, place in latest.items()}
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._options.tree().latest()
 
     def partitions(self, start: dict, end: dict) -> list[InputPartition]:
-        tree = self._options.tree()
-        return [MqttPartition(part) for part in tree.cut(tree.ranges(start, end), self._options.min_partitions)]
+        return [MqttPartition(part) for part in _cut(self._options.tree(), self._options, start, end)]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         return _read(self._options, partition)

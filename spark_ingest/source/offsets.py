@@ -60,11 +60,22 @@ class SpoolTree:
     :param spools: the spools, or the local folder that holds them.
     :param fail_on_data_loss: whether an offset that names messages which are gone is an error (as in
         Spark's Kafka source) or is passed over.
+    :param since_ms: blocks received before, in Unix milliseconds, are passed over; :param until_ms: likewise those
+        received then or later.
     """
 
-    def __init__(self, spools: Spools | Path, *, fail_on_data_loss: bool = True) -> None:
+    def __init__(
+        self,
+        spools: Spools | Path,
+        *,
+        fail_on_data_loss: bool = True,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+    ) -> None:
         self.spools: Spools = LocalSpools(spools) if isinstance(spools, Path) else spools
         self._fail_on_data_loss = fail_on_data_loss
+        self._since_ms = since_ms or 0
+        self._until_ms = math.inf if until_ms is None else until_ms
 
     def latest(self) -> Offset:
         """The durable positions now."""
@@ -163,6 +174,8 @@ class SpoolTree:
     def ranges(self, start: Offset, end: Offset) -> list[Range]:
         """The byte ranges between two offsets, in the order in which their messages were received.
 
+        Without the blocks received before `since_ms`, or at `until_ms` or later.
+
         :raises DataLoss: some of it is gone.
         :raises UsageError: `start` lies behind `end`.
         """
@@ -177,27 +190,41 @@ class SpoolTree:
                 removed += self.spools.view(name).remove_before(to_position(place), read_for_s=read_for_s)
         return removed
 
-    def cut(self, ranges: list[Range], min_partitions: int | None) -> list[tuple[Range, ...]]:
+    def messages(self, start: Offset, end: Offset) -> int:
+        """How many messages lie between two offsets. Raises as :meth:`ranges`."""
+        ranges = self.ranges(start, end)
+        return sum(block.messages for r in ranges for block in _blocks(self.spools.view(r.collector), [r]))
+
+    def cut(
+        self, ranges: list[Range], min_partitions: int | None, *, max_rows: int | None = None
+    ) -> list[tuple[Range, ...]]:
         """Cut `ranges` into partitions of about equal size, between blocks, keeping their order.
 
         Small ranges share a partition and large ones are cut: about 8 MiB each at most, and about `min_partitions`
         or more where there are enough blocks (blocks differ in size, so it may be one less, as in Spark's Kafka
         source).
+
+        :param max_rows: messages a partition, exceeded only by a block that alone has more.
         """
         total = sum(r.end - r.start for r in ranges)
         wanted = max(min_partitions or 1, -(-total // _PARTITION_BYTES))
-        if wanted == 1:
+        if wanted == 1 and max_rows is None:
             return [tuple(ranges)] if ranges else []
         partitions: list[tuple[Range, ...]] = []
         current: list[Range] = []
-        passed = 0
+        passed = rows = shares = 0
         for r in ranges:
             begin = r.start
             for header in self.spools.view(r.collector).headers(r.segment, r.start, r.end):
+                block = header.start - BLOCK_HEADER.size
+                if rows and rows + header.messages > (max_rows or math.inf):
+                    partitions.append((*current, replace(r, start=begin, end=block)) if begin < block else (*current,))
+                    current, begin, rows = [], block, 0
+                rows += header.messages
                 # Against the share of the whole, not of one partition: rounding up would otherwise add up.
-                if (passed + header.end - r.start) * wanted >= total * (len(partitions) + 1):
+                if (passed + header.end - r.start) * wanted >= total * (shares + 1):
                     partitions.append((*current, replace(r, start=begin, end=header.end)))
-                    current, begin = [], header.end
+                    current, begin, rows, shares = [], header.end, 0, shares + 1
             if begin < r.end:
                 current.append(replace(r, start=begin))
             passed += r.end - r.start
@@ -240,7 +267,36 @@ class SpoolTree:
                 ranges.append(Range(name, spool_of(runs, segment) or "", segment, begin, stop))
             elif begin > stop:
                 self._lost(f"{path} is shorter than an offset that was read from it")
-        return ranges
+        return list(self._received_in_time(view, ranges))
+
+    def _received_in_time(self, view: View, ranges: list[Range]) -> Iterator[Range]:
+        """The parts of `ranges` of one spool that were received since `since_ms` and before `until_ms`."""
+        if not self._since_ms and self._until_ms == math.inf:
+            yield from ranges
+            return
+        known = {(times.spool, times.segment): times for times in view.times()} if ranges else {}
+        for r in ranges:
+            times = known.get((r.spool, r.segment))
+            if times is None:
+                yield from self._blocks_in_time(view, r)
+            elif self._is_in_time(times.first_ms) and self._is_in_time(times.last_ms):
+                yield r
+            elif times.last_ms >= self._since_ms and times.first_ms < self._until_ms:
+                yield from self._blocks_in_time(view, r)
+
+    def _blocks_in_time(self, view: View, r: Range) -> Iterator[Range]:
+        begin = end = r.start
+        for header in view.headers(r.segment, r.start, r.end):
+            if not self._is_in_time(header.received_ms):
+                if begin < end:
+                    yield replace(r, start=begin, end=end)
+                begin = header.end
+            end = header.end
+        if begin < end:
+            yield replace(r, start=begin, end=end)
+
+    def _is_in_time(self, received_ms: int) -> bool:
+        return self._since_ms <= received_ms < self._until_ms
 
     def _lost(self, what: str) -> list[Range]:
         if self._fail_on_data_loss:

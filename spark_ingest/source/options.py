@@ -3,7 +3,8 @@
 Names are Spark's Kafka source's where the meaning is the same. Spark hands them over as text, in any case.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,14 +22,22 @@ OPTIONS = (
     "deleteTokenFile",
     "caFile",
     "topics",
+    "subscribePattern",
     "startingOffsets",
     "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
     "minPartitions",
+    "maxRecordsPerPartition",
     "failOnDataLoss",
     "retentionHours",
 )
+
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
 class Options:
@@ -50,9 +59,16 @@ class Options:
         self.ending_offsets = given.get("endingoffsets")
         if self.ending_offsets == "earliest":
             raise UsageError("endingOffsets must be latest or an offset: nothing lies before earliest")
+        self.starting_ms = _positive(given, "startingTimestamp")
+        self.ending_ms = _positive(given, "endingTimestamp")
+        self.min_rows = _positive(given, "minOffsetsPerTrigger")
+        self.longest_delay_s = _duration(given, "maxTriggerDelay", "15m")
         self.max_rows = _positive(given, "maxOffsetsPerTrigger")
         self.max_bytes = _positive(given, "maxBytesPerTrigger")
         self.min_partitions = _positive(given, "minPartitions")
+        self.max_rows_of_partition = _positive(given, "maxRecordsPerPartition")
+        if self.min_rows and self.max_rows and self.min_rows > self.max_rows:
+            raise UsageError("minOffsetsPerTrigger is more than maxOffsetsPerTrigger: no micro-batch could have both")
         loss = given.get("failondataloss", "true").lower()
         if loss not in ("true", "false"):
             raise UsageError(f"failOnDataLoss must be true or false, not {loss}")
@@ -63,12 +79,16 @@ class Options:
                 "retentionHours removes segments of the server: give deleteTokenFile (--delete-token-file), or set "
                 + tokens.DELETE_VARIABLE
             )
-        filters = given.get("topics")
-        self.wanted = None if filters is None else partial(matches_any, parse_filters(filters))
+        self.wanted = _selection(given)
 
     def tree(self) -> SpoolTree:
         """The spools of `path` or `server`."""
-        return SpoolTree(self.spools, fail_on_data_loss=self.fail_on_data_loss)
+        return SpoolTree(
+            self.spools,
+            fail_on_data_loss=self.fail_on_data_loss,
+            since_ms=self.starting_ms,
+            until_ms=self.ending_ms,
+        )
 
 
 def _spools(given: Mapping[str, str]) -> Spools:
@@ -120,6 +140,32 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
     if not value.isdecimal() or int(value) < 1:
         raise UsageError(f"{name} must be a whole number from 1, not {value}")
     return int(value)
+
+
+def _duration(given: Mapping[str, str], name: str, default: str) -> float:
+    """Seconds of a time as Spark writes it: 500ms, 30s, 15m, 1h, 1d."""
+    value = given.get(name.lower(), default)
+    match = re.fullmatch(r"(\d{1,9})(ms|s|m|min|h|d)", value.strip())
+    if match is None:
+        raise UsageError(f"{name} must be a time such as 500ms, 30s, 15m or 1h, not {value}")
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def _selection(given: Mapping[str, str]) -> Callable[[str], bool] | None:
+    """What tells by its topic whether a message becomes a row; None: every one does."""
+    filters, pattern = given.get("topics"), given.get("subscribepattern")
+    if filters is not None and pattern is not None:
+        raise UsageError("topics and subscribePattern both say which topics are read: give one of them")
+    if pattern is not None:
+        try:
+            return partial(_is_match, re.compile(pattern))
+        except re.error as error:
+            raise UsageError(f"subscribePattern {pattern!r} is not a regular expression: {error}") from error
+    return None if filters is None else partial(matches_any, parse_filters(filters))
+
+
+def _is_match(pattern: re.Pattern[str], topic_name: str) -> bool:
+    return pattern.fullmatch(topic_name) is not None
 
 
 def _retention(given: Mapping[str, str]) -> float | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..errors import UsageError
-from .blocks import BlockHeader, Position, Run
+from .blocks import BlockHeader, Position, Run, Times
 from .view import SpoolView
 
 
@@ -45,6 +45,10 @@ class View(Protocol):
 
     def segments(self) -> list[int]:
         """Numbers of the segments that exist, in order."""
+        ...
+
+    def times(self) -> list[Times]:
+        """When the blocks of segments were received, for those of which it is known without reading them."""
         ...
 
     def segment_end(self, segment: int, durable: Position) -> int:

@@ -8,6 +8,8 @@ One folder a collector::
     DIR/NAME/pos                 durable position: magic, UUID, segment, position, crc32; overwritten in place
     DIR/NAME/0000000000.seg      segments: blocks one after the other, appended, never changed
     DIR/NAME/0000000007.UUID.5012595.retired  empty: the spool was retired, read to this place; see ``retire``
+    DIR/NAME/0000000000.UUID.1795000000000-1795000060000.times  empty: the earliest and the latest received_ms of a
+                                 finished segment's blocks; without it a reader looks into the segment
     DIR/NAME/0000000000.read     empty: the segment has been read; its time says since when
     DIR/NAME/subscription.json   the topic filters that the broker granted to the session; .aside while that is not sure
 
@@ -46,6 +48,7 @@ POSITION_BYTES = _POSITION.size + _CRC.size
 
 _SEGMENT_NAME = re.compile(r"(\d{10})\.seg")
 _RUN_NAME = re.compile(r"(\d{10})\.([0-9a-f]{32})\.run")
+_TIMES_NAME = re.compile(r"(\d{10})\.([0-9a-f]{32})\.(\d{1,20})-(\d{1,20})\.times")
 _RETIRED_NAME = re.compile(r"(\d{10})\.([0-9a-f]{32})\.(\d{1,19})\.retired")
 
 
@@ -62,6 +65,15 @@ class Run(NamedTuple):
 
     segment: int
     spool: str
+
+
+class Times(NamedTuple):
+    """The blocks of the finished segment `segment` of the run `spool` were received at `first_ms` to `last_ms`."""
+
+    segment: int
+    spool: str
+    first_ms: int
+    last_ms: int
 
 
 class BlockHeader(NamedTuple):
@@ -104,6 +116,17 @@ def marked_runs(folder: Path) -> list[Run]:
     """The runs that have a file, which is all but the first, in order."""
     matches = (_RUN_NAME.fullmatch(name) for name in os.listdir(folder))
     return sorted(Run(int(match[1]), match[2]) for match in matches if match)
+
+
+def times_path(folder: Path, times: Times) -> Path:
+    """The file that says when the blocks of a segment were received."""
+    return folder / f"{times.segment:010d}.{times.spool}.{times.first_ms}-{times.last_ms}.times"
+
+
+def known_times(folder: Path) -> list[Times]:
+    """When the blocks of finished segments were received, in the order of the segments."""
+    matches = (_TIMES_NAME.fullmatch(name) for name in os.listdir(folder))
+    return sorted(Times(int(match[1]), match[2], int(match[3]), int(match[4])) for match in matches if match)
 
 
 def retired_path(folder: Path, place: Position) -> Path:

@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from ..errors import DataLoss, IngestError, SpoolDamaged, SpoolUnreachable, UsageError
 from ..hosts import is_host, is_loopback
-from .blocks import BLOCK_HEADER, BlockHeader, Position, Run, damage_message, decode_block_header, segment_path
+from .blocks import BLOCK_HEADER, BlockHeader, Position, Run, Times, damage_message, decode_block_header, segment_path
 
 _TIMEOUT_S = 30.0
 # An answer must not say which exception this process raises, but for these.
@@ -123,6 +123,10 @@ class RemoteView:
     def segments(self) -> list[int]:
         """Numbers of the segments that exist, in order."""
         return self._describe("segments") or []
+
+    def times(self) -> list[Times]:
+        """When the blocks of segments were received, for those of which it is known without reading them."""
+        return [Times(*times) for times in self._describe("times") or []]
 
     def segment_end(self, segment: int, durable: Position) -> int:
         """Where the readable part of `segment` ends. :raises DataLoss: the segment is gone."""

@@ -250,7 +250,13 @@ class SpoolServer:
 
 def _description(view: SpoolView) -> dict[str, object]:
     # The durable position first: what is asked for after it holds for it, too.
-    return {"durable": view.durable(), "runs": view.runs(), "retired": view.retired(), "segments": view.segments()}
+    return {
+        "durable": view.durable(),
+        "runs": view.runs(),
+        "retired": view.retired(),
+        "segments": view.segments(),
+        "times": view.times(),
+    }
 
 
 def _error(status: int, kind: str, message: str) -> web.Response:

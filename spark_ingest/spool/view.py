@@ -14,15 +14,18 @@ from .blocks import (
     BlockHeader,
     Position,
     Run,
+    Times,
     block_headers,
     damage_message,
     decode_position,
     known_runs,
+    known_times,
     read_mark,
     retired_places,
     segment_numbers,
     segment_path,
     spool_of,
+    times_path,
 )
 
 _TORN_READS = 100
@@ -84,6 +87,13 @@ class SpoolView:
         """Numbers of the segments that exist, in order; none when the spool is gone."""
         try:
             return segment_numbers(self.folder)
+        except FileNotFoundError:
+            return []
+
+    def times(self) -> list[Times]:
+        """When the blocks of finished segments were received; none when the spool is gone."""
+        try:
+            return known_times(self.folder)
         except FileNotFoundError:
             return []
 
@@ -150,7 +160,7 @@ class SpoolView:
         for segment in reversed(read):
             if not self._note_read(segment):
                 break
-        removed = 0
+        removed, times = 0, {one.segment: one for one in self.times()}
         # Oldest first, and no gaps: what is left must stay one run of numbers.
         for segment in read:
             mark = read_mark(self.folder, segment)
@@ -161,6 +171,8 @@ class SpoolView:
             # Another query's retention may have been faster.
             mark.unlink(missing_ok=True)
             segment_path(self.folder, segment).unlink(missing_ok=True)
+            if segment in times:
+                times_path(self.folder, times[segment]).unlink(missing_ok=True)
             removed += 1
         return removed
 

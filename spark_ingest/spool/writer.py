@@ -27,6 +27,7 @@ from .blocks import (
     FORMAT_VERSION,
     Position,
     Run,
+    Times,
     checked_blocks,
     damage_message,
     decode_position,
@@ -38,6 +39,7 @@ from .blocks import (
     segment_numbers,
     segment_path,
     spool_of,
+    times_path,
 )
 
 DEFAULT_SEGMENT_BYTES = 32 << 20
@@ -64,6 +66,8 @@ class Spool:
     ) -> None:
         self.folder = folder
         self.truncated_bytes = 0
+        # received_ms of the segment's blocks: the earliest and the latest.
+        self._received: tuple[int, int] | None = None
         self._segment_bytes = segment_bytes
         self._sync = sync
         self._segment_fd = -1
@@ -124,6 +128,8 @@ class Spool:
             write_all(self._segment_fd, block)
             self._sync(self._segment_fd)
             self._publish(end)
+            first, last = self._received or (received_ms, received_ms)
+            self._received = min(first, received_ms), max(last, received_ms)
         except OSError as error:
             self._failed = True
             raise SpoolWriteFailed(
@@ -148,6 +154,7 @@ class Spool:
 
     def close(self) -> None:
         """Sync the `pos` file, close everything and release the lock. May be called twice."""
+        self._note_times()
         try:
             if self._pos_fd >= 0:
                 # Not needed for safety (an older durable position is still true), but recovery then knows
@@ -273,6 +280,7 @@ class Spool:
         if self._segment_fd >= 0:
             os.close(self._segment_fd)
             self._segment_fd = -1
+        self._note_times()
         if self._next_uuid:
             os.close(os.open(run_path(self.folder, Run(segment, self._next_uuid)), os.O_WRONLY | os.O_CREAT, 0o644))
         fd = os.open(segment_path(self.folder, segment), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -281,6 +289,14 @@ class Spool:
         sync_directory(self.folder)
         self._publish(0)
         self._sync(self._pos_fd)
+
+    def _note_times(self) -> None:
+        """Leave a note of when the finished segment's blocks were received, which saves readers a look into it."""
+        times, self._received = self._received, None
+        if times is not None:
+            path = times_path(self.folder, Times(self._segment, self._uuid, *times))
+            with contextlib.suppress(OSError):
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644))
 
     def _mend(self) -> None:
         """Take back what a failed append left behind, and leave its segment for good.
