@@ -20,7 +20,7 @@ _PORTS = {"mqtt": 1883, "mqtts": 8883}
 class Access:
     """How to reach a broker and who asks.
 
-    :ivar url: ``mqtt://HOST[:PORT]``, or ``mqtts://`` for TLS.
+    :ivar url: ``mqtt://HOST[:PORT]``, or ``mqtts://`` for TLS; several, with commas between, are a cluster's nodes.
     :ivar username: None: anonymous.
     :ivar password_file: its first line is the password; None: ``UMQTT_PASSWORD`` of the environment.
     :ivar ca: PEM of who signed the broker's certificate; None: the authorities that this machine trusts.
@@ -36,7 +36,7 @@ class Access:
 
     def check(self) -> None:
         """:raises UsageError: something does not fit together, or a file cannot be used."""
-        scheme, _host, _port = parse_broker(self.url)
+        scheme, _nodes = parse_nodes(self.url)
         if (self.cert is None) != (self.key is None):
             raise UsageError("a client certificate needs its key: give cert and key, or neither")
         if scheme == "mqtt" and (self.ca or self.cert):
@@ -70,7 +70,7 @@ class Access:
 
         :raises UsageError: a certificate file cannot be used.
         """
-        if parse_broker(self.url)[0] != "mqtts":
+        if parse_nodes(self.url)[0] != "mqtts":
             return None
         try:
             context = ssl.create_default_context(cafile=self.ca)
@@ -104,6 +104,20 @@ def parse_broker(url: str) -> tuple[str, str, int]:
     if parts.scheme not in _PORTS or not is_host(host) or parts.path not in ("", "/") or parts.query or port == 0:
         raise UsageError(f"--broker {url} is not a broker's address; give mqtt://HOST:PORT or mqtts://HOST:PORT")
     return parts.scheme, host, port or _PORTS[parts.scheme]
+
+
+def parse_nodes(urls: str) -> tuple[str, list[tuple[str, int]]]:
+    """URLs of one broker's nodes, separated by commas → (scheme, (host, port) of each).
+
+    :raises UsageError: as of :func:`parse_broker`; a node twice; some with TLS and some without, where whoever blocks
+        the encrypted ones would be given password and messages in the clear.
+    """
+    nodes = [parse_broker(url.strip()) for url in urls.split(",")]
+    if len({scheme for scheme, _, _ in nodes}) > 1:
+        raise UsageError(f"--broker {urls} mixes mqtt and mqtts: give all nodes with TLS, or none")
+    if len(set(nodes)) < len(nodes):
+        raise UsageError(f"--broker {urls} names a node twice: give each once")
+    return nodes[0][0], [(host, port) for _, host, port in nodes]
 
 
 def _why(error: OSError) -> str:

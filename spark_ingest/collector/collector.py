@@ -20,7 +20,7 @@ from dataclasses import asdict
 from ..errors import BrokerRefused, MalformedStream, SpoolWriteFailed, UsageError
 from ..printable import remark
 from ..spool.writer import Spool
-from .access import parse_broker
+from .access import parse_nodes
 from .backoff import Backoff
 from .config import CollectorConfig
 from .connection import Connection
@@ -65,7 +65,8 @@ class Collector:
         self._on_subscribed = on_subscribed
         self._report = report
         self._access = config.access
-        _, self._host, self._port = parse_broker(config.broker)
+        _, self._nodes = parse_nodes(config.broker)
+        self._failed_nodes = 0  # in a row, since one of them was collected from
         self._session = Session(config, self.counters, self._say)
         self._room = Room(config.folder, max_bytes=config.max_spool_bytes, min_free_bytes=config.min_free_bytes)
         self._backoff = Backoff(config.longest_delay_s)
@@ -114,10 +115,11 @@ class Collector:
         counters = self.counters
         connected_at = time.monotonic()
         link = None
+        host, port = self._nodes[0]
         try:
             link = Link(
-                self._host,
-                self._port,
+                host,
+                port,
                 keep_alive=self.config.keep_alive,
                 tls=self._access.tls(),
                 timeout_s=_CONNECT_WITHIN_S,
@@ -145,13 +147,20 @@ class Collector:
             self._wait_for_room(self._room.probe())
         except OSError as error:
             counters.lost_links += 1
-            self._say("lost_link", f"no link to {self.config.broker}: {error.strerror or error}; trying again")
+            self._say("lost_link", f"no link to {host}:{port}: {error.strerror or error}; trying again")
             self._watch_for_takeover(time.monotonic() - connected_at)
         finally:
             was_subscribed = counters.subscribed
             self._disconnected(link)
         if was_subscribed and time.monotonic() - connected_at >= _STABLE_AFTER_S:
             self._backoff.reset()
+        if was_subscribed:
+            self._failed_nodes = 0
+        else:
+            self._nodes.append(self._nodes.pop(0))
+            self._failed_nodes += 1
+            if self._failed_nodes % len(self._nodes):
+                return 0.0  # every node is tried before the wait
         return self._backoff.next_delay()
 
     def _collect(self, link: Link) -> None:

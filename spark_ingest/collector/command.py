@@ -9,7 +9,7 @@ import click
 
 from umqtt_cli.numbers import Bytes
 
-from ..errors import IngestError
+from ..errors import IngestError, UsageError
 from ..hosts import Address
 from ..printable import remark
 from .config import DEFAULT_NAME, DEFAULT_TOPIC_FILTERS, CollectorConfig, load
@@ -17,15 +17,27 @@ from .config import DEFAULT_NAME, DEFAULT_TOPIC_FILTERS, CollectorConfig, load
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(dir_okay=False, path_type=Path)
 # What only one collector can be told on the command line; several are told by their file.
-_OF_ONE = ("broker", "name", "topics", "username", "password_file", "ca", "cert", "key")
+_OF_ONE = ("brokers", "names", "topics", "username", "password_file", "ca", "cert", "key")
 _SHARED = ("keep_alive", "segment_bytes", "group_bytes", "group_ms", "max_spool_bytes", "min_free_bytes",
            "longest_delay_s", "everything")  # fmt: skip
 
 
 @click.command()
-@click.option("--broker", metavar="URL", help="Any MQTT 3.1.1 broker: mqtt://HOST[:PORT], or mqtts:// for TLS.")
+@click.option(
+    "--broker",
+    "brokers",
+    multiple=True,
+    metavar="URL[,URL...]",
+    help="Any MQTT 3.1.1 broker: mqtt://HOST[:PORT], or mqtts:// for TLS; several URLs, with commas between, are the "
+    "nodes of one cluster. May be given several times, with a --name for each.",
+)
 @click.option("--spool", type=_FOLDER, help="Folder that what was received is kept in until Spark has read it.")
-@click.option("--name", help="Its session at the broker and its folder in the spool.  [default: collector]")
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    help="The session at the broker and its folder in the spool; one for each --broker.  [default: collector]",
+)
 @click.option(
     "--topic",
     "topics",
@@ -80,17 +92,18 @@ def collect(
     \b
     Example:
       umqtt collect --broker mqtt://127.0.0.1:1883 --spool spool
+      umqtt collect --broker mqtts://n1,mqtts://n2 --name north --broker mqtts://south --name south --spool spool
       umqtt collect --config collect.toml --metrics 9464
     """
     given = {key: value for key, value in options.items() if value not in (None, ())}
-    if config is None and ("broker" not in given or "spool" not in given):
-        missing = "--spool" if "broker" in given else "--broker"
+    if config is None and ("brokers" not in given or "spool" not in given):
+        missing = "--spool" if "brokers" in given else "--broker"
         raise click.UsageError(f"{missing} is missing: give --broker and --spool, or --config FILE")
     clash = [f"--{key.replace('_', '-').removesuffix('s')}" for key in _OF_ONE if key in given and key != "username"]
     if config is not None and clash:
         raise click.UsageError(f"{', '.join(clash)}: say that in the file of --config, for each collector")
     try:
-        collectors = _several(config, given) if config is not None else [_one(given)]
+        collectors = _of_file(config, given) if config is not None else _of_options(given)
         terminal = sys.stderr.isatty() if log == "auto" else log == "live"
         # Not above: --help need not wait for it.
         from .process import ProcessConfig, ServeConfig, run
@@ -114,13 +127,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
 
 
-def _one(given: dict[str, Any]) -> CollectorConfig:
+def _of_options(given: dict[str, Any]) -> list[CollectorConfig]:
     topics = given.pop("topics", DEFAULT_TOPIC_FILTERS)
-    config = CollectorConfig(**{"name": DEFAULT_NAME, **given}, topic_filters=tuple(topics))
-    config.check()
-    return config
+    brokers, names = given.pop("brokers"), given.pop("names", (DEFAULT_NAME,))
+    if len(brokers) != len(names):
+        # Not made up: another order of the options, or another port, would be another session at the broker.
+        raise UsageError(
+            f"{len(brokers)} brokers and {len(names)} names: give --name for each --broker, in the same order; "
+            "nodes of one cluster are one --broker, with commas between"
+        )
+    if len(set(names)) < len(names):
+        raise UsageError("a --name is given twice: it is the folder of one collector")
+    if len(set(brokers)) < len(brokers):
+        raise UsageError("a --broker is given twice: each message would be collected twice")
+    configs = [
+        CollectorConfig(broker=broker, name=name, topic_filters=tuple(topics), **given)
+        for broker, name in zip(brokers, names, strict=True)
+    ]
+    for config in configs:
+        config.check()
+    return configs
 
 
-def _several(path: Path, given: dict[str, Any]) -> list[CollectorConfig]:
+def _of_file(path: Path, given: dict[str, Any]) -> list[CollectorConfig]:
     shared = {key: given[key] for key in _SHARED if key in given}
     return load(path, spool=given.get("spool"), shared=shared)

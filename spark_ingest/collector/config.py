@@ -41,7 +41,8 @@ _SEGMENTS_IN_LIMIT = 8
 class CollectorConfig:
     """One collector.
 
-    :ivar broker: its URL; :ivar spool: the folder of all spools; :ivar name: its own folder in there.
+    :ivar broker: its URL, or those of the nodes of one cluster, with commas between.
+    :ivar spool: the folder of all spools; :ivar name: its own folder in there.
     :ivar topic_filters: what it subscribes to, at QoS 1.
     :ivar everything: whether a filter may select every topic.
     :ivar keep_alive: seconds; 0 switches pings off.

@@ -51,6 +51,10 @@ class _Memory:
     topics: frozenset[str]
 
 
+def _nodes(broker: str) -> set[str]:
+    return {url.strip() for url in broker.split(",")}
+
+
 class Session:
     """The session of one collector.
 
@@ -117,7 +121,8 @@ class Session:
         if memory is None:
             return set()
         broker, client_id = self._config.broker, self._config.client_id
-        if memory.broker != broker and not session_present:
+        # Nodes come and go: a cluster is another one when it has none of the nodes that it had.
+        if not session_present and _nodes(memory.broker).isdisjoint(_nodes(broker)):
             self._report(
                 "broker_changed",
                 f"the session {client_id} was at {memory.broker} and is now at {broker}: what the old broker still "

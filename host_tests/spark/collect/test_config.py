@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ingest.collector.access import Access, parse_broker
+from spark_ingest.collector.access import Access, parse_broker, parse_nodes
 from spark_ingest.collector.backoff import Backoff
 from spark_ingest.collector.command import main
 from spark_ingest.collector.config import DEFAULT_TOPIC_FILTERS, CollectorConfig, load
@@ -133,6 +133,14 @@ def test_everything_is_collected_only_when_it_is_said(tmp_path):
         (["--broker", "mqtt://x", "--spool", ".", "--serve", "0"], "--serve-token-file"),
         (["--config", "c.toml", "--broker", "mqtt://x"], "--broker: say that in the file"),
         (["--config", "c.toml"], "cannot read c.toml"),
+        (["--broker", "mqtt://x", "--broker", "mqtt://y", "--spool", "."], "give --name for each --broker"),
+        (["--broker", "mqtt://x", "--name", "a", "--name", "b", "--spool", "."], "give --name for each --broker"),
+        (["--broker=mqtt://x", "--broker=mqtt://y", "--name=a", "--name=a", "--spool=."], "a --name is given twice"),
+        (["--broker=mqtt://x", "--broker=mqtt://x", "--name=a", "--name=b", "--spool=."], "a --broker is given twice"),
+        (["--broker", "mqtt://x,mqtts://y", "--spool", "."], "mixes mqtt and mqtts"),
+        (["--broker", "mqtt://x,mqtt://x:1883", "--spool", "."], "names a node twice"),
+        (["--broker", "mqtt://x,", "--spool", "."], "is not a broker's address"),
+        (["--broker", "mqtt://x,mqtt://u:secret@y", "--spool", "."], "must not hold credentials"),
         (["--broker", "mqtt://a..b", "--spool", "."], "is not a broker's address"),
         (["--broker", f"mqtt://{'a' * 70}", "--spool", "."], "is not a broker's address"),
         (["--broker", "mqtt://x", "--spool", ".", "--metrics", "a..b:1"], "is not HOST:PORT"),
@@ -182,6 +190,8 @@ def test_connect_carries_user_name_and_password_as_the_specification_says():
 )
 def test_addresses_of_brokers(url, parsed):
     assert parse_broker(url) == parsed
+    scheme, *node = parsed
+    assert parse_nodes(f"{url}, {scheme}://other:7") == (scheme, [tuple(node), ("other", 7)])
 
 
 @pytest.mark.parametrize(

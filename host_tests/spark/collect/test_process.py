@@ -23,6 +23,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from spark_helpers import Process, alive, collector_process, record, status
 from umqtt_kit.certs import Authority
 from umqtt_testkit.mosquitto import Mosquitto
+from umqtt_testkit.proxy import FaultProxy
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 from spark_ingest.collector import collector as collector_module
@@ -97,24 +98,62 @@ def test_one_process_collects_from_several_brokers_into_spools_of_their_own(mosq
     assert payloads(root, "south") == [b"plant/x"]
 
 
-def test_one_broker_that_is_away_holds_up_no_other(mosquitto, publish, tmp_path):
+@pytest.mark.parametrize("told", ["by a file", "by options"])
+def test_one_broker_that_is_away_holds_up_no_other(mosquitto, publish, tmp_path, told):
+    # Planted: of several --broker the last one alone is collected from.
     config, state = tmp_path / "collect.toml", tmp_path / "status.json"
-    command = [sys.executable, "-m", "spark_ingest.collector", "--config", config, "--status", state]
+    command = [sys.executable, "-m", "spark_ingest.collector", "--status", state, "--metrics", "0", "--log", "json"]
     with socket.socket() as nobody:
         # Taken, so that no other broker comes to it, and not listened on.
         nobody.bind(("127.0.0.1", 0))
+        away, north = f"mqtt://127.0.0.1:{nobody.getsockname()[1]}", f"mqtt://127.0.0.1:{mosquitto}"
         config.write_text(
             'spool = "spool"\nlongest_delay_s = 0.2\n'
-            f'[[collector]]\nname = "away"\nbroker = "mqtt://127.0.0.1:{nobody.getsockname()[1]}"\n'
-            f'[[collector]]\nname = "north"\nbroker = "mqtt://127.0.0.1:{mosquitto}"\n'
+            f'[[collector]]\nname = "away"\nbroker = "{away}"\n[[collector]]\nname = "north"\nbroker = "{north}"\n'
         )
-        with Process(command) as one:
+        options = ["--broker", away, "--name", "away", "--broker", north, "--name", "north"]
+        options += ["--spool", tmp_path / "spool", "--longest-delay", "0.2"]
+        with Process(command + (["--config", config] if told == "by a file" else options)) as one:
             one.wait_for_line("subscribed north")
             publish(MESSAGES)
             eventually(
                 lambda: status(state).get("messages") == len(MESSAGES), "everything from the broker that is there"
             )
             eventually(lambda: status(state)["collectors"]["away"]["lost_links"] > 3, "tried again and again")
+            code, _, err = one.terminate()
+    assert code == 0
+    started = [json.loads(line)["message"] for line in err.splitlines() if '"started"' in line]
+    assert any("metrics on" in line for line in started), "one place for the metrics of both"
+    assert len(payloads(tmp_path / "spool")) == len(MESSAGES)
+
+
+def test_nodes_of_a_cluster_are_one_session_that_goes_on_at_the_next_node(mosquitto_with, tmp_path):
+    # Planted: the collector tries one node for ever; a list that has lost a node counts as another broker.
+    broker, state = mosquitto_with("allow_anonymous true"), tmp_path / "status.json"
+    more = ["--spool", tmp_path / "spool", "--status", state, "--longest-delay", "0.2"]
+    command = [sys.executable, "-m", "spark_ingest.collector", *more]
+    client = publisher(broker.port)
+    with socket.socket() as dead, ExitStack() as proxies:
+        dead.bind(("127.0.0.1", 0))
+        upstream = ("127.0.0.1", broker.port)
+        first, second = (proxies.enter_context(FaultProxy(upstream, seed=seed)) for seed in (1, 2))
+        nodes = f"mqtt://127.0.0.1:{dead.getsockname()[1]}, {first.url},{second.url}"
+        with Process([*command, "--broker", nodes]) as one:
+            one.wait_for_line("subscribed collector")
+            for seq in range(10):
+                if seq == 5:
+                    first.close()
+                client.publish(TOPIC, b"%d" % seq, qos=1).wait_for_publish(WAIT_LIMIT_S)
+            eventually(lambda: len(set(payloads(tmp_path / "spool", "collector"))) == 10, "all, by the other node")
+            assert status(state)["sessions_lost"] == 0
+            assert one.terminate()[0] == 0
+        client.disconnect()
+        client.loop_stop()
+        broker.stop()
+        broker.start()  # Without persistence: it has forgotten everything.
+        with Process([*command, "--broker", f"{second.url},mqtt://127.0.0.1:1"]) as one:
+            one.wait_for_line("subscribed collector")
+            eventually(lambda: status(state)["sessions_lost"] == 1, "the alarm")
             assert one.terminate()[0] == 0
 
 
