@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import importlib
 import os
+import re
 import socket
 import stat
 import subprocess
@@ -112,12 +113,29 @@ def test_no_password_can_be_given_on_the_command_line(name):
     assert not options & {"--password", "--passwd", "--token", "--secret", "--passphrase"}
 
 
-def test_help_lists_every_command_and_the_exit_codes(capsys):
+def test_help_gives_every_command_one_whole_line_in_one_group(capsys, monkeypatch):
+    """Planted: a command in no group; a first sentence that an 80 column terminal breaks."""
+    monkeypatch.setenv("COLUMNS", "80")
     assert run(["--help"]) == 0
     shown = capsys.readouterr().out
+    lines = shown.splitlines()
     for name in _COMMANDS:
-        assert f"\n  {name} " in shown
+        (line,) = [line for line in lines if line.startswith(f"  {name} ")]
+        assert line.endswith("."), line
+        following = lines[lines.index(line) + 1]
+        assert not following.startswith("    "), following
     assert "Exit codes" in shown
+
+
+def test_help_names_every_environment_variable_that_the_commands_read(capsys):
+    """Planted: UMQTT_BOARDS is read and not listed."""
+    assert run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    kit = Path(commands.__file__).parents[1]
+    read = {name for file in kit.rglob("*.py") for name in re.findall(r"\bUMQTT_[A-Z0-9_]+", file.read_text())}
+    assert len(read) > 5
+    read.remove("UMQTT_WITNESS")  # set by `umqtt demo` for its boards
+    assert read == set(re.findall(r"^  (UMQTT_[A-Z0-9_]+)  ", shown, re.MULTILINE))
 
 
 def test_version_is_the_distributions(capsys):

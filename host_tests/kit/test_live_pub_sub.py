@@ -327,6 +327,18 @@ def password_file(tmp_path: Path) -> Path:
     return file
 
 
+def test_simulated_devices_log_in_over_tls(guarded, password_file, umqtt_process):
+    """Planted: the devices' clients are made without the certificate of the authority, or without the user."""
+    url, ca = guarded
+    given = ("--broker", url, "--username", "me", "--password-file", str(password_file), "--ca", str(ca))
+    ended = umqtt_process("fleet", "--devices", "2", "--interval-ms", "50", "--seconds", "0.5", "--json", *given)
+    assert ended.code == 0, ended.stderr
+    assert json.loads(ended.stdout)["made"] > 0
+    anonymous = ("--seconds", "0.2", "--drain-seconds", "0.2", "--broker", url, "--ca", str(ca))
+    refused = umqtt_process("fleet", "--devices", "1", "--interval-ms", "50", *anonymous)
+    assert refused.code == 4 and "login" in refused.only_error()
+
+
 def test_a_password_comes_from_a_file_or_the_environment_over_tls(guarded, password_file, monkeypatch, capsys):
     url, ca = guarded
     options = ["--broker", url, "--ca", str(ca), "--username", "me"]

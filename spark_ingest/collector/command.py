@@ -85,7 +85,9 @@ def collect(
     serve_cert: Path | None, serve_key: Path | None, serve_token_file: Path | None,
     serve_delete_token_file: Path | None, log: str, **options: Any,
 ) -> int:  # fmt: skip
-    """Receive telemetry and keep it on the disk until Spark has it, acknowledging only what is safe there.
+    """Receive telemetry, and keep it on the disk until Spark has it.
+
+    Only what is safe there is acknowledged.
 
     Prints `subscribed NAME` once the broker has confirmed the subscription. Ctrl-C ends it in order.
 

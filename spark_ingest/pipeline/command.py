@@ -95,7 +95,7 @@ def ingest(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Turn the spool into tables with Spark: one row a reading, whatever was sent twice.
+    """Turn the spool into tables with Spark, one row a reading.
 
     Prints `ready` once the query runs. Ctrl-C ends it in order.
 

@@ -9,12 +9,13 @@ import pkgutil
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from spark_ingest.printable import printable
-from umqtt_kit import commands
+from umqtt_kit import commands, project
 from umqtt_kit.console import buffer_output, check_output
 from umqtt_kit.entry import missing_package
 from umqtt_kit.errors import (
@@ -31,7 +32,27 @@ from umqtt_kit.errors import (
 # Imported when called: `umqtt broker` need not wait for what `umqtt demo` imports. With an underscore: a helper.
 _COMMANDS = tuple(sorted(module.name for module in pkgutil.iter_modules(commands.__path__) if "_" not in module.name))
 
+# Each command is in one of them; test_cli.py sees to it.
+_GROUPS = {
+    "Board on a cable": ("devices", "flash", "provision", "deploy", "doctor", "logs", "shell"),
+    "Without a board": ("board", "demo", "fleet", "new", "size"),
+    "Device over the air": ("cmd", "ota", "pub", "sub"),
+    "Broker": ("broker", "certs", "passwd", "store"),
+    "Data": ("collect", "spool", "ingest", "tables", "report"),
+}
 _TRACEBACK = "UMQTT_TRACEBACK"
+_ENVIRONMENT = {
+    "UMQTT_DEVICE": "board of every command with --device",
+    "UMQTT_BOARDS": "folder of board descriptions of your own",
+    "UMQTT_UF2_DRIVES": "where an RP2's drive is mounted, with : between",
+    "UMQTT_BROKER": "broker of every command with --broker",
+    "UMQTT_USERNAME": "user name there",
+    "UMQTT_PASSWORD": "password there, unless --password-file is given",
+    "UMQTT_MICROPYTHON": "command that runs virtual boards' MicroPython",
+    _TRACEBACK: "1 shows where in umqtt a defect is",
+}
+_NAME_WIDTH = max(map(len, _COMMANDS))
+_WIDEST = 400
 _MOST_SHOWN = 200
 
 
@@ -40,9 +61,14 @@ class _Commands(click.Group):
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:
         try:
-            return super().make_context(*arguments, **options)  # here --help is printed
+            context = super().make_context(*arguments, **options)  # here --help is printed
         finally:
             check_output()
+        context.obj, context.default_map = {}, {}
+        # A shell that completes words wants no errors.
+        with contextlib.suppress(KitError) if context.resilient_parsing else contextlib.nullcontext():
+            context.obj = project.read_project(Path.cwd())
+        return context
 
     def invoke(self, ctx: click.Context) -> Any:
         # Before click: it would end the process with 1, which says something else.
@@ -57,7 +83,31 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        return getattr(importlib.import_module(f"umqtt_kit.commands.{cmd_name}"), cmd_name)
+        command = getattr(importlib.import_module(f"umqtt_kit.commands.{cmd_name}"), cmd_name)
+        if ctx.obj:
+            ctx.default_map = {cmd_name: project.defaults_of(command, ctx.obj)}
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands by group, each with its first sentence as a whole."""
+        for title, names in _GROUPS.items():
+            with formatter.section(title):
+                found = [(name, self.get_command(ctx, name)) for name in names]
+                formatter.write_dl(
+                    [
+                        (f"{name:{_NAME_WIDTH}}", command.get_short_help_str(_WIDEST))
+                        for name, command in found
+                        if command
+                    ]
+                )
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Environment"):
+            formatter.write_dl(list(_ENVIRONMENT.items()))
+        with formatter.section(f"{project.FILE}, in this folder or one above it"):
+            formatter.write_text(f'Options of every command, as key = "value": {", ".join(project.KEYS)}.')
+        with formatter.section("Completion of commands, boards and devices in bash (likewise zsh, fish)"):
+            formatter.write_text('eval "$(_UMQTT_COMPLETE=bash_source umqtt)"')
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import urlsplit
 
 import click
+from click.core import ParameterSource
 
 from umqtt_cli.numbers import Finite
 from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
@@ -88,6 +89,14 @@ def _with_broker_options(function: Callable[..., Any], flag: str | None) -> Call
         cert: Path | None, key: Path | None, connect_timeout: float, **options: Any,
     ) -> Any:  # fmt: skip
         wanted = flag is None or options[flag]
+        if not _from_project("broker"):
+            # The credentials of umqtt.toml are for its own broker.
+            username, password_file, ca, cert, key = (
+                None if _from_project(name) else value
+                for name, value in {
+                    "username": username, "password_file": password_file, "ca": ca, "cert": cert, "key": key
+                }.items()
+            )  # fmt: skip
         access = make_access(broker, username, password_file, ca, cert, key, connect_timeout) if wanted else None
         return function(*arguments, access=access, **options)
 
@@ -104,6 +113,10 @@ def _with_broker_options(function: Callable[..., Any], flag: str | None) -> Call
     ):  # fmt: skip
         with_access = option(with_access)
     return with_access
+
+
+def _from_project(name: str) -> bool:
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.DEFAULT_MAP
 
 
 def make_access(
@@ -249,14 +262,7 @@ class Link:
         access = self._access
         for address in access.addresses:
             check_host(address)
-        options: dict[str, Any] = {}
-        if access.username is not None:
-            options |= {"username": access.username, "password": access.password}
         try:
-            if any(address.startswith("mqtts:") for address in access.addresses):
-                from umqtt_robust.tls import TLS
-
-                options["transports"] = {"mqtts": TLS(access.ca or b"", access.cert, access.key)}
             return Client(
                 # Without the process's number two tools at once would throw each other off.
                 session or f"umqtt-{os.getpid()}",
@@ -274,7 +280,7 @@ class Link:
                 manual_ack=True,
                 on_disconnect=self._lost,
                 on_error=self._note,
-                **options,
+                **client_options(access),
             )
         except MQTTError as error:
             line = f"{access.where}: {error} — correct the address, or --ca, --cert, --key"
@@ -322,6 +328,18 @@ class Link:
     def _fail(self, topic: bytes, payload: bytes | None, error: Exception) -> None:
         # A mistake in on_message, which the client keeps from its own loop: raised by wait_for().
         self._failed = error
+
+
+def client_options(access: Access) -> dict[str, Any]:
+    """What umqtt_robust.Client is given besides addresses. Raises MQTTError for a certificate or key that is none."""
+    options: dict[str, Any] = {}
+    if access.username is not None:
+        options |= {"username": access.username, "password": access.password}
+    if any(address.startswith("mqtts:") for address in access.addresses):
+        from umqtt_robust.tls import TLS
+
+        options["transports"] = {"mqtts": TLS(access.ca or b"", access.cert, access.key)}
+    return options
 
 
 def check_host(address: str) -> None:

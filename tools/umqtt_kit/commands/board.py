@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from umqtt_kit.completion import complete_board
 from umqtt_kit.console import print_result
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_MISSING, EXIT_USAGE, KitError
 
@@ -23,6 +24,7 @@ _BLOCK_SIZE = 4096
 @click.argument("image", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--name", help="What --device calls it. [default: the image's name]")
 @click.option("--board", "board_name", default="UNIX", show_default=True, metavar="NAME",
+              shell_complete=complete_board,
               help="The board that it plays: a folder under boards/.")  # fmt: skip
 @click.option("--heap", default="256K", show_default=True, metavar="SIZE", help="64K plays a small board.")
 @click.option("--link", type=click.Path(path_type=Path), help="A link to its port, for other tools.")
@@ -31,7 +33,9 @@ _BLOCK_SIZE = 4096
 def board(
     image: Path, name: str | None, board_name: str, heap: str, link: Path | None, log: Path | None, as_json: bool
 ) -> None:
-    """Run a virtual board until Ctrl-C: real MicroPython, with its flash in the file IMAGE and a serial port.
+    """Run a virtual board until Ctrl-C.
+
+    It is real MicroPython, with its flash in the file IMAGE and a serial port.
 
     IMAGE is made when it is not there, and keeps what the board had written. Every command that takes --device finds
     the board like one that is plugged in. Ctrl-C is a power cut, which loses nothing that was written.

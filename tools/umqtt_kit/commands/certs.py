@@ -32,7 +32,7 @@ def _days(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 @click.group()
 def certs() -> None:
-    """Make certificates by which a broker and its boards know each other, and revoke them.
+    """Make and revoke the certificates of a broker and its boards.
 
     Everything is kept in one folder. Its file ca.key can make boards: keep the folder off the broker's machine.
 

@@ -49,7 +49,9 @@ _LONGEST_OUTAGE_SHARE = 0.5
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def demo(seconds: float, boards: int, devices: int, out: Path, as_json: bool) -> int:
-    """Run the whole chain, cut every device's network for 5 s in the middle, and count the readings.
+    """Run the whole chain on this machine, and count the readings.
+
+    In the middle every device's network is cut for 5 s.
 
     Broker, collector, Spark, virtual boards and simulated devices run on this machine, on free ports of the loopback
     interface. Exits with 1 if a reading is lost or duplicated. Ctrl-C stops everything.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from umqtt_cli.numbers import Finite
+from umqtt_kit.completion import complete_board
 from umqtt_kit.console import notes, print_result, results, say
 from umqtt_kit.device.choose import choose, device_option
 from umqtt_kit.errors import EXIT_DEVICE, KitError
@@ -25,7 +26,13 @@ _FIRST_READING_S = 60.0
 
 @click.command()
 @device_option
-@click.option("--board", "board_name", metavar="NAME", help="Folder under boards/. [default: as before, or guessed]")
+@click.option(
+    "--board",
+    "board_name",
+    metavar="NAME",
+    shell_complete=complete_board,
+    help="Folder under boards/. [default: as before, or guessed]",
+)
 @click.option("--sensors", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="FOLDER",
               help="Your own sensors: its *.py go to /sensors. [default: those there stay]")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what would be sent and removed, and change nothing.")
@@ -37,7 +44,7 @@ def deploy(
     device: str, board_name: str | None, sensors: Path | None, dry_run: bool, replace: bool, no_wait: bool,
     timeout: float, as_json: bool,
 ) -> int:  # fmt: skip
-    """Put the firmware onto a board, start it, and wait for its first reading at the broker.
+    """Put the firmware onto a board, and wait for its first reading.
 
     Everything is compiled for the board; only what differs (by SHA-256, computed on the board) is sent, and what
     earlier deployments put there and is gone now is removed. Settings, secrets and waiting readings stay; versions

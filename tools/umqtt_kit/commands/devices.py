@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--passive", is_flag=True, help="Only list the ports; interrupt no board.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def devices(passive: bool, as_json: bool) -> int:
-    """List the boards that are connected, real and virtual, and what runs there.
+    """List the boards that are connected, and what runs there.
 
     To ask a board its program is interrupted and started again, which takes a second or two; --passive leaves it alone.
     Ports of an unknown kind are listed but not asked. Boards in their boot loader are listed where it can be seen (RP2:

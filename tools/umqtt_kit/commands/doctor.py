@@ -21,7 +21,7 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 @device_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(device: str, as_json: bool) -> int:
-    """Check a board from its port to its broker, and say what to do about each thing that is wrong.
+    """Check a board from its port to its broker, and say what to do.
 
     The board's program is interrupted, and started again at the end. Passwords stay on the board. Exit codes: 0 nothing
     failed, 3 the port, 4 Wi-Fi or broker, 5 the board.

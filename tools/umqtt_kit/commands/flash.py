@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from umqtt_kit.completion import complete_board
 from umqtt_kit.console import notes, results, say
 from umqtt_kit.device.choose import AUTO, choose, device_option
 from umqtt_kit.errors import EXIT_USAGE, KitError
@@ -23,7 +24,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", metavar="IMAGE", type=click.Path(dir_okay=False, path_type=Path))
 @device_option
-@click.option("--board", "board_name", metavar="NAME", help="Folder under boards/, to check the image against.")
+@click.option(
+    "--board",
+    "board_name",
+    metavar="NAME",
+    shell_complete=complete_board,
+    help="Folder under boards/, to check the image against.",
+)
 @click.option("--sha256", metavar="HEX", help="What the image's SHA-256 must be.")
 @click.option(
     "--erase/--keep",
@@ -35,7 +42,9 @@ if TYPE_CHECKING:
 def flash(
     file: Path, device: str, board_name: str | None, sha256: str | None, erase: bool | None, yes: bool, as_json: bool
 ) -> int:
-    """Write a MicroPython image onto a board: by esptool (ESP32 family), or as a UF2 file (RP2 family).
+    """Write a MicroPython image onto a board.
+
+    The ESP32 family takes it by esptool, the RP2 family as a UF2 file.
 
     The image comes from micropython.org/download. It is checked first: that it is whole, and for this chip. Its
     SHA-256 is shown, to be compared with the download page, before anything is written.

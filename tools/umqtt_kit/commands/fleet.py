@@ -11,6 +11,7 @@ import click
 from umqtt_cli.numbers import Finite
 from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
+from umqtt_kit.mqtt import Access, broker_options, check_host
 from umqtt_kit.requirements import require_writable_folder
 
 # A socket and a witness file each, and what the process itself has open.
@@ -30,7 +31,6 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     show_default=True,
     help="Milliseconds between two readings of a device.",
 )
-@click.option("--broker", default="mqtt://127.0.0.1:1883", show_default=True, metavar="URL", help="mqtt://HOST[:PORT]")
 @click.option(
     "--keep-alive",
     type=click.IntRange(0, 65535),
@@ -49,12 +49,15 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     show_default=True,
     help="How long to wait at the end for what the broker has not acknowledged.",
 )
+@broker_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end, and nothing else on stdout.")
 def fleet(
-    devices: int, interval_ms: int, broker: str, keep_alive: int, name: str, witness: Path | None, status:
-    Path | None, seconds: float | None, drain_seconds: float, as_json: bool,
+    devices: int, interval_ms: int, keep_alive: int, name: str, witness: Path | None, status: Path | None,
+    seconds: float | None, drain_seconds: float, access: Access, as_json: bool,
 ) -> int:  # fmt: skip
-    """Run simulated devices that publish readings of this process, each with the device library's own client.
+    """Run simulated devices that publish readings.
+
+    Each has the device library's own client.
 
     Prints `connected N devices` once all have a link. Ctrl-C or SIGTERM: no more readings, the outboxes empty
     themselves, everybody disconnects.
@@ -62,11 +65,11 @@ def fleet(
     \b
     Example:
       umqtt fleet --devices 100 --interval-ms 300 --broker mqtt://127.0.0.1:1883
+      umqtt fleet --broker mqtts://broker.example --ca ca.pem --username sim
     """
     from umqtt_kit.fleet.device import Device, DeviceSettings
     from umqtt_kit.fleet.runner import Fleet, spread
-    from umqtt_kit.mqtt import check_host
-    from umqtt_robust.errors import InvalidArgument
+    from umqtt_robust.errors import MQTTError
 
     if not name or set(name) & set("/+#\0 "):
         raise KitError(f"--name {name!r} becomes part of a topic — use letters, digits and -", EXIT_USAGE)
@@ -75,15 +78,16 @@ def fleet(
     if status is not None:
         require_writable_folder(status.parent, "--status")
     _allow_open_files(devices)
-    check_host(broker)
-    settings = DeviceSettings(broker, interval_ms, keep_alive, witness=witness)
+    check_host(access.where)
+    settings = DeviceSettings(access, interval_ms, keep_alive, witness=witness)
     try:
         members = [
             Device(f"{name}-{number:04d}", settings, first)
             for number, first in enumerate(spread(devices, interval_ms), 1)
         ]
-    except InvalidArgument as error:
-        raise KitError(f"--broker {broker}: {error} — give mqtt://HOST[:PORT]", EXIT_USAGE) from error
+    except MQTTError as error:
+        line = f"--broker {access.where}: {error} — correct the address, or --ca, --cert, --key"
+        raise KitError(line, EXIT_USAGE) from error
     runner = Fleet(members, status)
     runner.stop_on_signals()
     try:
@@ -93,7 +97,8 @@ def fleet(
         runner.close()
     if left:
         raise KitError(
-            f"{left} messages not acknowledged after {drain_seconds:g} s — does a broker answer at {broker}?",
+            f"{left} messages not acknowledged after {drain_seconds:g} s — "
+            f"does a broker answer at {access.where}, and is the login right?",
             EXIT_NETWORK,
         )
     made = sum(member.made for member in members)

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from umqtt_cli.numbers import Finite
+from umqtt_kit.completion import complete_port
 from umqtt_kit.console import emit, emit_json, results, say
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, EXIT_NO_DEVICE, KitError
 from umqtt_kit.mqtt import broker_options_if
@@ -23,6 +25,7 @@ _LEVELS = {"debug": "dim", "warning": "yellow", "error": "red"}
 
 @click.command()
 @click.option("-d", "--device", "devices", metavar="PORT|NAME", multiple=True, envvar="UMQTT_DEVICE",
+              shell_complete=complete_port,
               help="A board as for the other commands, or with --from-broker a device id; may be repeated. "
               "[default: all]")  # fmt: skip
 @click.option("--from-broker", is_flag=True, help="What devices publish: their warnings, crashes and status.")
@@ -35,7 +38,9 @@ def logs(
     devices: tuple[str, ...], from_broker: bool, count: int | None, timeout: float | None, access: Access | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Show what boards print, live, each line with its time and the board's name, until Ctrl-C.
+    """Show what boards print, live, until Ctrl-C.
+
+    Each line has its time and the board's name.
 
     No program is interrupted. A board that resets, or is unplugged and plugged in again, goes on where it is; without
     --device boards that are plugged in later are shown too. What does not print is shown as \\xNN.
@@ -71,6 +76,8 @@ def logs(
         if access is not None:
             from umqtt_kit.logs import published
 
+            if click.get_current_context().get_parameter_source("devices") is not ParameterSource.COMMANDLINE:
+                devices = ()  # UMQTT_DEVICE and umqtt.toml name a port
             # The ids of devices come as they like; those of ports are known.
             show = _printer(max(map(len, devices), default=0))
             published.follow(access, devices, take, say, lambda: bool(stop))

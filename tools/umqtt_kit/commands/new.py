@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from umqtt_kit.completion import complete_board
 from umqtt_kit.console import print_result, say
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -15,7 +16,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 
 @click.group()
 def new() -> None:
-    """Make a sensor or a board of your own from a template that works as it is.
+    """Make a sensor or a board of your own from a template.
 
     \b
     Example:
@@ -48,7 +49,13 @@ def sensor(name: str, folder: Path, as_json: bool) -> None:
 
 @new.command()
 @click.argument("name")
-@click.option("--like", required=True, metavar="BOARD", help="The board under boards/ that is most like it.")
+@click.option(
+    "--like",
+    required=True,
+    metavar="BOARD",
+    shell_complete=complete_board,
+    help="The board under boards/ that is most like it.",
+)
 @click.option("--folder", type=_FOLDER, default=Path("boards"), show_default=True, help="Where its folder goes.")
 @_json
 def board(name: str, like: str, folder: Path, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from umqtt_cli.numbers import Finite
+from umqtt_kit.completion import complete_board, complete_device_id
 from umqtt_kit.console import notes, print_result, say
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import broker_options
@@ -28,7 +29,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.argument("device")
+@click.argument("device", shell_complete=complete_device_id)
 @click.option("--http", "way", flag_value="http", help="The device fetches the files from a web server here.")
 @click.option("--mqtt", "way", flag_value="mqtt", default=True, help="The files go through the broker. [default]")
 @click.option("--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT",
@@ -36,7 +37,13 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--web-cert", type=_FILE, help="The web server speaks https with this certificate: umqtt certs broker.")
 @click.option("--web-key", type=_FILE, help="Its private key.")
 @click.option("--version", "version", metavar="TEXT", help="Name of the version. [default: that of the firmware here]")
-@click.option("--board", "board_name", metavar="NAME", help="Folder under boards/. [default: as the device says]")
+@click.option(
+    "--board",
+    "board_name",
+    metavar="NAME",
+    shell_complete=complete_board,
+    help="Folder under boards/. [default: as the device says]",
+)
 @click.option("--rollback", is_flag=True, help="Go back to the version before.")
 @click.option("--timeout", type=Finite(min=1), default=600.0, show_default=True, metavar="SECONDS",
               help="For everything, until the new version is confirmed.")  # fmt: skip
@@ -46,11 +53,11 @@ def ota(
     device: str, way: str, listen: str, web_cert: Path | None, web_key: Path | None, version: str | None,
     board_name: str | None, rollback: bool, timeout: float, access: Access, as_json: bool,
 ) -> None:  # fmt: skip
-    """Update the application of DEVICE over the air, and wait until the new version is confirmed.
+    """Update the application of DEVICE over the air.
 
     The firmware of this installation is compiled for the device, which fetches what it does not have, verifies it,
-    starts it once, and keeps it when it has delivered a reading; otherwise it goes back by itself. The board's boot.py,
-    main.py and startup.py are the cable's: umqtt deploy.
+    starts it once, and keeps it when it has delivered a reading; otherwise it goes back by itself. The command waits
+    until the new version is confirmed. The board's boot.py, main.py and startup.py are the cable's: umqtt deploy.
 
     \b
     Example:

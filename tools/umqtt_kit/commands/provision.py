@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from spark_ingest.printable import printable
+from umqtt_kit.completion import complete_board
 from umqtt_kit.console import print_result, results, say
 from umqtt_kit.device.choose import choose, device_option
 from umqtt_kit.errors import EXIT_USAGE, KitError
@@ -22,7 +24,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @device_option
-@click.option("--board", "board_name", metavar="NAME", help="Folder under boards/, noted in its settings.")
+@click.option(
+    "--board",
+    "board_name",
+    metavar="NAME",
+    shell_complete=complete_board,
+    help="Folder under boards/, noted in its settings.",
+)
 @click.option("--from", "source", metavar="FILE|-", help="Take the values from a JSON file, or from stdin.")
 @click.option("--set", "pairs", metavar="KEY=VALUE", multiple=True, help="One key of settings.json; may be repeated.")
 @click.option("--csv", "table", type=click.Path(dir_okay=False, path_type=Path), help="Many boards: one line a board.")
@@ -32,7 +40,9 @@ def provision(
     device: str, board_name: str | None, source: str | None, pairs: tuple[str, ...], table: Path | None, show: bool,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Ask for device id, Wi-Fi, broker and credentials, and write them onto a board.
+    """Give a board its device id, Wi-Fi, broker and credentials.
+
+    Without --from, --set and --csv it asks for them.
 
     Everything is checked by the firmware's own rules before it is written; what is not asked for stays as it is.
     Passwords are typed without being shown, or come from a file that only you may read: never from the command line.
@@ -57,8 +67,12 @@ def provision(
         raise click.UsageError("--from, --set, --csv and --show exclude each other")
     if board_name is not None:
         if table is not None or show:
-            raise click.UsageError("--board goes with --from, --set or questions; a CSV may have a column board")
-        board_description(board_name)
+            # Of umqtt.toml it is not meant here.
+            if click.get_current_context().get_parameter_source("board_name") is ParameterSource.COMMANDLINE:
+                raise click.UsageError("--board goes with --from, --set or questions; a CSV may have a column board")
+            board_name = None
+        else:
+            board_description(board_name)
     if table is not None:
         return _many(table, as_json)
     port = choose(device)

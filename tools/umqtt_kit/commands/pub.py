@@ -40,7 +40,7 @@ def pub(
     topic: str, payload: str | None, file: Path | None, lines: bool, qos: QoS, retain: bool, count: int,
     timeout: float, access: Access, as_json: bool,
 ) -> None:  # fmt: skip
-    """Publish PAYLOAD on TOPIC, and wait until the broker has acknowledged it.
+    """Publish PAYLOAD on TOPIC, and wait for the acknowledgement.
 
     PAYLOAD is text, or - for everything on stdin. At QoS 0 nothing is acknowledged: then it waits until everything is
     written. The password is taken from --password-file or UMQTT_PASSWORD, or asked for.

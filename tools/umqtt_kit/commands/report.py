@@ -37,7 +37,9 @@ from umqtt_kit.requirements import require_module
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what the page sums up as one JSON object.")
 def report(tables: Path, out: Path, days: float, as_json: bool) -> None:
-    """Write one HTML page that shows the fleet: devices, delays, gaps, reboots, batteries, alerts.
+    """Write one HTML page that shows the fleet.
+
+    It has devices, delays, gaps, reboots, batteries and alerts.
 
     It is read from the gold tables, without Spark and without Java, also while the pipeline runs. The file needs no
     network and nothing beside it: open it, mail it, keep it.

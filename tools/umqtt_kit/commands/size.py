@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import click
 
+from umqtt_kit.completion import complete_board
 from umqtt_kit.console import results, say
 from umqtt_kit.errors import EXIT_LOST
 
@@ -14,9 +15,16 @@ from umqtt_kit.errors import EXIT_LOST
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 @click.option("--apart", is_flag=True, help="Measure the readable modules one by one instead of the bundle.")
-@click.option("--board", metavar="BOARD", help="Instead: the files that `umqtt deploy` puts onto this kind of board.")
+@click.option(
+    "--board",
+    metavar="BOARD",
+    shell_complete=complete_board,
+    help="Instead: the files that `umqtt deploy` puts onto this kind of board.",
+)
 def size(as_json: bool, apart: bool, board: str | None) -> int:
-    """Show what each module of the device library costs: bytes of .mpy in flash, bytes of heap after import.
+    """Show what the device library costs a board.
+
+    For each module: bytes of .mpy in flash, bytes of heap after import.
 
     Measured is the bundle that goes onto boards: the smallest useful set as one module, and the optional modules. Heap
     is that of a 64-bit MicroPython; a 32-bit board needs a little more than half. Exits with 1 if a budget's limit is

@@ -32,7 +32,9 @@ _LOOK_EVERY_S = 0.2
 
 @click.group()
 def spool() -> None:
-    """See what a collector keeps for Spark, also while it runs, and end a spool that is read and no longer needed.
+    """See what a collector keeps for Spark, or end its spool.
+
+    It may be read while the collector runs.
 
     SPOOL is the folder given to the collector as --spool, one collector's folder in it, or https://HOST:PORT of a
     collector that serves its spools.

@@ -21,7 +21,9 @@ _store_option = click.option(
 
 @click.group()
 def store() -> None:
-    """Back up a broker's store while it runs, put a backup back, look for damage, or see what is in it.
+    """Back up, restore, check or show a broker's store.
+
+    A backup and a look need no stop of the broker.
 
     \b
     Example:

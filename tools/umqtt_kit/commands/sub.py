@@ -36,7 +36,9 @@ def sub(
     filters: tuple[str, ...], qos: QoS, form: str, fields: str, count: int | None, timeout: float | None,
     session: str | None, access: Access, as_json: bool,
 ) -> None:  # fmt: skip
-    """Print what is published on the topics that match FILTER, one line a message, until Ctrl-C.
+    """Print what is published on topics that match FILTER.
+
+    One line a message, until Ctrl-C.
 
     A message is printed before it is acknowledged. Line ends and what does not print are shown as \\n and \\xNN, into
     a pipe too, where mosquitto_sub writes raw bytes: programs take --json or --format hex, which lose nothing. A link

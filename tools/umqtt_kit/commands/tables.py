@@ -26,7 +26,7 @@ _config = click.option(
 
 @click.group()
 def tables() -> None:
-    """See what is in the tables, keep their files few, remove what is old, start anew from bronze.
+    """See, compact, clean or rebuild the tables.
 
     `ls`, `compact` and `vacuum` may run beside `umqtt ingest`; the others need it stopped.
 

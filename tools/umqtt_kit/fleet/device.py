@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from umqtt_kit.mqtt import Access, client_options
 from umqtt_kit.witness import Witness
 from umqtt_robust import Client, Will
 from umqtt_robust.errors import OutboxFull
@@ -25,7 +26,7 @@ _RSS_UNITS_PER_KIB = 1024 if sys.platform == "darwin" else 1
 class DeviceSettings:
     """What all devices of a fleet have in common. interval_ms: milliseconds; keep_alive: seconds."""
 
-    broker: str
+    access: Access
     interval_ms: int
     keep_alive: int = 60
     outbox_messages: int = 256
@@ -54,11 +55,12 @@ class Device:
         self._head = f'{{"v":1,"id":{json.dumps(device_id)},"boot":"{self.boot}","seq":'
         self.client = Client(
             device_id.encode(),
-            (settings.broker,),
+            settings.access.addresses,
             keep_alive=settings.keep_alive,
             clean_session=False,
             store=MemoryStore(settings.outbox_messages),
             will=Will(self._status_topic, self._status(False, "connection lost"), qos=1, retain=True),
+            **client_options(settings.access),
         )
 
     @property

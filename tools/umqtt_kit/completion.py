@@ -1,0 +1,58 @@
+"""What the shell offers after <TAB>: boards on cables, folders under boards/, devices that the broker knows.
+
+Whatever fails offers nothing: a shell that completes shows no error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+import click
+
+from umqtt_kit.errors import KitError
+
+_CONNECT_WITHIN_S = 1.0
+_RETAINED_WITHIN_S = 0.3
+
+
+def complete_port(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    """Names for --device."""
+    from umqtt_kit.device import find_ports
+
+    with contextlib.suppress(KitError):
+        return _beginning(incomplete, [port.name for port in find_ports()])
+    return []
+
+
+def complete_board(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    """Names for --board."""
+    from umqtt_kit.data import board_folders
+
+    with contextlib.suppress(KitError):
+        return _beginning(incomplete, list(board_folders()))
+    return []
+
+
+def complete_device_id(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    """Device ids, from the retained statuses at the broker that the command line, environment or umqtt.toml names."""
+    from umqtt_kit.mqtt import Link, make_access
+
+    given: dict[str, Any] = {
+        name: context.params.get(name) for name in ("broker", "username", "password_file", "ca", "cert", "key")
+    }
+    if given["username"] and not given["password_file"] and "UMQTT_PASSWORD" not in os.environ:
+        return []  # it would be asked for
+    found: set[str] = set()
+    with contextlib.suppress(KitError):
+        access = make_access(**given, timeout_s=_CONNECT_WITHIN_S)
+        with Link(access, on_message=lambda topic, *_: found.add(topic.split("/")[1])) as link:
+            link.subscribe("fleet/+/status")
+            link.wait_for(lambda: False, _RETAINED_WITHIN_S)
+    return _beginning(incomplete, list(found))
+
+
+def _beginning(incomplete: str, names: list[str]) -> list[str]:
+    # The shell's own script reads lines: a name with an end of line in it, or any other control, is none.
+    return sorted(name for name in names if name.startswith(incomplete) and name.isprintable())

@@ -1,0 +1,66 @@
+"""umqtt.toml: what the commands of one project have in common, so that nothing is typed twice.
+
+    broker = "mqtts://broker.example"      # --broker, and so on: each key is the option of that name
+    username = "owner"
+    password_file = "owner.password"
+    ca = "certs/ca.pem"
+    board = "ESP32_GENERIC"
+    sensors = "sensors"
+    fleet = "fleet.txt"
+
+The nearest file counts, of the current folder and those above it. Paths in it are relative to the file. The command
+line and the environment come first.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+
+from umqtt_kit.errors import EXIT_USAGE, KitError
+
+FILE = "umqtt.toml"
+_FILES = ("password_file", "ca", "cert", "key", "sensors")
+KEYS = ("broker", "username", *_FILES, "device", "board", "fleet")
+# `umqtt collect` takes either --broker or a file of its own, and for `umqtt size` --board asks for something else.
+_NOT_FOR = ("collect", "size")
+
+
+def read_project(start: Path) -> dict[str, Any]:
+    """The values of the nearest umqtt.toml, {} without one; files as absolute paths. Raises KitError (exit code 2)."""
+    file = next((folder / FILE for folder in (start, *start.parents) if (folder / FILE).is_file()), None)
+    if file is None:
+        return {}
+    try:
+        if file.stat().st_uid not in (os.getuid(), 0):
+            # In a folder that others may write, it could send this user's password to their broker.
+            raise KitError(f"{file} belongs to another user — take it over with chown, or work elsewhere", EXIT_USAGE)
+        values = tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise KitError(f"{file}: {error.strerror} — give a file that can be read", EXIT_USAGE) from error
+    except ValueError as error:
+        raise KitError(f"{file} is not TOML ({error}) — correct it", EXIT_USAGE) from error
+    for key, value in values.items():
+        if key == "password":
+            raise KitError(f"{file}: a password lies in no project file — give password_file", EXIT_USAGE)
+        if key not in KEYS:
+            raise KitError(f"{file}: there is no key {key!r} — known are: {', '.join(KEYS)}", EXIT_USAGE)
+        if not isinstance(value, str) or not value:
+            raise KitError(f"{file}: {key} must be text — put it in quotes", EXIT_USAGE)
+        if key in _FILES or (key == "fleet" and (file.parent / value).is_file()):
+            values[key] = str(file.parent / value)
+    return values
+
+
+def defaults_of(command: click.Command, values: dict[str, Any]) -> dict[str, Any]:
+    """Of these values, the defaults of a command's options, by the names of its parameters."""
+    found: dict[str, Any] = {}
+    for option in command.params:
+        key = max(option.opts, key=len).removeprefix("--").replace("-", "_")
+        if isinstance(option, click.Option) and key in values and option.name and command.name not in _NOT_FOR:
+            found[option.name] = [values[key]] if option.multiple else values[key]
+    return found
