@@ -7,8 +7,8 @@ import gc
 import io
 import json
 import os
+import select
 import sys
-import time
 
 import startup
 
@@ -42,13 +42,21 @@ def handle(error):
         return
     failures = boots.failures if boots else 0
     pause_s = min(_PAUSE_S << min(failures, 8), _LONGEST_PAUSE_S)
-    print("restarting in %d s; Ctrl-C for the prompt" % pause_s)
+    _tell(pause_s)
     dog = _watchdog()
-    for _ in range(pause_s):
-        time.sleep(1)
+    console = select.poll()
+    console.register(sys.stdin, select.POLLIN)
+    for left_s in range(pause_s, 0, -1):
+        # Whoever types something, a tool perhaps, is told what the board is about.
+        if console.poll(1000) and sys.stdin.buffer.read(1):
+            _tell(left_s)
         if dog:
             dog.feed()
     machine.reset()
+
+
+def _tell(left_s):
+    print("restarting in %d s; Ctrl-C for the prompt" % left_s)
 
 
 def _let_go():

@@ -64,7 +64,8 @@ class Startup:
             if state == RETRY:
                 self.failures = MOST_FAILURES - 1
             elif state == CRASHED or (
-                cause == _constant("WDT_RESET") if state == CONFIRMED
+                cause == _constant("WDT_RESET")
+                if state == CONFIRMED
                 else state is None and cause != _constant("PWRON_RESET")
             ):
                 self.failures += 1

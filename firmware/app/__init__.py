@@ -13,6 +13,7 @@
     health       watchdog and confirmation of a boot; status, crash and restart beside it
     sleep        deep sleep between readings, where the settings ask for it
     update       a new version over the air
+    attend       answers a tool on the cable, while the application runs
 
 Beside the package, and never part of an update: startup.py chooses the version that runs, postmortem.py keeps what
 ended it.

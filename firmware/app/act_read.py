@@ -9,8 +9,16 @@ import os
 from app.commands import CommandError
 
 _FOLDERS = ("app", "lib", "ota", "state")
-_FILES = ("boot.py", "main.py", "settings.json", "deployed.json", "startup.py", "startup.mpy", "postmortem.py",
-          "postmortem.mpy")
+_FILES = (
+    "boot.py",
+    "main.py",
+    "settings.json",
+    "deployed.json",
+    "startup.py",
+    "startup.mpy",
+    "postmortem.py",
+    "postmortem.mpy",
+)
 # The queue of the MQTT client, where commands and readings of others may wait.
 _NOT = "state/mqtt"
 _MOST_BYTES = 1024
@@ -51,8 +59,10 @@ def _check(parts):
     allowed = parts[0] in _FOLDERS or len(parts) == 1 and parts[0] in _FILES
     # FAT takes MQTT for mqtt.
     if not allowed or ".." in parts or "/".join(parts).lower().startswith(_NOT):
-        raise CommandError("/%s may not be read; allowed are %s" % (
-            "/".join(parts), ", ".join(["/" + name for name in _FOLDERS + _FILES])))
+        raise CommandError(
+            "/%s may not be read; allowed are %s"
+            % ("/".join(parts), ", ".join(["/" + name for name in _FOLDERS + _FILES]))
+        )
 
 
 def _list(full, parts, offset):
@@ -60,7 +70,7 @@ def _list(full, parts, offset):
     if not parts:
         names = [name for name in names if name in _FOLDERS or name in _FILES]
     entries = []
-    for name in names[offset:offset + _MOST_ENTRIES]:
+    for name in names[offset : offset + _MOST_ENTRIES]:
         found = os.stat(full + "/" + name)
         entries.append([name, None if found[0] & _FOLDER else found[6]])
     return {"path": "/" + "/".join(parts), "count": len(names), "offset": offset, "entries": entries}
@@ -72,7 +82,7 @@ def _text(data):
         text, shown = _decode(data)
         if len(json.dumps(text)) <= _MOST_JSON_BYTES:
             return text, shown
-        data = data[:len(data) // 2]
+        data = data[: len(data) // 2]
 
 
 def _decode(data):

@@ -1,5 +1,6 @@
 """The loop in which the parts of the application do their work."""
 
+from app.modules import once
 from umqtt_robust.errors import StoreError
 
 # The loop looks after Wi-Fi and waiting replies at least this often, whatever the interval of the readings.
@@ -8,11 +9,15 @@ _WIFI_POLL_MS = 100
 
 
 class Application:
-    """The loop. Each part does a little in its step() and never waits; all waiting is in run()."""
+    """The loop. Each part does a little in its step() and never waits; all waiting is in run().
 
-    def __init__(self, board, sleep_ms):
+    console: of attend.console(), which says that a tool on the cable asks; or None.
+    """
+
+    def __init__(self, board, sleep_ms, console=None):
         self.board = board
         self._sleep_ms = sleep_ms
+        self._console = console
 
     def run(self):
         """For ever, or until the store fails; returns why. What is raised here is a bug, never the network's state."""
@@ -20,6 +25,10 @@ class Application:
         try:
             while True:
                 wait_ms = self.step()
+                if self._console:
+                    for _ in self._console.ipoll(0):
+                        self._console = once("attend", "attend", board, self._console)
+                        break
                 if board.wifi.connected or board.client.connected:
                     board.client.poll(wait_ms)
                 else:

@@ -23,6 +23,11 @@ class Restart:
     def __call__(self):
         self.asked = True
 
+    def to_prompt(self):
+        """For a tool on the cable: the same, and the program ends as by Ctrl-C."""
+        self._reset = _interrupt
+        self.asked = True
+
     def step(self):
         """Nothing until asked; then a little in every pass of the loop until the board resets."""
         if not self.asked:
@@ -44,6 +49,10 @@ class Restart:
             if client.closed or waited >= _SAY_MS + _CLOSE_MS:
                 self._reset()
             client.disconnect()
+
+
+def _interrupt():
+    raise KeyboardInterrupt
 
 
 def hardware_reset():

@@ -107,7 +107,7 @@ def check_secrets(values, file=SECRETS):
             if not isinstance(value, str):
                 raise SettingsError(file, section + "." + key, "must be text")
             if section == "wifi" and value and not 8 <= len(value.encode()) <= 64:
-                raise SettingsError(file, "wifi." + key, "a password has 8 to 63 characters; \"\" is an open network")
+                raise SettingsError(file, "wifi." + key, 'a password has 8 to 63 characters; "" is an open network')
             if section == "tls" and not (value.startswith("/") and len(value) > 1):
                 raise SettingsError(file, "tls." + key, "must be the path of a file on the board, for instance /ca.pem")
     # [MQTT-3.1.2-22] a password without a user name cannot be sent.
@@ -180,7 +180,7 @@ def _device_id_problem(value):
 
 def _brokers_problem(value):
     if not isinstance(value, list) or not value:
-        return "must be a list of at least one address, for instance [\"mqtt://192.168.1.2:1883\"]"
+        return 'must be a list of at least one address, for instance ["mqtt://192.168.1.2:1883"]'
     for position, address in enumerate(value):
         problem = _address_problem(address)
         if problem:
@@ -231,7 +231,7 @@ def _wifi_problem(value):
 def _country_problem(value):
     if value == "" or _is_text(value, 2, 2) and "A" <= min(value) and max(value) <= "Z":
         return None
-    return "must be \"\" or two capital letters (ISO 3166), for instance \"DE\""
+    return 'must be "" or two capital letters (ISO 3166), for instance "DE"'
 
 
 def _hostname_problem(value):
@@ -245,7 +245,7 @@ def _hostname_problem(value):
 def _ntp_host_problem(value):
     if value is None or value == "" or _is_text(value, 255) and _is_host_and_port(value):
         return None
-    return "must be null, \"\" (off), host or host:port"
+    return 'must be null, "" (off), host or host:port'
 
 
 def _log_level_problem(value):
@@ -264,7 +264,7 @@ def _sensors_problem(value):
         where = "sensor %d: " % (position + 1)
         module = sensor.get("module") if isinstance(sensor, dict) else None
         if not _is_text(module, 32) or _only(module, "_") or module[0].isdigit():
-            return where + "must be an object like {\"module\": \"dht22\", \"pin\": 4, \"name\": \"cellar\"}"
+            return where + 'must be an object like {"module": "dht22", "pin": 4, "name": "cellar"}'
         name = sensor.get("name", "")
         if not isinstance(name, str) or len(name) > 32 or _only(name, "-_"):
             return where + "name: must be text of at most 32 letters, digits, - and _"

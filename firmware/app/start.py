@@ -31,7 +31,7 @@ def make(folder="/", store_error=None):
     from app.application import Application
 
     _once("assembly_parts", "add_parts", board, secrets)
-    return Application(board, time.sleep_ms)
+    return Application(board, time.sleep_ms, once("attend", "console"))
 
 
 def _once(module, function, *arguments):

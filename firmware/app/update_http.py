@@ -75,7 +75,7 @@ class Http:
             return None
         if self._out:
             taken = transport.write(self._out, 0, len(self._out))
-            self._out = self._out[taken or 0:]
+            self._out = self._out[taken or 0 :]
             return None
         if self._in_head:
             return self._read_head(buf)
@@ -99,7 +99,7 @@ class Http:
             self._skip -= skipped
             if skipped == n:
                 return None
-            buf[:n - skipped] = bytes(memoryview(buf)[skipped:n])
+            buf[: n - skipped] = bytes(memoryview(buf)[skipped:n])
             n -= skipped
         return n
 
@@ -116,7 +116,7 @@ class Http:
             if len(self._head) > _LONGEST_HEAD:
                 raise OSError("the answer's head is too long")
             return None
-        self._rest = self._head[end + 4:]
+        self._rest = self._head[end + 4 :]
         lines = self._head[:end].split(b"\r\n")
         self._head = b""
         self._in_head = False

@@ -1,7 +1,7 @@
 """Objects of an update over MQTT: asked for piece by piece, so that a lost link costs one piece.
 
-    fleet/{device_id}/update/want   SHA256 OFFSET SIZE          what the board asks for, QoS 0
-    fleet/{device_id}/update/data   SHA256 OFFSET TOTAL\\nBYTES  the answer, QoS 0: what is lost is asked for again
+fleet/{device_id}/update/want   SHA256 OFFSET SIZE          what the board asks for, QoS 0
+fleet/{device_id}/update/data   SHA256 OFFSET TOTAL\\nBYTES  the answer, QoS 0: what is lost is asked for again
 """
 
 _SIZE = 512

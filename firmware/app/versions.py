@@ -46,7 +46,7 @@ def version_of(path):
         head = _line(file).strip()
     if not head.startswith(_HEAD) or len(head) > 60:
         raise ManifestError("the manifest does not begin with 'umqtt-manifest 1 VERSION'")
-    return head[len(_HEAD):]
+    return head[len(_HEAD) :]
 
 
 def entries(path):

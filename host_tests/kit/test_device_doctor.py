@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cable import Answer, Cable, broker
+from kit_command import umqtt_here
 from umqtt_kit.device import Board
 from umqtt_kit.doctor.checks import split_address
 
@@ -96,7 +97,7 @@ def test_wifi_and_broker_are_tried_from_the_board_and_broker_from_here(cable: Ca
             answer = cable.umqtt("doctor", "--json")
             found = checks(answer)
             assert found["wifi"]["text"] == "workshop, address 127.0.0.1"
-            assert found["wifi in range"]["state"] == "ok"
+            assert found["wifi"]["state"] == "ok"
             assert found[f"mqtt://127.0.0.1:{port} from the board"]["state"] == "ok"
             assert "no connection" in found[f"{closed} from the board"]["text"]
             assert found["broker from here"]["state"] == "ok"
@@ -111,7 +112,7 @@ def test_wifi_and_broker_are_tried_from_the_board_and_broker_from_here(cable: Ca
 
             board.hooks(networks={"other": ""})
             found = checks(cable.umqtt("doctor", "--json"))
-            assert "seen: other" in found["wifi in range"]["text"]
+            assert "in range are: other" in found["wifi"]["text"]
             assert "workshop: it is not in range" in found["wifi"]["text"]
 
 
@@ -134,6 +135,115 @@ def test_only_the_network_at_fault_is_exit_code_4_and_files_at_fault_5(cable: Ca
         assert "did you mean interval_ms" in found["settings"]["text"]
         shown = cable.umqtt("doctor")
         assert "fail  settings" in shown.stdout and "try: umqtt provision" in shown.stdout
+
+
+_SENSORS = [
+    {"module": "nowhere"},
+    {"module": "chip", "wrong": 5},
+    {"module": "door", "name": "front"},
+]
+
+
+def _files(port: int, **more: object) -> dict[str, bytes]:
+    settings = {"device_id": "pump-7", "brokers": [f"mqtt://127.0.0.1:{port}"], "interval_ms": 100, **more}
+    return {"settings.json": json.dumps(settings).encode()}
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["beside the firmware", "at the prompt"])
+def test_a_sensor_that_is_missing_or_given_a_wrong_argument_is_a_failure(cable: Cable, tmp_path: Path, runs: bool):
+    """Planted: only the settings are checked, and what they name is not tried."""
+    with broker(tmp_path) as port, cable.board() as board:
+        assert cable.umqtt("deploy", "--no-wait").code == 0
+        with Board(board.port, restart=runs) as connected:
+            connected.put("/sensors/door.py", b"class Sensor:\n    def read(self): return {'open': 1}\n")
+            connected.put("/settings.json", _files(port, sensors=_SENSORS)["settings.json"])
+        if runs:
+            board.wait_for("sensor chip")
+        answer = cable.umqtt("doctor", "--json")
+        found = checks(answer)
+        assert answer.code == 5
+        assert "no module app/sensors/nowhere.py" in found["sensor nowhere"]["text"]
+        assert "umqtt deploy --sensors" in found["sensor nowhere"]["remedy"]
+        assert "wrong" in found["sensor chip"]["text"] and "sensors=" in found["sensor chip"]["remedy"]
+        assert found["sensor front"]["state"] == "ok"
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["beside the firmware", "at the prompt"])
+def test_a_wrong_mqtt_password_is_a_failure_of_the_board_and_no_remark(cable: Cable, tmp_path: Path, runs: bool):
+    """Planted: what this computer is refused with the board's credentials is a warning."""
+    made = umqtt_here(tmp_path, "passwd", "passwords", "pump-7", "--stdin", "--iterations", "10", given="right\n")
+    assert made.code == 0, made.stderr
+    secrets = b'{"mqtt": {"username": "pump-7", "password": "wrong-horse"}}'
+    lines = ("allow_anonymous false", f"password_file {tmp_path}/passwords")
+    with broker(tmp_path, *lines) as port, cable.board(files={**_files(port), "secrets.json": secrets}) as board:
+        if runs:
+            assert cable.umqtt("deploy", "--no-wait").code == 0
+            board.wait_for("broker: ")
+        answer = cable.umqtt("doctor", "--json")
+        found = checks(answer)
+        assert found["broker from here"]["state"] == "fail"
+        assert answer.code == (4 if runs else 5), "the prompt has no application"
+        if runs:
+            assert "wrong user name or password" in found["broker from the board"]["text"]
+        assert "wrong-horse" not in answer.stdout + answer.stderr
+
+
+def test_a_hidden_network_that_can_be_joined_is_no_warning(cable: Cable):
+    """Planted: a network is warned about when no scan shows it."""
+    files = {
+        "settings.json": b'{"brokers": ["mqtt://127.0.0.1:1"], "wifi": ["hidden"]}',
+        "secrets.json": b'{"wifi": {"hidden": "right-password"}}',
+    }
+    with cable.board(files=files) as board:
+        board.hooks(networks={"hidden": "right-password"}, hidden=["hidden"])
+        found = checks(cable.umqtt("doctor", "--json"))
+        assert [check["state"] for name, check in found.items() if "wifi" in name] == ["ok"]
+
+
+def test_a_crash_loop_is_a_failure_with_the_traceback_from_flash(cable: Cable, tmp_path: Path):
+    """Planted: failed starts are looked at only when they have led to safe mode."""
+    with broker(tmp_path) as port, cable.board(files=_files(port)) as board:
+        assert cable.umqtt("deploy", "--no-wait").code == 0
+        with Board(board.port) as connected:
+            connected.put("/main.py", _CRASHES)
+        board.wait_for("Ctrl-C for the prompt")
+        answer = cable.umqtt("doctor", "--json")
+        found = checks(answer)
+        assert answer.code == 5 and found["start"]["state"] == "fail"
+        assert found["start"]["text"].startswith("1 starts in a row have failed: ValueError: the planted one")
+        assert any("main.py" in line for line in found["start"]["more"])
+        shown = cable.umqtt("doctor").stdout
+        assert "Traceback (most recent call last):" in shown and "ValueError: the planted one" in shown
+
+
+_CRASHES = b"""
+import startup
+try:
+    startup.begin()
+    raise ValueError("the planted one")
+except BaseException as error:
+    import postmortem
+    postmortem.handle(error)
+    raise
+"""
+
+
+def test_the_files_of_another_board_are_a_failure_and_refused_by_deploy(cable: Cable, tmp_path: Path):
+    """Planted: what deployed.json names is believed, and --board is."""
+    with broker(tmp_path) as port, cable.board("pico", board="RPI_PICO_W", files=_files(port)) as board:
+        answer = cable.umqtt("deploy", "--no-wait", "--board", "ESP32_GENERIC")
+        assert (answer.code, answer.stderr.count("\n")) == (5, 1)
+        assert "ESP32_GENERIC has the chip ESP32" in answer.stderr and "--board RPI_PICO_W" in answer.stderr
+        assert cable.umqtt("deploy", "--no-wait").code == 0
+        with Board(board.port) as connected:
+            record = connected.get("/deployed.json")
+            assert record is not None
+            connected.put("/deployed.json", record.replace(b"RPI_PICO_W", b"ESP32_GENERIC_S3"))
+        answer = cable.umqtt("doctor", "--json")
+        found = checks(answer)
+        assert answer.code == 5
+        assert "ESP32_GENERIC_S3 has the chip ESP32-S3" in found["application"]["text"]
+        assert "--board RPI_PICO_W" in found["application"]["remedy"]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import click
 from umqtt_cli.numbers import Finite
 from umqtt_kit.completion import complete_board
 from umqtt_kit.console import notes, print_result, results, say
-from umqtt_kit.device.choose import choose, device_option
+from umqtt_kit.device.choose import choose, device_option, interrupt_option
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 
 if TYPE_CHECKING:
@@ -36,13 +36,14 @@ _FIRST_READING_S = 60.0
 @click.option("--sensors", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="FOLDER",
               help="Your own sensors: its *.py go to /sensors. [default: those there stay]")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what would be sent and removed, and change nothing.")
+@interrupt_option
 @click.option("--replace", is_flag=True, help="Overwrite and remove files that no deployment put there.")
 @click.option("--no-wait", is_flag=True, help="Do not wait for the first telemetry at the broker.")
 @click.option("--timeout", type=Finite(min=1), default=_FIRST_READING_S, show_default=True, help="Of that, in seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def deploy(
-    device: str, board_name: str | None, sensors: Path | None, dry_run: bool, replace: bool, no_wait: bool,
-    timeout: float, as_json: bool,
+    device: str, board_name: str | None, sensors: Path | None, dry_run: bool, interrupt: bool, replace: bool,
+    no_wait: bool, timeout: float, as_json: bool,
 ) -> int:  # fmt: skip
     """Put the firmware onto a board, and wait for its first reading.
 
@@ -63,12 +64,12 @@ def deploy(
     from umqtt_kit.deploy.plan import make_plan, read_record
     from umqtt_kit.deploy.sensors import with_sensors
     from umqtt_kit.deploy.telemetry import Watch
-    from umqtt_kit.device import Board, read_configuration
+    from umqtt_kit.device import Board, Manner, look, read_configuration
     from umqtt_kit.device.guess import check_network
 
     port = choose(device)
     reading = None
-    with Board(port) as board:
+    with look(port, interrupt=interrupt) if dry_run else Board(port, manner=Manner.STOP) as board:
         info = board.info()
         check_compatible(info)
         record = read_record(board)
@@ -124,11 +125,12 @@ def _device_id(configuration: Configuration, info: Info) -> str:
 
 
 def _board_name(given: str | None, record: Record, port: Port, info: Info) -> str:
-    from umqtt_kit.device.guess import guess_board
+    from umqtt_kit.device.guess import check_board, guess_board
     from umqtt_kit.device.ports import board_description
 
     name = given or record.board or guess_board(info, port)
     board_description(name)
+    check_board(name, info)
     return name
 
 

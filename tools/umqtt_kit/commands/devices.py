@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import click
 
 from spark_ingest.printable import printable
 from umqtt_kit.console import results, say
+from umqtt_kit.device.choose import interrupt_option
 from umqtt_kit.errors import EXIT_NO_DEVICE, KitError
 
 if TYPE_CHECKING:
     from umqtt_kit.device import Info, Port
 
 
+_AT_ONCE = 16
+
+
 @click.command()
-@click.option("--passive", is_flag=True, help="Only list the ports; interrupt no board.")
+@click.option("--passive", is_flag=True, help="Only list the ports; ask no board.")
+@interrupt_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def devices(passive: bool, as_json: bool) -> int:
+def devices(passive: bool, interrupt: bool, as_json: bool) -> int:
     """List the boards that are connected, and what runs there.
 
-    To ask a board its program is interrupted and started again, which takes a second or two; --passive leaves it alone.
+    The firmware is asked while it runs. A program that cannot be asked is left alone, unless --interrupt is given.
     Ports of an unknown kind are listed but not asked. Boards in their boot loader are listed where it can be seen (RP2:
     as a USB drive; an ESP32 there looks like a port that does not answer: umqtt flash reaches it all the same).
 
@@ -32,7 +38,9 @@ def devices(passive: bool, as_json: bool) -> int:
     from umqtt_kit.device import find_ports
     from umqtt_kit.flash.uf2 import drives
 
-    found = [_describe(port, passive) for port in find_ports()]
+    # Side by side: a silent board takes seconds.
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = list(pool.map(lambda port: _describe(port, passive, interrupt), find_ports()))
     loaders = [drive.as_dict() for drive in drives()]
     if as_json:
         click.echo(json.dumps({"boards": found, "boot_loaders": loaders}))
@@ -41,12 +49,12 @@ def devices(passive: bool, as_json: bool) -> int:
     return 0 if found or loaders else EXIT_NO_DEVICE
 
 
-def _describe(port: Port, passive: bool) -> dict[str, object]:
+def _describe(port: Port, passive: bool, interrupt: bool) -> dict[str, object]:
     """info: None for a port that was not asked or did not answer; problem: why."""
     row: dict[str, object] = {**port.as_dict(), "board": None, "info": None, "problem": None}
     if port.boards and not passive:
         try:
-            info = _ask(port)
+            info = _ask(port, interrupt)
         except KitError as error:
             row["problem"] = str(error)
         else:
@@ -59,10 +67,10 @@ def _describe(port: Port, passive: bool) -> dict[str, object]:
     return row
 
 
-def _ask(port: Port) -> Info:
-    from umqtt_kit.device import Board
+def _ask(port: Port, interrupt: bool) -> Info:
+    from umqtt_kit.device import Board, Manner, look
 
-    with Board(port) as board:
+    with look(port, interrupt=True) if interrupt else Board(port, manner=Manner.BESIDE) as board:
         return board.info()
 
 

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from spark_ingest.printable import printable
 from umqtt_kit.completion import complete_board
 from umqtt_kit.console import print_result, results, say
-from umqtt_kit.device.choose import choose, device_option
+from umqtt_kit.device.choose import choose, device_option, interrupt_option
 from umqtt_kit.errors import EXIT_USAGE, KitError
 
 if TYPE_CHECKING:
@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 @click.option("--set", "pairs", metavar="KEY=VALUE", multiple=True, help="One key of settings.json; may be repeated.")
 @click.option("--csv", "table", type=click.Path(dir_okay=False, path_type=Path), help="Many boards: one line a board.")
 @click.option("--show", is_flag=True, help="Only show what is on the board, secrets hidden.")
+@interrupt_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def provision(
     device: str, board_name: str | None, source: str | None, pairs: tuple[str, ...], table: Path | None, show: bool,
-    as_json: bool,
+    interrupt: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Give a board its device id, Wi-Fi, broker and credentials.
 
@@ -77,7 +78,7 @@ def provision(
         return _many(table, as_json)
     port = choose(device)
     if show:
-        return _show(port, as_json)
+        return _show(port, interrupt, as_json)
     change = _change(port, source, pairs)
     if board_name is not None:
         change.settings["board"] = board_name
@@ -100,25 +101,26 @@ def _change(port: Port, source: str | None, pairs: tuple[str, ...]) -> Change:
 
 
 def _asked(port: Port) -> Change:
-    from umqtt_kit.device import Board, read_configuration
+    from umqtt_kit.device import look, read_configuration
     from umqtt_kit.device.guess import check_network
     from umqtt_kit.provision.questions import ask
 
     if not sys.stdin.isatty():
         raise KitError("there is no terminal to ask on — use --from FILE.json, --from - or --csv", EXIT_USAGE)
-    # The board runs again while the questions are answered: it may have a watchdog, and readings to take.
-    with Board(port) as board:
+    # The board runs while the questions are answered: it may have a watchdog, and readings to take. What is written
+    # restarts it.
+    with look(port, interrupt=True) as board:
         info = board.info()
         check_network(info, port)
         current = read_configuration(board)
     return ask(current, info)
 
 
-def _show(port: Port, as_json: bool) -> int:
-    from umqtt_kit.device import Board, read_configuration
+def _show(port: Port, interrupt: bool, as_json: bool) -> int:
+    from umqtt_kit.device import look, read_configuration
     from umqtt_kit.provision.values import masked
 
-    with Board(port) as board:
+    with look(port, interrupt=interrupt) as board:
         current = read_configuration(board)
     values = masked(current.settings, current.secrets)
     if as_json:

@@ -7,6 +7,7 @@
     ports    serial ports with a board behind them, and virtual boards
     choose   which of them --device means; the click option itself
     board    class Board: one board in its raw REPL
+    running  the firmware that goes on while it is asked
     line     the serial port under mpremote: deadlines, and errors that say what to do
     scripts  the programs that run on the board
     trouble  what went wrong on the board, and what to do
@@ -18,8 +19,8 @@ wrong is a KitError of one line: exit code 3 when no board is there (none plugge
 there is one that does not do what it is told.
 """
 
-from umqtt_kit.device.board import Board, Info
-from umqtt_kit.device.choose import choose, device_option
+from umqtt_kit.device.board import Board, Info, Manner, NotAsked, look
+from umqtt_kit.device.choose import choose, device_option, interrupt_option
 from umqtt_kit.device.configuration import Configuration, read_configuration
 from umqtt_kit.device.line import open_serial
 from umqtt_kit.device.ports import Port, find_ports
@@ -30,10 +31,14 @@ __all__ = [
     "Configuration",
     "DeviceError",
     "Info",
+    "Manner",
+    "NotAsked",
     "Port",
     "choose",
     "device_option",
     "find_ports",
+    "interrupt_option",
+    "look",
     "open_serial",
     "read_configuration",
 ]

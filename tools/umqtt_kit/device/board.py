@@ -14,6 +14,8 @@ from __future__ import annotations
 import ast
 import base64
 import contextlib
+import enum
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,12 +23,14 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Self, cast
 
+import click
 from mpremote.transport import TransportError
 from mpremote.transport_serial import SerialTransport
 
 from umqtt_kit.device import scripts
 from umqtt_kit.device.line import Late, Line, PortBusy, gone, open_serial
 from umqtt_kit.device.ports import Port
+from umqtt_kit.device.running import Running, State
 from umqtt_kit.device.trouble import DeviceError, no_prompt
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 
@@ -86,16 +90,55 @@ class Info:
         return {**asdict(self), "path": list(self.path)}
 
 
+class Manner(enum.Enum):
+    """How a program that runs on the board is met. INTERRUPT: Ctrl-C, at once. STOP: the firmware says goodbye to its
+    broker first, so that its restart is nobody's alarm; anything else is interrupted. BESIDE: it goes on, and what is
+    done runs between its own steps; at the prompt nothing is reset either. A program that cannot be asked is refused.
+    """
+
+    INTERRUPT = enum.auto()
+    STOP = enum.auto()
+    BESIDE = enum.auto()
+
+
+class NotAsked(KitError):
+    """Something runs on the board that cannot be asked, and was left alone."""
+
+    def __init__(self, name: str) -> None:
+        self.problem = f"{name}: a program runs there that cannot be asked; only a restart of the board shows more"
+        super().__init__(f"{self.problem} — repeat with --interrupt, which does that", EXIT_DEVICE)
+
+
+def look(port: Port | str, *, interrupt: bool = False) -> Board:
+    """A board to be read only: whatever runs there goes on. interrupt: a program that cannot be asked is interrupted,
+    and starts anew in the end; without it NotAsked is raised, on a terminal after having asked.
+    """
+    try:
+        return Board(port, manner=Manner.BESIDE)
+    except NotAsked as refused:
+        if not interrupt and not (sys.stdin.isatty() and click.confirm(f"{refused.problem}. Restart it?", err=True)):
+            raise
+        return Board(port)
+
+
 class Board:
-    """A board whose program was interrupted: in the raw REPL, after a soft reset (boot.py has run, main.py has not).
+    """A board to run programs on: in the raw REPL, after a soft reset (boot.py has run, main.py has not), or beside
+    the firmware that runs there.
 
     port: from choose(), or a path. soft_reset=False keeps what the interrupted program had in memory. restart: leaving
-    the context resets the board, so that its program runs again, whatever happened in between. Every method raises
-    KitError: exit code 3 when the board is not there (any more), 5 when it does not do what it should.
+    the context resets the board, so that its program runs again, whatever happened in between; not one that was not
+    interrupted. Every method raises KitError: exit code 3 when the board is not there (any more), 5 when it does not do
+    what it should; NotAsked is one of these.
     """
 
     def __init__(
-        self, port: Port | str, *, restart: bool = True, soft_reset: bool = True, baudrate: int = BAUDRATE
+        self,
+        port: Port | str,
+        *,
+        manner: Manner = Manner.INTERRUPT,
+        restart: bool = True,
+        soft_reset: bool = True,
+        baudrate: int = BAUDRATE,
     ) -> None:
         self.path = port if isinstance(port, str) else port.path
         self.name = port if isinstance(port, str) else port.name
@@ -103,9 +146,10 @@ class Board:
         self._baudrate = baudrate
         self._loaded: set[str] = set()
         self._interrupted = False
+        self._running: Running | None = None
         self._transport, self._line = self._connect()
         try:
-            self.interrupt(soft_reset=soft_reset)
+            self._meet(manner, soft_reset)
         except BaseException:
             self.close()
             raise
@@ -121,13 +165,48 @@ class Board:
                 # After a failure that failure is what the user must hear of, not that the board cannot be reset either.
                 with contextlib.suppress(KitError) if kind else contextlib.nullcontext():
                     self.reset()
+            elif self._interrupted and self._transport.in_raw_repl:
+                with contextlib.suppress(KitError, Late):
+                    self._transport.exit_raw_repl()
         finally:
             self.close()
 
+    @property
+    def beside(self) -> bool:
+        """The firmware runs, and is not interrupted."""
+        return self._running is not None
+
     # Control
+
+    def _meet(self, manner: Manner, soft_reset: bool) -> None:
+        if manner is Manner.INTERRUPT:
+            self.interrupt(soft_reset=soft_reset)
+            return
+        running = Running(self._line)
+        state = running.state()
+        if manner is Manner.STOP:
+            if state is State.APPLICATION:
+                with contextlib.suppress(Late):
+                    running.stop()
+            self.interrupt(soft_reset=soft_reset)
+        elif state is State.APPLICATION:
+            self._running = running
+        elif state is State.SILENT:
+            raise NotAsked(self.name)
+        elif state is State.CRASHED:
+            self.interrupt(soft_reset=False)  # and started again in the end, as it would have done itself
+        else:
+            # Whoever is at work at the prompt finds everything as it was; no watchdog runs, and none is started.
+            self._restart = False
+            self._enter(soft_reset=False)
+            self.exec(scripts.NO_WATCHDOG)
 
     def interrupt(self, *, soft_reset: bool = True) -> None:
         """Stop whatever runs and wait for the prompt of the raw REPL. Raises KitError."""
+        self._enter(soft_reset)
+        self._keep_watchdog_quiet()
+
+    def _enter(self, soft_reset: bool) -> None:
         self._loaded.clear()
         self._interrupted = True
         late = Late(talking=False)
@@ -142,7 +221,6 @@ class Board:
                 late = Late(talking=True)
         else:
             raise KitError(f"{self.name}: {no_prompt(late.talking)}", EXIT_DEVICE)
-        self._keep_watchdog_quiet()
 
     def soft_reset(self) -> None:
         """Forget everything in memory and run boot.py, not main.py."""
@@ -216,10 +294,13 @@ class Board:
         printed = bytearray()
         show = on_output or printed.extend
         with self._within(timeout_s):
-            # With a consumer mpremote reads in linear time, and hands the end mark to it as well.
-            _, error = self._transport.exec_raw(
-                source, data_consumer=lambda data: show(data) if data != b"\x04" else None
-            )
+            if self._running is not None:
+                error = self._running.exec(source, show)
+            else:
+                # With a consumer mpremote reads in linear time, and hands the end mark to it as well.
+                _, error = self._transport.exec_raw(
+                    source, data_consumer=lambda data: show(data) if data != b"\x04" else None
+                )
         if error:
             raise self._device_error(error.decode(errors="replace"))
         return printed.decode(errors="replace").replace("\r\n", "\n")
@@ -364,6 +445,8 @@ class Board:
 
     def _call(self, script: str, call: str, timeout_s: float = _ANSWERS_WITHIN_S) -> str:
         # The functions of a script are sent once, when first needed.
+        if self._running is not None:
+            return self.exec(getattr(scripts, script).replace("{temporary}", TEMPORARY) + call, timeout_s)
         if script not in self._loaded:
             self.exec(getattr(scripts, script).replace("{temporary}", TEMPORARY))
             self._loaded.add(script)

@@ -36,6 +36,15 @@ def device_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+def interrupt_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The click flag --interrupt; the command gets `interrupt`, to be given to look()."""
+    return click.option(
+        "--interrupt",
+        is_flag=True,
+        help="Stop a program that cannot be asked while it runs, and start it again in the end.",
+    )(function)
+
+
 def choose(device: str | None) -> Port:
     """The port that `device` means. Raises KitError: exit code 3 when there is none, 2 when several could be meant."""
     ports = find_ports()

@@ -41,6 +41,20 @@ def check_network(info: Info, port: Port, wifi: object = ()) -> None:
     )
 
 
+def check_board(name: str, info: Info) -> None:
+    """Raises KitError (exit code 5) when the board has a chip that is known, and is not that of board `name`."""
+    chips = {board: _plain(str(board_description(board).get("mcu"))) for board in board_folders()}
+    chip = "host" if info.platform in ("linux", "darwin") else _plain(info.machine.rpartition(" with ")[2])
+    likely = [board for board, of_board in chips.items() if of_board == chip]
+    if likely and name not in likely:
+        mcu = board_description(name).get("mcu")
+        raise KitError(
+            f"{name} has the chip {mcu}, and this board another one ({info.machine}) — deploy for it: --board "
+            f"{' or '.join(likely)}",
+            EXIT_DEVICE,
+        )
+
+
 def candidates(info: Info, port: Port) -> list[str]:
     """Boards that it can be: by MicroPython's machine text ("Raspberry Pi Pico W with RP2040"), else by the MCU at its
     end, which images for other boards have in common with one that is described here.

@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
+from umqtt_kit.data import board_folders
 from umqtt_kit.deploy.build import check_compatible
 from umqtt_kit.deploy.plan import read_record
 from umqtt_kit.deploy.telemetry import Watch, access_of_board
-from umqtt_kit.device import Board, DeviceError, Info, Port, read_configuration
-from umqtt_kit.device.guess import check_network
+from umqtt_kit.device import Board, DeviceError, Info, Port, look, read_configuration
+from umqtt_kit.device.guess import check_board, check_network
 from umqtt_kit.doctor import scripts
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
 from umqtt_kit.mqtt import Access
+from umqtt_robust.errors import Refused
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 
@@ -46,25 +48,29 @@ _WIFI_STATUS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """state: OK, WARN or FAIL; remedy: what to do; exit_code: what a failure means for the command."""
+    """state: OK, WARN or FAIL; remedy: what to do; exit_code: what a failure means for the command; more: lines of a
+    traceback.
+    """
 
     name: str
     state: str
     text: str
     remedy: str = ""
     exit_code: int = EXIT_DEVICE
+    more: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, object]:
-        return {"name": self.name, "state": self.state, "text": self.text, "remedy": self.remedy}
+        more = {"more": list(self.more)} if self.more else {}
+        return {"name": self.name, "state": self.state, "text": self.text, "remedy": self.remedy, **more}
 
 
-def examine(port: Port) -> Iterator[Finding]:
-    """Every finding, as soon as it is known. The board is restarted in the end. Where it goes away, or fails at what it
-    is asked, that is the last one.
+def examine(port: Port, *, interrupt: bool = False) -> Iterator[Finding]:
+    """Every finding, as soon as it is known. Where the board goes away, or fails at what it is asked, that is the last
+    one. interrupt: as of look().
     """
     name = "port"
     try:
-        for finding in _examine(port):
+        for finding in _examine(port, interrupt):
             name = "board"
             yield finding
     except KitError as error:
@@ -72,9 +78,9 @@ def examine(port: Port) -> Iterator[Finding]:
         yield Finding(name, FAIL, text, remedy or "see what it says: umqtt logs", error.exit_code)
 
 
-def _examine(port: Port) -> Iterator[Finding]:
-    with Board(port) as board:
-        yield Finding("port", OK, f"{port.path} answers")
+def _examine(port: Port, interrupt: bool) -> Iterator[Finding]:
+    with look(port, interrupt=interrupt) as board:
+        yield Finding("port", OK, f"{port.path} answers{', and its program goes on' if board.beside else ''}")
         info = board.info()
         yield _micropython(info)
         yield _network(info, port)
@@ -82,6 +88,7 @@ def _examine(port: Port) -> Iterator[Finding]:
         yield _heap(info)
         yield _clock(board)
         yield from _application(board, info)
+        yield from _starts(board)
         configuration = read_configuration(board)
         try:
             settings, secrets = configuration.checked()
@@ -90,14 +97,10 @@ def _examine(port: Port) -> Iterator[Finding]:
             yield Finding("settings", FAIL, text, "umqtt provision")
             return
         yield Finding("settings", OK, f"{len(settings['brokers'])} brokers, {len(settings['wifi'])} Wi-Fi networks")
-        joined = True
-        if settings["wifi"]:
-            for finding in _wifi(board, settings["wifi"]):
-                joined = finding.state != FAIL
-                yield finding
-        if joined:
-            for address in settings["brokers"]:
-                yield _broker_from_board(board, address)
+        if board.beside:
+            yield from _as_it_runs(board, settings)
+        else:
+            yield from _tried(board, settings)
         access = access_of_board(board, settings, secrets)
         device_id = settings["device_id"] or info.unique_id or "unknown"
     yield _broker_from_here(access, device_id)
@@ -166,44 +169,105 @@ def _application(board: Board, info: Info) -> Iterator[Finding]:
         names = ", ".join(changed[:3])
         yield Finding("application", FAIL, f"{len(changed)} files are not what was deployed: {names}", "umqtt deploy")
         return
-    yield Finding("application", OK, f"{info.app_version or record.version}, {len(record.files)} files as deployed")
     try:
-        started = board.eval(scripts.SAFE_MODE)
+        if record.board in board_folders():
+            check_board(record.board, info)
+    except KitError as error:
+        problem, _, remedy = str(error).partition(" — ")
+        yield Finding("application", FAIL, f"its files are those of another board: {problem}", remedy)
+        return
+    yield Finding("application", OK, f"{info.app_version or record.version}, {len(record.files)} files as deployed")
+
+
+def _starts(board: Board) -> Iterator[Finding]:
+    """Whether it comes up: crashes in a row, with the last traceback."""
+    try:
+        failures, safe, traceback = cast(Any, board.value(scripts.STARTS))
     except DeviceError:
         return  # an application without that: nothing to tell
-    if isinstance(started, tuple) and started[0]:
-        yield Finding(
-            "start", WARN, f"safe mode after {started[1]} failed starts", "read why: umqtt cmd DEVICE crash, umqtt logs"
-        )
+    if not failures:
+        return
+    text = f"{failures} starts in a row have failed{', and it is in safe mode' if safe else ''}"
+    if not traceback:
+        text += "; no traceback was kept, so the watchdog or a reset ended them"
+        yield Finding("start", FAIL, text, "see what it says before: umqtt logs")
+        return
+    lines = [line for line in str(traceback).splitlines() if line.strip()]
+    yield Finding("start", FAIL, f"{text}: {lines[-1]}", "correct that, then: umqtt deploy", more=tuple(lines))
 
 
-def _wifi(board: Board, names: list[str]) -> Iterator[Finding]:
+def _tried(board: Board, settings: dict[str, Any]) -> Iterator[Finding]:
+    """Sensors, Wi-Fi and brokers of a board whose program does not run."""
+    for entry in settings["sensors"]:
+        problem = board.value(scripts.SENSOR.format(entry=entry))
+        yield _sensor(entry, str(problem) if problem else None)
+    if settings["wifi"]:
+        finding = _wifi(board, settings["wifi"])
+        yield finding
+        if finding.state == FAIL:
+            return
+    for address in settings["brokers"]:
+        yield _broker_from_board(board, address)
+
+
+def _as_it_runs(board: Board, settings: dict[str, Any]) -> Iterator[Finding]:
+    """The same of a firmware that runs, from its own words."""
+    state = cast(Any, board.value(scripts.RUNNING))
+    lines = [str(line).partition(" ")[2] for line in state["lines"]]
+    for entry in settings["sensors"]:
+        label = f"sensor {entry.get('name') or entry['module']}: "
+        said = _last(lines, label)
+        yield _sensor(entry, None if said in (None, "answers again") else said)
+    if settings["wifi"]:
+        if not state["wifi"]:
+            reason = _last(lines, "Wi-Fi: ") or f"not joined {state['up'] // 1000} s after its start"
+            yield Finding("wifi", FAIL, reason, "correct name or password: umqtt provision", EXIT_NETWORK)
+            return
+        yield Finding("wifi", OK, "joined")
+    if state["link"]:
+        yield Finding("broker from the board", OK, "connected")
+        return
+    reason = _last(lines, "broker: ") or f"no link {state['up'] // 1000} s after its start"
+    yield Finding("broker from the board", FAIL, reason, "correct it: umqtt provision", EXIT_NETWORK)
+
+
+def _last(lines: list[str], label: str) -> str | None:
+    """What the newest line that begins so says, without its level."""
+    found = (line.partition(" ")[2] for line in reversed(lines))
+    return next((text.removeprefix(label) for text in found if text.startswith(label)), None)
+
+
+def _sensor(entry: dict[str, Any], problem: str | None) -> Finding:
+    name = f"sensor {entry.get('name') or entry['module']}"
+    if problem is None:
+        return Finding(name, OK, "no failure")
+    if "no module" in problem:
+        remedy = "umqtt deploy --sensors FOLDER, or correct its name: umqtt provision"
+    elif "TypeError" in problem:
+        remedy = "correct what the settings give it: umqtt provision --set sensors=…"
+    else:
+        remedy = "look at its wires and its pins"
+    return Finding(name, FAIL, problem, remedy)
+
+
+def _wifi(board: Board, names: list[str]) -> Finding:
+    program = scripts.JOIN.format(names=names, attempt_ms=_JOIN_WITHIN_MS)
     try:
-        found = dict(cast(Any, board.value(scripts.SCAN, 20.0)))
-        in_range = [name for name in names if name in found]
-        if not in_range:
-            strongest = ", ".join(list(found)[:5]) or "none at all"
-            yield Finding(
-                "wifi in range", WARN, f"none of {', '.join(names)}; seen: {strongest}", "move the board, or the names "
-                "are wrong (hidden networks are not seen): umqtt provision"
-            )  # fmt: skip
-        else:
-            best = max(found[name] for name in in_range)
-            text = ", ".join(f"{name} {found[name]} dBm" for name in in_range)
-            weak = best < _WEAK_DBM
-            yield Finding("wifi in range", WARN if weak else OK, text, "move the board or its aerial" if weak else "")
-        program = scripts.JOIN.format(names=names, attempt_ms=_JOIN_WITHIN_MS)
-        within_s = len(names) * (_JOIN_WITHIN_MS / 1000 + 5)
-        joined, address, failed = cast(Any, board.value(program, within_s))
+        joined, address, signal, failed = cast(Any, board.value(program, len(names) * (_JOIN_WITHIN_MS / 1000 + 5)))
+        found = {} if joined is not None else dict(cast(Any, board.value(scripts.SCAN, 20.0)))
     except DeviceError as error:
         remedy = "a board without Wi-Fi must have none in its settings: umqtt provision"
-        yield Finding("wifi", FAIL, error.error, remedy, EXIT_NETWORK)
-        return
+        return Finding("wifi", FAIL, error.error, remedy, EXIT_NETWORK)
     if joined is not None:
-        yield Finding("wifi", OK, f"{joined}, address {address}")
-        return
+        text = f"{joined}, address {address}"
+        if isinstance(signal, int) and signal < _WEAK_DBM:
+            return Finding("wifi", WARN, f"{text}, only {signal} dBm", "move the board or its aerial")
+        return Finding("wifi", OK, text)
     reasons = "; ".join(f"{name}: {_WIFI_STATUS.get(status, status)}" for name, status in failed)
-    yield Finding("wifi", FAIL, reasons, "correct name or password: umqtt provision", EXIT_NETWORK)
+    seen = ", ".join(list(found)[:5]) or "none at all"
+    return Finding(
+        "wifi", FAIL, f"{reasons}; in range are: {seen}", "correct name or password: umqtt provision", EXIT_NETWORK
+    )
 
 
 def _broker_from_board(board: Board, address: str) -> Finding:
@@ -229,6 +293,9 @@ def _broker_from_here(access: Access, device_id: str) -> Finding:
             return Finding(name, OK, "accepts the board's credentials, and shows its telemetry")
     except KitError as error:
         text, _, remedy = str(error).partition(" — ")
+        if isinstance(error.__cause__, KitError) and isinstance(error.__cause__.__cause__, Refused):
+            # Whoever asks with the board's credentials is answered as the board is.
+            return Finding(name, FAIL, text, "correct user name and password: umqtt provision", EXIT_NETWORK)
         # The board may well reach what this computer does not.
         return Finding(name, WARN, text, remedy)
 

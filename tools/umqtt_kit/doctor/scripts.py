@@ -3,7 +3,44 @@
 # Seconds since 1970, whatever epoch the port counts from.
 UNIX_TIME = "__import__('time').time() + (946684800 if __import__('time').gmtime(0)[0] == 2000 else 0)"
 
-SAFE_MODE = "(lambda s: (s.safe, s.failures, s.slot))(__import__('startup').Startup())"
+# (starts that failed in a row, whether it is in safe mode, traceback or None). As boot.py, without counting a boot.
+STARTS = """
+def _u_starts():
+    import postmortem, startup
+    now = startup.now or startup.Startup("", startup._cause())
+    # A crash of this boot is counted by the next one.
+    failures = now.failures + (startup.now is not None and now.state() == startup.CRASHED)
+    traceback = None
+    if failures:
+        for path in (postmortem.TRACEBACK_FILE, postmortem.TOLD_FILE):
+            traceback = traceback or postmortem.read_traceback(path)[1]
+    return failures, now.safe, traceback
+print(repr(_u_starts()))
+"""
+
+# Of the firmware beside which it runs.
+RUNNING = """
+print(repr({"up": board.clock.uptime_ms(), "wifi": board.wifi.connected, "link": board.client.connected,
+            "lines": board.log.lines()}))
+"""
+
+# None, or why a sensor cannot be made or read.
+SENSOR = """
+def _u_sensor(entry):
+    import time
+    try: from app.application import Sensors
+    except ImportError: from app.sensors import Sensors
+    class Clock:
+        uptime_ms = staticmethod(time.ticks_ms)
+    said = []
+    sensors = Sensors(Clock, lambda level, text: said.append(text) or True)
+    sensors.configure(entry)
+    sensors.start()
+    time.sleep_ms(sensors.lead_ms)
+    sensors.read()
+    return said[0].partition(": ")[2] if said else None
+print(repr(_u_sensor({entry!r})))
+"""
 
 # {"networks": [[ssid, rssi], …]} in range, the strongest first.
 SCAN = """
@@ -20,7 +57,7 @@ def _u_scan():
 print(repr(_u_scan()))
 """
 
-# [ssid or None, address or None, [[ssid, status], … of those that failed]]
+# (ssid or None, address or None, dBm or None, [(ssid, status), … of those that failed])
 JOIN = """
 def _u_join(names, attempt_ms):
     import json, network, time
@@ -41,9 +78,12 @@ def _u_join(names, attempt_ms):
         while not station.isconnected() and time.ticks_diff(time.ticks_ms(), began) < attempt_ms:
             _u_feed()
             time.sleep_ms(50)
-        if station.isconnected(): return name, station.ifconfig()[0], failed
+        if station.isconnected():
+            try: signal = station.status("rssi")
+            except (TypeError, ValueError, OSError): signal = None
+            return name, station.ifconfig()[0], signal, failed
         failed.append((name, station.status()))
-    return None, None, failed
+    return None, None, None, failed
 print(repr(_u_join({names!r}, {attempt_ms})))
 """
 

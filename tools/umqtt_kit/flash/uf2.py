@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from umqtt_kit.device import Board, Port
+from umqtt_kit.device import Board, Manner, Port
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NO_DEVICE, KitError
 from umqtt_kit.flash.images import Image
 
@@ -53,7 +53,7 @@ def find_drive(image: Image, port: Port) -> Drive:
     drive = matching_drive(image, drives())
     if drive is not None:
         return drive
-    with Board(port, restart=False) as board, contextlib.suppress(KitError):
+    with Board(port, manner=Manner.STOP, restart=False) as board, contextlib.suppress(KitError):
         # The board is gone before it can answer.
         board.exec("import machine\nmachine.bootloader()", 2.0)
     deadline = time.monotonic() + _APPEARS_WITHIN_S

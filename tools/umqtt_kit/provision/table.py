@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from umqtt_kit.device import Board, Port, find_ports
+from umqtt_kit.device import Port, find_ports, look
 from umqtt_kit.errors import EXIT_NO_DEVICE, EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import settings_module
 from umqtt_kit.provision.values import TLS_FILES, Change, read_certificate, read_private, set_from_arguments
@@ -68,7 +68,7 @@ def find_boards(rows: list[Row], file: Path) -> list[tuple[Row, Port]]:
     if any(row.unique_id for row in rows):
         for port in ports:
             if port.boards:
-                with Board(port) as board:
+                with look(port, interrupt=True) as board:
                     by_id[board.info().unique_id or ""] = port
     for row in rows:
         if row.unique_id:
@@ -83,7 +83,7 @@ def find_boards(rows: list[Row], file: Path) -> list[tuple[Row, Port]]:
             )
         if any(port == other for _, other in found):
             raise KitError(f"{file}, line {row.line}: {port.name} is named twice — nothing was written", EXIT_USAGE)
-        with Board(port) as board:
+        with look(port, interrupt=True) as board:
             prepare(board, port, row.change)
         found.append((row, port))
     return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from umqtt_kit.deploy.filesets import optional_modules
 from umqtt_kit.deploy.plan import read_record
-from umqtt_kit.device import Board, Info, Port, read_configuration
+from umqtt_kit.device import Board, Info, Manner, Port, read_configuration
 from umqtt_kit.device.configuration import SECRETS, SETTINGS
 from umqtt_kit.device.guess import check_network
 from umqtt_kit.errors import EXIT_USAGE, KitError
@@ -47,7 +47,7 @@ def prepare(board: Board, port: Port, change: Change) -> tuple[Target, Info]:
 
 def provision(port: Port, change: Change) -> Provisioned:
     """Change one board; it is started afterwards. Raises KitError."""
-    with Board(port) as board:
+    with Board(port, manner=Manner.STOP) as board:
         wanted, info = prepare(board, port, change)
         changed = write(board, wanted)
         record = read_record(board)

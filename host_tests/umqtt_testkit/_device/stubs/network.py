@@ -3,6 +3,7 @@
 Constants, return values and errors are those of the port that is played (esp32's where none is). Hooks:
     "wifi": false           no access point in sight
     "networks": {SSID: KEY} only these exist; a wrong key is refused
+    "hidden": [SSID]        of these, those that no scan shows
     "rssi": DBM             signal strength to report; without it there is none, for there is no radio
     "join_ms": MS           how long joining takes; 0 without
     "address": "10.0.0.7"   the station's own address
@@ -181,6 +182,7 @@ class WLAN:
         return [
             (name.encode(), b"\x02\0\0\0\0\1", 1, hook("rssi", 0), 3 if key else 0, last)
             for name, key in hook("networks", {}).items()
+            if name not in hook("hidden", ())
         ]
 
     def ifconfig(self, addresses=None):

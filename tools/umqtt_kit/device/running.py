@@ -1,0 +1,96 @@
+"""Asks the firmware while it runs, which goes on afterwards; firmware/app/attend.py is the other end."""
+
+from __future__ import annotations
+
+import base64
+import enum
+from collections.abc import Callable
+
+from umqtt_kit.device.line import Late, Line
+
+# Ctrl-T means nothing to MicroPython; Ctrl-B has the prompt say that it is there.
+_ASK = b"\x14"
+_PROBE = b"\x02" + _ASK
+_READY = _ASK + b"ready\n"
+_PROMPT = b">>> "
+_PAUSE = b"; Ctrl-C for the prompt"
+_ACK, _END = b"\x06", b"\x04"
+# The loop of the firmware looks once in a second, and may be in a TLS handshake.
+_ANSWERS_WITHIN_S = 5.0
+# Of an application that says goodbye to its broker: restart.py gives it 4 s.
+_STOPS_WITHIN_S = 8.0
+# Bytes a line, of which base64 makes 192.
+_LINE = 144
+_KEPT = 256
+
+
+class State(enum.Enum):
+    """APPLICATION: the firmware runs and can be asked; PROMPT: nothing runs; CRASHED: the firmware has ended, and the
+    board waits to restart; SILENT: none of these within 5 s, so another program runs, or it hangs.
+    """
+
+    APPLICATION = enum.auto()
+    PROMPT = enum.auto()
+    CRASHED = enum.auto()
+    SILENT = enum.auto()
+
+
+class Running:
+    """line: nothing else uses it meanwhile."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def state(self) -> State:
+        """What the board does. Nothing is interrupted."""
+        self._line.allow(_ANSWERS_WITHIN_S)
+        self._line.write(_PROBE)
+        try:
+            seen = self._until(_READY, _PROMPT, _PAUSE)
+            if seen == _READY:
+                self._run("", lambda data: None)
+                return State.APPLICATION
+        except Late:
+            return State.SILENT
+        return State.PROMPT if seen == _PROMPT else State.CRASHED
+
+    def exec(self, source: str, show: Callable[[bytes], object]) -> bytes:
+        """Run a program beside the application; its output goes to show(). Returns its traceback, b"" without one.
+
+        Raises Late after the time that the line allows.
+        """
+        self._line.write(_ASK)
+        self._until(_READY)
+        return self._run(source, show)
+
+    def stop(self) -> None:
+        """Have the application say goodbye to its broker and end at the prompt. Raises Late."""
+        self._line.allow(_STOPS_WITHIN_S)
+        self.exec("board.restart.to_prompt()", lambda data: None)
+        self._until(_PROMPT)
+
+    def _run(self, source: str, show: Callable[[bytes], object]) -> bytes:
+        data = source.encode()
+        lines = [base64.b64encode(data[start : start + _LINE]) for start in range(0, len(data), _LINE)]
+        for line in [*lines, b""]:
+            self._line.write(line + b"\n")
+            if self._until(_ACK, _END) == _END:
+                break  # the board refuses it, and says why
+        else:
+            self._read_to_end(show)
+        failed = bytearray()
+        self._read_to_end(failed.extend)
+        return bytes(failed)
+
+    def _read_to_end(self, show: Callable[[bytes], object]) -> None:
+        while (data := self._line.read(1)) != _END:
+            show(data)
+
+    def _until(self, *marks: bytes) -> bytes:
+        # The first of these that comes. What the application prints meanwhile is passed over.
+        seen = b""
+        while True:
+            seen = (seen + self._line.read(1)).replace(b"\r\n", b"\n")[-_KEPT:]
+            for mark in marks:
+                if seen.endswith(mark):
+                    return mark
