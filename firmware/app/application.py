@@ -11,7 +11,7 @@ _WIFI_POLL_MS = 100
 class Application:
     """The loop. Each part does a little in its step() and never waits; all waiting is in run().
 
-    console: of attend.console(), which says that a tool on the cable asks; or None.
+    console: a poll object, which says that a tool on the cable asks; or None.
     """
 
     def __init__(self, board, sleep_ms, console=None):

@@ -10,7 +10,6 @@ no more rights than that.
 """
 
 import gc
-import select
 import sys
 import time
 from binascii import a2b_base64
@@ -25,16 +24,6 @@ _LONGEST_MS = 1000
 # A tool that was cut off in the middle holds the loop no longer.
 _SILENT_MS = 5000
 _MOST_BYTES = 4096
-
-
-def console():
-    """What the loop asks whether something was typed, by ipoll(0); None where nothing can be."""
-    try:
-        poller = select.poll()
-        poller.register(sys.stdin, select.POLLIN)
-        return poller
-    except (OSError, AttributeError):
-        return None
 
 
 def attend(board, poller):
@@ -84,7 +73,7 @@ def _receive(poller, write):
         write(_ACK)
         if not line:
             return source.decode()
-        source += a2b_base64(line)
+        source += a2b_base64(bytes(line))
         if len(source) > _MOST_BYTES:
             raise ValueError("a program of more than %d bytes" % _MOST_BYTES)
         line = bytearray()

@@ -7,25 +7,22 @@ _CLOSE_MS = 1_000
 
 
 class Restart:
-    """Called (by a command, a trial that failed) it sets out; step() does it. reset(): does not return."""
+    """Called (by a command, a trial that failed) it sets out; step() does it. reset(): does not return; a tool on
+    the cable that wants the prompt puts another one there.
+    """
 
     def __init__(self, client, clock, status, boots, reset, reason="restarting"):
         self._client = client
         self._clock = clock
         self._status = status
         self._boots = boots
-        self._reset = reset
+        self.reset = reset
         self._reason = reason
         self._since = None
         self._said = False
         self.asked = False
 
     def __call__(self):
-        self.asked = True
-
-    def to_prompt(self):
-        """For a tool on the cable: the same, and the program ends as by Ctrl-C."""
-        self._reset = _interrupt
         self.asked = True
 
     def step(self):
@@ -47,12 +44,8 @@ class Restart:
             self._said = self._status.say(client, False, self._reason) != 0
         if not client.connected or client.pending == 0 or waited >= _SAY_MS:
             if client.closed or waited >= _SAY_MS + _CLOSE_MS:
-                self._reset()
+                self.reset()
             client.disconnect()
-
-
-def _interrupt():
-    raise KeyboardInterrupt
 
 
 def hardware_reset():

@@ -4,6 +4,8 @@ What is needed once is forgotten before the next is loaded, and what stays is lo
 board the heap is never as full as while the application is made.
 """
 
+import select
+import sys
 import time
 
 import startup
@@ -31,7 +33,14 @@ def make(folder="/", store_error=None):
     from app.application import Application
 
     _once("assembly_parts", "add_parts", board, secrets)
-    return Application(board, time.sleep_ms, once("attend", "console"))
+    return Application(board, time.sleep_ms, _console())
+
+
+def _console():
+    # Says that a tool on the cable asks; attend.py is loaded when one does.
+    console = select.poll()
+    console.register(sys.stdin, select.POLLIN)
+    return console
 
 
 def _once(module, function, *arguments):

@@ -19,6 +19,11 @@ _ACK, _END = b"\x06", b"\x04"
 _ANSWERS_WITHIN_S = 5.0
 # Of an application that says goodbye to its broker: restart.py gives it 4 s.
 _STOPS_WITHIN_S = 8.0
+_STOP = """
+def _u_end(): raise KeyboardInterrupt
+board.restart.reset = _u_end
+board.restart()
+"""
 # Bytes a line, of which base64 makes 192.
 _LINE = 144
 _KEPT = 256
@@ -66,7 +71,7 @@ class Running:
     def stop(self) -> None:
         """Have the application say goodbye to its broker and end at the prompt. Raises Late."""
         self._line.allow(_STOPS_WITHIN_S)
-        self.exec("board.restart.to_prompt()", lambda data: None)
+        self.exec(_STOP, lambda data: None)
         self._until(_PROMPT)
 
     def _run(self, source: str, show: Callable[[bytes], object]) -> bytes:
