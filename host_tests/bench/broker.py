@@ -1,4 +1,4 @@
-"""The bench of the broker: its figures next to those of mosquitto, aedes and amqtt, driven in turn in one run.
+"""The bench of the broker: its figures next to those of mosquitto, aedes, rumqttd and amqtt, driven in turn in one run.
 
     python host_tests/bench/broker.py [--quick] [--json] [--peers DIR] [--case NAME] [--profile]
 
@@ -54,6 +54,8 @@ def measure(lab: Lab, case: Case, peers: tuple[str, ...], *, quick: bool) -> lis
                     raise LabError(f"{case.name}: {error}") from error
                 # A peer is somebody else's program: its row says that there is no figure, and this why.
                 print(f"bench-broker: {case.name}: {error}", file=sys.stderr)
+                # It may stand still for good.
+                lab.stop(name)
                 del runs[name]
                 continue
             runs[name].append(figures(case, result))
@@ -114,13 +116,13 @@ def main(arguments: list[str] | None = None) -> int:
         "--peers",
         type=Path,
         metavar="DIR",
-        help="folder with aedes in DIR/node/node_modules and amqtt in the environment DIR/venv",
+        help="folder with aedes in DIR/node/node_modules, iotcore (rumqttd) and amqtt in the environment DIR/venv",
     )
     parser.add_argument("--case", default="", metavar="NAME", help="only cases whose name contains it")
     parser.add_argument("--profile", action="store_true", help="instead: where our broker spends its time in --case")
     options = parser.parse_args(arguments)
     if options.peers is not None and not options.peers.is_dir():
-        parser.error(f"--peers {options.peers} is no folder: install aedes and amqtt there, or leave it out")
+        parser.error(f"--peers {options.peers} is no folder: install aedes, iotcore and amqtt there, or leave it out")
     # The whole name means that case alone: "QoS 1 window 100" is part of the name of a durable case.
     cases = [case for case in CASES if case.name == options.case] or [
         case for case in CASES if options.case in case.name

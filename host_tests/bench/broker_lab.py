@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import Self
 
 from broker_ours import USER, configuration, password
-from broker_plan import AEDES, AMQTT, MOSQUITTO, MOSQUITTO_DELAY, OURS, OURS_DURABLE
+from broker_plan import AEDES, AMQTT, MOSQUITTO, MOSQUITTO_DELAY, OURS, OURS_DURABLE, RUMQTTD
 from umqtt_testkit.ports import reserved_port
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 _HERE = Path(__file__).resolve().parent
 _RUN_WITHIN_S = 120.0
 _SYNC_BYTES = 4096
+# The module that has a peer's broker. iotcore is rumqttd with a Python interface, compiled from Rust.
+_MODULES = {AMQTT: "amqtt", RUMQTTD: "iotcore"}
 
 
 class LabError(Exception):
@@ -50,7 +52,7 @@ class Running:
 
 
 class Lab:
-    """peers: the folder where the user installed aedes (DIR/node or DIR itself) and amqtt (DIR/venv), or None.
+    """peers: the folder where the user installed aedes (DIR/node or DIR itself), amqtt and rumqttd (DIR/venv), or None.
 
     Raises LabError when something is missing.
     """
@@ -80,24 +82,29 @@ class Lab:
             if shutil.which("node") is None:
                 return "it needs node"
             return None if self._node_modules() else "give its folder with --peers DIR: npm install aedes in DIR/node"
-        if name == AMQTT:
-            return (
-                None if self._amqtt_python() else "give its folder with --peers DIR: amqtt in the environment DIR/venv"
-            )
+        if name in _MODULES:
+            module = _MODULES[name]
+            has_it = self._python_with(module) is not None
+            return None if has_it else f"give its folder with --peers DIR: {module} in the environment DIR/venv"
         return None
 
     def broker(self, name: str, *, fresh: bool = False) -> Running:
         """The broker of that name, started if need be; a new process when it has to be fresh."""
-        if fresh and name in self._brokers:
-            self._brokers.pop(name).stop()
+        if fresh:
+            self.stop(name)
         if name not in self._brokers:
             self._brokers[name] = self._start(name)
         return self._brokers[name]
 
+    def stop(self, name: str) -> None:
+        """Stop the broker of that name, if it runs."""
+        if name in self._brokers:
+            self._brokers.pop(name).stop()
+
     def stop_all(self) -> None:
         """Stop every broker."""
-        while self._brokers:
-            self._brokers.popitem()[1].stop()
+        for name in list(self._brokers):
+            self.stop(name)
 
     def run(self, broker: Running, mode: str, options: Mapping[str, float]) -> dict[str, float]:
         """One run of the load generator. Raises LabError for a broker that refuses, hangs or ends."""
@@ -157,10 +164,8 @@ class Lab:
                 ["node", str(_HERE / "broker_peers" / "aedes.js"), str(port)],
                 {"NODE_PATH": str(self._node_modules())},
             ),
-            AMQTT: lambda port: (
-                [str(self._amqtt_python()), str(_HERE / "broker_peers" / "amqtt_broker.py"), str(port)],
-                {},
-            ),
+            AMQTT: lambda port: (self._python_command(AMQTT, port), {}),
+            RUMQTTD: lambda port: (self._python_command(RUMQTTD, port), {}),
         }
         port = reserved_port()
         command, environment = starters[name](port)
@@ -203,10 +208,15 @@ class Lab:
         folders = [self._peers / "node" / "node_modules", self._peers / "node_modules"] if self._peers else []
         return next((folder for folder in folders if (folder / "aedes").is_dir()), None)
 
-    def _amqtt_python(self) -> Path | None:
-        if self._peers and (self._peers / "venv" / "bin" / "python").exists():
+    def _python_command(self, name: str, port: int) -> list[str]:
+        script = _HERE / "broker_peers" / f"{name}_broker.py"
+        return [str(self._python_with(_MODULES[name])), str(script), str(port)]
+
+    def _python_with(self, module: str) -> Path | None:
+        """Return the interpreter that has a module: of DIR/venv, else this one."""
+        if self._peers and any(self._peers.glob(f"venv/lib/python*/site-packages/{module}")):
             return self._peers / "venv" / "bin" / "python"
-        return Path(sys.executable) if importlib.util.find_spec("amqtt") else None
+        return Path(sys.executable) if importlib.util.find_spec(module) else None
 
 
 # macOS has no fdatasync; the bench is Linux's, its type checks are not.

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 OURS, OURS_DURABLE = "umqtt_broker", "umqtt_broker, store on disk"
 MOSQUITTO, MOSQUITTO_DELAY = "mosquitto", "mosquitto, set_tcp_nodelay false"
-AEDES, AMQTT = "aedes", "amqtt"
+AEDES, AMQTT, RUMQTTD = "aedes", "amqtt", "rumqttd"
 # A quick run leaves amqtt out: it takes longer than all the others together.
-QUICK_PEERS = (MOSQUITTO, MOSQUITTO_DELAY, AEDES)
+QUICK_PEERS = (MOSQUITTO, MOSQUITTO_DELAY, AEDES, RUMQTTD)
 PEERS = (*QUICK_PEERS, AMQTT)
 FDATASYNC = "window x fdatasync/s of this disk"
 
@@ -50,15 +50,22 @@ class Case:
 
 
 def _throughput(name: str, most_cpu: float, least_rate: float, **options: int) -> Case:
-    """A row of the table of throughputs, all of which have the same goals against aedes and amqtt."""
+    """A row of the table of throughputs, all of which have the same goals against aedes and amqtt.
+
+    And against rumqttd, unless each read brings a single message: there no batch saves anything.
+    """
     goals = {}
-    for peer, cpu, rate in ((MOSQUITTO, most_cpu, least_rate), (AEDES, 0.5, 1.5), (AMQTT, 0.05, 30.0)):
+    bounds = [(MOSQUITTO, most_cpu, least_rate), (AEDES, 0.5, 1.5), (AMQTT, 0.05, 30.0)]
+    if options.get("window") != 1:
+        bounds.append((RUMQTTD, 0.5, 2.0))
+    for peer, cpu, rate in bounds:
         goals[peer, CPU] = Goal(cpu, MOST_RATIO)
         goals[peer, RATE] = Goal(rate, LEAST_RATIO)
     return Case(name, "flow", options, goals=goals)
 
 
 _FAN_OUT = {"subscribers": 100, "flight": 40}
+_MIX = {"publishers": 2, "mixed": 1, "wildcard": 1, "topics": 500, "size": 16, "largest": 256}
 
 CASES = (
     _throughput("QoS 0 64 B 1 to 1", 0.5, 2.0, qos=0),
@@ -70,6 +77,9 @@ CASES = (
     _throughput("100 to 1 QoS 1 wildcard", 0.7, 1.7, qos=1, publishers=100, wildcard=1, window=20),
     # Fifty pairs that each wait for their PUBACK: every read of the broker brings one packet, and it is never idle.
     _throughput("one message per read QoS 1", 1.5, 0.6, qos=1, publishers=50, subscribers=50, pairs=1, window=1),
+    _throughput("100 pairs QoS 1 window 1", 1.5, 0.6, qos=1, publishers=100, subscribers=100, pairs=1, window=1),
+    # Half of the messages at QoS 0, half at QoS 1: what a topic costs, and sizes that change.
+    _throughput("mix of 1,000 topics, 16 to 256 B, QoS 0 and 1", 0.7, 1.3, qos=1, **_MIX),
     Case(
         "2,000 connections",
         "connect",

@@ -75,7 +75,7 @@ def test_a_run_that_is_over_before_the_generator_comes_to_it_still_counts(lab: L
 
 
 class _LyingBroker:
-    """Echoes QoS 0 messages to the one subscriber as `lie` has them; speaks as much MQTT as the generator needs."""
+    """Echoes messages to the one subscriber as `lie` has them; speaks as much MQTT as the generator needs."""
 
     def __init__(self, lie: Callable[[int, bytes], list[bytes]]) -> None:
         self._lie = lie
@@ -115,6 +115,9 @@ class _LyingBroker:
                     connection.sendall(encoder.suback(body[0] << 8 | body[1], body[-1]))
                 elif kind == encoder.PUBLISH:
                     assert self._subscriber is not None
+                    if head[0] & 6:
+                        at = 2 + (body[0] << 8 | body[1])
+                        connection.sendall(encoder.acknowledgement(encoder.PUBACK, body[at] << 8 | body[at + 1]))
                     for packet in self._lie(self._sent, head + body):
                         self._subscriber.sendall(packet)
                     self._sent += 1
@@ -160,6 +163,25 @@ def test_the_generator_counts_what_a_broker_does_wrong(lab: Lab, lie: str):
     with _LyingBroker(make()) as liar, subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as it:
         options = {"rate": 500, "seconds": 0.02, "warm": 0.02, "patience": WAIT_LIMIT_S}
         assert faults(lab.run(Running("liar", it, liar.port), "flow", options)) == found  # type: ignore[arg-type]
+
+
+def test_a_mix_publishes_as_much_at_both_qos_to_every_topic_in_several_sizes(lab: Lab):
+    """Planted: a publisher at QoS 0 that goes on while the other waits; all messages of one size."""
+    mix = {"publishers": 2, "mixed": 1, "qos": 1, "wildcard": 1, "topics": 7, "size": 16, "largest": 60, "window": 20}
+    seen: list[tuple[int, bytes, int]] = []
+
+    def note(number: int, packet: bytes) -> list[bytes]:
+        end = 4 + packet[3]
+        seen.append((packet[0] >> 1 & 3, packet[4:end], len(packet) - end))
+        return [packet]
+
+    with (
+        _LyingBroker(note) as it,
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process,
+    ):
+        assert not faults(lab.run(Running("a mirror", process, it.port), "flow", mix | _TINY))  # type: ignore[arg-type]
+    assert len(seen) > 100 and abs(2 * sum(qos for qos, _, _ in seen) - len(seen)) <= 1
+    assert len({name for _, name, _ in seen}) == 14 and len({size for _, _, size in seen}) > 7
 
 
 def test_a_broker_that_ends_is_an_error_and_no_figure(lab: Lab):

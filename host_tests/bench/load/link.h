@@ -21,13 +21,12 @@ struct link {
     bool closed;
     uint8_t *in, *out;
     size_t in_size, in_capacity, out_sent, out_size, out_capacity;
-    uint8_t *template;     /* the PUBLISH that a publisher's messages are copies of */
-    size_t template_size;
+    struct template *templates; /* of a publisher: for each topic, the PUBLISH that its messages are copies of */
+    int topic_number;           /* of the next message */
     uint8_t *ids;          /* enum id_state for each packet_id */
     uint16_t last_id;
     int unacknowledged;
-    uint32_t next_sequence; /* of a publisher: the number of its next message */
-    uint32_t *expected;     /* of a subscriber: the next number from each publisher */
+    uint32_t *expected; /* of a subscriber: the next number for each topic of each publisher */
 };
 
 /* The program's own: what a packet does. `body` is what follows the remaining length. */

@@ -50,16 +50,28 @@ static long resident_bytes(void) {
 /* How many subscribers a message has. */
 static uint64_t fan_out(void) { return options.pairs ? 1 : (uint64_t)options.subscribers; }
 
+static bool may_publish(const struct link *link) {
+    return link->out_size - link->out_sent <= OUT_AHEAD &&
+           (qos_of(link->index) == 0 || link->unacknowledged < options.window);
+}
+
 /* Publish as much as windows and what is on its way allow; `most` in all. */
 static void fill(uint64_t most) {
     uint64_t on_the_way = tally.published * fan_out() - tally.delivered - tally.missing;
     uint64_t allowed = (uint64_t)options.flight * fan_out();
-    bool more = true;
+    static int turn; /* of the publishers that publish equally often */
+    while (options.mixed && most > 0 && on_the_way < allowed && may_publish(&publishers[turn])) {
+        publish(&publishers[turn]);
+        turn = (turn + 1) % options.publishers;
+        most--;
+        on_the_way += fan_out();
+    }
+    bool more = !options.mixed;
     while (more && most > 0 && on_the_way < allowed) {
         more = false;
         for (int i = 0; i < options.publishers && most > 0 && on_the_way < allowed; i++) {
             struct link *link = &publishers[i];
-            if (link->out_size - link->out_sent > OUT_AHEAD || (options.qos && link->unacknowledged >= options.window))
+            if (!may_publish(link))
                 continue;
             publish(link);
             most--;
@@ -78,7 +90,7 @@ static uint64_t progress(void) {
 
 static bool all_delivered(void) {
     return tally.delivered + tally.missing >= tally.published * fan_out() &&
-           (options.qos == 0 || tally.acknowledged == tally.published);
+           tally.acknowledged == tally.asked;
 }
 
 /* Dispatch until `done`. Returns false when nothing has come for `patience` seconds. */
@@ -117,7 +129,7 @@ static struct link *make_links(int count, bool publish_too) {
     for (int i = 0; i < count; i++) {
         links[i] = (struct link){.fd = -1, .index = i, .publishes = publish_too, .clean_session = true};
         links[i].ids = calloc(65536, 1);
-        links[i].expected = calloc((size_t)options.publishers, sizeof *links[i].expected);
+        links[i].expected = calloc((size_t)(options.publishers * options.topics), sizeof *links[i].expected);
         if (links[i].ids == NULL || links[i].expected == NULL)
             fail("out of memory");
     }
@@ -139,7 +151,7 @@ static void subscribe(struct link *link) {
     if (options.wildcard)
         snprintf(topic_filter, sizeof topic_filter, "%s/+", prefix);
     else
-        topic_of(link, topic_filter, sizeof topic_filter);
+        topic_of(link, 0, topic_filter, sizeof topic_filter);
     wanted_ready = tally.ready + 1;
     link_subscribe(link, topic_filter, options.qos);
     if (!wait_for(is_ready))
@@ -322,6 +334,7 @@ static void set_option(const char *argument) {
         {"persistent", &options.persistent, NULL}, {"rate", &options.rate, NULL},
         {"connections", &options.connections, NULL}, {"messages", &options.messages, NULL},
         {"keep_alive", &options.keep_alive, NULL}, {"patience", &options.patience, NULL},
+        {"topics", &options.topics, NULL}, {"largest", &options.largest, NULL}, {"mixed", &options.mixed, NULL},
         {"seconds", NULL, &options.seconds}, {"warm", NULL, &options.warm}};
     for (size_t i = 0; value && i < sizeof known / sizeof *known; i++)
         if (strlen(known[i].name) == length && strncmp(known[i].name, argument, length) == 0) {
@@ -341,6 +354,11 @@ int main(int count, char **arguments) {
     broker = (pid_t)atoi(arguments[3]);
     for (int i = 4; i < count; i++)
         set_option(arguments[i]);
+    if (options.largest < options.size)
+        options.largest = options.size;
+    if (options.topics < 1 || options.topics > 65535 || options.publishers > 65535 ||
+        (options.topics > 1 && !options.wildcard))
+        fail("1 to 65535 topics and publishers; many topics need a wildcard");
     if (options.size < STAMP || options.publishers < 1 || options.subscribers < 1 || options.window > 65535 ||
         (options.pairs && options.publishers != options.subscribers))
         fail("size at least %d; at least one publisher and subscriber; as many of each in pairs", STAMP);

@@ -7,15 +7,17 @@
 enum { STAMP = 16, MAX_LATENCIES = 1 << 20 };
 
 /* window: unacknowledged messages of a publisher. flight: messages that are not yet delivered, in all; bounds what a
-   broker has to hold, and with it what it may drop at QoS 0. pairs: each publisher has its own subscriber. */
+   broker has to hold, and with it what it may drop at QoS 0. pairs: each publisher has its own subscriber.
+   topics: of each publisher, in turn, with messages of `size` to `largest` bytes. mixed: every other publisher is at
+   QoS 0, and all publish equally often. */
 extern struct options {
     int publishers, subscribers, qos, window, flight, size, pairs, wildcard, persistent, rate, connections, messages;
-    int keep_alive, patience;
+    int keep_alive, patience, topics, largest, mixed;
     double seconds, warm;
 } options;
 
 extern struct tally {
-    uint64_t published, acknowledged, delivered, missing, repeated, wrong, ready, pongs;
+    uint64_t published, asked, acknowledged, delivered, missing, repeated, wrong, ready, pongs;
 } tally;
 
 extern struct latencies {
@@ -27,7 +29,9 @@ extern struct latencies {
 /* Of this run's topics and client identifiers. */
 extern char prefix[64];
 
-void topic_of(const struct link *link, char *topic, size_t size);
+/* Of what a publisher sends. */
+int qos_of(int publisher);
+void topic_of(const struct link *link, int topic_number, char *topic, size_t size);
 void publish(struct link *link);
 
 #endif

@@ -7,7 +7,8 @@
 #include <time.h>
 
 struct options options = {.publishers = 1, .subscribers = 1, .window = 100, .flight = 4000, .size = 64, .seconds = 1,
-                          .warm = 0.1, .connections = 2000, .messages = 10000, .keep_alive = 60, .patience = 10};
+                          .warm = 0.1, .connections = 2000, .messages = 10000, .keep_alive = 60, .patience = 10,
+                          .topics = 1};
 struct tally tally;
 struct latencies latencies;
 char prefix[64];
@@ -16,6 +17,15 @@ static uint64_t now_ns(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+/* What the options say of a message */
+
+int qos_of(int publisher) { return options.mixed && publisher % 2 == 0 ? 0 : options.qos; }
+
+/* Each topic has a size of its own, so that sizes change from message to message. */
+static size_t size_of(int topic_number) {
+    return (size_t)(options.size + topic_number * 37 % (options.largest - options.size + 1));
 }
 
 /* What comes */
@@ -33,10 +43,17 @@ static void put(uint8_t *at, uint64_t value, int size) {
 }
 
 static void on_message(struct link *link, uint8_t first_byte, const uint8_t *body, size_t length) {
-    int qos = first_byte >> 1 & 3;
+    int qos = first_byte >> 1 & 3, topic_number;
     size_t at = length < 2 ? length : 2 + get(body, 2);
     size_t head = at + (qos ? 2 : 0);
-    if (link->publishes || qos != options.qos || head + (size_t)options.size != length) {
+    if (link->publishes || head + STAMP > length) {
+        tally.wrong++;
+        return;
+    }
+    int publisher = (int)get(body + head, 2);
+    topic_number = (int)get(body + head + 2, 2);
+    if (publisher >= options.publishers || (options.pairs && publisher != link->index) ||
+        topic_number >= options.topics || qos != qos_of(publisher) || head + size_of(topic_number) != length) {
         tally.wrong++;
         return;
     }
@@ -50,20 +67,15 @@ static void on_message(struct link *link, uint8_t first_byte, const uint8_t *bod
         return;
     }
     link->ids[packet_id] = qos == 2 ? RECEIVED : FREE;
-    uint64_t publisher = get(body + head, 4);
     uint32_t number = (uint32_t)get(body + head + 4, 4);
-    if (publisher >= (uint64_t)options.publishers || (options.pairs && publisher != (uint64_t)link->index)) {
-        tally.wrong++;
-        return;
-    }
-    uint32_t expected = link->expected[publisher];
-    if (number < expected) {
+    uint32_t *expected = &link->expected[publisher * options.topics + topic_number];
+    if (number < *expected) {
         tally.repeated++;
         return;
     }
-    tally.missing += number - expected;
+    tally.missing += number - *expected;
     tally.delivered++;
-    link->expected[publisher] = number + 1;
+    *expected = number + 1;
     if (latencies.wanted && latencies.count < MAX_LATENCIES)
         latencies.ns[latencies.count++] = (uint32_t)(now_ns() - get(body + head + 8, 8));
 }
@@ -86,8 +98,10 @@ static void on_acknowledgement(struct link *link, uint8_t first_byte, uint16_t p
     }
 }
 
-void topic_of(const struct link *link, char *topic, size_t size) {
-    if (options.pairs || options.wildcard)
+void topic_of(const struct link *link, int topic_number, char *topic, size_t size) {
+    if (options.topics > 1)
+        snprintf(topic, size, "%s/%d-%d", prefix, link->index, topic_number);
+    else if (options.pairs || options.wildcard)
         snprintf(topic, size, "%s/%d", prefix, link->index);
     else
         snprintf(topic, size, "%s/all", prefix);
@@ -114,18 +128,26 @@ void on_packet(struct link *link, uint8_t first_byte, const uint8_t *body, size_
 
 /* What goes */
 
-/* The PUBLISH that all messages of a link are copies of; packet_id and the first bytes of the payload differ. */
-static void make_template(struct link *link) {
+/* The PUBLISH that all messages of a topic are copies of; packet_id and the first bytes of the payload differ. */
+struct template {
+    uint8_t *packet;
+    size_t size;
+    uint32_t next_sequence;
+};
+
+static void make_template(struct link *link, int topic_number) {
     char topic[96];
-    topic_of(link, topic, sizeof topic);
+    int qos = qos_of(link->index);
+    topic_of(link, topic_number, topic, sizeof topic);
     size_t topic_length = strlen(topic);
-    size_t length = 2 + topic_length + (options.qos ? 2 : 0) + (size_t)options.size;
+    size_t length = 2 + topic_length + (qos ? 2 : 0) + size_of(topic_number);
     size_t head = length < 128 ? 2 : length < 16384 ? 3 : 4;
-    uint8_t *at = link->template = malloc(head + length);
+    struct template *template = &link->templates[topic_number];
+    uint8_t *at = template->packet = malloc(head + length);
     if (at == NULL)
         fail("out of memory");
-    link->template_size = head + length;
-    *at++ = (uint8_t)(PUBLISH | options.qos << 1);
+    template->size = head + length;
+    *at++ = (uint8_t)(PUBLISH | qos << 1);
     for (size_t rest = length; head > 1; head--, rest >>= 7)
         *at++ = (uint8_t)((rest & 127) | (head > 2 ? 128 : 0));
     put(at, topic_length, 2);
@@ -134,21 +156,29 @@ static void make_template(struct link *link) {
 }
 
 void publish(struct link *link) {
-    if (link->template == NULL)
-        make_template(link);
-    uint8_t *at = link_append(link, link->template_size);
-    memcpy(at, link->template, link->template_size);
-    at += link->template_size - (size_t)options.size;
-    if (options.qos) {
+    if (link->templates == NULL && (link->templates = calloc((size_t)options.topics, sizeof *link->templates)) == NULL)
+        fail("out of memory");
+    int topic_number = link->topic_number++;
+    if (link->topic_number == options.topics)
+        link->topic_number = 0;
+    struct template *template = &link->templates[topic_number];
+    if (template->packet == NULL)
+        make_template(link, topic_number);
+    uint8_t *at = link_append(link, template->size);
+    memcpy(at, template->packet, template->size);
+    at += template->size - size_of(topic_number);
+    if (qos_of(link->index)) {
         do
             link->last_id = (uint16_t)(link->last_id == 65535 ? 1 : link->last_id + 1);
         while (link->ids[link->last_id] != FREE);
         link->ids[link->last_id] = SENT;
         link->unacknowledged++;
+        tally.asked++;
         put(at - 2, link->last_id, 2);
     }
-    put(at, (uint64_t)link->index, 4);
-    put(at + 4, link->next_sequence++, 4);
+    put(at, (uint64_t)link->index, 2);
+    put(at + 2, (uint64_t)topic_number, 2);
+    put(at + 4, template->next_sequence++, 4);
     put(at + 8, options.rate ? now_ns() : 0, 8);
     tally.published++;
 }
