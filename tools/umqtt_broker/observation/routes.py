@@ -11,7 +11,6 @@ from aiohttp import web
 MAX_BODY = 1024 * 1024
 
 Scalar = str | int | bool
-Fields = Mapping[str, Any]
 
 
 class Parameter(NamedTuple):
