@@ -39,9 +39,11 @@ class StoreError(BrokerError):
 class MalformedPacket(BrokerError):
     """A client broke the protocol; the network connection must be closed [MQTT-4.8.0-1].
 
-    Attributes: reason (str), a short constant that statistics count by.
+    Attributes: reason (str), a short constant that statistics count by; reason_code (int), what a client of MQTT 5 is
+    told, 0x81 for a malformed packet.
     """
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, reason_code: int = 0x81) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.reason_code = reason_code

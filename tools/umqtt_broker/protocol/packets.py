@@ -25,6 +25,7 @@ UNSUBSCRIBE = 0xA2
 UNSUBACK = 0xB0
 PINGREQ = 0xC0
 DISCONNECT = 0xE0
+AUTH = 0xF0
 
 DUP = 0x08
 PINGRESP = b"\xd0\x00"
@@ -133,7 +134,7 @@ def decode_connect(packet: bytes, fixed_flags: int = 0) -> Connect:
     Raises UnacceptableProtocol, or MalformedPacket for everything else section 3.1 forbids. An empty
     client_id is left to the caller: whether it is allowed depends on the broker.
     """
-    name, at = _field(packet, 0, "CONNECT cut short")
+    name, at = field(packet, 0, "CONNECT cut short")
     if name not in _PROTOCOLS:
         raise MalformedPacket("unknown protocol name")
     if len(packet) < at + 4:
@@ -162,7 +163,7 @@ def decode_connect(packet: bytes, fixed_flags: int = 0) -> Connect:
     will = None
     if flags & 4:
         will_topic, at = _text(packet, at)
-        will_payload, at = _field(packet, at, "CONNECT cut short")
+        will_payload, at = field(packet, at, "CONNECT cut short")
         if not is_topic_name(will_topic):
             raise MalformedPacket("will topic is not a topic name")
         will = Will(will_topic, will_payload, will_qos, bool(flags & 0x20))
@@ -170,7 +171,7 @@ def decode_connect(packet: bytes, fixed_flags: int = 0) -> Connect:
     if flags & 0x80:
         user_name, at = _text(packet, at)
     if flags & 0x40:
-        password, at = _field(packet, at, "CONNECT cut short")
+        password, at = field(packet, at, "CONNECT cut short")
     if at != len(packet):
         raise MalformedPacket("CONNECT longer than its fields")
     return Connect(level, bool(flags & 2), keep_alive, client_id, will, user_name, password, is_bridge)
@@ -178,49 +179,51 @@ def decode_connect(packet: bytes, fixed_flags: int = 0) -> Connect:
 
 def decode_subscribe(packet: bytes, max_levels: int) -> Iterator[tuple[bytes, int]]:
     """Decode the body of a SUBSCRIBE, one pair (topic_filter, QoS) after the other. Raises MalformedPacket."""
-    _check_packet_id(packet)
+    check_packet_id(packet)
     at, end = 2, len(packet)
     if at == end:
         raise MalformedPacket("SUBSCRIBE without a topic filter")  # [MQTT-3.8.3-3]
     while at < end:
-        topic_filter, at = _field(packet, at, "SUBSCRIBE cut short")
+        topic_filter, at = field(packet, at, "SUBSCRIBE cut short")
         if at == end:
             raise MalformedPacket("SUBSCRIBE cut short")
         qos = packet[at]
         at += 1
         if qos > 2:
             raise MalformedPacket("SUBSCRIBE QoS above 2")  # [MQTT-3.8.3-4]
-        _check_topic_filter(topic_filter, max_levels)
+        check_topic_filter(topic_filter, max_levels)
         yield topic_filter, qos
 
 
 def decode_unsubscribe(packet: bytes, max_levels: int) -> Iterator[bytes]:
     """Decode the body of an UNSUBSCRIBE, one topic filter after the other. Raises MalformedPacket."""
-    _check_packet_id(packet)
+    check_packet_id(packet)
     at, end = 2, len(packet)
     if at == end:
         raise MalformedPacket("UNSUBSCRIBE without a topic filter")  # [MQTT-3.10.3-2]
     while at < end:
-        topic_filter, at = _field(packet, at, "UNSUBSCRIBE cut short")
-        _check_topic_filter(topic_filter, max_levels)
+        topic_filter, at = field(packet, at, "UNSUBSCRIBE cut short")
+        check_topic_filter(topic_filter, max_levels)
         yield topic_filter
 
 
-def _check_topic_filter(topic_filter: bytes, max_levels: int) -> None:
+def check_topic_filter(topic_filter: bytes, max_levels: int) -> None:
+    """Raise MalformedPacket if a client may not subscribe to this."""
     if not is_topic_filter(topic_filter):
-        raise MalformedPacket("invalid topic filter")
+        raise MalformedPacket("invalid topic filter", 0x8F)
     if is_too_deep(topic_filter, max_levels):
-        raise MalformedPacket("too many topic levels")
+        raise MalformedPacket("too many topic levels", 0x8F)
 
 
-def _check_packet_id(packet: bytes) -> None:
+def check_packet_id(packet: bytes) -> None:
+    """Raise MalformedPacket unless the body of a packet begins with a packet identifier."""
     if len(packet) < 2:
         raise MalformedPacket("packet identifier missing")
     if packet[:2] == b"\0\0":
         raise MalformedPacket("packet identifier 0")  # [MQTT-2.3.1-1]
 
 
-def _field(packet: bytes, at: int, reason: str) -> tuple[bytes, int]:
+def field(packet: bytes, at: int, reason: str) -> tuple[bytes, int]:
     """Return the length-prefixed bytes at `at` and the index behind them."""
     start = at + 2
     if len(packet) < start:
@@ -232,7 +235,7 @@ def _field(packet: bytes, at: int, reason: str) -> tuple[bytes, int]:
 
 
 def _text(packet: bytes, at: int) -> tuple[bytes, int]:
-    text, end = _field(packet, at, "CONNECT cut short")
+    text, end = field(packet, at, "CONNECT cut short")
     if not is_utf8(text):
         raise MalformedPacket("invalid UTF-8")  # [MQTT-1.5.3-1]
     return text, end

@@ -32,9 +32,9 @@ def is_too_deep(topic: bytes, max_levels: int) -> bool:
 def check_topic_name(topic_name: bytes, max_levels: int) -> None:
     """Raise MalformedPacket if a client may not name a topic so."""
     if not is_topic_name(topic_name):
-        raise MalformedPacket("invalid topic name")  # [MQTT-3.3.2-2]
+        raise MalformedPacket("invalid topic name", 0x90)  # [MQTT-3.3.2-2]
     if is_too_deep(topic_name, max_levels):
-        raise MalformedPacket("too many topic levels")
+        raise MalformedPacket("too many topic levels", 0x90)
 
 
 def is_topic_name(topic_name: bytes) -> bool:

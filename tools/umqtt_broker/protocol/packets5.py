@@ -1,0 +1,218 @@
+"""MQTT 5 control packets on the wire, beside packets.py: encoders, and decoders for what is not on the fast path."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..errors import MalformedPacket
+from . import properties
+from .packets import (
+    AUTH,
+    CONNACK,
+    DISCONNECT,
+    SUBACK,
+    UNSUBACK,
+    check_packet_id,
+    check_topic_filter,
+    encode_remaining_length,
+    field,
+)
+from .properties import NONE, Properties
+from .reason_codes import ReasonCode
+
+SUCCESS = ReasonCode.SUCCESS
+
+# Subscription Options (3.8.3.1): beside the QoS in the two lowest bits, and when retained messages are sent.
+NO_LOCAL = 0x04
+RETAIN_AS_PUBLISHED = 0x08
+RETAIN_ALWAYS = 0x00
+RETAIN_IF_NEW = 0x10
+RETAIN_NEVER = 0x20
+RETAIN_HANDLING = 0x30
+
+
+class PublishProperties(NamedTuple):
+    """What came with a PUBLISH. topic_alias: 0: none. expiry: seconds; None: never. passed_on: all that subscribers
+    get as it came, encoded, in its order [MQTT-3.3.2-4, -15, -16, -18, -20].
+    """
+
+    topic_alias: int
+    expiry: int | None
+    passed_on: bytes
+
+
+def decode_publish_properties(data: bytes, at: int, end: int) -> tuple[PublishProperties, int]:
+    """Decode the properties of a client's PUBLISH: them, and the index of the payload. Raises MalformedPacket."""
+    at, stop = properties.property_range(data, at, end)
+    topic_alias, expiry = 0, None
+    passed_on: list[bytes] = []
+    for found in properties.walk(data, at, stop, properties.PUBLISH):
+        if found.identifier == properties.TOPIC_ALIAS:
+            if not found.value:
+                raise MalformedPacket("topic alias", ReasonCode.TOPIC_ALIAS_INVALID)  # [MQTT-3.3.2-8]
+            topic_alias = found.value
+        elif found.identifier == properties.MESSAGE_EXPIRY_INTERVAL:
+            expiry = found.value
+        elif found.identifier == properties.SUBSCRIPTION_IDENTIFIER:
+            # [MQTT-3.3.4-6]
+            raise MalformedPacket("subscription identifier from a client", ReasonCode.PROTOCOL_ERROR)
+        else:
+            passed_on.append(data[found.start : found.end])
+    return PublishProperties(topic_alias, expiry, b"".join(passed_on)), stop
+
+
+# What follows the packet identifier of a PUBLISH, properties and payload, is called its content. A session of MQTT 5
+# has it where one of 3.1.1 has the payload.
+
+
+def encode_content(
+    payload: bytes, expiry: int | None = None, passed_on: bytes = b"", identifiers: bytes = b""
+) -> bytes:
+    """Encode the content of a PUBLISH. The expiry is its first property: see age()."""
+    if expiry is not None:
+        passed_on = properties.encode_one(properties.MESSAGE_EXPIRY_INTERVAL, expiry) + passed_on
+    length = len(passed_on) + len(identifiers)
+    if not length:
+        return b"\0" + payload
+    return b"".join((encode_remaining_length(length), passed_on, identifiers, payload))
+
+
+def encode_identifier(identifier: int) -> bytes:
+    """Encode a subscription identifier; b"" for 0, none."""
+    return properties.encode_one(properties.SUBSCRIPTION_IDENTIFIER, identifier) if identifier else b""
+
+
+def add_identifiers(content: bytes, identifiers: bytes) -> bytes:
+    """Return a content with encoded subscription identifiers behind its other properties."""
+    if not identifiers:
+        return content
+    at, stop = properties.property_range(content, 0, len(content))
+    return b"".join(
+        (encode_remaining_length(stop - at + len(identifiers)), content[at:stop], identifiers, content[stop:])
+    )
+
+
+def payload_of(content: bytes) -> bytes:
+    """Return the payload of a content, which is all that a client of MQTT 3.1.1 gets."""
+    return content[properties.property_range(content, 0, len(content))[1] :]
+
+
+def age(content: bytes, remaining: int) -> bytes:
+    """Return a content with so many seconds left, if it has an expiry [MQTT-3.3.2-6]."""
+    at, stop = properties.property_range(content, 0, len(content))
+    if at == stop or content[at] != properties.MESSAGE_EXPIRY_INTERVAL:
+        return content
+    return b"".join((content[: at + 1], remaining.to_bytes(4, "big"), content[at + 5 :]))
+
+
+def encode_connack(reason_code: int, session_present: bool, connack_properties: Properties) -> bytes:
+    """Encode a CONNACK (3.2)."""
+    encoded = properties.encode(connack_properties)
+    return b"".join(
+        (bytes((CONNACK,)), encode_remaining_length(2 + len(encoded)), bytes((session_present, reason_code)), encoded)
+    )
+
+
+def encode_acknowledgement(first_byte: int, packet_id: bytes, reason_code: int = SUCCESS) -> bytes:
+    """Encode PUBACK, PUBREC, PUBREL or PUBCOMP (3.4 to 3.7); `packet_id` as it stands on the wire."""
+    if reason_code == SUCCESS:
+        return bytes((first_byte, 2)) + packet_id
+    return bytes((first_byte, 3)) + packet_id + bytes((reason_code,))
+
+
+def encode_suback(packet_id: bytes, reason_codes: bytes, first_byte: int = SUBACK) -> bytes:
+    """Encode a SUBACK or UNSUBACK with a reason code for each topic filter, in order [MQTT-3.8.4-6, MQTT-3.11.3-1]."""
+    return b"".join(
+        (bytes((first_byte,)), encode_remaining_length(3 + len(reason_codes)), packet_id, b"\0", reason_codes)
+    )
+
+
+def encode_unsuback(packet_id: bytes, reason_codes: bytes) -> bytes:
+    """See encode_suback()."""
+    return encode_suback(packet_id, reason_codes, UNSUBACK)
+
+
+def encode_disconnect(reason_code: int, disconnect_properties: Properties = NONE) -> bytes:
+    """Encode a DISCONNECT (3.14)."""
+    return _encode_reason(DISCONNECT, reason_code, disconnect_properties)
+
+
+def encode_auth(reason_code: int, auth_properties: Properties) -> bytes:
+    """Encode an AUTH (3.15)."""
+    return _encode_reason(AUTH, reason_code, auth_properties)
+
+
+def _encode_reason(first_byte: int, reason_code: int, with_properties: Properties) -> bytes:
+    encoded = properties.encode(with_properties)
+    return b"".join((bytes((first_byte,)), encode_remaining_length(1 + len(encoded)), bytes((reason_code,)), encoded))
+
+
+def decode_reason(packet: bytes, kind: int) -> tuple[int, dict[int, object]]:
+    """Decode the body of a DISCONNECT or AUTH: its reason code and properties. Raises MalformedPacket."""
+    if not packet:
+        return SUCCESS, {}
+    if len(packet) == 1:
+        return packet[0], {}
+    decoded, end = properties.decode(packet, 1, len(packet), kind)
+    if end != len(packet):
+        raise MalformedPacket("longer than its fields")
+    return packet[0], decoded
+
+
+def decode_acknowledgement(packet: bytes, kind: int) -> tuple[bytes, int]:
+    """Decode the body of PUBACK, PUBREC, PUBREL or PUBCOMP: packet identifier and reason code."""
+    check_packet_id(packet)
+    reason_code, _ = decode_reason(packet[2:], kind)
+    if reason_code not in _REASONS[kind]:
+        raise MalformedPacket("reason code", ReasonCode.PROTOCOL_ERROR)
+    return packet[:2], reason_code
+
+
+# What a client may say, by the type of its packet (sections 3.4.2.1 to 3.7.2.1 and 3.14.2.1).
+_RECEIVED = frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99})
+_RELEASED = frozenset({0x00, 0x92})
+_REASONS = {
+    properties.PUBACK: _RECEIVED,
+    properties.PUBREC: _RECEIVED,
+    properties.PUBREL: _RELEASED,
+    properties.PUBCOMP: _RELEASED,
+}
+
+
+def decode_subscription_identifier(packet: bytes) -> int:
+    """Return the subscription identifier of a SUBSCRIBE, 0 if it has none. Raises MalformedPacket."""
+    check_packet_id(packet)
+    decoded, _ = properties.decode(packet, 2, len(packet), properties.SUBSCRIBE)
+    return decoded.get(properties.SUBSCRIPTION_IDENTIFIER, 0)
+
+
+def decode_subscribe(packet: bytes, max_levels: int) -> Iterator[tuple[bytes, int]]:
+    """Decode the body of a SUBSCRIBE, one pair (topic_filter, options) after the other. Raises MalformedPacket."""
+    at, end = properties.property_range(packet, 2, len(packet))[1], len(packet)
+    if at == end:
+        raise MalformedPacket("SUBSCRIBE without a topic filter", ReasonCode.PROTOCOL_ERROR)  # [MQTT-3.8.3-2]
+    while at < end:
+        topic_filter, at = field(packet, at, "SUBSCRIBE cut short")
+        if at == end:
+            raise MalformedPacket("SUBSCRIBE cut short")
+        options = packet[at]
+        at += 1
+        if options & 0xC0:
+            raise MalformedPacket("SUBSCRIBE options")  # [MQTT-3.8.3-5]
+        if options & 3 == 3 or options & RETAIN_HANDLING == RETAIN_HANDLING:
+            raise MalformedPacket("SUBSCRIBE options", ReasonCode.PROTOCOL_ERROR)
+        check_topic_filter(topic_filter, max_levels)
+        if options & NO_LOCAL and topic_filter.startswith(b"$share/"):
+            raise MalformedPacket("no-local in a shared subscription", ReasonCode.PROTOCOL_ERROR)  # [MQTT-3.8.3-4]
+        yield topic_filter, options
+
+
+def decode_unsubscribe(packet: bytes, max_levels: int) -> Iterator[bytes]:
+    """Decode the body of an UNSUBSCRIBE, one topic filter after the other. Raises MalformedPacket."""
+    check_packet_id(packet)
+    at, end = properties.decode(packet, 2, len(packet), properties.UNSUBSCRIBE)[1], len(packet)
+    if at == end:
+        raise MalformedPacket("UNSUBSCRIBE without a topic filter", ReasonCode.PROTOCOL_ERROR)  # [MQTT-3.10.3-2]
+    while at < end:
+        topic_filter, at = field(packet, at, "UNSUBSCRIBE cut short")
+        check_topic_filter(topic_filter, max_levels)
+        yield topic_filter
