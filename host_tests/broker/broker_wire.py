@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from broker_oracle import CLOSED, OPEN, verdict
+from broker_oracle import CLOSED, OPEN, is_version5, verdict
+from broker_peer import decode
+from peer5 import decode5
 from umqtt_broker import Broker, BrokerConfig, Listener
 from umqtt_broker.clients.connection import Connection
 from umqtt_testkit import encoder
@@ -37,6 +39,42 @@ SESSIONS = [
     + encoder.subscribe(1, (b"#", 1))
     + encoder.publish(b"a", b"from elsewhere", 1, 1, retain=True),
     encoder.connect(b"c", keep_alive=10, will=(b"w/t", b"gone", 1, True), user_name=b"user", password=b"password"),
+    b"".join(
+        (
+            encoder.connect(
+                b"five",
+                clean_session=False,
+                keep_alive=60,
+                will=(b"w", b"will", 1, True),
+                properties=encoder.properties(
+                    session_expiry_interval=60, receive_maximum=3, maximum_packet_size=200, topic_alias_maximum=5
+                ),
+                will_properties=encoder.properties(will_delay_interval=5, content_type=b"text"),
+            ),
+            encoder.subscribe(
+                1, (b"a/+", 2 | 8), (b"b", 1 | 4), properties=encoder.properties(subscription_identifier=300)
+            ),
+            encoder.publish(
+                b"a/b",
+                b"x" * 20,
+                2,
+                3,
+                retain=True,
+                properties=encoder.properties(
+                    topic_alias=2, message_expiry_interval=9, user_property=[(b"n", b"v")], response_topic=b"r"
+                ),
+            ),
+            encoder.publish(b"", b"", 1, 4, properties=encoder.properties(topic_alias=2)),
+            encoder.acknowledgement(PUBREL, 3, b"\0"),
+            encoder.acknowledgement(PUBREC, 1, b"\x10\0"),
+            encoder.acknowledgement(PUBCOMP, 1),
+            encoder.acknowledgement(PUBACK, 2, b"\x87"),
+            encoder.subscribe(5, (b"#", 1), properties=b"\0"),
+            encoder.unsubscribe(6, b"b", b"c", properties=encoder.properties(user_property=(b"n", b"v"))),
+            encoder.pingreq(),
+            encoder.disconnect(b"\x04" + encoder.properties(session_expiry_interval=9, reason_string=b"enough")),
+        )
+    ),
 ]
 
 
@@ -133,9 +171,12 @@ class Wire:
         elif wanted == OPEN:
             assert not transport.closed, "closed without a reason"
         closed, answer = transport.closed, bytes(transport.written)
-        check_answer(answer)
+        check_answer(answer, is_version5=is_version5(stream))
+        kept = self._retained()
         # Every byte of the answer has its reason in what came: a small stream cannot make a large one.
-        retained = sum(len(name) + len(message.payload) + 9 for name, message in self._retained().items())
+        retained = sum(
+            len(b"".join(map(bytes, message[:2]))) + len(message.passed_on) + 30 for message in kept.values()
+        )
         assert len(answer) <= (16 + retained) * (sent + 1) + owed, "the answer outgrows the question"
         connection.connection_lost(None)
         self._bystander.data_received(encoder.pingreq())
@@ -148,12 +189,13 @@ class Wire:
 
     def forget_everything(self) -> None:
         """What persistent sessions and retained messages left; then nothing may be left."""
-        for name in list(self._retained()):
-            self.send([encoder.connect(b"eraser") + encoder.publish(name, b"", 0, retain=True)])
         broker = self._broker
         for session in broker.view.sessions:
             if session.connection is None:
                 self.send([encoder.connect(session.client_id)])
+        # Then: with a session its will may come, and be retained.
+        for name in list(self._retained()):
+            self.send([encoder.connect(b"eraser") + encoder.publish(name, b"", 0, retain=True)])
         assert len(broker.view.sessions) == 1 and broker.stats.subscriptions == 0
         assert broker.view.subscription_nodes == 0 and broker.view.retained_count == 0
         assert broker.router.dirty == [] and broker.stats.queued == 0
@@ -168,7 +210,7 @@ class Wire:
         return {message.topic_name: message for message in self._broker.view.retained}
 
 
-def check_answer(answer: bytes) -> None:
+def check_answer(answer: bytes, *, is_version5: bool) -> None:
     """The broker's own packets are whole and as the specification has them."""
     first = True
     while answer:
@@ -188,7 +230,12 @@ def check_answer(answer: bytes) -> None:
             assert len(name) == size > 0 and qos < 3 and not {*name} & {*b"+#\0"}
             name.decode()
             assert not qos or body[2 + size : 4 + size] not in (b"", b"\0\0")
+        elif is_version5:
+            assert first_byte in (*_FROM_SERVER, 0xE0)
+            assert first_byte != 0xE0 or len(answer) == at + length, "something behind DISCONNECT"
         else:
             assert first_byte in _FROM_SERVER
             assert length == 0 if first_byte == 0xD0 else length == 2 or first_byte == 0x90
+        if is_version5:
+            decode5(decode(first_byte, body))
         answer, first = answer[at + length :], False

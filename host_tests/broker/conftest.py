@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from broker_peer import BrokerThread, Peer, StartBroker
+from peer5 import Peer5
 from umqtt_broker import BrokerConfig
 
 
@@ -36,6 +37,19 @@ def peer(broker: BrokerThread) -> Iterator[Callable[..., Peer]]:
         def connect(client_id: bytes, **options: Any) -> Peer:
             connected = stack.enter_context(Peer(broker.port))
             connected.connect(client_id, **options)
+            return connected
+
+        yield connect
+
+
+@pytest.fixture
+def peer5(broker: BrokerThread) -> Iterator[Callable[..., Peer5]]:
+    """Connect peers of MQTT 5 to `broker`: peer5(client_id, session_expiry_interval=…, …)."""
+    with ExitStack() as stack:
+
+        def connect(client_id: bytes, **options: Any) -> Peer5:
+            connected = stack.enter_context(Peer5(broker.port))
+            connected.connect5(client_id, **options)
             return connected
 
         yield connect

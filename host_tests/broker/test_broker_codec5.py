@@ -178,8 +178,8 @@ def test_a_message_goes_on_with_all_its_properties_in_their_order(
     if values.get("topic_alias") == 0:
         del values["topic_alias"]
     encoded = encoder.properties(**values)
-    published, at = packets5.decode_publish_properties(encoded + payload, 0, len(encoded + payload))
-    assert at == len(encoded) and published.topic_alias == values.pop("topic_alias", 0)
+    topic_alias, published, at = packets5.decode_publish_properties(encoded + payload, 0, len(encoded + payload))
+    assert at == len(encoded) and topic_alias == values.pop("topic_alias", 0)
     assert published.expiry == values.get("message_expiry_interval")
     content = packets5.encode_content(payload, published.expiry, published.passed_on)
     own = b"".join(map(packets5.encode_identifier, identifiers))

@@ -167,7 +167,7 @@ def test_a_client_without_an_identifier_gets_one_only_with_a_clean_session(broke
 
 def test_an_unknown_protocol_level_is_refused_with_return_code_1(broker: BrokerThread) -> None:
     with Peer(broker.port) as peer:
-        peer.send(encoder.connect(b"five", level=4).replace(b"MQTT\x04", b"MQTT\x05"))
+        peer.send(encoder.connect(b"five", level=4).replace(b"MQTT\x04", b"MQTT\x06"))
         assert peer.expect(CONNACK).body == b"\0\x01"
         assert peer.wait_closed() == []
 

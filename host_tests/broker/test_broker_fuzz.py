@@ -73,6 +73,55 @@ _packets = st.one_of(
 )
 _built = st.builds(lambda connect, rest: connect + b"".join(rest), _connects, st.lists(_packets, max_size=8))
 
+_texts = st.sampled_from((b"", b"a", b"a/b", b"a/#", b"\xff", b"a\0", b"x" * 200))
+_numbers = st.sampled_from((0, 1, 2, 10, 11, 255))
+
+
+def _of_kind(kind: int | str) -> st.SearchStrategy[object]:
+    if kind == "pair":
+        return st.lists(st.tuples(_texts, _texts), max_size=2)
+    return _texts if kind == "text" else _numbers
+
+
+_properties = st.one_of(
+    st.just(b"\0"),
+    st.fixed_dictionaries({}, optional={name: _of_kind(kind) for name, (_, kind) in encoder.PROPERTIES.items()}).map(
+        lambda values: encoder.properties(**values)
+    ),
+    st.sampled_from(sorted(encoder.PROPERTIES)).flatmap(
+        lambda name: _of_kind(encoder.PROPERTIES[name][1]).map(lambda value: encoder.properties(**{name: value}))
+    ),
+    st.binary(max_size=6),
+)
+_connects5 = st.builds(
+    lambda client_id, clean, properties, will, will_properties: encoder.connect(
+        client_id, clean_session=clean, properties=properties, will=will, will_properties=will_properties
+    ),
+    st.sampled_from((b"a", b"b", b"", b"\xff")), st.booleans(), _properties,
+    st.none() | st.tuples(_names, st.binary(max_size=9), _qos, st.booleans()), _properties,
+)  # fmt: skip
+_packets5 = st.one_of(
+    st.builds(
+        lambda name, payload, qos, packet_id, flags, properties: encoder.publish(
+            name, payload, qos, packet_id, retain=bool(flags & 1), dup=bool(flags & 2), properties=properties
+        ),
+        _names, st.binary(max_size=150), _qos, _ids, st.integers(0, 3), _properties,
+    ),
+    st.builds(
+        lambda packet_id, requests, properties: encoder.subscribe(packet_id, *requests, properties=properties),
+        _ids, st.lists(st.tuples(_names | st.just(b"$share/g/a"), st.integers(0, 63)), max_size=4), _properties,
+    ),
+    st.builds(
+        lambda packet_id, names, properties: encoder.unsubscribe(packet_id, *names, properties=properties),
+        _ids, st.lists(_names, max_size=3), _properties,
+    ),
+    st.builds(encoder.acknowledgement, st.sampled_from((4, 5, 6, 7)), _ids, st.binary(max_size=2)),
+    st.builds(lambda code, properties: encoder.disconnect(bytes((code,)) + properties), _numbers, _properties),
+    st.sampled_from((encoder.pingreq(), encoder.disconnect(), b"\xf0\0")),
+    _anything,
+)  # fmt: skip
+_built5 = st.builds(lambda connect, rest: connect + b"".join(rest), _connects5, st.lists(_packets5, max_size=8))
+
 
 @st.composite
 def _damaged(draw: st.DrawFn) -> bytes:
@@ -100,7 +149,7 @@ def pieces_of(stream: bytes, sizes: list[int]) -> list[bytes]:
 
 
 @_FUZZ
-@given(st.lists(st.one_of(_built, _damaged(), st.binary(max_size=40)), min_size=1, max_size=4), st.data())
+@given(st.lists(st.one_of(_built, _built5, _damaged(), st.binary(max_size=40)), min_size=1, max_size=4), st.data())
 @pytest.mark.timeout(3600 if _FULL else 180)
 def test_whatever_a_client_sends_the_broker_answers_validly_or_closes(
     streams: list[bytes], data: st.DataObject

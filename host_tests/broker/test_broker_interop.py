@@ -1,4 +1,4 @@
-"""Clients that others wrote, and our own, each to each through the broker, at every QoS, and after a return.
+"""Clients that others wrote, in MQTT 3.1.1 and 5, and our own, each to each through the broker, and after a return.
 
 paho-mqtt comes with the test packages; mosquitto's clients are skipped where they are not installed; node's mqtt is
 installed once into a folder of the user's cache where node and npm are there.
@@ -16,9 +16,12 @@ from collections.abc import Iterator
 
 import paho.mqtt.client as paho
 import pytest
-from broker_peer import BrokerProcess
+from broker_peer import BrokerProcess, StartBroker
 from node_mqtt import run_node
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from umqtt_broker import Listener
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 from umqtt_robust import Client
@@ -45,9 +48,13 @@ class Party(ABC):
 class Mosquitto(Party):
     """mosquitto_sub and mosquitto_pub."""
 
-    @staticmethod
-    def _subscriber(port: int, client_id: str, topic_filter: str, qos: int, *more: str) -> list[str]:
-        return ["mosquitto_sub", "-p", str(port), "-i", client_id, "-c", "-q", str(qos), "-t", topic_filter, *more]
+    def __init__(self, version: int) -> None:
+        self._version = ["-V", "5"] if version == 5 else ["-V", "311"]
+        self._stay = ["-x", "3600"] if version == 5 else []
+
+    def _subscriber(self, port: int, client_id: str, topic_filter: str, qos: int, *more: str) -> list[str]:
+        own = [*self._version, *self._stay, "-c", "-q", str(qos), "-t", topic_filter]
+        return ["mosquitto_sub", "-p", str(port), "-i", client_id, *own, *more]
 
     def subscribe(self, port: int, client_id: str, topic_filter: str, qos: int) -> None:
         subprocess.run(self._subscriber(port, client_id, topic_filter, qos, "-E"), check=True, timeout=WAIT_LIMIT_S)
@@ -58,16 +65,29 @@ class Mosquitto(Party):
         return ended.stdout.splitlines()
 
     def publish(self, port: int, topic: str, qos: int, payloads: list[str]) -> None:
-        command = ["mosquitto_pub", "-p", str(port), "-q", str(qos), "-t", topic, "-l"]
+        command = ["mosquitto_pub", "-p", str(port), *self._version, "-q", str(qos), "-t", topic, "-l"]
         subprocess.run(command, input="\n".join(payloads) + "\n", check=True, timeout=WAIT_LIMIT_S, text=True)
 
 
 class Paho(Party):
     """paho-mqtt, the Python client."""
 
-    @staticmethod
-    def _connect(port: int, client_id: str, received: list[str], wanted: int, enough: threading.Event) -> paho.Client:
-        client = paho.Client(CallbackAPIVersion.VERSION2, client_id, clean_session=False)
+    def __init__(self, version: int) -> None:
+        self._version = version
+
+    def _new(self, port: int, client_id: str) -> paho.Client:
+        if self._version != 5:
+            return paho.Client(CallbackAPIVersion.VERSION2, client_id, clean_session=False)
+        client = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=MQTTProtocolVersion.MQTTv5)
+        properties = Properties(PacketTypes.CONNECT)
+        properties.SessionExpiryInterval = 3600
+        client.connect_async("127.0.0.1", port, clean_start=False, properties=properties)
+        return client
+
+    def _connect(
+        self, port: int, client_id: str, received: list[str], wanted: int, enough: threading.Event
+    ) -> paho.Client:
+        client = self._new(port, client_id)
 
         def on_message(client: paho.Client, userdata: object, message: paho.MQTTMessage) -> None:
             del client, userdata
@@ -76,7 +96,10 @@ class Paho(Party):
                 enough.set()
 
         client.on_message = on_message
-        client.connect("127.0.0.1", port)
+        if self._version == 5:
+            client.reconnect()
+        else:
+            client.connect("127.0.0.1", port)
         client.loop_start()
         return client
 
@@ -161,8 +184,9 @@ class Ours(Party):
 
 
 _NODE = """
-const [action, port, clientId, topic, qos, rest] = JSON.parse(process.argv[2])
-const client = require('mqtt').connect({ host: '127.0.0.1', port, clientId, clean: false, protocolVersion: 4 })
+const [version, action, port, clientId, topic, qos, rest] = JSON.parse(process.argv[2])
+const client = require('mqtt').connect({ host: '127.0.0.1', port, clientId, clean: false, protocolVersion: version,
+  properties: version === 5 ? { sessionExpiryInterval: 3600 } : undefined })
 const received = []
 const end = () => client.end(false, {}, () => { console.log(JSON.stringify(received)); process.exit(0) })
 client.on('error', error => { console.error(error); process.exit(1) })
@@ -180,8 +204,11 @@ if (action === 'receive') {
 class Node(Party):
     """node's mqtt."""
 
+    def __init__(self, version: int) -> None:
+        self._version = version
+
     def _run(self, *arguments: object) -> list[str]:
-        return json.loads(run_node(_NODE, json.dumps(arguments), timeout=2 * WAIT_LIMIT_S))
+        return json.loads(run_node(_NODE, json.dumps([self._version, *arguments]), timeout=2 * WAIT_LIMIT_S))
 
     def subscribe(self, port: int, client_id: str, topic_filter: str, qos: int) -> None:
         self._run("subscribe", port, client_id, topic_filter, qos, 0)
@@ -195,15 +222,16 @@ class Node(Party):
 
 def party(name: str) -> Party:
     """The implementation of that name. Skips where it is not there."""
+    name, _, version = name.partition(" ")
+    if name == "ours":
+        return Ours()
     if name == "mosquitto" and shutil.which("mosquitto_pub") is None:
         pytest.skip("mosquitto-clients is not installed")
-    if name == "node":
-        return Node()
-    return {"mosquitto": Mosquitto, "paho": Paho, "ours": Ours}[name]()
+    return {"mosquitto": Mosquitto, "paho": Paho, "node": Node}[name](int(version or 4))
 
 
 _FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
-_PARTIES = ("ours", "paho", "mosquitto", "node")
+_PARTIES = ("ours", "paho", "mosquitto", "node", "paho 5", "mosquitto 5", "node 5")
 
 
 @pytest.fixture(scope="module")
@@ -220,8 +248,60 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 def test_clients_of_others_get_every_message_in_order(port: int, subscriber: str, publisher: str, qos: int) -> None:
     """The subscriber leaves, all is published while it is away, and it returns to its session."""
     receiving, sending = party(subscriber), party(publisher)
-    client_id, topic = f"{subscriber}-{publisher}-{qos}", f"{subscriber}/{publisher}/{qos}"
+    client_id, topic = f"{subscriber}-{publisher}-{qos}".replace(" ", ""), f"{subscriber}/{publisher}/{qos}"
     payloads = [f"{number}" for number in range(_COUNT)]
     receiving.subscribe(port, client_id, f"{subscriber}/{publisher}/+", qos)
     sending.publish(port, topic, qos, payloads)
     assert receiving.receive(port, client_id, f"{subscriber}/{publisher}/+", qos, _COUNT) == payloads
+
+
+def test_properties_of_one_client_of_mqtt_5_reach_another(port: int) -> None:
+    # Planted: the length of the properties a byte too small.
+    received: list[paho.MQTTMessage] = []
+    subscribed, enough = threading.Event(), threading.Event()
+    client = paho.Client(CallbackAPIVersion.VERSION2, "reader", protocol=MQTTProtocolVersion.MQTTv5)
+    client.on_connect = lambda *_: client.subscribe("properties/+", 1)
+    client.on_subscribe = lambda *_: subscribed.set()
+    client.on_message = lambda _, __, message: (received.append(message), enough.set())
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    try:
+        assert subscribed.wait(WAIT_LIMIT_S)
+        if shutil.which("mosquitto_pub") is None:
+            pytest.skip("mosquitto-clients is not installed")
+        said = ["content-type", "text/plain", "user-property", "unit", "°C", "response-topic", "answers"]
+        pairs = [said[:2], said[2:5], said[5:]]
+        options = [word for pair in pairs for word in ("-D", "publish", *pair)]
+        command = ["mosquitto_pub", "-p", str(port), "-V", "5", "-q", "1", "-t", "properties/1", "-m", "21.5", *options]
+        subprocess.run(command, check=True, timeout=WAIT_LIMIT_S)
+        assert enough.wait(WAIT_LIMIT_S)
+    finally:
+        client.disconnect()
+        client.loop_stop()
+    (message,) = received
+    found = message.properties
+    assert (message.payload, found.ContentType, found.ResponseTopic) == (b"21.5", "text/plain", "answers")
+    assert found.UserProperty == [("unit", "°C")]
+
+
+_NODE_WEBSOCKET = """
+const client = require('mqtt').connect(`ws://127.0.0.1:${process.argv[2]}/mqtt`, { protocolVersion: 5 })
+const properties = { userProperties: { unit: 'K' }, messageExpiryInterval: 60 }
+client.on('error', error => { console.error(error); process.exit(1) })
+client.once('connect', async () => {
+  await client.subscribeAsync('ws', { qos: 2, properties: { subscriptionIdentifier: 7 } })
+  await client.publishAsync('ws', '294', { qos: 2, properties })
+})
+client.on('message', (_, payload, packet) => {
+  console.log(JSON.stringify([payload.toString(), packet.properties]))
+  client.end(false, {}, () => process.exit(0))
+})
+"""
+
+
+def test_mqtt_5_goes_through_a_websocket(start_broker: StartBroker) -> None:
+    # Planted: what follows CONNECT in the same frame is read in the form of 3.1.1.
+    broker = start_broker(listeners=(Listener(port=0, protocol="websockets"),))
+    payload, found = json.loads(run_node(_NODE_WEBSOCKET, str(broker.port), timeout=2 * WAIT_LIMIT_S))
+    assert (payload, found["userProperties"], found["messageExpiryInterval"]) == ("294", {"unit": "K"}, 60)
+    assert found["subscriptionIdentifier"] in (7, [7])

@@ -15,7 +15,7 @@ from umqtt_broker.access.blacklist import Blacklist
 from umqtt_broker.access.files import file_permission
 from umqtt_broker.access.passwords import PasswordFile, PasswordHash
 from umqtt_broker.conf import load
-from umqtt_broker.protocol.packets import Connect
+from umqtt_broker.protocol.connect import Connect
 from umqtt_broker.transport.tls import make_context
 from umqtt_kit.certs import Authority
 from umqtt_testkit import encoder

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from umqtt_broker import StoreError
-from umqtt_broker.protocol.messages import RetainedMessage, Will
+from umqtt_broker.protocol.messages import MessageProperties, RetainedMessage, Will
 from umqtt_broker.store import schema, writer
-from umqtt_broker.store.base import DeliveryRow
+from umqtt_broker.store.base import DeliveryRow, Owner
 from umqtt_broker.store.change_batch import Batch, Page
 from umqtt_broker.store.recovery import recover
 
@@ -33,6 +33,9 @@ VERSION_1 = """
     PRAGMA user_version = 1;
     PRAGMA application_id = 0x756D7142;
 """
+
+WILL_5 = Will(b"t", b"gone", 1, False, MessageProperties(30, b"\x03\0\1t"), 60)
+RETAINED_5 = RetainedMessage(b"r", b"kept", 1, b"\x03\0\1t", 1_795_000_060)
 
 # Sessions at a time in the random runs.
 SESSIONS = 4
@@ -68,7 +71,7 @@ def test_a_store_of_version_1_is_brought_up_with_everything_in_it(tmp_path: Path
     one, two = recovered.sessions
     assert (one.client_id, one.sent_limit, one.last_position, one.last_packet_id) == (b"a", 7, 9, 14)
     assert (one.queued, one.queued_bytes, one.released) == (3, 6, [(6, 11)])
-    assert (one.subscriptions, one.username, one.away_since) == ([(b"t/#", 2)], None, 0)
+    assert (one.subscriptions, one.username, one.away_since) == ([(b"t/#", 2, 0)], None, 0)
     assert (two.client_id, two.inbound, two.queued, two.queued_bytes) == (b"b", {99}, 0, 0)
     assert recovered.retained == [RetainedMessage(b"t/2", b"one", 1)]
     assert recovered.wills == {}
@@ -116,7 +119,7 @@ def test_a_message_moves_from_a_shared_queue_to_a_session_whole_or_not_at_all(tm
     path = str(tmp_path / "broker.db")
     database = schema.connect(path)
     first = Batch()
-    first.sessions = {1: (b"a", None)}
+    first.sessions = {1: (b"a", Owner())}
     first.shares = {2: b"\0$share/g/t"}
     first.deliveries = [(2, position, 0, 2, 0, 0, 0, b"t", b"x" * position, 0) for position in (1, 2, 3)]
     writer.write(database, first)
@@ -161,18 +164,23 @@ def test_a_newer_store_is_refused_and_not_touched(tmp_path: Path) -> None:
 def test_what_a_session_and_a_connected_client_left_is_recovered(tmp_path: Path) -> None:
     database = schema.connect(str(tmp_path / "broker.db"))
     batch = Batch()
-    batch.sessions = {1: (b"a", b"anna"), 2: (b"b", None)}
+    batch.sessions = {1: (b"a", Owner(b"anna", 5, 60)), 2: (b"b", Owner())}
     batch.away = {1: 1_795_000_000}
-    batch.usernames = {2: b"ben"}
-    batch.wills = {b"b": Will(b"t", b"gone", 1, True), b"c": None}
+    batch.owners = {2: Owner(b"ben")}
+    batch.wills = {b"b": Will(b"t", b"gone", 1, True), b"c": None, b"d": WILL_5}
+    batch.retained = {b"r": RETAINED_5}
+    batch.subscriptions = {(1, b"t"): (1 | 8, 300)}
     batch.deliveries = [(1, 1, 1, 1, 0, 0, 0, b"t", b"x", 1_795_000_060)]
     writer.write(database, batch)
     recovered = recover(database)[0]
-    kept = [(found.username, found.away_since) for found in recovered.sessions]
-    assert kept == [(b"anna", 1_795_000_000), (b"ben", 0)]
-    assert recovered.wills == {b"b": Will(b"t", b"gone", 1, True)}
+    kept = [
+        (found.username, found.away_since, found.protocol_level, found.session_expiry) for found in recovered.sessions
+    ]
+    assert kept == [(b"anna", 1_795_000_000, 5, 60), (b"ben", 0, 4, None)]
+    assert recovered.wills == {b"b": Will(b"t", b"gone", 1, True), b"d": WILL_5}
+    assert (recovered.retained, recovered.sessions[0].subscriptions) == ([RETAINED_5], [(b"t", 9, 300)])
     again = Batch()
-    again.wills = {b"b": None}
+    again.wills = {b"b": None, b"d": None}
     again.pages.append(Page(1, 0, 10, lambda rows: None))
     assert writer.write(database, again)[0][0].expires_at == 1_795_000_060
     assert recover(database)[0].wills == {}
@@ -182,7 +190,7 @@ def test_a_payload_that_many_sessions_wait_for_is_stored_once(tmp_path: Path) ->
     database = schema.connect(str(tmp_path / "broker.db"))
     payload = b"x" * 100_000
     batch = Batch()
-    batch.sessions = {number: (b"%d" % number, None) for number in range(1, 101)}
+    batch.sessions = {number: (b"%d" % number, Owner()) for number in range(1, 101)}
     batch.deliveries = [(number, 1, 1, 1, 0, 0, 0, b"t", payload, 0) for number in range(1, 101)]
     batch.pages = [Page(100, 0, 10, lambda rows: None)]
     assert writer.write(database, batch) == [[DeliveryRow(100, 1, 1, 1, 0, 0, 0, b"t", payload, 0)]]
@@ -199,7 +207,7 @@ def test_when_every_delivery_is_gone_no_message_is_left_also_after_kills(tmp_pat
     database = schema.connect(path)
     waiting: dict[int, dict[int, DeliveryRow]] = {number: {} for number in range(1, SESSIONS + 1)}
     first = Batch()
-    first.sessions = {number: (b"%d" % number, None) for number in waiting}
+    first.sessions = {number: (b"%d" % number, Owner()) for number in waiting}
     writer.write(database, first)
     position, next_session = 0, SESSIONS + 1
     for step in range(120):
@@ -221,7 +229,7 @@ def test_when_every_delivery_is_gone_no_message_is_left_also_after_kills(tmp_pat
                     del expected[number][acknowledged]
         if rng.random() < 0.1:
             number = rng.choice(sorted(waiting))
-            batch.sessions = {number: None, next_session: (b"%d" % next_session, None)}
+            batch.sessions = {number: None, next_session: (b"%d" % next_session, Owner())}
             del expected[number]
             expected[next_session] = {}
             next_session += 1
@@ -280,10 +288,11 @@ def test_after_kill_9_in_mid_load_and_a_drained_queue_no_message_is_left(tmp_pat
     script = """
 import sys
 from umqtt_broker.store import schema, writer
+from umqtt_broker.store.base import Owner
 from umqtt_broker.store.change_batch import Batch
 database = schema.connect(sys.argv[1])
 batch = Batch()
-batch.sessions = {1: (b"a", None), 2: (b"b", None)}
+batch.sessions = {1: (b"a", Owner()), 2: (b"b", Owner())}
 position = 0
 while True:
     for _ in range(50):

@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+import pytest
 from broker_wire import stop_time
 from umqtt_broker import Broker, BrokerConfig
 from umqtt_broker.clients.connection import Connection
@@ -29,6 +30,32 @@ SESSION = b"".join(
         encoder.publish(b"b", b"late"),
     )
 )
+
+_PROPERTIES = encoder.properties(topic_alias=3, message_expiry_interval=600, user_property=[(b"name", b"value")])
+# The same in MQTT 5, with properties wherever they may stand.
+SESSION_5 = b"".join(
+    (
+        encoder.connect(
+            b"client", clean_session=False, keep_alive=60, will=(b"w", b"will", 1, False),
+            properties=encoder.properties(session_expiry_interval=60, receive_maximum=9),
+            will_properties=encoder.properties(will_delay_interval=5, content_type=b"text"),
+        ),
+        encoder.subscribe(1, (b"a/+", 2 | 8), (b"b", 1), properties=encoder.properties(subscription_identifier=300)),
+        encoder.publish(b"a/0", b"zero", properties=b"\0"),
+        encoder.publish(b"b", b"one", 1, 2, properties=_PROPERTIES),
+        encoder.acknowledgement(4, 1, b"\x10"),
+        encoder.publish(b"a/2", b"x" * 150, 2, 3, retain=True, properties=_PROPERTIES),
+        encoder.acknowledgement(5, 2),
+        encoder.acknowledgement(6, 3, b"\0\0"),
+        encoder.acknowledgement(7, 2),
+        encoder.subscribe(4, (b"#", 0), properties=b"\0"),
+        encoder.unsubscribe(5, b"b", properties=b"\0"),
+        encoder.pingreq(),
+        encoder.publish(b"", b"", 1, 6, properties=encoder.properties(topic_alias=3)),
+        encoder.disconnect(b"\0\0"),
+        encoder.publish(b"b", b"late", properties=b"\0"),
+    )
+)  # fmt: skip
 
 
 class Transport(asyncio.Transport):
@@ -63,33 +90,36 @@ class Transport(asyncio.Transport):
         self.closed = True
 
 
-async def replay(cuts: list[int]) -> tuple[bytes, dict[str, object]]:
-    """Feed SESSION in the pieces between `cuts` to a new broker. Returns its answer and its statistics."""
+async def replay(cuts: list[int], session: bytes = SESSION) -> tuple[bytes, dict[str, object]]:
+    """Feed a session in the pieces between `cuts` to a new broker. Returns its answer and its statistics."""
     broker = Broker(BrokerConfig(port=0))
     async with broker:
         stop_time(broker.loop)
+        # What is left of an expiry is part of the answer.
+        broker.context.expiry.clock = lambda: 1_800_000_000.0
         transport = Transport()
         connection = Connection(broker, broker.config.all_listeners()[0])
         connection.connection_made(transport)
-        for start, end in zip([0, *cuts], [*cuts, len(SESSION)], strict=True):
-            connection.data_received(SESSION[start:end])
+        for start, end in zip([0, *cuts], [*cuts, len(session)], strict=True):
+            connection.data_received(session[start:end])
         assert transport.closed
         connection.connection_lost(None)
         return bytes(transport.written), broker.stats.as_dict()
 
 
-def test_every_split_of_a_session_gives_the_same_answer() -> None:
+@pytest.mark.parametrize("session", [SESSION, SESSION_5], ids=["3.1.1", "5"])
+def test_every_split_of_a_session_gives_the_same_answer(session: bytes) -> None:
     async def sweep() -> None:
-        whole = await replay([])
+        whole = await replay([], session)
         assert whole[0].count(b"x" * 150) == 2  # live, and retained for the second SUBSCRIBE
         assert not whole[1]["malformed"] and whole[1]["messages_in"] == 4
-        for cut in range(1, len(SESSION)):
-            assert same(await replay([cut]), whole), cut
-        assert same(await replay(list(range(1, len(SESSION)))), whole)
+        for cut in range(1, len(session)):
+            assert same(await replay([cut], session), whole), cut
+        assert same(await replay(list(range(1, len(session))), session), whole)
         for seed in range(40):
             rng = random.Random(seed)
-            cuts = sorted(rng.sample(range(1, len(SESSION)), rng.randint(2, 12)))
-            assert same(await replay(cuts), whole), (seed, cuts)
+            cuts = sorted(rng.sample(range(1, len(session)), rng.randint(2, 12)))
+            assert same(await replay(cuts, session), whole), (seed, cuts)
 
     asyncio.run(sweep())
 

@@ -72,7 +72,9 @@ def test_a_garbled_retained_message_and_a_garbled_will_are_set_aside(
 ) -> None:
     path = History(tmp_path / "a", 1, retained=3).copy(tmp_path / "b")
     garble(path, "UPDATE retained SET payload = x'66' WHERE topic_name = CAST('state/1' AS BLOB)")
-    garble(path, "INSERT INTO will VALUES (CAST('pump' AS BLOB), CAST('t' AS BLOB), CAST('gone' AS BLOB), 1, 0, 4711)")
+    columns = "client_id, topic_name, payload, qos, retain, checksum"
+    values = "CAST('pump' AS BLOB), CAST('t' AS BLOB), CAST('gone' AS BLOB), 1, 0, 4711"
+    garble(path, f"INSERT INTO will ({columns}) VALUES ({values})")
     found = Found(path).recovered
     assert [message.topic_name for message in found.retained] == [b"state/0", b"state/2"]
     assert found.wills == {}

@@ -1,4 +1,4 @@
-"""The paired broker: MQTT 3.1.1 and 3.1 over asyncio, in pure Python, that loses nothing it acknowledged.
+"""The paired broker: MQTT 5, 3.1.1 and 3.1 over asyncio, in pure Python, that loses nothing it acknowledged.
 
 What lives here. Each room imports only those above it, types included; host_tests/architecture has the order:
 

@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     defaults = BrokerConfig()
     parser = argparse.ArgumentParser(
-        prog="umqtt_broker", description="MQTT 3.1.1 broker that loses nothing it acknowledged."
+        prog="umqtt_broker", description="MQTT 5 and 3.1.1 broker that loses nothing it acknowledged."
     )
     parser.add_argument("-c", "--config", metavar="FILE", help="configuration in mosquitto.conf's syntax")
     parser.add_argument("--lenient", action="store_true", help="unknown keys in FILE are warnings, not errors")

@@ -140,8 +140,7 @@ class Broker:
                 self.sessions.publish_will(connection.session)
         self.router.flush()
         for connection in connections:
-            connection.ending = "the broker stops"
-            connection.close()
+            connection.stop()
         self.bound_listeners = []
         self._stop_ticking()
         try:
@@ -178,6 +177,7 @@ class Broker:
         """Drop what is too old. Called once a second."""
         self.context.expiry.tick()
         self.sessions.expire()
+        self.router.expire_retained()
 
     # Connections
 

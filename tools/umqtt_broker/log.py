@@ -199,9 +199,9 @@ def log_disconnect(client_id: bytes, reason: str) -> None:
 
 
 def log_subscribe(client_id: bytes, topic_filter: bytes, return_code: int) -> None:
-    """A client has subscribed; return_code: the QoS granted, or 0x80."""
+    """A client has subscribed; return_code: the QoS granted, or 0x80 and more."""
     if _subscriptions.isEnabledFor(SUBSCRIBE):
-        granted = "denied" if return_code == 0x80 else f"QoS {return_code}"
+        granted = "denied" if return_code >= 0x80 else f"QoS {return_code}"
         fields = {"client_id": client_id, "topic_filter": topic_filter, "return_code": return_code}
         _subscriptions.log(SUBSCRIBE, "%s %s (%s)", _text(client_id), _text(topic_filter), granted, extra=fields)
 

@@ -36,7 +36,8 @@ class Stats:
     dropped_damaged: lost or garbled by the disk under the store.
     dropped_denied: waited for a client that may not read the topic any more.
     dropped_disk: QoS 0, waited for a disk that failed when its client went.
-    dropped_expired: waited longer than message_expiry. dropped_too_large: the payload is above max_payload_size.
+    dropped_expired: waited longer than message_expiry. dropped_too_large: payload and properties are
+        above max_payload_size, or the packet above what the client of MQTT 5 takes.
     """
 
     __slots__ = (

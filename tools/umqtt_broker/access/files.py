@@ -11,7 +11,8 @@ from glob import escape
 from pathlib import Path
 
 from ..errors import ConfigError
-from ..protocol.packets import ACCEPTED, BAD_USER_NAME_OR_PASSWORD, IDENTIFIER_REJECTED, NOT_AUTHORIZED, Connect
+from ..protocol.connect import Connect
+from ..protocol.packets import ACCEPTED, BAD_USER_NAME_OR_PASSWORD, IDENTIFIER_REJECTED, NOT_AUTHORIZED
 from .acl import Acl, read_acl
 from .blacklist import Blacklist
 from .password_check import PasswordChecker

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..protocol.packets import ACCEPTED, Connect
+from ..protocol.connect import Connect
+from ..protocol.packets import ACCEPTED
 
 
 class PeerListener(Protocol):

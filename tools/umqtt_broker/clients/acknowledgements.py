@@ -69,6 +69,18 @@ def _on_pubrecs(session: Session, stats: Stats, run: bytes, acknowledgements: li
         acknowledgements.append(_answer(run[:answered], PUBREL))
 
 
+def process_failed_pubrec(session: Session, stats: Stats, packet_id_bytes: bytes) -> None:
+    """The client of MQTT 5 does not want the message: it is over, without PUBREL [MQTT-4.3.3-4]."""
+    packet_id = packet_id_bytes[0] << 8 | packet_id_bytes[1]
+    entry = session.in_flight.get(packet_id)
+    if entry is None or entry[2] != 2:
+        count_unknown(stats, entry is not None, "PUBREC for a QoS 1 message")
+        return
+    del session.in_flight[packet_id]
+    if session.store is not None:
+        session.store.remove_delivery(session.number, entry[0])
+
+
 def _on_pubrels(session: Session, stats: Stats, run: bytes, acknowledgements: list[bytes]) -> None:
     """The client knows that its messages are here: their identifiers may be used again."""
     del stats

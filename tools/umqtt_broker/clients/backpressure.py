@@ -22,12 +22,14 @@ from ..core.queue_limits import QueueLimits, ReceiveRate
 from ..errors import MalformedPacket
 from ..protocol.packets import DISCONNECT, PINGREQ, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from ..store import Store
-from .packet_loop import packet_length
+from .framing import packet_length
 from .ports import BackpressureClient
 
 _OUT_OF_TURN = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP, PINGREQ})
 
 _DISCONNECT = bytes((DISCONNECT, 0))
+# The same in MQTT 5, where a client may write the reason code 0.
+_DISCONNECT_5 = bytes((DISCONNECT, 1, 0))
 
 # Bytes that may wait before the socket is read no more.
 _MOST_WAITING = 1024 * 1024
@@ -153,7 +155,7 @@ class Backpressure:
                 if packet[0] in _OUT_OF_TURN:
                     out_of_turn.append(packet)
                 else:
-                    if packet == _DISCONNECT:
+                    if packet == _DISCONNECT or (connection.protocol_level == 5 and packet == _DISCONNECT_5):
                         # Heard is heard [MQTT-3.1.2-10], also if the connection is lost before its turn.
                         connection.forget_will()
                     self._waiting.append(packet)

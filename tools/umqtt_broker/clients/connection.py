@@ -14,25 +14,24 @@ from ..core.timers import Deadline, Deadlines
 from ..core.turns import LONGEST, SLICE, Job, Turns
 from ..errors import MalformedPacket
 from ..log import RefusalLog
+from ..protocol.connect import Connect, UnacceptableProtocol, decode_connect, is_version_5, refusal
 from ..protocol.packets import (
     ACCEPTED,
     BAD_USER_NAME_OR_PASSWORD,
     RETURN_CODES,
     SERVER_UNAVAILABLE,
     UNACCEPTABLE_PROTOCOL_VERSION,
-    Connect,
-    UnacceptableProtocol,
-    decode_connect,
     encode_connack,
-    refusal,
 )
-from ..routing.publish_checks import Publish, publisher
-from ..routing.router import Router
+from ..protocol.packets5 import encode_disconnect
+from ..protocol.reason_codes import ReasonCode
+from ..routing.publish_checks import publisher
+from ..routing.router import Publish, Router
 from ..sessions.session import Session
 from ..settings.broker import Listener
 from ..transport.peers import peer_address
+from . import connack5, packet_loop, packet_loop5
 from .backpressure import Backpressure
-from .packet_loop import process
 from .registry import Sessions
 
 # A client that sends but does not read its acknowledgements is not read from while more than this many output buffers
@@ -41,6 +40,9 @@ _UNREAD_BUFFERS = 8
 
 # Seconds the last packets have to leave before a closing connection is cut.
 _CLOSE_TIMEOUT = 5.0
+
+_NO_ALIASES: dict[int, bytes] = {}
+_REASON_CODES = frozenset(ReasonCode)
 
 _log = logging.getLogger(__name__)
 
@@ -67,17 +69,19 @@ class ConnectionBroker(Protocol):
 class Connection(asyncio.Protocol):
     """From accept to close. `session` is None before CONNECT and after the end.
 
-    peer: address of the client. protocol_level: 3 for MQTT 3.1, 4 for 3.1.1. connected_at, heard_at: when its CONNECT
-    was accepted and when something last came, in the event loop's time. keep_alive: seconds, 0: none. messages_in,
-    messages_out: PUBLISH packets. established: the CONNACK is written. congested: the peer reads too slowly for more
-    output. closing: nothing more is read. awaiting_commit: how many lists of its packets wait for the
-    store. backpressure: None as long as the client is read freely. publish: how its messages get to the router.
+    peer: address of the client. protocol_level: 3 for MQTT 3.1, 4 for 3.1.1, 5 for 5. connected_at, heard_at: when its
+    CONNECT was accepted and when something last came, in the event loop's time. keep_alive: seconds, 0: none.
+    messages_in, messages_out: PUBLISH packets. established: the CONNACK is written. congested: the peer reads too
+    slowly for more output. receive_maximum, max_packet_size, topic_aliases: see Connect5 and packet_loop5. closing:
+    nothing more is read. awaiting_commit: how many lists of its packets wait for the store. backpressure: None as long
+    as the client is read freely. publish: how its messages get to the router.
     """
 
     __slots__ = (
         "_broker",
         "_deadline",
         "_decision",
+        "_disconnect",
         "_gone",
         "_is_alone",
         "_is_lost",
@@ -85,6 +89,7 @@ class Connection(asyncio.Protocol):
         "_loop",
         "_needed",
         "_pending",
+        "_process",
         "_recorded",
         "_rest",
         "_unread",
@@ -101,15 +106,18 @@ class Connection(asyncio.Protocol):
         "job",
         "keep_alive",
         "listener",
+        "max_packet_size",
         "messages_in",
         "messages_out",
         "peer",
         "protocol_level",
         "publish",
+        "receive_maximum",
         "router",
         "session",
         "stats",
         "store",
+        "topic_aliases",
         "transport",
     )
 
@@ -152,6 +160,12 @@ class Connection(asyncio.Protocol):
         # Why it ends, in the words of the log; "" for DISCONNECT.
         self.ending = "closed by the client"
         self.protocol_level = 4
+        self._process = packet_loop.process
+        # What a client of MQTT 5 is told when everything else has left.
+        self._disconnect = b""
+        self.receive_maximum = 65535
+        self.max_packet_size = 0
+        self.topic_aliases = _NO_ALIASES
         self.established = False
         self.congested = False
         self.closing = False
@@ -333,11 +347,16 @@ class Connection(asyncio.Protocol):
         is_open = True
         session_before = self.session
         try:
-            is_open = process(self, data, acknowledgements)
+            is_open = self._process(self, data, acknowledgements)
         except MalformedPacket as error:
             self.stats.malformed[error.reason] += 1
             if session_before is None:
                 self._log_refused(refusal(error.reason, data))
+            if self.protocol_level == 5:
+                if self.session is None:
+                    acknowledgements.append(connack5.refused(error.reason_code, error.reason))
+                else:
+                    self._disconnect = connack5.disconnect(self, error.reason_code, error.reason)
             self.ending = f"malformed: {error.reason}"
             is_open = False
         session = self.session
@@ -418,6 +437,8 @@ class Connection(asyncio.Protocol):
     def on_connect(self, packet: bytes, flags: int) -> Session | None:
         """Let a client in, or answer why not, or begin to hold it back. Returns its session if it is in."""
         try:
+            if is_version_5(packet):
+                self.protocol_level = 5
             connect = decode_connect(packet, flags)
         except UnacceptableProtocol as error:
             self._log_refused(error.reason)
@@ -452,14 +473,23 @@ class Connection(asyncio.Protocol):
         if return_code != ACCEPTED:
             self.stats.wrong_passwords += return_code == BAD_USER_NAME_OR_PASSWORD
             self.stats.told_to_wait += return_code == SERVER_UNAVAILABLE
-            self._log_refused(RETURN_CODES.get(return_code, f"return code {return_code}"), connect.client_id)
+            reason = RETURN_CODES.get(return_code)
+            if reason is None:
+                reason = ReasonCode(return_code).text if return_code in _REASON_CODES else f"return code {return_code}"
+            self._log_refused(reason, connect.client_id)
             self._refuse(return_code)
             return
+        if connect.version5 is not None:
+            self.receive_maximum = connect.version5.receive_maximum
+            self.max_packet_size = connect.version5.max_packet_size
+            self.topic_aliases = {}
+            self._process = packet_loop5.process
         session_present = self._broker.sessions.connect(self, connect)
         self.connected_at = self.heard_at = self._loop.time()
         self.protocol_level = connect.protocol_level
         self.keep_alive = connect.keep_alive
-        most = self.context.config.max_keep_alive
+        config = self.context.config
+        most = config.max_keep_alive
         if most and not 0 < self.keep_alive <= most:
             self.keep_alive = most
         if self._deadline is not None:
@@ -470,7 +500,12 @@ class Connection(asyncio.Protocol):
         self.bind()
         if self.store.is_blocked:
             self._apply_backpressure().wait_for_store(self.store)
-        connack = [encode_connack(ACCEPTED, session_present)]
+        if connect.version5 is None:
+            connack = [encode_connack(ACCEPTED, session_present)]
+        else:
+            assert self.session is not None  # it is let in
+            granted = self._broker.sessions.granted_session_expiry(self.session)
+            connack = [connack5.accepted(connect, session_present, self.keep_alive, granted, config)]
         if self.session is not None and self.session.store is None and not self.must_wait():
             self.release(connack)
         else:
@@ -496,10 +531,16 @@ class Connection(asyncio.Protocol):
         if self.session is not None:
             self._broker.sessions.forget_will(self.session)
 
+    def set_session_expiry(self, seconds: int) -> None:
+        """The client has said in DISCONNECT how long its session is kept. Raises MalformedPacket."""
+        if self.session is not None:
+            self._broker.sessions.set_session_expiry(self.session, seconds)
+
     def _refuse(self, return_code: int) -> None:
         """Answer a CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
         self.stats.connections_refused += 1
-        self.write([encode_connack(return_code)])
+        is_version5 = self.protocol_level == 5
+        self.write([connack5.refused(return_code) if is_version5 else encode_connack(return_code)])
         self.close()
 
     # Output
@@ -515,7 +556,7 @@ class Connection(asyncio.Protocol):
         self.write(packets)
         if self.closing:
             if not self.awaiting_commit:
-                self.transport.close()
+                self._close_transport()
             return
         if not self.established:
             self.established = True
@@ -553,10 +594,26 @@ class Connection(asyncio.Protocol):
         if self._is_lost:
             self._broker.forget(self)
         elif not self.awaiting_commit:
-            self.transport.close()
+            self._close_transport()
 
-    def abort(self) -> None:
-        """Close at once."""
+    def _close_transport(self) -> None:
+        """Close behind the last packet."""
+        if self._disconnect:
+            self.send(self._disconnect)
+        self._gone = True
+        self.transport.close()
+
+    def stop(self) -> None:
+        """Close since the broker ends."""
+        self.ending = "the broker stops"
+        if self.protocol_level == 5 and self.session is not None:
+            self._disconnect = encode_disconnect(ReasonCode.SERVER_SHUTTING_DOWN)
+        self.close()
+
+    def abort(self, reason_code: int = 0) -> None:
+        """Close at once. A client of MQTT 5 is told the reason code, if it can take it."""
+        if reason_code and self.protocol_level == 5 and self.established:
+            self.send(encode_disconnect(reason_code))
         self.closing = self._gone = True
         self._stop_waiting()
         self.transport.abort()
@@ -564,8 +621,9 @@ class Connection(asyncio.Protocol):
         if self._is_lost:
             self._broker.forget(self)
 
-    # What the client waits for is not safe: close without acknowledging it.
-    commit_failed = abort
+    def commit_failed(self) -> None:
+        """What the client waits for is not safe: close without acknowledging it."""
+        self.abort(ReasonCode.UNSPECIFIED_ERROR)
 
     def _stop_waiting(self) -> None:
         if self._deadline is not None:
@@ -598,6 +656,6 @@ class Connection(asyncio.Protocol):
         if now >= due:
             self.stats.keep_alive_timeouts += 1
             self.ending = "keep-alive"
-            self.abort()
+            self.abort(ReasonCode.KEEP_ALIVE_TIMEOUT)
         else:
             self._deadline = self._broker.deadlines.at(due, self)

@@ -11,17 +11,9 @@ from collections.abc import Iterator
 from ..core.turns import Job
 from ..errors import MalformedPacket
 from ..log import log_subscribe, log_unsubscribe
-from ..protocol.packets import (
-    CONNECT,
-    DUP,
-    PUBREL,
-    SUBSCRIBE,
-    SUBSCRIPTION_FAILURE,
-    UNSUBSCRIBE,
-    decode_subscribe,
-    decode_unsubscribe,
-    encode_suback,
-)
+from ..protocol import packets, packets5
+from ..protocol.packets import CONNECT, DUP, PUBREL, SUBSCRIBE, SUBSCRIPTION_FAILURE, UNSUBSCRIBE
+from ..protocol.reason_codes import ReasonCode
 from ..protocol.topics import check_topic_name, mounted_filter, split_shared
 from ..routing.bridge_loops import ORIGIN
 from ..routing.retained_delivery import RetainedDelivery
@@ -53,7 +45,7 @@ def process_other(
     elif first_byte == UNSUBSCRIBE:
         connection.job = _unsubscribe(connection, session, packet)
     elif first_byte == CONNECT:
-        raise MalformedPacket("second CONNECT")  # [MQTT-3.1.0-2]
+        raise MalformedPacket("second CONNECT", ReasonCode.PROTOCOL_ERROR)  # [MQTT-3.1.0-2]
     else:
         # A type only a server sends, a reserved type, or wrong flags [MQTT-2.2.2-2].
         raise MalformedPacket("unexpected packet type or flags")
@@ -65,56 +57,72 @@ def process_publish_qos2(
 ) -> None:
     """Route a QoS 2 message once for each use of its packet identifier (4.3.3, method B)."""
     packet_id = packet_id_bytes[0] << 8 | packet_id_bytes[1]
-    inbound = session.inbound
-    if packet_id in inbound:
+    if packet_id in session.inbound:
         # Its PUBREC cannot leave before the first copy is safe: the acknowledgements of a connection leave in order,
         # and the CONNACK of a new one waited for everything recorded before it.
         check_topic_name(topic_name, connection.context.config.max_topic_levels)
         return
     connection.publish(topic_name, payload, 2, retain)
-    if not inbound:
+    take_packet_id(session, packet_id)
+
+
+def take_packet_id(session: Session, packet_id: int) -> None:
+    """Note that a QoS 2 message with this packet identifier is here."""
+    if not session.inbound:
         # Most sessions never need one, and a fleet has many sessions.
-        session.inbound = inbound = set()
-    inbound.add(packet_id)
+        session.inbound = set()
+    session.inbound.add(packet_id)
     if session.store is not None:
         session.store.set_inbound(session.number, packet_id, True)
 
 
 def _unsubscribe(connection: RequestClient, session: Session, packet: bytes) -> Job:
     router, max_levels = connection.router, connection.context.config.max_topic_levels
+    is_version5 = connection.protocol_level == 5
+    decode = packets5.decode_unsubscribe if is_version5 else packets.decode_unsubscribe
+    reason_codes = bytearray()
 
     def steps() -> Iterator[None]:
-        for _ in decode_unsubscribe(packet, max_levels):
+        for _ in decode(packet, max_levels):
             yield
-        for topic_filter in decode_unsubscribe(packet, max_levels):
+        for topic_filter in decode(packet, max_levels):
+            was_there = False
             # What is no shared subscription nobody can have: there is nothing to do.
             with contextlib.suppress(ValueError):
-                router.unsubscribe(session, mounted_filter(session.mount, topic_filter))
+                was_there = router.unsubscribe(session, mounted_filter(session.mount, topic_filter))
+            reason_codes.append(ReasonCode.SUCCESS if was_there else ReasonCode.NO_SUBSCRIPTION_EXISTED)
             log_unsubscribe(session.client_id, topic_filter)
             yield
 
     def finish(acknowledgements: list[bytes]) -> None:
-        acknowledgements.append(b"\xb0\x02" + packet[:2])
+        if is_version5:
+            _answer5(session, packets5.encode_unsuback(packet[:2], bytes(reason_codes)), acknowledgements)
+        else:
+            acknowledgements.append(b"\xb0\x02" + packet[:2])
 
     return Job(connection.store.recorded, steps(), finish)
 
 
 def _subscribe(connection: RequestClient, session: Session, packet: bytes) -> Job:
     router, max_levels = connection.router, connection.context.config.max_topic_levels
+    is_version5 = connection.protocol_level == 5
+    decode = packets5.decode_subscribe if is_version5 else packets.decode_subscribe
     return_codes = bytearray()
     granted: Granted = deque()
 
     def steps() -> Iterator[None]:
+        identifier = packets5.decode_subscription_identifier(packet) if is_version5 else 0
         # All or nothing: of a broken packet nothing is done.
-        for _ in decode_subscribe(packet, max_levels):
+        for _ in decode(packet, max_levels):
             yield
-        for asked, qos in decode_subscribe(packet, max_levels):
-            topic_filter, shared, return_code = _grant(session, asked, qos)
-            return_codes.append(return_code)
-            log_subscribe(session.client_id, topic_filter, return_code)
-            if return_code != SUBSCRIPTION_FAILURE:
-                router.subscribe(session, topic_filter, return_code)
-                if shared is None and router.retained:
+        for asked, options in decode(packet, max_levels):
+            topic_filter, shared, return_code = _grant(session, asked, options & 3)
+            return_codes.append(return_code if is_version5 else min(return_code, SUBSCRIPTION_FAILURE))
+            log_subscribe(session.client_id, topic_filter, return_codes[-1])
+            if return_code < SUBSCRIPTION_FAILURE:
+                is_wanted = _wants_retained(options, topic_filter in session.subscriptions)
+                router.subscribe(session, topic_filter, options & ~3 | return_code, identifier)
+                if shared is None and router.retained and is_wanted:
                     # Retained messages are for subscriptions that are not shared: who of a group should get them?
                     granted.extend((topic_filter, return_code))
                     if session.retained_delivery is None:
@@ -123,26 +131,42 @@ def _subscribe(connection: RequestClient, session: Session, packet: bytes) -> Jo
             yield
 
     def finish(acknowledgements: list[bytes]) -> None:
-        acknowledgements.append(encode_suback(packet[0] << 8 | packet[1], bytes(return_codes)))
+        if is_version5:
+            _answer5(session, packets5.encode_suback(packet[:2], bytes(return_codes)), acknowledgements)
+        else:
+            acknowledgements.append(packets.encode_suback(packet[0] << 8 | packet[1], bytes(return_codes)))
         _follow_suback(connection, session, granted, acknowledgements)
 
     return Job(connection.store.recorded, steps(), finish)
 
 
+def _answer5(session: Session, answer: bytes, acknowledgements: list[bytes]) -> None:
+    # [MQTT-3.1.2-24, -25] of MQTT 5: what the client does not take counts as sent.
+    if not session.max_packet_size or len(answer) <= session.max_packet_size:
+        acknowledgements.append(answer)
+
+
+def _wants_retained(options: int, is_subscribed: bool) -> bool:
+    """Tell whether a subscription gets retained messages now [MQTT-3.3.1-9, -10, -11 of MQTT 5]."""
+    handling = options & packets5.RETAIN_HANDLING
+    return handling == packets5.RETAIN_ALWAYS or (handling == packets5.RETAIN_IF_NEW and not is_subscribed)
+
+
 def _grant(session: Session, asked: bytes, qos: int) -> tuple[bytes, tuple[bytes, bytes] | None, int]:
-    """Return a filter with its mount point, its group and filter if it is shared, and the return code."""
+    """Return a filter with its mount point, its group and filter if it is shared, and the reason code of MQTT 5."""
     try:
         topic_filter = mounted_filter(session.mount, asked)
         shared = split_shared(topic_filter)
     except ValueError:
         # Such a client is not broken, it is new to shared subscriptions: it is told, not closed.
-        return asked, None, SUBSCRIPTION_FAILURE
+        return asked, None, ReasonCode.TOPIC_FILTER_INVALID
     # What a group shares is read like anything else.
     wanted = topic_filter if shared is None else shared[1]
     if wanted.startswith(ORIGIN):
         # What the broker itself remembers of a bridge.
-        return topic_filter, shared, SUBSCRIPTION_FAILURE
-    return topic_filter, shared, qos if session.rights is None else session.rights.grant(wanted, qos)
+        return topic_filter, shared, ReasonCode.NOT_AUTHORIZED
+    return_code = qos if session.rights is None else session.rights.grant(wanted, qos)
+    return topic_filter, shared, ReasonCode.NOT_AUTHORIZED if return_code == SUBSCRIPTION_FAILURE else return_code
 
 
 def _follow_suback(
@@ -151,9 +175,9 @@ def _follow_suback(
     """Let retained messages follow the SUBACK: the window stays shut until it has left."""
     session.close_window()
     if granted and session.retained_delivery is not None:
-        packets = session.retained_delivery.begin(granted)
-        acknowledgements += packets
-        connection.count_out(len(packets))
+        messages = session.retained_delivery.begin(granted)
+        acknowledgements += messages
+        connection.count_out(len(messages))
     if session.output is not None and not connection.must_wait():
         connection.write(acknowledgements)
         acknowledgements.clear()

@@ -4,14 +4,13 @@ PUBLISH is decoded in place, `acknowledgements` takes those in runs; what is rar
 """
 
 from ..errors import MalformedPacket
-from ..protocol.packets import CONNECT, DISCONNECT, MAX_CONNECT_LENGTH, PINGREQ, PINGRESP, PUBLISH
+from ..protocol.connect import MAX_CONNECT_LENGTH
+from ..protocol.packets import CONNECT, DISCONNECT, PINGREQ, PINGRESP, PUBLISH
+from . import packet_loop5
 from .acknowledgements import ACKNOWLEDGEMENTS, process_run
+from .framing import FIRST_STEP, LONGEST_STEP, remaining_length
 from .handlers import process_other, process_publish_qos2
 from .ports import PacketClient
-
-# Bytes after which the clock is looked at: first, and at most. Some packets cost a thousand times what others do.
-_FIRST_STEP = 128
-_LONGEST_STEP = 4096
 
 
 def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]) -> bool:
@@ -28,7 +27,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
     end = len(data)
     at = length = body = 0
     messages = 0
-    step = _FIRST_STEP
+    step = FIRST_STEP
     # Where the clock is looked at next, or where less than two bytes are left.
     look = min(step, end - 1)
     try:
@@ -42,7 +41,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                 if at and not connection.has_time():
                     connection.wait_for_turn(data[at:])
                     return True
-                if step < _LONGEST_STEP:
+                if step < LONGEST_STEP:
                     step += step
                 look = min(at + step, end - 1)
             first_byte = data[at]
@@ -69,6 +68,8 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                     return True
                 if session is None:
                     return False
+                if connection.protocol_level == 5:
+                    return packet_loop5.process(connection, data[packet_end:], acknowledgements)
                 publish = connection.publish
             elif first_byte & 0xF0 == PUBLISH:
                 messages += 1
@@ -125,37 +126,3 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
         needed = length + (body - at) if end - at >= 2 and body else end - at + 1
         connection.keep_rest(data[at:] if at else data, needed)
     return True
-
-
-def remaining_length(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """Decode a remaining length of several bytes: the length and the index behind it, or (0, 0) if cut short.
-
-    Raises MalformedPacket for a fifth byte (2.2.3).
-    """
-    length = 0
-    for index in range(1, 5):
-        if at + index >= end:
-            return 0, 0
-        digit = data[at + index]
-        length |= (digit & 127) << 7 * (index - 1)
-        if digit < 128:
-            return length, at + index + 1
-    raise MalformedPacket("remaining length")
-
-
-def packet_length(data: bytes, at: int, max_packet_size: int) -> int:
-    """Return how many bytes the packet at `at` takes, whole or not; 0 if too few are there to know.
-
-    Raises MalformedPacket.
-    """
-    end = len(data)
-    if end - at < 2:
-        return 0
-    length, body = data[at + 1], at + 2
-    if length > 127:
-        length, body = remaining_length(data, at, end)
-        if not body:
-            return 0
-    if length > max_packet_size:
-        raise MalformedPacket("packet too large")
-    return body + length - at

@@ -5,8 +5,7 @@ from typing import Protocol
 
 from ..core.context import BrokerContext
 from ..core.turns import Job
-from ..routing.publish_checks import Publish
-from ..routing.router import Router
+from ..routing.router import Publish, Router
 from ..sessions.ports import ClientConnection
 from ..sessions.session import Session
 from ..stats import Stats
@@ -42,6 +41,7 @@ class ReadClient(Protocol):
     """What everyone sees who takes what a client sent: what is kept, and whose turn it is."""
 
     stats: Stats
+    protocol_level: int
 
     @property
     def backpressure(self) -> object | None:
@@ -67,6 +67,10 @@ class PacketClient(RequestClient, ReadClient, Protocol):
 
     session: Session | None
     ending: str
+    topic_aliases: dict[int, bytes]
+
+    def set_session_expiry(self, seconds: int) -> None:
+        """The client has said in DISCONNECT how long its session is kept. Raises MalformedPacket."""
 
     def on_connect(self, packet: bytes, flags: int) -> Session | None:
         """Let a client in. Returns its session if it is in."""

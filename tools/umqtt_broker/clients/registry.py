@@ -3,13 +3,19 @@
 import asyncio
 import secrets
 from collections.abc import Iterator
+from functools import partial
 
 from ..access.permission import Peer, Permission, Rights
 from ..core.context import BrokerContext
+from ..core.due_times import DueTimes
 from ..core.queue_limits import QueueLimits
+from ..errors import MalformedPacket
 from ..log import log_connect, log_disconnect
+from ..protocol.connect import Connect
 from ..protocol.messages import Will
-from ..protocol.packets import IDENTIFIER_REJECTED, NOT_AUTHORIZED, Connect
+from ..protocol.packets import IDENTIFIER_REJECTED, NOT_AUTHORIZED
+from ..protocol.packets5 import FOR_EVER
+from ..protocol.reason_codes import ReasonCode
 from ..protocol.topics import check_topic_name, mounted_name
 from ..routing.retained_delivery import RetainedDelivery
 from ..routing.router import Router
@@ -17,11 +23,15 @@ from ..sessions.durable import DurableSession
 from ..sessions.session import Session
 from ..settings.broker import Listener
 from ..store import Recovered
+from ..store.base import Owner
 from ..transport.tls import identity_of
 from .ports import SessionClient
 
 # Sessions forgotten at a time: a fleet that expires together must not stall the rest.
 _MOST_AT_ONCE = 1000
+
+# Times that are noted beside two for each session.
+_FEW_DUE = 1000
 
 
 class Sessions:
@@ -38,8 +48,8 @@ class Sessions:
         self._store = context.store
         self._router = router
         self._by_client_id: dict[bytes, Session] = {}
-        # Persistent sessions without a connection, those that left first first.
-        self._away: dict[Session, None] = {}
+        # When sessions without a connection end and their wills are due.
+        self._due: DueTimes[Session] = DueTimes()
 
     def __len__(self) -> int:
         return len(self._by_client_id)
@@ -68,7 +78,8 @@ class Sessions:
             session = self._new(found.client_id, client_id, mount, clean=False)
             assert isinstance(session, DurableSession)
             session.restore(found)
-            if not self._config.session_expiry:
+            session.will = recovered.wills.get(session.key)
+            if not self._is_timed(session):
                 if session.away_since:
                     # Nobody keeps it up to date from now on.
                     self._store.set_away(session.number, 0)
@@ -76,13 +87,14 @@ class Sessions:
             elif not session.away_since:
                 # It was connected when the broker ended without a word, or nobody counted.
                 self._set_away(session, now)
-            self._router.bridge_loops.recover(session)
+            else:
+                self._expect(session)
             session.set_rights(self._recovered_rights(session))
-            for topic_filter, qos in found.subscriptions:
-                self._router.add_subscription(session, topic_filter, qos)
+            for topic_filter, options, identifier in found.subscriptions:
+                self._router.add_subscription(session, topic_filter, options, identifier)
+            self._router.bridge_loops.recover(session)
             self._recover_retained_delivery(session, found.retained_pending)
         self._router.shares.end_empty()
-        self._away = dict.fromkeys(sorted(self._by_client_id.values(), key=lambda session: session.away_since))
 
     def _recover_retained_delivery(self, session: Session, topic_filters: list[bytes]) -> None:
         """Go on with retained messages once the client is back. They are not recovered yet, and need not be."""
@@ -92,10 +104,17 @@ class Sessions:
                 session.retained_delivery.recover(topic_filter, session.subscriptions[topic_filter])
 
     def publish_recovered_wills(self, wills: dict[bytes, Will]) -> None:
-        """Publish the wills of the clients that were connected when the broker was killed: they got no DISCONNECT."""
+        """Publish the wills of the clients that were connected when the broker was killed: they got no DISCONNECT.
+
+        Those that are to wait longer do.
+        """
         for key, will in wills.items():
-            self._publish(will)
-            self._store.set_will(key, None)
+            session = self._by_client_id.get(key)
+            if session is None or not session.will_is_due:
+                self._publish(will)
+                self._store.set_will(key, None)
+                if session is not None:
+                    session.will = None
 
     def _recovered_rights(self, session: Session) -> Rights | None:
         """Return what a session may do before its client is back: what some listener with its mount point allows."""
@@ -124,14 +143,19 @@ class Sessions:
                 return IDENTIFIER_REJECTED, packet
         else:
             # [MQTT-3.1.3-8] without an identifier there is nothing a session could be kept under.
-            may_name = packet.clean_session and packet.protocol_level == 4
+            may_name = (packet.clean_session and packet.protocol_level == 4) or packet.protocol_level == 5
             is_allowed = listener.allow_zero_length_client_id
             if is_allowed is None:
                 is_allowed = config.allow_zero_length_client_id
             if not (may_name and is_allowed):
                 return IDENTIFIER_REJECTED, packet
             prefix = config.auto_id_prefix if listener.auto_id_prefix is None else listener.auto_id_prefix
-            named = packet._replace(client_id=prefix + secrets.token_hex(8).encode())
+            named = packet._replace(client_id=prefix + secrets.token_hex(8).encode(), has_assigned_id=True)
+        version5 = packet.version5
+        if version5 is not None and version5.authentication_method is not None:
+            return ReasonCode.BAD_AUTHENTICATION_METHOD, packet
+        if version5 is not None and packet.will is not None and packet.will.retain and not config.retain_available:
+            return ReasonCode.RETAIN_NOT_SUPPORTED, packet
         peer = _peer(connection)
         if listener.use_identity_as_username and peer.identity is None:
             return NOT_AUTHORIZED, packet
@@ -166,10 +190,12 @@ class Sessions:
             # old one still does, it does to no session.
             self._stats.takeovers += 1
             session.connection.ending = f"taken over from {connection.peer}"
-            session.connection.abort()
+            session.connection.abort(ReasonCode.SESSION_TAKEN_OVER)
             session = self._by_client_id.get(key)
         username = _peer(connection).username(packet) or None
         rights = self._permission(listener).rights(client_id, username)
+        expiry = self._session_expiry(packet)
+        owner = Owner(username, packet.protocol_level, expiry)
         if session is not None and rights is not None and session.username != username:
             # What waits for one user is not for another.
             self._stats.sessions_of_others += 1
@@ -180,12 +206,19 @@ class Sessions:
             self.discard(session)
             session = None
         if session is None:
-            session = self._new(key, client_id, mount, packet.clean_session)
+            session = self._new(key, client_id, mount, expiry == 0)
             if session.store is not None:
-                session.number = session.store.new_session(key, username)
+                session.number = session.store.new_session(key, owner)
         else:
-            self._return(session, username)
-        session.username = username
+            self._return(session, owner)
+        session.username, _, session.session_expiry = owner
+        session.receive_maximum, session.max_packet_size = connection.receive_maximum, connection.max_packet_size
+        if session.protocol_level != packet.protocol_level:
+            session.set_protocol_level(packet.protocol_level)
+            for group in session.shared:
+                group.set_protocol_level(packet.protocol_level)
+            if session.subscriptions:
+                self._router.forget_routes()
         session.listener = listener
         if session.rights is not rights or session.is_bridge != packet.bridge:
             session.set_rights(rights)
@@ -199,20 +232,54 @@ class Sessions:
             client_id, connection.peer, username, clean_session=packet.clean_session, keep_alive=packet.keep_alive
         )
         # [MQTT-3.2.2-2] MQTT 3.1 has no session_present: the byte is reserved there.
-        return session_present and packet.protocol_level == 4
+        return session_present and packet.protocol_level != 3
+
+    def _session_expiry(self, packet: Connect) -> int | None:
+        """Return how many seconds the session outlives the connection, as the client asks for; None: for ever."""
+        if packet.version5 is None:
+            return 0 if packet.clean_session else None
+        asked = packet.version5.session_expiry
+        return None if asked == FOR_EVER else asked
 
     def _permission(self, listener: Listener) -> Permission:
         return listener.permission or self._config.permission
 
-    def _return(self, session: Session, username: bytes | None) -> None:
+    def _return(self, session: Session, owner: Owner) -> None:
         """A persistent session has a connection again."""
-        self._away.pop(session, None)
+        # The one that was to come later [MQTT-3.1.3-9].
+        self.forget_will(session)
         if session.store is not None:
-            if session.username != username:
-                session.store.set_username(session.number, username)
-            if self._config.session_expiry:
+            if (session.username, session.protocol_level, session.session_expiry) != owner:
+                session.store.set_owner(session.number, owner)
+            if session.away_since and self._is_timed(session):
                 session.store.set_away(session.number, 0)
-        session.away_since = 0
+        session.away_since = session.will_is_due = 0
+
+    def set_session_expiry(self, session: Session, seconds: int) -> None:
+        """The client says in DISCONNECT how long its session is kept. Raises MalformedPacket."""
+        if session.session_expiry == 0 and seconds:
+            raise MalformedPacket("session expiry in DISCONNECT", ReasonCode.PROTOCOL_ERROR)  # [MQTT-3.14.2-2]
+        session.session_expiry = None if seconds == FOR_EVER else seconds
+        if session.store is not None:
+            owner = Owner(session.username, session.protocol_level, session.session_expiry)
+            session.store.set_owner(session.number, owner)
+
+    def granted_session_expiry(self, session: Session) -> int:
+        """Return the session expiry interval as MQTT 5 writes it, within what the settings allow."""
+        most = self._most_away(session)
+        return FOR_EVER if most is None else most
+
+    def _most_away(self, session: Session) -> int | None:
+        """Return how many seconds a session is kept without a connection; None: for ever."""
+        asked, most = session.session_expiry, self._config.session_expiry
+        if asked is None:
+            return most or None
+        return min(asked, most) if most else asked
+
+    def _is_timed(self, session: Session) -> bool:
+        """Tell whether it matters, after a restart too, since when a session has no connection."""
+        # Without an expiry nobody asks, and a fleet that comes and goes need not wait for the disk.
+        return self._most_away(session) is not None or (session.will is not None and session.will.delay > 0)
 
     # The end
 
@@ -223,25 +290,39 @@ class Sessions:
             return
         session.detach()
         log_disconnect(session.client_id, connection.ending)
-        if session.clean:
+        if session.clean or session.session_expiry == 0:
             self.discard(session)
         else:
-            self._away[session] = None
             self._set_away(session, self._context.expiry.now())
-        self.publish_will(session)
+        if session.will is not None and not session.will_is_due:
+            self.publish_will(session)
         self._router.flush()
 
     def _set_away(self, session: Session, since: int) -> None:
+        """A session has no connection any more; what is due later goes to the timers."""
         session.away_since = since
-        # Without an expiry nobody asks, and a fleet that comes and goes need not wait for the disk.
-        if session.store is not None and self._config.session_expiry:
+        if session.store is not None and self._is_timed(session):
             session.store.set_away(session.number, since)
+        self._expect(session)
+
+    def _expect(self, session: Session) -> None:
+        """Note when a session without a connection ends, and when its will is due."""
+        most, will = self._most_away(session), session.will
+        if most is not None:
+            self._due.add(session.away_since + most, session)
+        if will is not None and will.delay and (most is None or will.delay < most):
+            session.will_is_due = session.away_since + will.delay
+            self._due.add(session.will_is_due, session)
+        elif will is not None and will.delay and most:
+            # It goes with the session.
+            session.will_is_due = session.away_since + most
 
     def discard(self, session: Session) -> None:
-        """Forget a session that has no connection, and everything of it."""
+        """Forget a session that has no connection, and everything of it; a will that was to wait does not."""
         self._router.remove_session(session)
         del self._by_client_id[session.key]
-        self._away.pop(session, None)
+        if session.will is not None and session.will_is_due:
+            self.publish_will(session)
         self._stats.sessions = len(self._by_client_id)
         session.retained_delivery = None
         if self._context.limits is not None:
@@ -251,21 +332,29 @@ class Sessions:
 
     def expire(self) -> None:
         """Forget the sessions whose clients stayed away too long; drop old messages that hold publishers back."""
-        limits, expiry = self._context.limits, self._config.session_expiry
+        limits, now = self._context.limits, self._context.expiry.now()
         if limits is not None:
             for session in limits.waited_for():
                 session.drop_expired()
-        if not expiry:
-            return
-        before = self._context.expiry.now() - expiry
-        expired: list[Session] = []
-        for session in self._away:
-            if session.away_since > before or len(expired) == _MOST_AT_ONCE:
-                break
-            expired.append(session)
-        for session in expired:
-            self._stats.sessions_expired += 1
-            self.discard(session)
+        for session in self._due.pop(now, _MOST_AT_ONCE):
+            if session.connection is not None or self._by_client_id.get(session.key) is not session:
+                continue
+            most = self._most_away(session)
+            if most is not None and session.away_since + most <= now:
+                self._stats.sessions_expired += 1
+                self.discard(session)
+            elif session.will is not None and 0 < session.will_is_due <= now:
+                self.publish_will(session)
+        if len(self._due) > 2 * len(self) + _FEW_DUE:
+            self._look_at_all_again()
+        self._router.flush()
+
+    def _look_at_all_again(self) -> None:
+        """Note anew what is due: the settings have changed, or most of what was noted is of sessions that returned."""
+        self._due.clear()
+        for session in self._by_client_id.values():
+            if session.connection is None:
+                self._expect(session)
 
     # Wills
 
@@ -281,6 +370,7 @@ class Sessions:
         if will is None:
             return
         self.forget_will(session)
+        session.will_is_due = 0
         if _may_publish(session, will):
             self._publish(will, session if session.is_bridge else None)
         else:
@@ -293,10 +383,8 @@ class Sessions:
             return
         self._stats.wills += 1
         retain = int(will.retain and self._config.retain_available)
-        if source is None:
-            self._router.publish(will.topic_name, will.payload, will.qos, retain)
-        else:
-            self._router.publish_from(source, will.topic_name, will.payload, will.qos, retain)
+        publish = self._router.publish_here if source is None else partial(self._router.publish_from, source)
+        self._router.publish_with(None, will.properties, publish, will.topic_name, will.payload, will.qos, retain)
 
     def forget_will(self, session: Session) -> None:
         """The client has said DISCONNECT [MQTT-3.1.2-10], or its will is published."""
@@ -317,6 +405,7 @@ class Sessions:
             session.settings_changed()
             if session.connection is not None:
                 session.connection.bind()
+        self._look_at_all_again()
         self._router.forget_routes()
         self._context.expiry.tick()
         limits = self._context.limits

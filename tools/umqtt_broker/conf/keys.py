@@ -119,7 +119,8 @@ _KEYS = (
         "Levels of a topic name or filter below its first, as mosquitto limits them; a client that names more is"
         " disconnected"),
     Key("message_size_limit", "broker", "max_payload_size", values.integer(0, 268435455), "0",
-        "Bytes of payload, also of a will; a larger message is acknowledged, counted and not routed; 0: no limit"),
+        "Bytes of payload and properties, also of a will; a larger message is acknowledged, counted and not routed;"
+        " 0: no limit"),
     Key("max_receive_rate", "broker", "max_receive_rate", _number, "0",
         "Messages a second taken from one client; 0: no limit"),
     Key("max_keepalive", "broker", "max_keep_alive", values.integer(10, 65535), "no limit",

@@ -1,7 +1,9 @@
 """When messages and sessions are too old. Time is told by `clock`, in seconds since 1970: it must outlive a restart."""
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ..settings.broker import BrokerConfig
 
@@ -25,6 +27,29 @@ class Expiry:
         expiry = self._config.message_expiry
         # Up to the next tick: a message never lives shorter than it was promised.
         self.deadline = self.now() + expiry + 1 if expiry else 0
+
+    def deadline_of(self, expiry: int | None) -> int:
+        """Return the deadline of a message published now that may wait so many seconds, as the settings allow."""
+        if expiry is None:
+            return self.deadline
+        return min(self.end_of(expiry), self.deadline) if self.deadline else self.end_of(expiry)
+
+    def end_of(self, seconds: int) -> int:
+        """Return the first whole second, since 1970, in which so many seconds from now are over."""
+        return math.ceil(self.clock() + seconds)
+
+    @contextmanager
+    def set_to(self, deadline: int) -> Iterator[None]:
+        """Let what is published meanwhile expire then."""
+        before, self.deadline = self.deadline, deadline
+        try:
+            yield
+        finally:
+            self.deadline = before
+
+    def remaining(self, deadline: int) -> int:
+        """Return the seconds until `deadline`, one at least: a message that is sent is not too old."""
+        return max(1, int(deadline - self.clock()))
 
     def now(self) -> int:
         """Return the time in whole seconds."""

@@ -12,6 +12,7 @@ from aiohttp import web
 from umqtt_robust.topics import matches
 
 from ..protocol.messages import RetainedMessage
+from ..protocol.reason_codes import ReasonCode
 from ..protocol.topics import is_too_deep, is_topic_filter, is_topic_name, is_utf8
 from ..sessions.session import Session
 from ..sessions.shared_queue import SharedQueue
@@ -218,7 +219,7 @@ class Api:
         session = self._find(request, query)
         if session.connection is None:
             raise web.HTTPConflict(text=f"client {text(session.client_id)} is not connected")
-        session.connection.abort()
+        session.connection.abort(ReasonCode.ADMINISTRATIVE_ACTION)
         self._broker.router.flush()
         return {"done": True}
 
@@ -226,7 +227,7 @@ class Api:
         """Discard a session."""
         session = self._find(request, query)
         if session.connection is not None:
-            session.connection.abort()
+            session.connection.abort(ReasonCode.ADMINISTRATIVE_ACTION)
         # A clean session has ended with its connection.
         if self._view.session(session.client_id, session.mount) is session:
             self._broker.sessions.discard(session)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ..bridge.state import BridgeStatus
 from ..clients.connection import Connection
 from ..protocol.messages import RetainedMessage
-from ..sessions.session import Session
+from ..sessions.session import Session, Subscription
 from ..sessions.shared_queue import SharedQueue
 from ..settings.broker import Listener
 from ..stats import Stats
@@ -53,7 +53,8 @@ class BrokerView:
 
     def subscribers(self, topic_name: bytes) -> list[tuple[Session, int]]:
         """The sessions and groups that subscribe to a topic name, each with its QoS."""
-        return self._broker.router.subscriptions.match(topic_name)
+        found = self._broker.router.subscriptions.match(topic_name)
+        return [(one.session if isinstance(one, Subscription) else one, qos) for one, qos in found]
 
     @property
     def subscription_nodes(self) -> int:

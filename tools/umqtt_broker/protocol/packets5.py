@@ -1,12 +1,12 @@
 """MQTT 5 control packets on the wire, beside packets.py: encoders, and decoders for what is not on the fast path."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import MalformedPacket
 from . import properties
+from .messages import MessageProperties
 from .packets import (
-    AUTH,
     CONNACK,
     DISCONNECT,
     SUBACK,
@@ -21,6 +21,9 @@ from .reason_codes import ReasonCode
 
 SUCCESS = ReasonCode.SUCCESS
 
+# A Session Expiry Interval (3.1.2.11.2).
+FOR_EVER = 0xFFFFFFFF
+
 # Subscription Options (3.8.3.1): beside the QoS in the two lowest bits, and when retained messages are sent.
 NO_LOCAL = 0x04
 RETAIN_AS_PUBLISHED = 0x08
@@ -30,18 +33,54 @@ RETAIN_NEVER = 0x20
 RETAIN_HANDLING = 0x30
 
 
-class PublishProperties(NamedTuple):
-    """What came with a PUBLISH. topic_alias: 0: none. expiry: seconds; None: never. passed_on: all that subscribers
-    get as it came, encoded, in its order [MQTT-3.3.2-4, -15, -16, -18, -20].
+class Connect5(NamedTuple):
+    """What a CONNECT of MQTT 5 says beside what one of 3.1.1 does.
+
+    session_expiry: seconds, 0xFFFFFFFF: never. max_packet_size: bytes; 0: no limit. authentication_method: None: no
+    enhanced authentication.
     """
 
-    topic_alias: int
-    expiry: int | None
-    passed_on: bytes
+    session_expiry: int = 0
+    receive_maximum: int = 65535
+    max_packet_size: int = 0
+    authentication_method: bytes | None = None
 
 
-def decode_publish_properties(data: bytes, at: int, end: int) -> tuple[PublishProperties, int]:
-    """Decode the properties of a client's PUBLISH: them, and the index of the payload. Raises MalformedPacket."""
+def decode_connect_properties(packet: bytes, at: int) -> tuple[Connect5, int]:
+    """Decode the properties of a CONNECT, and return the index behind them. Raises MalformedPacket."""
+    found, at = properties.decode(packet, at, len(packet), properties.CONNECT)
+    method = found.get(properties.AUTHENTICATION_METHOD)
+    if method is None and properties.AUTHENTICATION_DATA in found:
+        raise MalformedPacket("authentication data without a method", ReasonCode.PROTOCOL_ERROR)
+    connect = Connect5(
+        found.get(properties.SESSION_EXPIRY_INTERVAL, 0),
+        found.get(properties.RECEIVE_MAXIMUM, 65535),
+        found.get(properties.MAXIMUM_PACKET_SIZE, 0),
+        method,
+    )
+    return connect, at
+
+
+def decode_will_properties(packet: bytes, at: int) -> tuple[int, MessageProperties, int]:
+    """Decode the properties of a will: its delay in seconds, those of the message, and the index behind them."""
+    delay, expiry = 0, None
+    passed_on: list[bytes] = []
+    at, stop = properties.property_range(packet, at, len(packet))
+    for found in properties.walk(packet, at, stop, properties.WILL):
+        if found.identifier == properties.WILL_DELAY_INTERVAL:
+            delay = found.value
+        elif found.identifier == properties.MESSAGE_EXPIRY_INTERVAL:
+            expiry = found.value
+        else:
+            passed_on.append(packet[found.start : found.end])
+    return delay, MessageProperties(expiry, b"".join(passed_on)), stop
+
+
+def decode_publish_properties(data: bytes, at: int, end: int) -> tuple[int, MessageProperties, int]:
+    """Decode the properties of a client's PUBLISH: topic alias (0: none), those of the message, index of the payload.
+
+    Raises MalformedPacket.
+    """
     at, stop = properties.property_range(data, at, end)
     topic_alias, expiry = 0, None
     passed_on: list[bytes] = []
@@ -56,12 +95,14 @@ def decode_publish_properties(data: bytes, at: int, end: int) -> tuple[PublishPr
             # [MQTT-3.3.4-6]
             raise MalformedPacket("subscription identifier from a client", ReasonCode.PROTOCOL_ERROR)
         else:
+            # [MQTT-3.3.2-4, -15, -16, -17, -18, -20]
             passed_on.append(data[found.start : found.end])
-    return PublishProperties(topic_alias, expiry, b"".join(passed_on)), stop
+    return topic_alias, MessageProperties(expiry, b"".join(passed_on)), stop
 
 
 # What follows the packet identifier of a PUBLISH, properties and payload, is called its content. A session of MQTT 5
-# has it where one of 3.1.1 has the payload.
+# has it where one of 3.1.1 has the payload; in its flags, the retain flag is beside this one.
+HAS_PROPERTIES = 2
 
 
 def encode_content(
@@ -133,21 +174,12 @@ def encode_unsuback(packet_id: bytes, reason_codes: bytes) -> bytes:
 
 def encode_disconnect(reason_code: int, disconnect_properties: Properties = NONE) -> bytes:
     """Encode a DISCONNECT (3.14)."""
-    return _encode_reason(DISCONNECT, reason_code, disconnect_properties)
+    encoded = properties.encode(disconnect_properties)
+    return b"".join((bytes((DISCONNECT,)), encode_remaining_length(1 + len(encoded)), bytes((reason_code,)), encoded))
 
 
-def encode_auth(reason_code: int, auth_properties: Properties) -> bytes:
-    """Encode an AUTH (3.15)."""
-    return _encode_reason(AUTH, reason_code, auth_properties)
-
-
-def _encode_reason(first_byte: int, reason_code: int, with_properties: Properties) -> bytes:
-    encoded = properties.encode(with_properties)
-    return b"".join((bytes((first_byte,)), encode_remaining_length(1 + len(encoded)), bytes((reason_code,)), encoded))
-
-
-def decode_reason(packet: bytes, kind: int) -> tuple[int, dict[int, object]]:
-    """Decode the body of a DISCONNECT or AUTH: its reason code and properties. Raises MalformedPacket."""
+def decode_reason(packet: bytes, kind: int) -> tuple[int, dict[int, Any]]:
+    """Decode a reason code and what follows it: its properties. Raises MalformedPacket."""
     if not packet:
         return SUCCESS, {}
     if len(packet) == 1:

@@ -163,11 +163,10 @@ def walk(data: bytes, at: int, end: int, packet: int) -> Iterator[Found]:
         if identifier in seen and packet not in known.repeats:
             raise MalformedPacket("property twice", ReasonCode.PROTOCOL_ERROR)
         seen.add(identifier)
-        value: Any
         value, at = _value(data, at, end, known.kind)
         if isinstance(value, int) and not known.lowest <= value <= known.highest:
             raise MalformedPacket("property out of range", ReasonCode.PROTOCOL_ERROR)
-        if identifier == RESPONSE_TOPIC and not is_topic_name(value):
+        if identifier == RESPONSE_TOPIC and isinstance(value, bytes) and not is_topic_name(value):
             raise MalformedPacket("response topic", ReasonCode.PROTOCOL_ERROR)  # [MQTT-3.3.2-14]
         yield Found(identifier, value, start, at)
 

@@ -1,24 +1,17 @@
 """What stands between a client's PUBLISH and the router, chosen once a connection: for most clients nothing."""
 
 from functools import partial
-from typing import Protocol
 
 from ..access.permission import Rights
+from ..protocol.reason_codes import ReasonCode
 from ..protocol.topics import MAX_REMEMBERED, check_topic_name, mounted_name
 from ..sessions.session import Session
 from ..settings.broker import BrokerConfig
 from ..stats import Stats
-from .router import Router
+from .router import Publish, Router
 
 # Topic names that a connection remembers it may publish to.
 _MAX_ALLOWED = 256
-
-
-class Publish(Protocol):
-    """How a message gets to the router."""
-
-    def __call__(self, topic_name: bytes, payload: bytes, qos: int, retain: int, /) -> None:
-        """Publish it. Raises MalformedPacket for an invalid topic name."""
 
 
 def publisher(session: Session, router: Router, stats: Stats, config: BrokerConfig) -> Publish:
@@ -37,19 +30,18 @@ def _permitted(publish: Publish, stats: Stats, config: BrokerConfig, rights: Rig
     # Rights never change their answer, so a name that was allowed costs one look into a set.
     allowed: set[bytes] = set()
 
-    def permitted(topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
+    def permitted(topic_name: bytes, payload: bytes, qos: int, retain: int) -> int:
         if topic_name in allowed:
-            publish(topic_name, payload, qos, retain)
-            return
+            return publish(topic_name, payload, qos, retain)
         check_topic_name(topic_name, config.max_topic_levels)
         if not rights.may_publish(topic_name):
             stats.denied += 1
-            return
+            return ReasonCode.NOT_AUTHORIZED
         if len(topic_name) <= MAX_REMEMBERED:
             if len(allowed) >= _MAX_ALLOWED:
                 allowed.clear()
             allowed.add(topic_name)
-        publish(topic_name, payload, qos, retain)
+        return publish(topic_name, payload, qos, retain)
 
     return permitted
 
@@ -57,19 +49,19 @@ def _permitted(publish: Publish, stats: Stats, config: BrokerConfig, rights: Rig
 def _limited(publish: Publish, stats: Stats, config: BrokerConfig) -> Publish:
     most, keeps_retained = config.max_payload_size, config.retain_available
 
-    def limited(topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
+    def limited(topic_name: bytes, payload: bytes, qos: int, retain: int) -> int:
         if most and len(payload) > most:
             check_topic_name(topic_name, config.max_topic_levels)
             stats.dropped_too_large += 1
-        else:
-            publish(topic_name, payload, qos, retain if keeps_retained else 0)
+            return ReasonCode.QUOTA_EXCEEDED
+        return publish(topic_name, payload, qos, retain if keeps_retained else 0)
 
     return limited
 
 
 def _mounted(publish: Publish, config: BrokerConfig, mount: bytes) -> Publish:
-    def mounted(topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
+    def mounted(topic_name: bytes, payload: bytes, qos: int, retain: int) -> int:
         check_topic_name(topic_name, config.max_topic_levels)
-        publish(mounted_name(mount, topic_name), payload, qos, retain)
+        return publish(mounted_name(mount, topic_name), payload, qos, retain)
 
     return mounted

@@ -4,13 +4,35 @@ Made for a million of them. A topic costs one dictionary entry of its parent: it
 into bytes. Only levels with others below them are objects, which is also what keeps the garbage collector short.
 """
 
+import struct
 from collections.abc import Iterator
 
 from ..protocol.messages import RetainedMessage
 
+# In the first byte of a packed message: it has properties, or an end.
+_MORE = 4
+_HEAD = struct.Struct(">BqI")
+
+
+def _pack(message: RetainedMessage) -> bytes:
+    """Return a message as bytes: its QoS, then the payload; between them what only some have."""
+    _, payload, qos, passed_on, expires_at = message
+    if not passed_on and expires_at is None:
+        return bytes((qos,)) + payload
+    return _HEAD.pack(qos | _MORE, -1 if expires_at is None else expires_at, len(passed_on)) + passed_on + payload
+
+
+def _unpack(topic_name: bytes, packed: bytes) -> RetainedMessage:
+    if packed[0] < _MORE:
+        return RetainedMessage(topic_name, packed[1:], packed[0])
+    qos, expires_at, size = _HEAD.unpack_from(packed)
+    at = _HEAD.size + size
+    passed_on = packed[_HEAD.size : at]
+    return RetainedMessage(topic_name, packed[at:], qos & 3, passed_on, None if expires_at < 0 else expires_at)
+
 
 class _Node:
-    """A level with levels below it. A level without is only its message: one byte of QoS, then the payload."""
+    """A level with levels below it. A level without is only its message: see _pack()."""
 
     __slots__ = ("children", "message")
 
@@ -37,7 +59,7 @@ class RetainedMessages:
             for level, child in node.children.items():
                 packed = child.message if isinstance(child, _Node) else child
                 if packed is not None:
-                    yield RetainedMessage(prefix + level, packed[1:], packed[0])
+                    yield _unpack(prefix + level, packed)
                 if isinstance(child, _Node):
                     pending.append((prefix + level + b"/", child))
 
@@ -59,7 +81,7 @@ class RetainedMessages:
             if not isinstance(child, _Node):
                 child = children[level] = _Node(child)
             children = child.children
-        packed = bytes((message.qos,)) + message.payload
+        packed = _pack(message)
         child = children.get(last)
         if isinstance(child, _Node):
             self._count += child.message is None
@@ -95,6 +117,16 @@ class RetainedMessages:
                 break
         return True
 
+    def get(self, topic_name: bytes) -> RetainedMessage | None:
+        """Return the message of a topic name."""
+        child: _Node | bytes | None = self._root
+        for level in topic_name.split(b"/"):
+            if not isinstance(child, _Node):
+                return None
+            child = child.children.get(level)
+        packed = child.message if isinstance(child, _Node) else child
+        return None if packed is None else _unpack(topic_name, packed)
+
     def match(self, topic_filter: bytes) -> Iterator[RetainedMessage]:
         """Yield every retained message `topic_filter` matches. See walk() for what may change meanwhile."""
         return (message for message in self.walk(topic_filter) if message is not None)
@@ -123,7 +155,7 @@ class RetainedMessages:
                 is_node = isinstance(child, _Node)
                 packed = child.message if is_node else child
                 if packed is not None and (depth == count or levels[depth] == b"#"):
-                    found = RetainedMessage(topic_name, packed[1:], packed[0])
+                    found = _unpack(topic_name, packed)
                 if is_node and depth < count:
                     below = depth + (levels[depth] != b"#")
                     pending.append((child, _wanted(child, levels[depth], False), below, topic_name + b"/"))

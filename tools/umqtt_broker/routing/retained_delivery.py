@@ -8,6 +8,7 @@ from itertools import chain, islice
 from ..core.context import BrokerContext
 from ..protocol.messages import RetainedMessage
 from ..protocol.packets import PUBLISH, encode_publish_head
+from ..protocol.packets5 import HAS_PROPERTIES, encode_content, encode_identifier
 from ..sessions.ports import Granted
 from ..sessions.session import Session
 from .router import Router
@@ -153,7 +154,7 @@ class RetainedDelivery:
             for message in chain(walk, (None,)):
                 steps += 1
                 if message is not None and not (is_hidden and message.topic_name.startswith(b"$", start)):
-                    room -= self._send(message, granted_qos, packets)
+                    room -= self._send(message, topic_filter, granted_qos, packets)
                     if room <= 0 or session.queued >= most_queued:
                         return
                 if steps % _STEPS == 0 and self._loop.time() >= until:
@@ -176,19 +177,34 @@ class RetainedDelivery:
                 return topic_filter, granted_qos, self._router.retained.walk(topic_filter)
         return None
 
-    def _send(self, message: RetainedMessage, granted_qos: int, packets: list[bytes]) -> int:
+    def _send(self, message: RetainedMessage, topic_filter: bytes, granted_qos: int, packets: list[bytes]) -> int:
         """Queue one message, or add it to `packets` at QoS 0. Returns its size, 0 if the session may not read it."""
         session = self._session
-        topic_name, payload, message_qos = message
+        topic_name, payload, message_qos, passed_on, expires_at = message
         if not topic_name.startswith(session.mount):
             return 0
         if session.rights is not None and not session.rights.may_read(topic_name):
             return 0
         qos = min(granted_qos, message_qos)
+        flags, expiry = 1, self._context.expiry
+        if expires_at is not None and expires_at <= expiry.now():
+            return 0
+        if session.protocol_level == 5:
+            flags |= HAS_PROPERTIES
+            remaining = None if expires_at is None else expiry.remaining(expires_at)
+            subscription = session.options.get(topic_filter)
+            identifier = b"" if subscription is None else encode_identifier(subscription.identifier)
+            payload = encode_content(payload, remaining, passed_on, identifier)
         # [MQTT-3.3.1-6, -8] with the retain flag.
         head = encode_publish_head(PUBLISH | qos << 1 | 1, topic_name[len(session.mount) :], len(payload))
-        if qos:
-            session.deliver(qos, head, topic_name, payload, 1)
-        else:
+        if session.is_too_large(qos, head, payload):
+            session.dropped += 1
+            self._context.stats.dropped_too_large += 1
+        elif not qos:
             packets.append(head + payload)
+        elif expires_at is None:
+            session.deliver(qos, head, topic_name, payload, flags)
+        else:
+            with expiry.set_to(min(expires_at, expiry.deadline or expires_at)):
+                session.deliver(qos, head, topic_name, payload, flags)
         return len(head) + len(payload)

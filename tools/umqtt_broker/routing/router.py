@@ -3,25 +3,32 @@
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
 
 from ..core.context import BrokerContext
+from ..core.due_times import DueTimes
 from ..core.turns import SLICE
-from ..protocol.messages import RetainedMessage
+from ..protocol.messages import NO_PROPERTIES, MessageProperties, RetainedMessage
 from ..protocol.packets import PUBLISH, encode_publish_head
+from ..protocol.packets5 import HAS_PROPERTIES, RETAIN_HANDLING, encode_content
+from ..protocol.reason_codes import ReasonCode
 from ..protocol.topic_filters import matches, split
 from ..protocol.topics import MAX_REMEMBERED, check_topic_name, has_wildcard, is_topic_name, split_shared
-from ..sessions.session import Session
+from ..sessions.session import Session, Subscription
 from ..sessions.shared_queue import SharedQueue
 from .bridge_loops import ORIGIN, BridgeLoops, is_origin
 from .retained import RetainedMessages
+from .routes5 import Route5, route5
 from .shared_groups import Shares
 from .subscriptions import SubscriptionTrie
 
 # Topic names remembered with their subscribers. Past it the cache starts afresh: a client that invents a new
 # topic name for every message must not fill the memory.
 _MAX_ROUTES = 65536
-
-_NONE: dict[bytes, "_Routes"] = {}
+# Ends of retained messages that are kept beside two for each message there is.
+_FEW_ENDS = 1000
+# Retained messages forgotten at a time.
+_MOST_ENDS = 1000
 
 
 # Sessions with the QoS of their subscriptions.
@@ -29,6 +36,30 @@ _Routes = list[tuple[Session, int]]
 
 # Subscriptions that are removed at once when their session ends: about half a millisecond.
 _FEW = 100
+
+
+class Publish(Protocol):
+    """How a message gets to the router."""
+
+    def __call__(self, topic_name: bytes, payload: bytes, qos: int, retain: int, /) -> int:
+        """Publish it. Returns 0, or a reason code of MQTT 5 that says why not.
+
+        Raises MalformedPacket for an invalid topic name.
+        """
+        ...
+
+
+class _Apart(NamedTuple):
+    """Those who do not see a message as it is published.
+
+    mounted: behind mount points, who see another name. bridged: who see the retain flag and do not get their own
+    messages back. version5: who get properties, or have subscribed with options of MQTT 5.
+    """
+
+    mounted: dict[bytes, _Routes]
+    bridged: _Routes
+    version5: list[Route5]
+
 
 # Topics that only the broker itself publishes to, but for those where bridges say that they are there.
 _OWN = b"$SYS/"
@@ -39,7 +70,7 @@ class Router:
     """Who gets what. `dirty` lists the sessions with packets to flush, each once."""
 
     def __init__(self, context: BrokerContext) -> None:
-        self.subscriptions: SubscriptionTrie[Session] = SubscriptionTrie()
+        self.subscriptions: SubscriptionTrie[Session | Subscription] = SubscriptionTrie()
         self.shares = Shares(context, self.subscriptions)
         self.retained = RetainedMessages()
         self.bridge_loops = BridgeLoops()
@@ -49,14 +80,15 @@ class Router:
         self._stats = context.stats
         # A topic name is checked when it enters; a hit is a valid name with those who may and want to read it.
         self._routes: dict[bytes, _Routes] = {}
-        # The same for sessions behind a mount point, who see another name: by topic name, then by mount point.
-        self._mounted: dict[bytes, dict[bytes, _Routes]] = {}
-        # And for bridges, who see the retain flag and do not get their own messages back.
-        self._bridged: dict[bytes, _Routes] = {}
+        self._apart: dict[bytes, _Apart] = {}
         # Of sessions that have ended.
         self._removals: deque[Iterator[None]] = deque()
-        # The bridge whose message is being published.
+        # The bridge or the client of MQTT 5 whose message is being published, and what else the message has.
         self._source: Session | None = None
+        self._properties = NO_PROPERTIES
+        self._expiry = context.expiry
+        # When retained messages end, the next first; some of them may have been replaced.
+        self._ends: DueTimes[bytes] = DueTimes()
         # publish() made once, and not for each connection.
         self.publish_here = self.publish
 
@@ -69,8 +101,10 @@ class Router:
         routes: _Routes | None = None,
         shown_name: bytes = b"",
         shown_retain: int = 0,
-    ) -> None:
+    ) -> int:
         """Hand a message to everyone subscribed. Raises MalformedPacket for a bad name [MQTT-3.3.2-2].
+
+        Returns 0, or a reason code of MQTT 5 that says why not.
 
         The message is shared: QoS and packet identifier of a subscriber never get into it.
         routes, shown_name, shown_retain: hand it to these instead, under that name and with that retain flag.
@@ -80,11 +114,11 @@ class Router:
             if routes is None:
                 if topic_name.startswith(_OWN) and not self._may_publish_own(topic_name):
                     self._stats.denied += 1
-                    return
+                    return ReasonCode.NOT_AUTHORIZED
                 routes = self._find_routes(topic_name)
             if retain:
                 self._retain(topic_name, payload, qos)
-            if self._mounted or self._bridged:
+            if self._apart:
                 self._publish_apart(topic_name, payload, qos, retain)
             shown_name = topic_name
         qos0_packet = None
@@ -112,15 +146,19 @@ class Router:
             if not session.dirty:
                 session.dirty = True
                 self.dirty.append(session)
+        return 0
 
     def _publish_apart(self, topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
-        """Hand a message to those who do not see it as it is: behind mount points, and bridges."""
-        mounted = self._mounted.get(topic_name, _NONE)
-        bridged = self._bridged.get(topic_name, ())
+        """Hand a message to those who do not see it as it is."""
+        apart = self._apart.get(topic_name)
+        if apart is None:
+            return
+        mounted, bridged, version5 = apart
         if topic_name not in self._routes:
             # Not to be remembered.
-            self._mounted.pop(topic_name, None)
-            self._bridged.pop(topic_name, None)
+            del self._apart[topic_name]
+        if version5:
+            self._publish_to_version5(version5, topic_name, payload, qos, retain)
         for mount, routes in mounted.items():
             self.publish(topic_name, payload, qos, 0, routes, topic_name[len(mount) :])
         source = self._source
@@ -128,17 +166,85 @@ class Router:
         if others:
             self.publish(topic_name, payload, qos, 0, others, topic_name, retain)
 
-    def publish_from(self, source: Session, topic_name: bytes, payload: bytes, qos: int, retain: int) -> None:
+    def _publish_to_version5(
+        self, routes: list[Route5], topic_name: bytes, payload: bytes, qos: int, retain: int
+    ) -> None:
+        source, (expiry, passed_on) = self._source, self._properties
+        # What those have in common who subscribe with the same identifiers and see the same name: to the store and in
+        # memory it is one message.
+        contents: dict[bytes, bytes] = {}
+        heads: dict[tuple[int, int, int, int], bytes] = {}
+        for route in routes:
+            session, granted_qos, is_as_published, identifiers, own = route
+            if session is source:
+                if own is None:
+                    continue
+                _, granted_qos, is_as_published, identifiers, _ = own
+            if granted_qos > qos:
+                granted_qos = qos
+            flags = shown_retain = retain if is_as_published else 0
+            if session.protocol_level == 5:
+                flags |= HAS_PROPERTIES
+                content = contents.get(identifiers)
+                if content is None:
+                    content = contents[identifiers] = encode_content(payload, expiry, passed_on, identifiers)
+            else:
+                content = payload
+            start = len(session.mount)
+            head_key = granted_qos, shown_retain, start, len(content)
+            head = heads.get(head_key)
+            if head is None:
+                first_byte = PUBLISH | granted_qos << 1 | shown_retain
+                head = heads[head_key] = encode_publish_head(first_byte, topic_name[start:], len(content))
+            if session.is_too_large(granted_qos, head, content):
+                session.dropped += 1
+                self._stats.dropped_too_large += 1
+            elif granted_qos:
+                session.deliver(granted_qos, head, topic_name, content, flags)
+            elif session.qos0_output is None:
+                session.deliver_qos0(head, topic_name, content, flags)
+            else:
+                session.qos0_output.append(head + content)
+                session.mark_dirty()
+
+    def publish_from(self, source: Session, topic_name: bytes, payload: bytes, qos: int, retain: int) -> int:
         """Publish what a bridge brings: it does not go back where it came from."""
         if is_origin(topic_name, payload):
             self.set_origin(source, payload)
             self.bridge_loops.answer(source, topic_name)
-            return
+            return 0
         self._source = source
         try:
-            self.publish(topic_name, payload, qos, retain)
+            return self.publish(topic_name, payload, qos, retain)
         finally:
             self._source = None
+
+    def publish_with(
+        self,
+        source: Session | None,
+        properties: MessageProperties,
+        publish: Publish,
+        topic_name: bytes,
+        payload: bytes,
+        qos: int,
+        retain: int,
+    ) -> int:
+        """Publish, by `publish`, what a client of MQTT 5 says. Returns what `publish` does."""
+        most = self._config.max_payload_size
+        if most and len(payload) + len(properties.passed_on) > most:
+            check_topic_name(topic_name, self._config.max_topic_levels)
+            self._stats.dropped_too_large += 1
+            return ReasonCode.QUOTA_EXCEEDED
+        expiry = self._expiry
+        before = expiry.deadline
+        self._source, self._properties = source, properties
+        if properties.expiry is not None:
+            expiry.deadline = expiry.deadline_of(properties.expiry)
+        try:
+            return publish(topic_name, payload, qos, retain)
+        finally:
+            self._source, self._properties = None, NO_PROPERTIES
+            expiry.deadline = before
 
     def set_origin(self, session: Session, origin: bytes) -> None:
         """A bridge leads to this broker."""
@@ -162,10 +268,11 @@ class Router:
         else:
             self.retained.remove(topic_name)
         self._stats.retained = len(self.retained)
-        routes, mounted, bridged = self._match(topic_name)
+        routes, (mounted, bridged, version5) = self._match(topic_name)
         self.publish(topic_name, payload, 0, 0, routes + bridged, topic_name)
         for mount, behind in mounted.items():
             self.publish(topic_name, payload, 0, 0, behind, topic_name[len(mount) :])
+        self._publish_to_version5(version5, topic_name, payload, 0, 0)
 
     def flush(self) -> None:
         """Write everything collected, once for each session."""
@@ -179,76 +286,97 @@ class Router:
         check_topic_name(topic_name, self._config.max_topic_levels)
         if len(self._routes) >= _MAX_ROUTES:
             self.forget_routes()
-        routes, mounted, bridged = self._match(topic_name)
+        routes, apart = self._match(topic_name)
         # A name below _OWN must not be found the short way: not everyone may publish to it.
         if len(topic_name) <= MAX_REMEMBERED and not topic_name.startswith(_OWN):
             self._routes[topic_name] = routes
-        if mounted:
-            self._mounted[topic_name] = mounted
-        if bridged:
-            self._bridged[topic_name] = bridged
+        if any(apart):
+            self._apart[topic_name] = apart
         return routes
 
-    def _match(self, topic_name: bytes) -> tuple[_Routes, dict[bytes, _Routes], _Routes]:
-        """Return who wants `topic_name` and may read it; behind mount points, by mount point; and bridges."""
+    def _match(self, topic_name: bytes) -> tuple[_Routes, _Apart]:
+        """Return who wants `topic_name` and may read it."""
         routes: _Routes = []
         bridged: _Routes = []
         mounted: dict[bytes, _Routes] = {}
-        for route in self.subscriptions.match(topic_name):
-            session, _ = route
+        version5: dict[Session, list[tuple[Subscription | None, int]]] = {}
+        for subscriber, granted_qos in self.subscriptions.match(topic_name):
+            subscription = subscriber if isinstance(subscriber, Subscription) else None
+            session = subscriber.session if isinstance(subscriber, Subscription) else subscriber
+            qos: int | None = granted_qos
             if session.has_ended:
                 continue
             if session.rights is not None and not session.rights.may_read(topic_name):
                 continue
-            if session.is_bridge:
-                bridged.append(route)
-            elif not session.mount:
-                routes.append(route)
-            # The filter m/# also matches the topic m, which nobody behind the mount point m/ can see.
-            elif topic_name.startswith(session.mount) and topic_name != session.mount:
+            if session.is_bridge and subscription is None:
+                bridged.append((session, granted_qos))
+                continue
+            if session.mount:
+                # The filter m/# also matches the topic m, which nobody behind the mount point m/ can see.
+                if not topic_name.startswith(session.mount) or topic_name == session.mount:
+                    continue
                 if topic_name.startswith(b"$", len(session.mount)):
-                    qos = _seen_qos(session, topic_name)
+                    qos = _seen_qos(session, subscription, topic_name)
                     if qos is None:
                         continue
-                    route = session, qos
-                mounted.setdefault(session.mount, []).append(route)
-        return routes, mounted, self.bridge_loops.choose(bridged) if len(bridged) > 1 else bridged
+            if subscription is not None or session.protocol_level == 5:
+                version5.setdefault(session, []).append((subscription, qos))
+            elif session.mount:
+                mounted.setdefault(session.mount, []).append((session, qos))
+            else:
+                routes.append((session, qos))
+        if len(bridged) > 1:
+            bridged = self.bridge_loops.choose(bridged)
+        apart = _Apart(mounted, bridged, [route5(session, found) for session, found in version5.items()])
+        return routes, apart
 
     def forget_routes(self) -> None:
         """Find all routes anew: what sessions may read has changed."""
         self._routes.clear()
-        self._mounted.clear()
-        self._bridged.clear()
+        self._apart.clear()
 
     # Subscriptions
 
-    def subscribe(self, session: Session, topic_filter: bytes, qos: int) -> None:
-        """Add or replace a subscription [MQTT-3.8.4-3] and record it."""
-        self.add_subscription(session, topic_filter, qos)
-        session.subscriptions[topic_filter] = qos
+    def subscribe(self, session: Session, topic_filter: bytes, options: int, identifier: int = 0) -> None:
+        """Add or replace a subscription [MQTT-3.8.4-3] and record it. options: as in SUBSCRIBE."""
+        # When retained messages are sent is said of one SUBSCRIBE, not of the subscription.
+        options &= ~RETAIN_HANDLING
+        self.add_subscription(session, topic_filter, options, identifier)
         if session.store is not None:
-            session.store.set_subscription(session.number, topic_filter, qos)
+            session.store.set_subscription(session.number, topic_filter, options, identifier)
 
-    def add_subscription(self, session: Session, topic_filter: bytes, qos: int) -> None:
-        """Add a subscription that the session and the store know of already."""
-        shared = split_shared(topic_filter)
+    def add_subscription(self, session: Session, topic_filter: bytes, options: int, identifier: int = 0) -> None:
+        """Add a subscription that the store knows of."""
+        shared, qos = split_shared(topic_filter), options & 3
+        before = session.options.pop(topic_filter, None)
+        subscriber: Session | Subscription = session
+        if options != qos or identifier:
+            if not session.options:
+                # Most sessions have none.
+                session.options = {}
+            subscriber = session.options[topic_filter] = Subscription(session, topic_filter, options, identifier)
+        session.subscriptions[topic_filter] = qos
         if shared is None:
-            is_new = self.subscriptions.subscribe(topic_filter, session, qos)
+            is_new = self.subscriptions.subscribe(topic_filter, subscriber, qos)
+            if subscriber is not (before or session):
+                # It replaces one that stands there as another.
+                is_new = not self.subscriptions.unsubscribe(topic_filter, before or session)
         else:
             is_new = self.shares.join(session, topic_filter, shared[1], qos)
             topic_filter = shared[1]
         self._stats.subscriptions += is_new
         self._forget_routes(topic_filter)
 
-    def unsubscribe(self, session: Session, topic_filter: bytes) -> None:
-        """Remove a subscription and record that. One that does not exist is no error (3.10.4)."""
+    def unsubscribe(self, session: Session, topic_filter: bytes) -> bool:
+        """Remove a subscription and record that. Returns whether there was one; if not, it is no error (3.10.4)."""
         if session.subscriptions.pop(topic_filter, None) is None:
-            return
+            return False
         if session.retained_delivery is not None:
             session.retained_delivery.cancel(topic_filter)
         self._remove_subscription(session, topic_filter)
         if session.store is not None:
             session.store.set_subscription(session.number, topic_filter, None)
+        return True
 
     def remove_session(self, session: Session) -> None:
         """Remove every subscription of a session that ends, very many in slices; it gets no message any more.
@@ -284,8 +412,9 @@ class Router:
 
     def _remove_subscription(self, session: Session, topic_filter: bytes) -> None:
         shared = split_shared(topic_filter)
+        subscription = session.options.pop(topic_filter, None)
         if shared is None:
-            was_there = self.subscriptions.unsubscribe(topic_filter, session)
+            was_there = self.subscriptions.unsubscribe(topic_filter, subscription or session)
         else:
             was_there = self.shares.leave(session, topic_filter, shared[1])
             topic_filter = shared[1]
@@ -297,8 +426,7 @@ class Router:
             self.forget_routes()
         else:
             self._routes.pop(topic_filter, None)
-            self._mounted.pop(topic_filter, None)
-            self._bridged.pop(topic_filter, None)
+            self._apart.pop(topic_filter, None)
 
     # Retained messages
 
@@ -306,11 +434,35 @@ class Router:
         """Take over the retained messages that the store had kept."""
         for message in retained:
             self.retained.put(message)
+            if message.expires_at is not None:
+                self._expect_end(message.topic_name, message.expires_at)
         self._stats.retained = len(self.retained)
+
+    def expire_retained(self) -> None:
+        """Forget the retained messages whose time is over [MQTT-3.3.2-5 of MQTT 5]. Called once a second."""
+        now = self._expiry.now()
+        for topic_name in self._ends.pop(now, _MOST_ENDS):
+            message = self.retained.get(topic_name)
+            if message is not None and message.expires_at is not None and message.expires_at <= now:
+                self._stats.dropped_expired += 1
+                self._retain(topic_name, b"", 0)
+
+    def _expect_end(self, topic_name: bytes, expires_at: int) -> None:
+        self._ends.add(expires_at, topic_name)
+        if len(self._ends) > 2 * len(self.retained) + _FEW_ENDS:
+            # Most are of messages that were replaced.
+            self._ends.clear()
+            for one in self.retained:
+                if one.expires_at is not None:
+                    self._ends.add(one.expires_at, one.topic_name)
 
     def _retain(self, topic_name: bytes, payload: bytes, qos: int) -> None:
         if payload:
-            message = RetainedMessage(topic_name, payload, qos)
+            expiry, passed_on = self._properties
+            expires_at = None if expiry is None else self._expiry.end_of(expiry)
+            if expires_at is not None:
+                self._expect_end(topic_name, expires_at)
+            message = RetainedMessage(topic_name, payload, qos, passed_on, expires_at)
             self.retained.put(message)
         else:
             message = None
@@ -320,12 +472,16 @@ class Router:
             self._store.set_retained(topic_name, message)
 
 
-def _seen_qos(session: Session, topic_name: bytes) -> int | None:
+def _seen_qos(session: Session, subscription: Subscription | None, topic_name: bytes) -> int | None:
     """Return the highest QoS of the filters that reach a name as it is seen behind a mount point; None if none does.
 
     The trie knows whole names only: its wildcards reach names that begin with $ there [MQTT-4.7.2-1].
     """
     filters = session.subscriptions
+    if subscription is not None:
+        filters = {subscription.topic_filter: subscription.options & 3}
+    elif session.options:
+        filters = {one: qos for one, qos in filters.items() if one not in session.options}
     if isinstance(session, SharedQueue):
         filters = {session.shared_filter: session.granted_qos}
     mount = session.mount

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ..core.context import BrokerContext
-from ..sessions.session import Session
+from ..sessions.session import Session, Subscription
 from ..sessions.shared_queue import DurableSharedQueue, MemorySharedQueue, SharedQueue
 from ..store import RecoveredSession
 from .subscriptions import SubscriptionTrie
@@ -16,7 +16,7 @@ class Shares:
     store on disk every one is recorded: a member with a persistent session may join at any time.
     """
 
-    def __init__(self, context: BrokerContext, trie: SubscriptionTrie[Session]) -> None:
+    def __init__(self, context: BrokerContext, trie: SubscriptionTrie[Session | Subscription]) -> None:
         self._context = context
         self._stats = context.stats
         self._store = context.store

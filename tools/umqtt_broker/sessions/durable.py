@@ -7,6 +7,7 @@ from itertools import islice
 
 from ..core.context import BrokerContext
 from ..protocol.packets import DUP, PUBLISH, UINT16, encode_publish_head
+from ..protocol.packets5 import HAS_PROPERTIES, encode_content, payload_of
 from ..store import RecoveredSession
 from ..store.base import DeliveryRow
 from .entry import OPEN, Entry
@@ -65,8 +66,9 @@ class DurableSession(Session):
         """Take over what the store knew. The queue stays on disk until a connection wants it."""
         self.number = recovered.number
         self.username = recovered.username
+        self.protocol_level = recovered.protocol_level
+        self.session_expiry = recovered.session_expiry
         self.away_since = recovered.away_since
-        self.subscriptions = dict(recovered.subscriptions)
         self.inbound = recovered.inbound or self.inbound
         self.last_packet_id = recovered.last_packet_id
         self._last_position = recovered.last_position
@@ -108,7 +110,7 @@ class DurableSession(Session):
 
     # Messages to the client
 
-    def deliver(self, qos: int, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
+    def deliver(self, qos: int, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
         """Record a QoS 1 or 2 message at the end of the queue; one of QoS 1 may pass straight through."""
         in_flight = self.in_flight
         packet_id = self.last_packet_id
@@ -119,11 +121,11 @@ class DurableSession(Session):
         self.last_packet_id = packet_id
         # Exactly once: the identifier of a QoS 2 message must be safe before the client can know it.
         if qos == 2 or self.queue or self._spilled_to or len(in_flight) >= self.window:
-            self._enqueue(packet_id, qos, head, topic_name, payload, retain)
+            self._enqueue(packet_id, qos, head, topic_name, payload, flags)
             return
         expires_at = self._expiry.deadline
         position = self._sent_to = self._last_position = self._last_position + 1
-        self._store.add_delivery((self.number, position, packet_id, 1, retain, 1, 0, topic_name, payload, expires_at))
+        self._store.add_delivery((self.number, position, packet_id, 1, flags, 1, 0, topic_name, payload, expires_at))
         in_flight[packet_id] = (position, packet_id, 1, head, payload, OPEN, expires_at)
         output = self.output
         assert output is not None  # the window is open
@@ -133,7 +135,7 @@ class DurableSession(Session):
             self.dirty = True
             self._context.dirty.append(self)
 
-    def _enqueue(self, packet_id: int, qos: int, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
+    def _enqueue(self, packet_id: int, qos: int, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
         limits = self._context.limits
         if limits is not None and len(self.queue) < self._room():
             self._pass(len(payload))
@@ -162,7 +164,7 @@ class DurableSession(Session):
                 gate = self._store.batch
             self._append((position, packet_id, qos, head, payload, gate, expires_at))
         self._store.add_delivery(
-            (self.number, position, packet_id, qos, retain, sent, 0, topic_name, payload, expires_at)
+            (self.number, position, packet_id, qos, flags, sent, 0, topic_name, payload, expires_at)
         )
         self.queued_bytes += len(payload)
         if limits is not None:
@@ -175,7 +177,7 @@ class DurableSession(Session):
         connection = self.connection
         if connection is None or connection.congested or self._spilled_to:
             return 0
-        return max(0, self._context.config.max_inflight_messages - len(self.in_flight))
+        return max(0, self.most_in_flight - len(self.in_flight))
 
     def _pass(self, size: int) -> None:
         self._passing += 1
@@ -293,10 +295,11 @@ class DurableSession(Session):
             if row.released:
                 continue  # in the window already
             maybe_sent = bool(row.qos) and (row.sent or row.position <= self._maybe_sent_to)
-            first_byte = PUBLISH | row.qos << 1 | row.retain | (DUP if maybe_sent else 0)
-            head = encode_publish_head(first_byte, row.topic_name[len(self.mount) :], len(row.payload))
+            payload = self._in_form(row)
+            first_byte = PUBLISH | row.qos << 1 | row.flags & 1 | (DUP if maybe_sent else 0)
+            head = encode_publish_head(first_byte, row.topic_name[len(self.mount) :], len(payload))
             gate = OPEN if maybe_sent or not row.qos else _NEEDS_SENT_LIMIT
-            self._append((row.position, row.packet_id, row.qos, head, row.payload, gate, row.expires_at))
+            self._append((row.position, row.packet_id, row.qos, head, payload, gate, row.expires_at))
             self._spilled -= 1
         # The page may hold messages recorded between the request and its transaction, so beyond asked_to.
         last = rows[-1].position if rows else 0
@@ -306,3 +309,12 @@ class DurableSession(Session):
             if self._spilled:
                 self._count_lost()
         self.pump()
+
+    def _in_form(self, row: DeliveryRow) -> bytes:
+        """Return the payload of a stored message as the client's version wants it."""
+        has_properties = bool(row.flags & HAS_PROPERTIES)
+        if has_properties == (self.protocol_level == 5):
+            return row.payload
+        payload = payload_of(row.payload) if has_properties else encode_content(row.payload)
+        self._resize(len(payload) - len(row.payload))
+        return payload

@@ -4,7 +4,6 @@ from collections import deque
 from typing import Protocol
 
 from ..settings.broker import Listener
-from .entry import Entry
 
 # Filters, each followed by its granted QoS.
 Granted = deque[bytes | int]
@@ -36,6 +35,8 @@ class ClientConnection(Output, Protocol):
     keep_alive: int
     messages_in: int
     messages_out: int
+    receive_maximum: int
+    max_packet_size: int
 
     @property
     def is_held_back(self) -> bool:
@@ -45,8 +46,8 @@ class ClientConnection(Output, Protocol):
     def bind(self) -> None:
         """Take over new rights or settings."""
 
-    def abort(self) -> None:
-        """Close at once."""
+    def abort(self, reason_code: int = 0) -> None:
+        """Close at once. A client of MQTT 5 is told the reason code."""
 
 
 class Group(Protocol):
@@ -62,8 +63,11 @@ class Group(Protocol):
     def pump(self) -> None:
         """Give out what the members have room for."""
 
-    def give_back(self, entries: list[Entry]) -> None:
+    def give_back(self, positions: list[int]) -> None:
         """Take back what the member left unacknowledged."""
+
+    def set_protocol_level(self, protocol_level: int) -> None:
+        """Have a member of this version."""
 
     def acknowledge(self, position: int) -> None:
         """The member has acknowledged a message."""

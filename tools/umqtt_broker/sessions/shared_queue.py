@@ -20,9 +20,10 @@ from collections import deque
 from ..access.permission import Rights
 from ..core.context import BrokerContext
 from ..protocol.packets import DUP, PUBLISH, encode_publish_head, topic_name_in
+from ..protocol.packets5 import HAS_PROPERTIES, add_identifiers, age, encode_identifier, payload_of
 from ..protocol.topics import split_shared
 from .durable import DurableSession
-from .entry import OPEN, Entry
+from .entry import OPEN, Entry, converted
 from .session import Session
 
 # Messages passed over at the front of the queue that no member with room may read, before the queue waits for one.
@@ -32,13 +33,15 @@ _LOOK_AHEAD = 1000
 class SharedQueue(Session):
     """A shared subscription of one group behind one mount point. Made by routing.shared_groups.
 
-    members: sessions with the QoS granted to each. holders: who has which message in flight at QoS 1, by position.
+    members: sessions with the QoS granted to each. holders: who has which message in flight at QoS 1, by position: the
+    session, its packet identifier and the message in the group's own form: with properties from the first member of
+    MQTT 5 on.
     """
 
     def __init__(self, key: bytes, name: bytes, mount: bytes, clean: bool, context: BrokerContext) -> None:
         super().__init__(key, name, mount, clean, context)
         self.members: dict[Session, int] = {}
-        self.holders: dict[int, tuple[Session, int]] = {}
+        self.holders: dict[int, tuple[Session, int, Entry]] = {}
         self.rights = _OfAnyMember(self.members)
         # As long as the broker runs a group can take what is on disk; its members say whether there is room for it.
         self.window = 1
@@ -63,6 +66,8 @@ class SharedQueue(Session):
         """Let a session take messages. Returns True if it did not before."""
         is_new = member not in self.members
         self.members[member] = qos
+        if member.protocol_level == 5:
+            self.set_protocol_level(5)
         if is_new:
             self._turns.append(member)
             member.shared = (*member.shared, self)
@@ -74,9 +79,18 @@ class SharedQueue(Session):
         self._turns.remove(member)
         member.shared = tuple(group for group in member.shared if group is not self)
 
+    def set_protocol_level(self, protocol_level: int) -> None:
+        """Keep properties from now on, if a member wants them; one that leaves changes nothing."""
+        if protocol_level == 5 and self.protocol_level != 5:
+            super().set_protocol_level(5)
+            self.holders = {
+                position: (member, packet_id, converted(entry, True))
+                for position, (member, packet_id, entry) in self.holders.items()
+            }
+
     def end(self) -> None:
         """The last member has left: what waits is dropped and counted, what is in flight stays with its session."""
-        for member, packet_id in self.holders.values():
+        for member, packet_id, _ in self.holders.values():
             member.make_own(self, packet_id)
         self.holders.clear()
         # A page of the queue may be on its way: it is counted here, and has nowhere to go.
@@ -87,27 +101,34 @@ class SharedQueue(Session):
 
     # Messages to the group
 
-    def deliver(self, qos: int, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
+    def deliver(self, qos: int, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
         """Give a QoS 1 or 2 message to a member with room, or put it at the end of the queue."""
         if not self.queued and (member := self._choose(qos, head)) is not None:
-            granted = min(qos, self.members[member])
-            if granted == 2:
-                member.deliver(2, head, topic_name, payload, retain)
+            granted, expires_at = min(qos, self.members[member]), self._expiry.deadline
+            head_of_it, payload_of_it = self._form(member, granted, head, payload, 0)
+            if member.is_too_large(granted, head_of_it, payload_of_it):
+                # [MQTT-3.1.2-25] of MQTT 5 lets a group do without.
+                self.dropped += 1
+                self._stats.dropped_too_large += 1
+            elif granted == 2:
+                own_flags = flags if member.protocol_level == 5 else flags & 1
+                member.deliver(2, head_of_it, topic_name, payload_of_it, own_flags)
             elif granted == 1:
-                position = self._record_sent(qos, topic_name, payload, retain)
-                entry = (position, 0, 1, b"", payload, OPEN, self._expiry.deadline)
-                self.holders[position] = (member, member.borrow(self, entry, _at_qos(head, 1, payload)))
+                position = self._record_sent(qos, topic_name, payload, flags)
+                entry = (position, 0, 1, _at_qos(head, 1, payload), payload, OPEN, expires_at)
+                packet_id = member.borrow(self, position, head_of_it, payload_of_it, expires_at)
+                self.holders[position] = (member, packet_id, entry)
             else:
-                _send_qos0(member, head, payload)
+                _send_qos0(member, head_of_it, payload_of_it)
             return
-        self._enqueue(0, qos, head, topic_name, payload, retain)
+        self._enqueue(0, qos, head, topic_name, payload, flags)
         if self._has_rights():
             # What waits may be what nobody there may read, and this may be something else.
             self.pump()
 
-    def deliver_qos0(self, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
+    def deliver_qos0(self, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
         """Send a QoS 0 message to a member that is connected and reads, or drop and count it."""
-        del topic_name, retain
+        del topic_name, flags
         turns, count = self._turns, len(self._turns)
         name: bytes | None = None
         for step in range(count):
@@ -120,18 +141,19 @@ class SharedQueue(Session):
                 if not member.rights.may_read(name):
                     continue
             self._next_turn = index + 1
-            _send_qos0(member, head, payload)
-            return
+            head_of_it, payload_of_it = self._form(member, 0, head, payload, 0)
+            if not member.is_too_large(0, head_of_it, payload_of_it):
+                _send_qos0(member, head_of_it, payload_of_it)
+                return
         self.dropped += 1
         if any(member.connection is not None for member in turns):
             self._stats.dropped_qos0_slow += 1
         else:
             self._stats.dropped_qos0_offline += 1
 
-    def give_back(self, entries: list[Entry]) -> None:
+    def give_back(self, positions: list[int]) -> None:
         """Take back what a departed member left unacknowledged, with DUP: it goes first, in order, to the others."""
-        for entry in entries:
-            del self.holders[entry[0]]
+        entries = [_again(self.holders.pop(position)[2]) for position in positions]
         count, size = len(entries), sum(len(entry[4]) for entry in entries)
         queue = self.queue = self.queue or deque()
         # Others may have departed before: their messages and these go in the order they came in.
@@ -216,24 +238,52 @@ class SharedQueue(Session):
         return size > enough
 
     def _give(self, member: Session, granted: int, entry: Entry) -> None:
-        position, _, _, head, payload, _, _ = entry
+        position, _, _, head, payload, _, expires_at = entry
         assert head is not None  # the queue holds no PUBRELs
-        if granted == 1:
+        head_of_it, payload_of_it = self._form(member, granted, head, payload, expires_at)
+        if member.is_too_large(granted, head_of_it, payload_of_it):
+            self._drop_too_large(position)
+        elif granted == 1:
             self._sent_to = max(self._sent_to, position)
-            self.holders[position] = (member, member.borrow(self, entry, _at_qos(head, 1, payload)))
+            packet_id = member.borrow(self, position, head_of_it, payload_of_it, expires_at)
+            own = (position, 0, 1, _at_qos(head, 1, payload), payload, OPEN, expires_at)
+            self.holders[position] = (member, packet_id, own)
         elif granted == 2:
             # Never sent before, whatever a recovered message looks like: at QoS 2 it would be in a session.
-            member.transfer(self, entry, bytes((head[0] & ~DUP,)) + head[1:])
+            head_of_it = bytes((head_of_it[0] & ~DUP,)) + head_of_it[1:]
+            if self.protocol_level != 5:
+                member.transfer(self, entry, head_of_it)
+            else:
+                # What the member gets is not what the store has: recorded anew in the transaction that removes it.
+                flags = head_of_it[0] & 1 | (HAS_PROPERTIES if member.protocol_level == 5 else 0)
+                with self._expiry.set_to(expires_at):
+                    member.deliver(2, head_of_it, self._topic_name(head), payload_of_it, flags)
+                self.forget(position)
         else:
-            _send_qos0(member, head, payload)
+            _send_qos0(member, head_of_it, payload_of_it)
             self.forget(position)
+
+    def _form(self, member: Session, qos: int, head: bytes, payload: bytes, expires_at: int) -> tuple[bytes, bytes]:
+        """Return head and payload as a member gets them at `qos`. expires_at: 0 for a message that has not waited."""
+        if self.protocol_level != 5:
+            return _at_qos(head, qos, payload), payload
+        if member.protocol_level != 5:
+            payload = payload_of(payload)
+        else:
+            if expires_at:
+                payload = age(payload, self._expiry.remaining(expires_at))
+            subscription = member.options.get(self.client_id)
+            if subscription is not None:
+                payload = add_identifiers(payload, encode_identifier(subscription.identifier))
+        first_byte = PUBLISH | head[0] & (DUP | 1 if qos else 1) | qos << 1
+        return encode_publish_head(first_byte, topic_name_in(head), len(payload)), payload
 
     def _write(self) -> None:
         """Let the members write what they got: it is much."""
         for member in self._turns:
             member.flush()
 
-    def _record_sent(self, qos: int, topic_name: bytes, payload: bytes, retain: int) -> int:
+    def _record_sent(self, qos: int, topic_name: bytes, payload: bytes, flags: int) -> int:
         """Record a message that goes straight to a member at QoS 1. Returns its position."""
         raise NotImplementedError
 
@@ -252,8 +302,8 @@ class MemorySharedQueue(SharedQueue):
         super().__init__(key, name, mount, clean, context)
         self._last_position = 0
 
-    def _enqueue(self, packet_id: int, qos: int, head: bytes, topic_name: bytes, payload: bytes, retain: int) -> None:
-        del topic_name, retain
+    def _enqueue(self, packet_id: int, qos: int, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
+        del topic_name, flags
         limits = self._context.limits
         if limits is not None and not limits.admit(self):
             return
@@ -263,8 +313,8 @@ class MemorySharedQueue(SharedQueue):
         if limits is not None:
             limits.published(self, len(payload))
 
-    def _record_sent(self, qos: int, topic_name: bytes, payload: bytes, retain: int) -> int:
-        del qos, topic_name, payload, retain
+    def _record_sent(self, qos: int, topic_name: bytes, payload: bytes, flags: int) -> int:
+        del qos, topic_name, payload, flags
         self._last_position += 1
         return self._last_position
 
@@ -272,11 +322,9 @@ class MemorySharedQueue(SharedQueue):
 class DurableSharedQueue(SharedQueue, DurableSession):
     """A queue that outlives the process, recorded under a number as a session's is."""
 
-    def _record_sent(self, qos: int, topic_name: bytes, payload: bytes, retain: int) -> int:
+    def _record_sent(self, qos: int, topic_name: bytes, payload: bytes, flags: int) -> int:
         position = self._sent_to = self._last_position = self._last_position + 1
-        self._store.add_delivery(
-            (self.number, position, 0, 1, retain, 1, 0, topic_name, payload, self._expiry.deadline)
-        )
+        self._store.add_delivery((self.number, position, 0, 1, flags, 1, 0, topic_name, payload, self._expiry.deadline))
         del qos
         return position
 
@@ -298,10 +346,17 @@ def _position(entry: Entry) -> int:
     return entry[0]
 
 
+def _again(entry: Entry) -> Entry:
+    """Return a message that its client may have, with DUP."""
+    position, packet_id, qos, head, payload, gate, expires_at = entry
+    assert head is not None  # it is a PUBLISH
+    return position, packet_id, qos, bytes((head[0] | DUP,)) + head[1:], payload, gate, expires_at
+
+
 def _send_qos0(member: Session, head: bytes, payload: bytes) -> None:
     output = member.output
     assert output is not None  # the member was chosen because it takes output
-    output.append(_at_qos(head, 0, payload) + payload)
+    output.append(head + payload)
     member.mark_dirty()
 
 

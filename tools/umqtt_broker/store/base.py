@@ -18,6 +18,7 @@ class DeliveryRow(NamedTuple):
     """A QoS 1 or 2 message in the queue of one session, as stored.
 
     session: number of the session. position: its place in the queue, rising, never used twice in a session.
+    flags: 1: the retain flag; 2: before the payload stand the properties of MQTT 5 (packets5.HAS_PROPERTIES).
     sent: it may have been sent already, so the next time needs DUP. released: 0, or the rank of its PUBREC:
     from then on PUBREL is resent, not PUBLISH. expires_at: seconds since 1970; 0: never.
     """
@@ -26,7 +27,7 @@ class DeliveryRow(NamedTuple):
     position: int
     packet_id: int
     qos: int
-    retain: int
+    flags: int
     sent: int
     released: int
     topic_name: bytes
@@ -73,7 +74,9 @@ class RecoveredSession(NamedTuple):
 
     queued: messages not acknowledged to the end. released: (position, packet_id) of those whose PUBREC came, in the
     order of the PUBRECs. queued_bytes: payload bytes of the others. away_since: see Store.set_away. retained_pending:
-    topic filters whose retained messages are not all in the queue yet.
+    topic filters whose retained messages are not all in the queue yet. subscriptions: topic filter, options (the QoS
+    and what MQTT 5 adds, as in SUBSCRIBE) and identifier of each. protocol_level: of the client's last connection.
+    session_expiry: seconds that the client may stay away; None: for ever.
     """
 
     number: int
@@ -82,13 +85,23 @@ class RecoveredSession(NamedTuple):
     last_position: int
     last_packet_id: int
     queued: int
-    subscriptions: list[tuple[bytes, int]]
+    subscriptions: list[tuple[bytes, int, int]]
     inbound: set[int]
     released: list[tuple[int, int]]
     username: bytes | None
     away_since: int
     queued_bytes: int
     retained_pending: list[bytes]
+    protocol_level: int = 4
+    session_expiry: int | None = None
+
+
+class Owner(NamedTuple):
+    """Who uses a persistent session, and how: see RecoveredSession."""
+
+    username: bytes | None = None
+    protocol_level: int = 4
+    session_expiry: int | None = None
 
 
 class Recovered(NamedTuple):
@@ -157,12 +170,12 @@ class Store:
     def wake(self, session: Wakeable) -> None:
         """Call `session.on_commit()` once everything recorded so far is safe and packets were released."""
 
-    def new_session(self, client_id: bytes, username: bytes | None = None) -> int:
-        """Record a session of a user and return its number."""
+    def new_session(self, client_id: bytes, owner: "Owner | None" = None) -> int:
+        """Record a session and return its number."""
         raise NotImplementedError
 
-    def set_username(self, session: int, username: bytes | None) -> None:
-        """Record that a session is used under another name than before."""
+    def set_owner(self, session: int, owner: "Owner") -> None:
+        """Record that a session is used by another name, in another version or for another time than before."""
 
     def set_away(self, session: int, since: int) -> None:
         """Record since when a session has no connection, in seconds since 1970; 0: it has one.
@@ -189,8 +202,8 @@ class Store:
     def set_sent_limit(self, session: int, position: int) -> None:
         """Record that messages up to `position` may have been sent."""
 
-    def set_subscription(self, session: int, topic_filter: bytes, qos: int | None) -> None:
-        """Record a subscription that waits for no retained messages, or its end when `qos` is None."""
+    def set_subscription(self, session: int, topic_filter: bytes, options: int | None, identifier: int = 0) -> None:
+        """Record a subscription that waits for no retained messages, or its end when `options` is None."""
 
     def set_retained_pending(self, session: int, topic_filter: bytes, is_pending: bool) -> None:
         """Record whether a subscription still waits for some of its retained messages."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..protocol.messages import RetainedMessage, Will
-from .base import CommitWaiter, Delivery, DeliveryRow, Wakeable
+from .base import CommitWaiter, Delivery, DeliveryRow, Owner, Wakeable
 from .lock import Witness
 
 
@@ -64,6 +64,7 @@ class Batch:
         "leftover_is_gone",
         "moves",
         "number",
+        "owners",
         "packet_ids",
         "pages",
         "progress",
@@ -75,7 +76,6 @@ class Batch:
         "shares",
         "sleepers",
         "subscriptions",
-        "usernames",
         "wills",
     )
 
@@ -94,17 +94,17 @@ class Batch:
         self.leftover_is_gone = False
         # Set by it: messages that went to quarantine.
         self.garbled: list[str] = []
-        self.sessions: dict[int, tuple[bytes, bytes | None] | None] = {}
+        self.sessions: dict[int, tuple[bytes, Owner] | None] = {}
         # Shared queues made, by number, with their keys; None: ended.
         self.shares: dict[int, bytes | None] = {}
         # From shared queues to sessions: (session, position, packet_id, qos, share, position there).
         self.moves: list[tuple[int, int, int, int, int, int]] = []
         self.retained_pending: dict[tuple[int, bytes], bool] = {}
-        self.usernames: dict[int, bytes | None] = {}
+        self.owners: dict[int, Owner] = {}
         self.away: dict[int, int] = {}
         self.wills: dict[bytes, Will | None] = {}
         self.sent_limits: dict[int, int] = {}
-        self.subscriptions: dict[tuple[int, bytes], int | None] = {}
+        self.subscriptions: dict[tuple[int, bytes], tuple[int, int] | None] = {}
         self.packet_ids: list[tuple[int, int, int]] = []
         self.released: list[tuple[int, int, int]] = []
         self.inbound: dict[tuple[int, int], bool] = {}
@@ -162,7 +162,7 @@ class Batch:
         self.shares.update(later.shares)
         self.moves += later.moves
         self.retained_pending.update(later.retained_pending)
-        self.usernames.update(later.usernames)
+        self.owners.update(later.owners)
         self.away.update(later.away)
         self.wills.update(later.wills)
         self.sent_limits.update(later.sent_limits)

@@ -18,8 +18,8 @@ _MESSAGES = (
         "SELECT 'of session ' || session || ' message', position, topic_name, payload, checksum FROM delivery"
         " WHERE message IS NULL AND released = 0"
     ),
-    "SELECT 'retained message', topic_name, topic_name, payload, checksum FROM retained",
-    "SELECT 'will of', client_id, topic_name, payload, checksum FROM will",
+    "SELECT 'retained message', topic_name, topic_name, payload, checksum, {passed_on} FROM retained",
+    "SELECT 'will of', client_id, topic_name, payload, checksum, {passed_on} FROM will",
 )
 _MISSING = "SELECT count(*) FROM delivery WHERE message IS NOT NULL AND message NOT IN (SELECT number FROM message)"
 
@@ -40,7 +40,7 @@ def check(path: str) -> list[str]:
             database.execute("BEGIN")
             problems += [f"store {path} is damaged: {text}" for text in _damage(database)]
             if not problems and version >= schema.COUNTS_COMMITS:
-                problems += [f"store {path}: {text}" for text in _messages(database)]
+                problems += [f"store {path}: {text}" for text in _messages(database, version)]
     except sqlite3.Error as error:
         problems.append(f"store {path} is damaged: {error}")
     return problems
@@ -62,9 +62,10 @@ def _damage(database: sqlite3.Connection) -> list[str]:
     return [] if found == ["ok"] else [line for text in found for line in text.splitlines()]
 
 
-def _messages(database: sqlite3.Connection) -> Iterator[str]:
+def _messages(database: sqlite3.Connection, version: int) -> Iterator[str]:
+    passed_on = "passed_on" if version >= schema.KEEPS_PROPERTIES else "x''"
     for query in _MESSAGES:
-        for what, name, *message in database.execute(query):
+        for what, name, *message in database.execute(query.format(passed_on=passed_on)):
             if not is_whole(*message):
                 yield f"{what} {name!r} is garbled"
     if missing := database.execute(_MISSING).fetchone()[0]:

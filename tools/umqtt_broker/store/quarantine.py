@@ -8,16 +8,16 @@ import sqlite3
 from zlib import crc32
 
 
-def checksum(topic_name: bytes, payload: bytes) -> int:
-    """Return the checksum of a message."""
-    return crc32(payload, crc32(topic_name))
+def checksum(topic_name: bytes, payload: bytes, passed_on: bytes = b"") -> int:
+    """Return the checksum of a message. passed_on: its properties, where they do not stand in the payload."""
+    return crc32(passed_on, crc32(payload, crc32(topic_name)))
 
 
-def is_whole(topic_name: object, payload: object, expected: object) -> bool:
+def is_whole(topic_name: object, payload: object, expected: object, passed_on: object = b"") -> bool:
     """Tell whether a message is what was stored."""
-    if not (isinstance(topic_name, bytes) and isinstance(payload, bytes)):
+    if not (isinstance(topic_name, bytes) and isinstance(payload, bytes) and isinstance(passed_on, bytes)):
         return False
-    return expected is None or checksum(topic_name, payload) == expected
+    return expected is None or checksum(topic_name, payload, passed_on) == expected
 
 
 def set_aside_garbled(database: sqlite3.Connection) -> list[str]:
@@ -25,9 +25,9 @@ def set_aside_garbled(database: sqlite3.Connection) -> list[str]:
     execute = database.execute
     found: list[str] = []
     for table, key, what in (("retained", "topic_name", "retained message"), ("will", "client_id", "will")):
-        rows = execute(f"SELECT {key}, topic_name, payload, checksum FROM {table}").fetchall()
-        for name, topic_name, payload, expected in rows:
-            if not is_whole(topic_name, payload, expected):
+        rows = execute(f"SELECT {key}, topic_name, payload, checksum, passed_on FROM {table}").fetchall()
+        for name, topic_name, payload, expected, passed_on in rows:
+            if not is_whole(topic_name, payload, expected, passed_on):
                 set_aside(database, f"{what} {name!r}", topic_name, payload, expected)
                 execute(f"DELETE FROM {table} WHERE {key} = ?", (name,))
                 found.append(f"{what} {name!r}")

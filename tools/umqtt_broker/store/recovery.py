@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from types import NoneType
 from typing import Any
 
-from ..protocol.messages import RetainedMessage, Will
+from ..protocol.messages import MessageProperties, RetainedMessage, Will
 from . import schema
 from .base import Recovered, RecoveredSession
 from .lock import read_witness
@@ -19,8 +19,10 @@ _QUEUED = """
     FROM delivery LEFT JOIN message ON message.number = delivery.message GROUP BY session
 """
 _LAST = "SELECT position, packet_id FROM delivery WHERE session = ? ORDER BY position DESC LIMIT 1"
-_SUBSCRIPTIONS = "SELECT topic_filter, qos, greeting FROM subscription WHERE session = ?"
-_WILLS = "SELECT client_id, topic_name, payload, qos, retain FROM will"
+_SESSIONS = "SELECT number, client_id, sent_limit, username, away_since, protocol_level, session_expiry FROM session"
+_SUBSCRIPTIONS = "SELECT topic_filter, options, identifier, greeting FROM subscription WHERE session = ?"
+_RETAINED = "SELECT topic_name, payload, qos, passed_on, expires_at FROM retained"
+_WILLS = "SELECT client_id, topic_name, payload, qos, retain, expiry, passed_on, delay FROM will"
 _RELEASED = "SELECT position, packet_id FROM delivery WHERE session = ? AND released > 0 ORDER BY released"
 
 
@@ -51,19 +53,20 @@ def recover(database: sqlite3.Connection) -> tuple[Recovered, int, int]:
     Raises sqlite3.Error.
     """
     queued = dict(_queues(database))
-    rows = _typed(
-        database, "SELECT number, client_id, sent_limit, username, away_since FROM session ORDER BY number",
-        int, bytes, int, (bytes, NoneType), int,
-    )  # fmt: skip
+    maybe_int = (int, NoneType)
+    rows = _typed(database, f"{_SESSIONS} ORDER BY number", int, bytes, int, (bytes, NoneType), int, int, maybe_int)
     sessions = [_recover_queue(database, row, queued) for row in rows]
     rows = _typed(
-        database, "SELECT number, key, sent_limit, NULL, 0 FROM share ORDER BY number", int, bytes, int, NoneType, int
-    )
+        database, "SELECT number, key, sent_limit, NULL, 0, 4, NULL FROM share ORDER BY number",
+        int, bytes, int, NoneType, int, int, NoneType,
+    )  # fmt: skip
     shares = [_recover_queue(database, row, queued) for row in rows]
-    retained = _typed(database, "SELECT topic_name, payload, qos FROM retained", bytes, bytes, int)
+    retained = _typed(database, _RETAINED, bytes, bytes, int, bytes, maybe_int)
     wills = {
-        client_id: Will(topic_name, payload, qos, bool(retain))
-        for client_id, topic_name, payload, qos, retain in _typed(database, _WILLS, bytes, bytes, bytes, int, int)
+        client_id: Will(topic_name, payload, qos, bool(retain), MessageProperties(expiry, passed_on), delay)
+        for client_id, topic_name, payload, qos, retain, expiry, passed_on, delay in _typed(
+            database, _WILLS, bytes, bytes, bytes, int, int, maybe_int, bytes, int
+        )
     }
     ((last_rank,),) = _typed(database, "SELECT coalesce(max(released), 0) FROM delivery WHERE released > 0", int)
     brokers = _typed(database, "SELECT id FROM broker", bytes)
@@ -105,16 +108,16 @@ def _typed(
 
 def _recover_queue(
     database: sqlite3.Connection,
-    row: tuple[int, bytes, int, bytes | None, int],
+    row: tuple[int, bytes, int, bytes | None, int, int, int | None],
     queued: dict[int, tuple[int, int]],
 ) -> RecoveredSession:
     """Return a session or a shared queue. queued: by number, messages and bytes."""
-    number, key, sent_limit, username, away_since = row
+    number, key, sent_limit, username, away_since, protocol_level, session_expiry = row
     count, size = queued.get(number, (0, 0))
     of_it = (number,)
     last = _typed(database, _LAST, int, int, given=of_it)
     position, packet_id = last[0] if last else (sent_limit, 0)
-    subscriptions = _typed(database, _SUBSCRIPTIONS, bytes, int, int, given=of_it)
+    subscriptions = _typed(database, _SUBSCRIPTIONS, bytes, int, int, int, given=of_it)
     inbound = _typed(database, "SELECT packet_id FROM inbound WHERE session = ?", int, given=of_it)
     return RecoveredSession(
         number,
@@ -124,11 +127,13 @@ def _recover_queue(
         max(position, sent_limit),
         packet_id,
         count,
-        [(topic_filter, qos) for topic_filter, qos, _ in subscriptions],
+        [(topic_filter, options, identifier) for topic_filter, options, identifier, _ in subscriptions],
         {packet_id for (packet_id,) in inbound},
         _typed(database, _RELEASED, int, int, given=of_it),
         username,
         away_since,
         size,
-        [topic_filter for topic_filter, _, is_pending in subscriptions if is_pending],
+        [topic_filter for topic_filter, _, _, is_pending in subscriptions if is_pending],
+        protocol_level,
+        session_expiry,
     )

@@ -109,6 +109,20 @@ _MIGRATIONS = (
         checksum INTEGER
     );
     """,
+    """
+    -- MQTT 5. See base.DeliveryRow and base.RecoveredSession.
+    ALTER TABLE delivery RENAME COLUMN retain TO flags;
+    ALTER TABLE session ADD COLUMN protocol_level INTEGER NOT NULL DEFAULT 4;
+    ALTER TABLE session ADD COLUMN session_expiry INTEGER;
+    ALTER TABLE subscription RENAME COLUMN qos TO options;
+    ALTER TABLE subscription ADD COLUMN identifier INTEGER NOT NULL DEFAULT 0;
+    -- See protocol.messages; their checksums count these properties in.
+    ALTER TABLE retained ADD COLUMN passed_on BLOB NOT NULL DEFAULT x'';
+    ALTER TABLE retained ADD COLUMN expires_at INTEGER;
+    ALTER TABLE will ADD COLUMN passed_on BLOB NOT NULL DEFAULT x'';
+    ALTER TABLE will ADD COLUMN expiry INTEGER;
+    ALTER TABLE will ADD COLUMN delay INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 
 
@@ -124,6 +138,8 @@ _COLUMNS = (
 VERSION = len(_MIGRATIONS)
 # From this version on the table `broker` counts commits.
 COUNTS_COMMITS = 5
+# From this version on messages have the properties of MQTT 5.
+KEEPS_PROPERTIES = 6
 
 
 class DamagedRow(sqlite3.DatabaseError):

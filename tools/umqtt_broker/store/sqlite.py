@@ -16,7 +16,7 @@ from ..errors import StoreError
 from ..protocol.messages import RetainedMessage, Will
 from ..stats import Stats
 from . import schema, writer
-from .base import CommitWaiter, Delivery, DeliveryRow, Recovered, RoomWaiter, Store, Wakeable
+from .base import CommitWaiter, Delivery, DeliveryRow, Owner, Recovered, RoomWaiter, Store, Wakeable
 from .change_batch import MARK_KEY, AwaitingCommit, Batch, Mark, Page
 from .lock import RUN_SIZE, StoreLock, Witness
 from .quarantine import set_aside_garbled
@@ -250,11 +250,11 @@ class SqliteStore(Store):
 
     # Recording
 
-    def new_session(self, client_id: bytes, username: bytes | None = None) -> int:
-        """Record a session of a user and return its number."""
+    def new_session(self, client_id: bytes, owner: Owner | None = None) -> int:
+        """Record a session and return its number."""
         number = self._next_session
         self._next_session += 1
-        self._open_batch.sessions[number] = (client_id, username)
+        self._open_batch.sessions[number] = (client_id, owner or Owner())
         self._record()
         return number
 
@@ -271,9 +271,9 @@ class SqliteStore(Store):
         self._open_batch.shares[share] = None
         self._record()
 
-    def set_username(self, session: int, username: bytes | None) -> None:
-        """Record that a session is used under another name than before."""
-        self._open_batch.usernames[session] = username
+    def set_owner(self, session: int, owner: Owner) -> None:
+        """Record that a session is used by another name, in another version or for another time than before."""
+        self._open_batch.owners[session] = owner
         self._record()
 
     def set_away(self, session: int, since: int) -> None:
@@ -296,9 +296,9 @@ class SqliteStore(Store):
         self._open_batch.sent_limits[session] = position
         self._record()
 
-    def set_subscription(self, session: int, topic_filter: bytes, qos: int | None) -> None:
-        """Record a subscription, or its end when `qos` is None."""
-        self._open_batch.subscriptions[session, topic_filter] = qos
+    def set_subscription(self, session: int, topic_filter: bytes, options: int | None, identifier: int = 0) -> None:
+        """Record a subscription, or its end when `options` is None."""
+        self._open_batch.subscriptions[session, topic_filter] = None if options is None else (options, identifier)
         # What was recorded is about the subscription that this one replaces; writer writes what is pending last.
         self._open_batch.retained_pending.pop((session, topic_filter), None)
         self._record()

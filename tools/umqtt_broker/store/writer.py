@@ -14,7 +14,7 @@ from .change_batch import Batch, Page
 from .quarantine import checksum, is_whole, set_aside
 
 _COLUMNS = (
-    "session, position, packet_id, qos, retain, sent, released, topic_name, payload, expires_at, message, checksum"
+    "session, position, packet_id, qos, flags, sent, released, topic_name, payload, expires_at, message, checksum"
 )
 _ROW = "(?,?,?,?,?,?,?,?,?,?,?,?)"
 # Sizes of multi-row inserts, largest first; few different texts, so that SQLite's statement cache keeps them
@@ -29,7 +29,16 @@ _SLICE = (
     " coalesce((SELECT position FROM delivery WHERE session = ? ORDER BY position LIMIT 1 OFFSET ? - 1), 1 << 62)"
 )
 _MESSAGE = "SELECT topic_name, payload, checksum FROM message WHERE number = ?"
-_WILL = "INSERT OR REPLACE INTO will (client_id, topic_name, payload, qos, retain, checksum) VALUES (?, ?, ?, ?, ?, ?)"
+_SESSION = "INSERT INTO session (number, client_id, username, protocol_level, session_expiry) VALUES (?, ?, ?, ?, ?)"
+_SUBSCRIPTION = "INSERT OR REPLACE INTO subscription (session, topic_filter, options, identifier) VALUES (?, ?, ?, ?)"
+_RETAINED = (
+    "INSERT OR REPLACE INTO retained (topic_name, payload, qos, passed_on, expires_at, checksum)"
+    " VALUES (?, ?, ?, ?, ?, ?)"
+)
+_WILL = (
+    "INSERT OR REPLACE INTO will (client_id, topic_name, payload, qos, retain, expiry, passed_on, delay, checksum)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 # Bytes from which a payload that several sessions wait for is stored once: a row of its own costs about as many.
 _SHARED_SIZE = 128
 
@@ -39,17 +48,17 @@ def write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]
     execute, executemany = database.execute, database.executemany
     execute("BEGIN IMMEDIATE")
     before = database.total_changes
-    created = [(number, *made) for number, made in batch.sessions.items() if made is not None]
+    created = [(number, made[0], *made[1]) for number, made in batch.sessions.items() if made is not None]
     discarded = [(number,) for number, made in batch.sessions.items() if made is None]
     # First the discarded: a client may have a new session under the same identifier in this very batch.
     executemany("DELETE FROM session WHERE number = ?", discarded)
-    executemany("INSERT INTO session (number, client_id, username) VALUES (?, ?, ?)", created)
+    executemany(_SESSION, created)
     ended = [(number,) for number, key in batch.shares.items() if key is None]
     executemany("DELETE FROM share WHERE number = ?", ended)
     executemany("INSERT INTO share (number, key) VALUES (?, ?)", _made(batch.shares))
     executemany(
-        "UPDATE session SET username = ? WHERE number = ?",
-        [(username, session) for session, username in batch.usernames.items()],
+        "UPDATE session SET username = ?, protocol_level = ?, session_expiry = ? WHERE number = ?",
+        [(*owner, session) for session, owner in batch.owners.items()],
     )
     executemany(
         "UPDATE session SET away_since = ? WHERE number = ?",
@@ -64,14 +73,11 @@ def write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]
             "UPDATE share SET sent_limit = ? WHERE number = ?",
             [(position, session) for session, position in batch.sent_limits.items()],
         )
-    for (session, topic_filter), qos in batch.subscriptions.items():
-        if qos is None:
+    for (session, topic_filter), made in batch.subscriptions.items():
+        if made is None:
             execute("DELETE FROM subscription WHERE session = ? AND topic_filter = ?", (session, topic_filter))
         else:
-            execute(
-                "INSERT OR REPLACE INTO subscription (session, topic_filter, qos) VALUES (?, ?, ?)",
-                (session, topic_filter, qos),
-            )
+            execute(_SUBSCRIPTION, (session, topic_filter, *made))
     executemany(
         "UPDATE subscription SET greeting = ? WHERE session = ? AND topic_filter = ?",
         [(is_pending, session, topic_filter) for (session, topic_filter), is_pending in batch.retained_pending.items()],
@@ -97,13 +103,14 @@ def write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]
         if message is None:
             execute("DELETE FROM retained WHERE topic_name = ?", (topic_name,))
         else:
-            values = (*message, checksum(message.topic_name, message.payload))
-            execute("INSERT OR REPLACE INTO retained (topic_name, payload, qos, checksum) VALUES (?, ?, ?, ?)", values)
+            execute(_RETAINED, (*message, checksum(message.topic_name, message.payload, message.passed_on)))
     for client_id, will in batch.wills.items():
         if will is None:
             execute("DELETE FROM will WHERE client_id = ?", (client_id,))
         else:
-            execute(_WILL, (client_id, *will, checksum(will.topic_name, will.payload)))
+            passed_on = will.properties.passed_on
+            values = (client_id, *will[:4], *will.properties, will.delay)
+            execute(_WILL, (*values, checksum(will.topic_name, will.payload, passed_on)))
     # Last: what this batch itself recorded for a discarded session goes too. Its messages follow in slices.
     for table in ("subscription", "inbound"):
         executemany(f"DELETE FROM {table} WHERE session = ?", discarded)
@@ -196,10 +203,10 @@ def _read_page(database: sqlite3.Connection, page: Page, garbled: list[str]) -> 
 
 def _is_possible(row: tuple[Any, ...]) -> bool:
     """Tell whether the numbers of a row are ones that were written: a garbled packet identifier has no bytes."""
-    _, _, packet_id, qos, retain, sent, released, *_, expires_at, _, _ = row
-    if not all(isinstance(number, int) for number in (packet_id, qos, retain, sent, released, expires_at)):
+    _, _, packet_id, qos, flags, sent, released, *_, expires_at, _, _ = row
+    if not all(isinstance(number, int) for number in (packet_id, qos, flags, sent, released, expires_at)):
         return False
-    return 0 <= packet_id <= 65535 and 0 <= qos <= 2 and 0 <= retain <= 1
+    return 0 <= packet_id <= 65535 and 0 <= qos <= 2 and 0 <= flags <= 3
 
 
 def ranges(positions: list[int]) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,386 @@
+"""MQTT 5, messages: properties, subscriptions with options, what crosses between versions, expiry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker_peer import BrokerProcess, BrokerThread, Peer, StartBroker
+from peer5 import Peer5
+from umqtt_testkit import encoder
+from umqtt_testkit.encoder import PUBACK, PUBREC, UNSUBACK
+
+NO_LOCAL, AS_PUBLISHED, IF_NEW, NEVER = 4, 8, 0x10, 0x20
+FOR_EVER = 0xFFFFFFFF
+
+EVERYTHING = {
+    "payload_format_indicator": 1,
+    "content_type": b"text/plain",
+    "user_property": [(b"b", b"1"), (b"a", b"2"), (b"b", b"1")],
+    "response_topic": b"answers/1",
+    "correlation_data": b"\x00\xff",
+}
+
+Connect5 = Callable[..., Peer5]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_subscriber_gets_every_property_in_its_order_and_one_of_311_the_payload_alone(
+    peer5: Connect5, peer: Callable[..., Peer], qos: int
+) -> None:
+    # Planted: user properties in a dictionary (their order and the one that repeats are gone); a payload with the
+    # properties before it for the client of 3.1.1.
+    five, four, sender = peer5(b"five"), peer(b"four"), peer5(b"sender")
+    five.subscribe5((b"t", 2))
+    four.subscribe(b"t", 2)
+    assert sender.publish5(b"t", b"hello", qos, **EVERYTHING) == 0
+    got = five.receive_message()
+    assert (got.payload, got.properties, list(got.properties)) == (b"hello", EVERYTHING, list(EVERYTHING))
+    assert four.receive_message().payload == b"hello"
+    four.flush()
+    four.send(encoder.publish(b"t", b"from 311"))
+    got = five.receive_message()
+    assert (got.payload, got.properties) == (b"from 311", {})
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_message_that_waits_keeps_its_properties_and_is_resent_with_them(peer5: Connect5, qos: int) -> None:
+    # Planted: the queue takes the payload alone; what is resent with DUP has lost them.
+    away = peer5(b"away", session_expiry_interval=100)
+    away.subscribe5((b"t", 2), subscription_identifier=9)
+    away.disconnect()
+    peer5(b"sender").publish5(b"t", b"hello", qos, **EVERYTHING)
+    expected = EVERYTHING | {"subscription_identifier": 9}
+    again = peer5(b"away", clean=False, session_expiry_interval=100)
+    got = again.receive_message(acknowledge=False)
+    assert (got.payload, got.properties, got.dup) == (b"hello", expected, False)
+    again.reset()
+    got = peer5(b"away", clean=False, session_expiry_interval=100).receive_message()
+    assert (got.payload, got.properties, got.dup) == (b"hello", expected, True)
+
+
+def test_everything_acknowledged_survives_kill_9_with_its_properties(tmp_path: Path) -> None:
+    # Planted: the flag that tells a content from a payload is not stored; the identifier or the version of a session
+    # is not.
+    store = tmp_path / "broker.db"
+    with BrokerProcess(store) as broker, Peer5(broker.port) as away, Peer(broker.port) as old:
+        away.connect5(b"away", session_expiry_interval=FOR_EVER)
+        away.subscribe5((b"t/#", 2 | AS_PUBLISHED), subscription_identifier=300)
+        old.connect(b"old", clean_session=False)
+        old.subscribe(b"t/#", 1)
+        away.disconnect()
+        old.disconnect()
+        with Peer5(broker.port) as sender:
+            sender.connect5(b"sender")
+            for qos in (1, 2):
+                # Above the size from which what several wait for is stored once.
+                assert sender.publish5(b"t/%d" % qos, b"x" * 200, qos, retain=True, **EVERYTHING) == 0
+        broker.kill()
+    with BrokerProcess(store) as broker, Peer5(broker.port) as away, Peer(broker.port) as old:
+        with Peer5(broker.port) as sender:
+            sender.connect5(b"sender")
+            assert sender.publish5(b"t/0", b"x" * 200, 2, retain=True, **EVERYTHING) == 0
+        assert away.connect5(b"away", clean=False, session_expiry_interval=FOR_EVER).present
+        for qos in (1, 2, 0):
+            got = away.receive_message()
+            assert (got.topic_name, got.payload, got.qos) == (b"t/%d" % qos, b"x" * 200, qos or 2)
+            assert got.properties == EVERYTHING | {"subscription_identifier": 300} and got.retain
+        with Peer5(broker.port) as sender:
+            sender.connect5(b"sender")
+            sender.publish5(b"t/3", b"", 1)
+        assert away.receive_message().properties == {"subscription_identifier": 300}
+        old.connect(b"old", clean_session=False)
+        assert [old.receive_message().payload for _ in range(4)] == [*[b"x" * 200] * 3, b""]
+        with Peer5(broker.port) as new:
+            new.connect5(b"new")
+            new.subscribe5((b"t/#", 2))
+            got = [new.receive_message() for _ in range(3)]
+            assert [(one.retain, one.properties) for one in got] == [(True, EVERYTHING)] * 3
+
+
+@pytest.mark.parametrize("first", [4, 5])
+@pytest.mark.parametrize("in_memory", [1, 100])
+def test_a_session_returns_with_another_version_and_gets_every_message_as_that_has_it(
+    start_broker: StartBroker, tmp_path: Path, first: int, in_memory: int
+) -> None:
+    # Planted: the queue is not converted when the client is back with another version; what comes from the disk is not.
+    broker = start_broker(store=str(tmp_path / "broker.db"), max_queued_in_memory=in_memory)
+
+    def come(level: int) -> Any:
+        peer = Peer5(broker.port) if level == 5 else Peer(broker.port)
+        if isinstance(peer, Peer5):
+            peer.connect5(b"away", clean=False, session_expiry_interval=FOR_EVER)
+        else:
+            peer.connect(b"away", clean_session=False)
+        return peer
+
+    with come(first) as away, Peer5(broker.port) as sender:
+        if first == 5:
+            away.subscribe5((b"t", 2), subscription_identifier=7)
+        else:
+            away.subscribe(b"t", 2)
+        away.disconnect()
+        sender.connect5(b"sender")
+        for number in range(5):
+            sender.publish5(b"t", b"%d" % number, 1 + number % 2, content_type=b"text")
+        with come(9 - first) as back:
+            got = [back.receive_message() for _ in range(5)]
+            assert [one.payload for one in got] == [b"%d" % number for number in range(5)]
+            if first == 4:
+                assert [one.properties for one in got] == [{}] * 5
+            sender.publish5(b"t", b"now", 1, content_type=b"text")
+            now = back.receive_message()
+            assert now.payload == b"now" and (first == 5 or now.properties == {"content_type": b"text"})
+        assert broker.call(lambda: broker.view.session(b"away").queued_bytes) == 0
+
+
+# What is subscribed to, options and identifier; then what the client gets of `t/1` of others, and of its own.
+OVERLAPS = {
+    "one": ([(b"t/1", 1, 1)], [1], [1]),
+    "two": ([(b"t/1", 1, 1), (b"t/+", 0, 2)], [1, 2], [1, 2]),
+    "one without": ([(b"t/1", 1, 0), (b"t/+", 0, 2)], [2], [2]),
+    "no-local": ([(b"t/1", 1 | NO_LOCAL, 1)], [1], None),
+    "no-local and not": ([(b"t/1", 1 | NO_LOCAL, 1), (b"t/+", 0, 2)], [1, 2], [2]),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPS)
+def test_a_message_comes_once_with_the_identifiers_of_all_subscriptions_that_match(peer5: Connect5, name: str) -> None:
+    # Planted: identifiers of the first match alone; no-local for all subscriptions if one has it.
+    subscriptions, of_others, of_own = OVERLAPS[name]
+    client, other = peer5(b"client"), peer5(b"other")
+    for topic_filter, options, identifier in subscriptions:
+        more = {"subscription_identifier": identifier} if identifier else {}
+        assert client.subscribe5((topic_filter, options), **more) == bytes((options & 3,))
+
+    def identifiers(packets: list[Any]) -> list[Any] | None:
+        if not packets:
+            return None
+        assert len(packets) == 1
+        found = packets[0].properties.get("subscription_identifier", [])
+        return sorted(found) if isinstance(found, list) else [found]
+
+    other.publish5(b"t/1", b"x", 1)
+    got = client.receive_message()
+    assert got.qos == 1 and identifiers([got]) == of_others
+    client.send(encoder.publish(b"t/1", b"mine", 0, properties=b"\0"))
+    # The answer to the first ping may overtake the message.
+    assert identifiers(client.flush() + client.flush()) == of_own
+
+
+def test_subscribing_again_replaces_options_and_identifier_and_unsubscribe_ends_them(
+    broker: BrokerThread, peer5: Connect5
+) -> None:
+    # Planted: the old subscription stays in the tree beside the new one (the message comes with two identifiers).
+    client = peer5(b"client")
+    for options, identifier, expected in ((4, 1, None), (0, 2, 2), (0, 0, []), (8, 3, 3), (4, 3, None), (0, 0, [])):
+        client.subscribe5((b"t", options), **({"subscription_identifier": identifier} if identifier else {}))
+        client.send(encoder.publish(b"t", b"", properties=b"\0"))
+        got = [one.properties.get("subscription_identifier", []) for one in client.flush() + client.flush()]
+        assert got == ([] if expected is None else [expected])
+        assert broker.call(lambda: broker.stats.subscriptions) == 1
+    client.subscribe5((b"t", 4), subscription_identifier=3)
+    client.send(encoder.unsubscribe(9, b"t", b"never", b"$share/g", properties=b"\0"))
+    assert client.expect(UNSUBACK, 9).reason_codes == b"\0\x11\x11"
+    assert broker.call(lambda: (broker.stats.subscriptions, broker.view.subscription_nodes)) == (0, 0)
+
+
+@pytest.mark.parametrize("options", [0, AS_PUBLISHED])
+def test_the_retain_flag_is_kept_where_it_is_asked_for(peer5: Connect5, options: int) -> None:
+    # Planted: retain-as-published taken for granted, or ignored.
+    client, other = peer5(b"client"), peer5(b"other")
+    client.subscribe5((b"t", 1 | options))
+    for retain in (True, False):
+        other.publish5(b"t", b"x", 1, retain=retain)
+        assert client.receive_message().retain is (retain and bool(options))
+
+
+@pytest.mark.parametrize(("handling", "expected"), [(0, [1, 1]), (IF_NEW, [1, 0]), (NEVER, [0, 0])])
+def test_retained_messages_come_as_the_subscription_asks(peer5: Connect5, handling: int, expected: list[int]) -> None:
+    # Planted: IF_NEW decided after the subscription is made.
+    peer5(b"other").publish5(b"t", b"kept", 1, retain=True, **EVERYTHING)
+    client = peer5(b"client")
+    for count in expected:
+        client.subscribe5((b"t", handling), subscription_identifier=5)
+        got = client.flush()
+        assert [(one.payload, one.retain, one.properties) for one in got] == [
+            (b"kept", True, EVERYTHING | {"subscription_identifier": 5})
+        ] * count
+
+
+def test_a_retained_message_is_forgotten_when_its_time_is_over(broker: BrokerThread, peer5: Connect5) -> None:
+    # Planted: the expiry of the message before it counts for the one that replaced it; none is looked for.
+    broker.call(lambda: setattr(broker.broker.context.expiry, "clock", lambda: clock[0]))
+    clock = [1000.0]
+    sender = peer5(b"sender")
+    sender.publish5(b"a", b"old", 1, retain=True, message_expiry_interval=5)
+    sender.publish5(b"a", b"new", 1, retain=True, message_expiry_interval=50)
+    sender.publish5(b"b", b"", 1, retain=True)
+    sender.publish5(b"b", b"five", 1, retain=True, message_expiry_interval=5)
+    clock[0] = 1010.0
+    client = peer5(b"client")
+    client.subscribe5((b"#", 1))
+    got = client.receive_message()
+    assert (got.payload, got.properties) == (b"new", {"message_expiry_interval": 40})
+    assert client.flush() == []
+    broker.call(broker.broker.expire)
+    assert broker.call(lambda: [one.topic_name for one in broker.view.retained]) == [b"a"]
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_a_message_waits_as_long_as_it_may_and_says_how_long_is_left(
+    broker: BrokerThread, peer5: Connect5, peer: Callable[..., Peer], level: int
+) -> None:
+    # Planted: the interval passed on as it came; expiry kept for subscribers of MQTT 5 alone.
+    broker.call(lambda: setattr(broker.broker.context.expiry, "clock", lambda: clock[0]))
+    clock = [1000.0]
+    if level == 5:
+        away = peer5(b"away", session_expiry_interval=FOR_EVER)
+        away.subscribe5((b"t", 1))
+    else:
+        away = peer(b"away", clean_session=False)
+        away.subscribe(b"t", 1)
+    away.disconnect()
+    sender = peer5(b"sender")
+    for payload, seconds in ((b"10", 10), (b"30", 30), (b"11", 11), (b"0", 0)):
+        sender.publish5(b"t", payload, 1, message_expiry_interval=seconds)
+    sender.publish5(b"t", b"for ever", 1)
+    clock[0] = 1011.0
+    back = peer5(b"away", clean=False) if level == 5 else peer(b"away", clean_session=False)
+    got = [back.receive_message(), back.receive_message()]
+    assert [one.payload for one in got] == [b"30", b"for ever"] and back.flush() == []
+    if level == 5:
+        assert [one.properties for one in got] == [{"message_expiry_interval": 19}, {}]
+    assert broker.call(lambda: broker.stats.dropped_expired) == 3
+
+
+def test_topic_aliases_stand_for_the_name_that_came_last_with_them(peer5: Connect5) -> None:
+    # Planted: the first name kept; the empty name routed.
+    sender, client = peer5(b"sender"), peer5(b"client")
+    client.subscribe5((b"#", 0))
+    for topic_name, alias, expected in (
+        (b"a", 1, b"a"),
+        (b"b", 10, b"b"),
+        (b"", 1, b"a"),
+        (b"c", 1, b"c"),
+        (b"", 1, b"c"),
+    ):
+        sender.publish5(topic_name, b"x", 1, topic_alias=alias)
+        got = client.receive_message()
+        assert (got.topic_name, got.properties) == (expected, {})
+
+
+@pytest.mark.parametrize(("alias", "reason"), [(0, 0x94), (11, 0x94), (65535, 0x94), (3, 0x82)])
+def test_an_alias_that_stands_for_nothing_ends_the_connection(peer5: Connect5, alias: int, reason: int) -> None:
+    # Planted: aliases of another connection of the client still known.
+    first = peer5(b"client")
+    first.publish5(b"a", b"x", 1, topic_alias=3)
+    first.disconnect()
+    sender = peer5(b"client")
+    sender.send(encoder.publish(b"", b"x", properties=encoder.properties(topic_alias=alias)))
+    assert [one.reason_codes for one in sender.wait_closed()] == [bytes((reason,))]
+
+
+@pytest.mark.parametrize("reason", [0x80, 0x87, 0x97])
+def test_a_pubrec_that_says_no_ends_the_message(broker: BrokerThread, peer5: Connect5, reason: int) -> None:
+    # Planted: PUBREL sent all the same; the message kept in the window.
+    client = peer5(b"client", session_expiry_interval=100, receive_maximum=1)
+    client.subscribe5((b"t", 2))
+    sender = peer5(b"sender")
+    sender.publish5(b"t", b"1", 2)
+    sender.publish5(b"t", b"2", 2)
+    got = client.receive_message(acknowledge=False)
+    client.send(encoder.acknowledgement(PUBREC, got.packet_id, bytes((reason,))))
+    assert client.receive_message(acknowledge=False).payload == b"2"
+    assert broker.call(lambda: len(broker.view.session(b"client").in_flight)) == 1
+
+
+@pytest.mark.parametrize("maximum", [1, 3])
+def test_no_more_is_on_the_way_than_the_client_can_receive(peer5: Connect5, maximum: int) -> None:
+    # Planted: the window of the settings; a QoS 2 message counted out at its PUBREC.
+    client = peer5(b"client", receive_maximum=maximum)
+    client.subscribe5((b"t", 2))
+    sender = peer5(b"sender")
+    for number in range(8):
+        sender.publish5(b"t", b"%d" % number, 1 + number % 2)
+    came: list[Any] = []
+    for number in range(8):
+        # The answer to the first ping may overtake messages.
+        came += [one for one in client.flush() + client.flush() if one.kind == encoder.PUBLISH]
+        assert len(came) == min(8, number + maximum)
+        got = came[number]
+        assert got.payload == b"%d" % number
+        if got.qos == 1:
+            client.send(encoder.acknowledgement(PUBACK, got.packet_id))
+        else:
+            client.send(encoder.acknowledgement(PUBREC, got.packet_id))
+            assert [one.kind for one in client.flush()] == [encoder.PUBREL]
+            client.send(encoder.acknowledgement(encoder.PUBCOMP, got.packet_id))
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("was_away", [False, True])
+def test_what_is_larger_than_the_client_takes_is_left_out_and_counted(
+    broker: BrokerThread, peer5: Connect5, qos: int, was_away: bool
+) -> None:
+    # Planted: a byte too many let through; what waited is not looked at.
+    limit = 2 + 2 + 1 + (2 if qos else 0) + 1 + 20
+    options = {"session_expiry_interval": 100, "maximum_packet_size": limit}
+    client = peer5(b"client", **options)
+    client.subscribe5((b"t", 2))
+    sender = peer5(b"sender")
+    if was_away and qos:
+        client.disconnect()
+    for size in (20, 21, 19):
+        sender.publish5(b"t", b"x" * size, qos)
+    if was_away and qos:
+        client = peer5(b"client", clean=False, **options)
+    assert [len(client.receive_message().payload) for _ in range(2)] == [20, 19]
+    assert client.flush() == [] or qos == 2
+    assert broker.call(lambda: (broker.stats.dropped_too_large, broker.view.session(b"client").dropped)) == (1, 1)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_group_of_both_versions_shares_messages_each_as_its_version_has_it(
+    peer5: Connect5, peer: Callable[..., Peer], qos: int
+) -> None:
+    # Planted: the group keeps the form of the member that came first; the identifier of one member given to another.
+    name = b"$share/g/t"
+    old, five, other = peer(b"old"), peer5(b"five"), peer5(b"other")
+    old.subscribe(name, 2)
+    five.subscribe5((name, 2), subscription_identifier=1)
+    other.subscribe5((name, 2))
+    sender = peer5(b"sender")
+    for number in range(3):
+        sender.publish5(b"t", b"%d" % number, qos, **EVERYTHING)
+    got = {member: member.receive_message() for member in (old, five, other)}
+    assert sorted(one.payload for one in got.values()) == [b"0", b"1", b"2"]
+    assert got[five].properties == EVERYTHING | {"subscription_identifier": 1}
+    assert got[other].properties == EVERYTHING
+
+
+def test_what_a_member_leaves_unacknowledged_goes_to_another_with_its_properties(
+    peer5: Connect5, peer: Callable[..., Peer]
+) -> None:
+    # Planted: what an old member gives back has lost them; the identifier of the one that left is still there.
+    name = b"$share/g/t"
+    for leaver, level in ((peer(b"old"), 4), (peer5(b"five"), 5)):
+        if level == 5:
+            leaver.subscribe5((name, 1), subscription_identifier=8)
+        else:
+            leaver.subscribe(name, 1)
+        heir = peer5(b"heir %d" % level, receive_maximum=1)
+        heir.subscribe5((name, 1), subscription_identifier=9)
+        sender = peer5(b"sender")
+        for number in range(2):
+            sender.publish5(b"t", b"%d" % number, 1, **EVERYTHING)
+        kept = heir.receive_message(acknowledge=False)
+        leaver.receive_message(acknowledge=False)
+        leaver.reset()
+        heir.send(encoder.acknowledgement(PUBACK, kept.packet_id))
+        got = heir.receive_message()
+        assert got.dup and got.payload != kept.payload
+        assert got.properties == EVERYTHING | {"subscription_identifier": 9}
+        heir.disconnect()

@@ -1,0 +1,41 @@
+"""Where packets begin and end in what was read, and how much of it is looked at before the clock is."""
+
+from ..errors import MalformedPacket
+
+# Bytes after which the clock is looked at: first, and at most. Some packets cost a thousand times what others do.
+FIRST_STEP = 128
+LONGEST_STEP = 4096
+
+
+def remaining_length(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Decode a remaining length of several bytes: the length and the index behind it, or (0, 0) if cut short.
+
+    Raises MalformedPacket for a fifth byte (2.2.3).
+    """
+    length = 0
+    for index in range(1, 5):
+        if at + index >= end:
+            return 0, 0
+        digit = data[at + index]
+        length |= (digit & 127) << 7 * (index - 1)
+        if digit < 128:
+            return length, at + index + 1
+    raise MalformedPacket("remaining length")
+
+
+def packet_length(data: bytes, at: int, max_packet_size: int) -> int:
+    """Return how many bytes the packet at `at` takes, whole or not; 0 if too few are there to know.
+
+    Raises MalformedPacket.
+    """
+    end = len(data)
+    if end - at < 2:
+        return 0
+    length, body = data[at + 1], at + 2
+    if length > 127:
+        length, body = remaining_length(data, at, end)
+        if not body:
+            return 0
+    if length > max_packet_size:
+        raise MalformedPacket("packet too large", 0x95)
+    return body + length - at

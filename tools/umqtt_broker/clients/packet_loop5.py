@@ -1,0 +1,173 @@
+"""The packet loop of a client of MQTT 5: as packet_loop does for earlier versions, chosen once a connection."""
+
+from ..errors import MalformedPacket
+from ..protocol import packets5, properties
+from ..protocol.messages import NO_PROPERTIES
+from ..protocol.packets import AUTH, DISCONNECT, PINGREQ, PINGRESP, PUBACK, PUBLISH, PUBREC
+from ..protocol.reason_codes import ReasonCode
+from ..protocol.topics import check_topic_name
+from ..sessions.session import Session
+from .acknowledgements import ACKNOWLEDGEMENTS, process_failed_pubrec, process_run
+from .framing import FIRST_STEP, LONGEST_STEP, remaining_length
+from .handlers import process_other, take_packet_id
+from .ports import PacketClient
+
+# Topic aliases that a client may have. Each costs the broker a topic name, which may be long.
+TOPIC_ALIAS_MAXIMUM = 10
+
+# Answers to a message, by the two bits of its QoS, where all is well.
+_PUBACK, _PUBREC = bytes((PUBACK, 2)), bytes((PUBREC, 2))
+
+# Reason codes that a client may say in DISCONNECT (3.14.2.1).
+_DISCONNECT_REASONS = frozenset({0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99})
+
+
+def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]) -> bool:
+    """Process the packets in `data`: see packet_loop.process()."""
+    session = connection.session
+    assert session is not None  # it has said CONNECT
+    publish, router, aliases = connection.publish, connection.router, connection.topic_aliases
+    max_packet_size = connection.context.config.max_packet_size
+    keeps_retained = connection.context.config.retain_available
+    append = acknowledgements.append
+    end = len(data)
+    at = length = body = 0
+    messages = 0
+    step = FIRST_STEP
+    look = min(step, end - 1)
+    try:
+        if connection.job is not None and not connection.do_job(acknowledgements):
+            connection.wait_for_turn(data)
+            return True
+        while True:
+            if at >= look:
+                if end - at < 2:
+                    break
+                if at and not connection.has_time():
+                    connection.wait_for_turn(data[at:])
+                    return True
+                if step < LONGEST_STEP:
+                    step += step
+                look = min(at + step, end - 1)
+            first_byte = data[at]
+            length = data[at + 1]
+            body = at + 2
+            if length > 127:
+                length, body = remaining_length(data, at, end)
+                if not body:
+                    break
+            if length > max_packet_size:
+                raise MalformedPacket("packet too large", ReasonCode.PACKET_TOO_LARGE)
+            packet_end = body + length
+            if packet_end > end:
+                break
+            if first_byte & 0xF0 == PUBLISH:
+                messages += 1
+                qos, retain = first_byte >> 1 & 3, first_byte & 1
+                name_end = body + 2
+                if name_end > packet_end:
+                    raise MalformedPacket("PUBLISH cut short")
+                name_end += data[body] << 8 | data[body + 1]
+                properties_at = name_end + 2 if qos else name_end
+                if properties_at >= packet_end:
+                    raise MalformedPacket("PUBLISH cut short")
+                if qos == 3:
+                    raise MalformedPacket("PUBLISH QoS 3")  # [MQTT-3.3.1-4]
+                if retain and not keeps_retained:
+                    raise MalformedPacket("retain flag", ReasonCode.RETAIN_NOT_SUPPORTED)  # [MQTT-3.2.2-14]
+                topic_name = data[body + 2 : name_end]
+                if data[properties_at]:
+                    alias, with_it, payload_at = packets5.decode_publish_properties(data, properties_at, packet_end)
+                    if alias:
+                        topic_name = _resolve(aliases, alias, topic_name, connection)
+                else:
+                    with_it, payload_at = NO_PROPERTIES, properties_at + 1
+                payload = data[payload_at:packet_end]
+                if not qos:
+                    if first_byte & 8:
+                        raise MalformedPacket("DUP with QoS 0")  # [MQTT-3.3.1-2]
+                    router.publish_with(session, with_it, publish, topic_name, payload, 0, retain)
+                else:
+                    packet_id = data[name_end:properties_at]
+                    if packet_id == b"\0\0":
+                        raise MalformedPacket("packet identifier 0", ReasonCode.PROTOCOL_ERROR)  # [MQTT-2.2.1-3]
+                    if qos == 1:
+                        reason_code = router.publish_with(session, with_it, publish, topic_name, payload, 1, retain)
+                        append(
+                            packets5.encode_acknowledgement(PUBACK, packet_id, reason_code)
+                            if reason_code
+                            else _PUBACK + packet_id
+                        )
+                    else:
+                        reason_code = 0
+                        number = packet_id[0] << 8 | packet_id[1]
+                        if number in session.inbound:
+                            check_topic_name(topic_name, connection.context.config.max_topic_levels)
+                        else:
+                            reason_code = router.publish_with(session, with_it, publish, topic_name, payload, 2, retain)
+                            if not reason_code:
+                                # With a PUBREC that says no, the identifier is free again.
+                                take_packet_id(session, number)
+                        append(packets5.encode_acknowledgement(PUBREC, packet_id, reason_code))
+            elif length == 2 and first_byte in ACKNOWLEDGEMENTS and body == at + 2:
+                packet_end = process_run(session, connection.stats, data, at, acknowledgements)
+            elif first_byte == PINGREQ:
+                if length:
+                    raise MalformedPacket("PINGREQ length")
+                append(PINGRESP)
+            elif first_byte == DISCONNECT:
+                _on_disconnect(connection, session, data[body:packet_end])
+                return False
+            elif first_byte in ACKNOWLEDGEMENTS:
+                _on_acknowledgement(connection, session, first_byte, data[body:packet_end], acknowledgements)
+            elif first_byte == AUTH:
+                # [MQTT-4.12.1-1] no client has begun with an authentication method.
+                raise MalformedPacket("AUTH without a method", ReasonCode.PROTOCOL_ERROR)
+            elif not process_other(connection, session, first_byte, data[body:packet_end], acknowledgements):
+                connection.wait_for_turn(data[packet_end:])
+                return True
+            at = packet_end
+    finally:
+        connection.count_in(messages)
+    if at < end:
+        needed = length + (body - at) if end - at >= 2 and body else end - at + 1
+        connection.keep_rest(data[at:] if at else data, needed)
+    return True
+
+
+def _resolve(aliases: dict[int, bytes], alias: int, topic_name: bytes, connection: PacketClient) -> bytes:
+    """Return the topic name that an alias stands for; one that comes with a name stands for it from now on."""
+    if alias > TOPIC_ALIAS_MAXIMUM:
+        raise MalformedPacket("topic alias", ReasonCode.TOPIC_ALIAS_INVALID)  # [MQTT-3.3.2-9]
+    if topic_name:
+        check_topic_name(topic_name, connection.context.config.max_topic_levels)
+        aliases[alias] = topic_name
+        return topic_name
+    if alias not in aliases:
+        raise MalformedPacket("topic alias", ReasonCode.PROTOCOL_ERROR)
+    return aliases[alias]
+
+
+def _on_acknowledgement(
+    connection: PacketClient, session: Session, first_byte: int, packet: bytes, acknowledgements: list[bytes]
+) -> None:
+    """Process one with a reason code: it does not change what the packet means, but for a PUBREC that says no."""
+    packet_id, reason_code = packets5.decode_acknowledgement(packet, first_byte >> 4)
+    if first_byte == PUBREC and reason_code >= ReasonCode.UNSPECIFIED_ERROR:
+        process_failed_pubrec(session, connection.stats, packet_id)
+    else:
+        process_run(session, connection.stats, bytes((first_byte, 2)) + packet_id, 0, acknowledgements)
+
+
+def _on_disconnect(connection: PacketClient, session: Session, packet: bytes) -> None:
+    reason_code, found = packets5.decode_reason(packet, properties.DISCONNECT)
+    if reason_code not in _DISCONNECT_REASONS:
+        raise MalformedPacket("reason code", ReasonCode.PROTOCOL_ERROR)
+    if properties.SERVER_REFERENCE in found:
+        raise MalformedPacket("server reference from a client", ReasonCode.PROTOCOL_ERROR)
+    session_expiry = found.get(properties.SESSION_EXPIRY_INTERVAL)
+    if session_expiry is not None:
+        connection.set_session_expiry(session_expiry)
+    if reason_code == ReasonCode.SUCCESS:
+        connection.forget_will()
+    connection.ending = "" if reason_code == ReasonCode.SUCCESS else f"disconnected with {ReasonCode(reason_code).text}"

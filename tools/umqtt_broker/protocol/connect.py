@@ -1,0 +1,117 @@
+"""CONNECT of every version: decoding it, and why something else is no CONNECT."""
+
+from typing import NamedTuple
+
+from ..errors import MalformedPacket
+from .messages import NO_PROPERTIES, Will
+from .packets import field
+from .packets5 import Connect5, decode_connect_properties, decode_will_properties
+from .reason_codes import ReasonCode
+from .topics import is_topic_name, is_utf8
+
+# The largest CONNECT: a variable header of at most 12 bytes and five fields of at most 65,537; with MQTT 5, two times
+# properties, which are given as much.
+MAX_CONNECT_LENGTH = 12 + 7 * 65537
+
+_PROTOCOLS = {b"MQTT": (4, 5), b"MQIsdp": (3,)}
+_BEGIN_OF_5 = b"\0\4MQTT\5"
+
+
+class Connect(NamedTuple):
+    """A decoded CONNECT. `keep_alive` in seconds, 0 for none; `user_name` and `password` None when absent.
+
+    bridge: the client is another broker, and wants neither its own messages back nor their retain flag taken away.
+    version5: what only a client of MQTT 5 says; None: it speaks an earlier version.
+    has_assigned_id: the broker has made up its client_id.
+    """
+
+    protocol_level: int
+    clean_session: bool
+    keep_alive: int
+    client_id: bytes
+    will: Will | None
+    user_name: bytes | None
+    password: bytes | None
+    bridge: bool = False
+    version5: Connect5 | None = None
+    has_assigned_id: bool = False
+
+
+class UnacceptableProtocol(MalformedPacket):
+    """The client speaks a protocol level the broker does not: answered with return code 1 [MQTT-3.1.2-2]."""
+
+
+def is_version_5(packet: bytes) -> bool:
+    """Tell whether the body of a CONNECT is of MQTT 5: whoever sent it understands reason codes."""
+    return packet.startswith(_BEGIN_OF_5)
+
+
+def refusal(reason: str, data: bytes) -> str:
+    """Return why something that is no CONNECT is refused, in the words of the log: what it seems to be instead."""
+    if data.startswith((b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ")):
+        return f"an HTTP request at a listener for MQTT ({reason})"
+    if data.startswith(b"\x16\x03"):
+        return f"a TLS handshake at a listener without TLS ({reason})"
+    return reason
+
+
+def decode_connect(packet: bytes, fixed_flags: int = 0) -> Connect:
+    """Decode the body of a CONNECT (what follows the remaining length).
+
+    Raises UnacceptableProtocol, or MalformedPacket for everything else section 3.1 forbids. An empty
+    client_id is left to the caller: whether it is allowed depends on the broker.
+    """
+    name, at = field(packet, 0, "CONNECT cut short")
+    if name not in _PROTOCOLS:
+        raise MalformedPacket("unknown protocol name")
+    if len(packet) < at + 4:
+        raise MalformedPacket("CONNECT cut short")
+    level, flags = packet[at], packet[at + 1]
+    # The top bit of the level is not in the specification: mosquitto's bridges set it, and so do ours.
+    is_bridge, level = bool(level & 0x80), level & 0x7F
+    if level not in _PROTOCOLS[name] or (is_bridge and level == 5):
+        raise UnacceptableProtocol(f"unacceptable protocol level {packet[at]}")
+    # MQTT 3.1 does not use them, and some of its clients set them; mosquitto takes them likewise.
+    if fixed_flags and level > 3:
+        raise MalformedPacket("CONNECT flags")  # [MQTT-2.2.2-2]
+    keep_alive = packet[at + 2] << 8 | packet[at + 3]
+    at += 4
+    if flags & 1 and level > 3:
+        raise MalformedPacket("CONNECT reserved flag set")  # [MQTT-3.1.2-3]
+    will_qos = flags >> 3 & 3
+    if flags & 4:
+        if will_qos == 3:
+            raise MalformedPacket("will QoS 3")  # [MQTT-3.1.2-14]
+    elif flags & 0x38:
+        raise MalformedPacket("will flags without a will")  # [MQTT-3.1.2-13, -15]
+    if flags & 0xC0 == 0x40 and level == 4:
+        raise MalformedPacket("password without user name")  # [MQTT-3.1.2-22]
+    version5 = None
+    if level == 5:
+        version5, at = decode_connect_properties(packet, at)
+    client_id, at = _text(packet, at)
+    will = None
+    if flags & 4:
+        delay, properties = 0, NO_PROPERTIES
+        if level == 5:
+            delay, properties, at = decode_will_properties(packet, at)
+        will_topic, at = _text(packet, at)
+        will_payload, at = field(packet, at, "CONNECT cut short")
+        if not is_topic_name(will_topic):
+            raise MalformedPacket("will topic is not a topic name", ReasonCode.TOPIC_NAME_INVALID)
+        will = Will(will_topic, will_payload, will_qos, bool(flags & 0x20), properties, delay)
+    user_name = password = None
+    if flags & 0x80:
+        user_name, at = _text(packet, at)
+    if flags & 0x40:
+        password, at = field(packet, at, "CONNECT cut short")
+    if at != len(packet):
+        raise MalformedPacket("CONNECT longer than its fields")
+    return Connect(level, bool(flags & 2), keep_alive, client_id, will, user_name, password, is_bridge, version5)
+
+
+def _text(packet: bytes, at: int) -> tuple[bytes, int]:
+    text, end = field(packet, at, "CONNECT cut short")
+    if not is_utf8(text):
+        raise MalformedPacket("invalid UTF-8")  # [MQTT-1.5.3-1]
+    return text, end
