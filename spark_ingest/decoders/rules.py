@@ -55,7 +55,10 @@ class Rules(NamedTuple):
 
     def match(self, topic: str) -> Match | None:
         """The decoder of the first rule that matches; None where no rule does."""
-        return _match(self.decoders, topic) if self.decoders else None
+        if not self.decoders:
+            return None
+        # Topics of 64 KB that a client makes up must not stay in memory.
+        return _remembered(self.decoders, topic) if len(topic) <= _REMEMBERED_LENGTH else _match(self.decoders, topic)
 
 
 NO_RULES = Rules()
@@ -122,13 +125,16 @@ def _check(where: str, table: dict[str, Any]) -> None:
         raise UsageError(f"{where}: protobuf needs a descriptor and a message")
 
 
-@lru_cache(maxsize=100_000)
 def _match(decoders: str, name: str) -> Match | None:
     for pattern, decode in _compiled(decoders):
         found = pattern.fullmatch(name)
         if found:
             return Match(decode, Topic(name, **found.groupdict()))
     return None
+
+
+_REMEMBERED_LENGTH = 256
+_remembered = lru_cache(maxsize=20_000)(_match)
 
 
 @cache

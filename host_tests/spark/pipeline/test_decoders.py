@@ -17,7 +17,7 @@ from google.protobuf import descriptor_pb2
 from spark_helpers import RECEIVED_MS, record
 from umqtt_kit.commands.tables import tables as tables_command
 
-from spark_ingest.decoders.rules import Rules, load
+from spark_ingest.decoders.rules import Rules, _remembered, load
 from spark_ingest.errors import UsageError
 from spark_ingest.pipeline.batch import BatchWriter
 from spark_ingest.pipeline.command import main as ingest
@@ -262,6 +262,14 @@ def test_the_first_rule_that_matches_reads_and_the_rest_is_read_as_without_a_fil
         sent(("n/x", "1"), ("fleet/d/telemetry", record("d", "b", 1)), ("fleet/d/status", '{"online":true}')), own
     )
     assert [len(one) for one in parts] == [1, 1, 0, 1, 0]
+
+
+def test_topics_that_a_client_makes_up_do_not_stay_in_memory(tmp_path):
+    """Planted: every topic is remembered, up to 64 KB each."""
+    how = rules(tmp_path, '[[decoder]]\ntopic = "n/{device}/#"\nformat = "number"\nmetric = "t"')
+    _remembered.cache_clear()
+    assert read(sent(("n/d/" + "x" * 60_000, "1"), ("n/d/x", "2")), how) == [("d", {"t": 1}), ("d", {"t": 2})]
+    assert _remembered.cache_info().currsize == 1
 
 
 RULES = """
