@@ -1,4 +1,4 @@
-"""Updates of app/ and lib/ over the air: beside the version that runs, verified, tried once, confirmed or given up.
+"""Updates of app, lib and sensors over the air: beside what runs, verified, tried once, confirmed or given up.
 
     {"cmd": "update", "args": {"url": "http://192.168.1.2:8080/", "sha256": "…", "version": "0.2.0"}}
     {"cmd": "update", "args": {"mqtt": true, "sha256": "…", "version": "0.2.0"}}
@@ -54,7 +54,8 @@ class Updater:
             work = self._roll_back()
         else:
             self._check(args)
-            work = self._fetch(args)
+            boots = self._board.boots
+            work = self._done() if boots.slot == boots.run and self._is(boots.run, args) else self._fetch(args)
         self._order = order
         self._work = work
 
@@ -144,6 +145,11 @@ class Updater:
         for path in list(versions.strays(folder, manifest)):
             os.remove(folder + "/" + path)
             yield 0
+        try:
+            # Empty it would be found before /sensors, where those of the cable lie.
+            os.rmdir(folder + "/sensors")
+        except OSError:
+            pass  # it is not there, or not empty
         free = versions.free_bytes(self._board.folder)
         if free < needed:
             raise CommandError("needs %d bytes of flash, and %d are free" % (needed, free))

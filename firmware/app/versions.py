@@ -1,8 +1,8 @@
 """The files of a version in its slot: a manifest, and whether they are what it says.
 
 A manifest is text. Its first line is `umqtt-manifest 1 VERSION`; each other line is `SHA256 SIZE PATH`, where PATH lies
-in app/ or lib/. It is read line by line, never as a whole. No path may leave the slot, and boot.py, main.py and
-everything else outside of app/ and lib/ belong to the cable.
+in app/, lib/ or sensors/. It is read line by line, never as a whole. No path may leave the slot, and boot.py, main.py
+and everything else outside of these folders belong to the cable.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ import os
 from binascii import hexlify
 
 MANIFEST = "manifest"
+FOLDERS = ("app", "lib", "sensors")
 _HEAD = "umqtt-manifest 1 "
 _LONGEST_LINE = 200
 _LONGEST_PATH = 100
@@ -76,9 +77,9 @@ def _line(file):
 
 
 def is_allowed(path):
-    """True for a file within app/ or lib/."""
+    """True for a file within FOLDERS."""
     parts = path.split("/")
-    if len(parts) < 2 or parts[0] not in ("app", "lib") or len(path) > _LONGEST_PATH:
+    if len(parts) < 2 or parts[0] not in FOLDERS or len(path) > _LONGEST_PATH:
         return False
     for part in parts:
         if part in ("", ".", "..") or "\\" in part or ord(min(part)) < 33 or ord(max(part)) > 126:
@@ -119,7 +120,7 @@ def strays(slot, manifest):
 
     A module that is left over could be imported in place of a new one of the same name.
     """
-    for top in ("app", "lib"):
+    for top in FOLDERS:
         for path in _walk(slot, top):
             if not _names(manifest, path):
                 yield path

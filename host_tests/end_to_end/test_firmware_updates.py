@@ -99,12 +99,16 @@ def _status(subscriber: Subscriber) -> dict:
 
 
 def test_a_version_comes_through_the_broker_and_goes_again(board: VirtualBoard, broker: int, subscriber: Subscriber):
-    """Planted: the version before is forgotten when one is confirmed."""
+    """Planted: the version before is forgotten when one is confirmed; the same version again is tried once more."""
     assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
     ended = _ota(broker, "--json")
     assert ended.code == 0, ended.stderr
-    assert json.loads(ended.stdout) == {"device": _ID, "before": _OLD, "slot": "a", "version": _NEW}
+    assert json.loads(ended.stdout) == {
+        "device": _ID, "before": _OLD, "already": False, "slot": "a", "version": _NEW
+    }  # fmt: skip
     assert subscriber.wait_for(lambda: "trial" not in _status(subscriber) and _status(subscriber)["fw"] == _NEW)
+    same = _ota(broker)
+    assert (same.code, same.stdout) == (0, f"{_ID} runs {_NEW} already; nothing was changed\n")
     ended = _ota(broker, "--rollback")
     assert ended.code == 0, ended.stderr
     assert ended.stdout == f"{_ID} runs {_OLD} in slot base, confirmed\n"
@@ -189,7 +193,7 @@ def test_a_version_that_fails_is_started_once_and_given_up(
 
 def test_a_device_that_is_not_there_is_exit_code_4(broker: int, monkeypatch: pytest.MonkeyPatch):
     """Planted: a device that does not answer is exit code 1."""
-    monkeypatch.setattr("umqtt_kit.commands.ota._ANSWER_S", 0.3)
+    monkeypatch.setattr("umqtt_kit.ota.order._ANSWER_S", 0.3)
     from click.testing import CliRunner
     from umqtt_kit.commands.ota import ota
 

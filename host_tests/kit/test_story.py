@@ -189,7 +189,7 @@ class Bench:
         good = build("UNIX", ())
         bad = replace(good, files={**good.files, "/app/application.mpy": source.with_suffix(".mpy").read_bytes()})
         with patch.context() as other:
-            other.setattr("umqtt_kit.ota.release.build", lambda board, optional: bad)
+            other.setattr("umqtt_kit.ota.release.build", lambda *_: bad)
             assert "rolled back" in self.umqtt("ota", _ID, "--version", "0.3.0", code=5)
         self.listener.until(lambda: self.listener.said("status")[-1].get("rolled_back"))
         self.ping()

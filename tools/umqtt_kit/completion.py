@@ -37,20 +37,18 @@ def complete_board(context: click.Context, option: click.Parameter, incomplete: 
 
 def complete_device_id(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
     """Device ids, from the retained statuses at the broker that the command line, environment or umqtt.toml names."""
-    from umqtt_kit.mqtt import Link, make_access
+    from umqtt_kit.mqtt import make_access
+    from umqtt_kit.remote import known_devices
 
     given: dict[str, Any] = {
         name: context.params.get(name) for name in ("broker", "username", "password_file", "ca", "cert", "key")
     }
     if given["username"] and not given["password_file"] and "UMQTT_PASSWORD" not in os.environ:
         return []  # it would be asked for
-    found: set[str] = set()
     with contextlib.suppress(KitError):
         access = make_access(**given, timeout_s=_CONNECT_WITHIN_S)
-        with Link(access, on_message=lambda topic, *_: found.add(topic.split("/")[1])) as link:
-            link.subscribe("fleet/+/status")
-            link.wait_for(lambda: False, _RETAINED_WITHIN_S)
-    return _beginning(incomplete, list(found))
+        return _beginning(incomplete, known_devices(access, _RETAINED_WITHIN_S))
+    return []
 
 
 def _beginning(incomplete: str, names: list[str]) -> list[str]:

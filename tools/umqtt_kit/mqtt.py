@@ -14,6 +14,7 @@ sits at the terminal corrects the address rather than waits.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import socket
 import ssl
@@ -40,6 +41,7 @@ _POLL_MS = 200
 _KEEP_ALIVE_S = 30
 _GOODBYE_MS = 1000
 _OUTBOX_SLOTS = 256
+_NUMBERS = itertools.count()
 _RX_SIZE = 64 * 1024
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 # CONNACK return codes [MQTT-3.2.2.3], in words that name what to change.
@@ -264,8 +266,8 @@ class Link:
             check_host(address)
         try:
             return Client(
-                # Without the process's number two tools at once would throw each other off.
-                session or f"umqtt-{os.getpid()}",
+                # Without these numbers two links at once would throw each other off.
+                session or f"umqtt-{os.getpid()}-{next(_NUMBERS)}",
                 access.addresses,
                 keep_alive=_KEEP_ALIVE_S,
                 clean_session=session is None,

@@ -135,6 +135,15 @@ class Remote:
             self._replies[str(found.get("id"))] = found
 
 
+def known_devices(access: Access, within_s: float = _STATUS_WITHIN_S) -> list[str]:
+    """The ids of all devices that have said a status, which the broker retains. Raises KitError."""
+    found: set[str] = set()
+    with Link(access, on_message=lambda topic, *_: found.add(topic.split("/")[1])) as link:
+        link.subscribe("fleet/+/status")
+        link.wait_for(lambda: False, within_s)
+    return sorted(found)
+
+
 def new_id() -> str:
     """An id that no other command has."""
     return secrets.token_hex(8)

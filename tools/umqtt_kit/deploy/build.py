@@ -41,9 +41,13 @@ class Build:
     files: dict[str, bytes]
 
 
-def build(board: str, optional: Iterable[str]) -> Build:
-    """Compile everything a board of this kind gets. Raises KitError (exit code 6) when something is missing here."""
+def build(board: str, optional: Iterable[str], version: str | None = None) -> Build:
+    """Compile everything a board of this kind gets. version: what the application calls itself, instead of its own.
+
+    Raises KitError (exit code 6) when something is missing here.
+    """
     firmware = firmware_folder()
+    own_version = _version(firmware)
     files: dict[str, bytes] = {}
     with tempfile.TemporaryDirectory(prefix="umqtt-deploy-") as scratch:
         jobs: list[tuple[str, Path, str, int]] = []
@@ -53,6 +57,8 @@ def build(board: str, optional: Iterable[str]) -> Build:
             path = module.replace(".", "/")
             source = Path(scratch) / "firmware" / f"{path}.py"
             source.parent.mkdir(parents=True, exist_ok=True)
+            if module == APP_INIT and version is not None:
+                text = text.replace(f"VERSION = {own_version!r}", f"VERSION = {version!r}")
             source.write_text(text)
             jobs.append((f"/{path}.mpy", source, APP if module == APP_INIT else f"{path}.py", _LINE_NUMBERS))
         described = board_folders().get(board)
@@ -67,7 +73,7 @@ def build(board: str, optional: Iterable[str]) -> Build:
             jobs.append((f"/lib/{PACKAGE}/{name}.mpy", source, shown, 3))
         with ThreadPoolExecutor(_COMPILERS) as pool:
             files.update(pool.map(lambda job: _compiled(Path(scratch), *job), jobs))
-    return Build(_version(firmware), board, tuple(sorted(optional)), dict(sorted(files.items())))
+    return Build(version or own_version, board, tuple(sorted(optional)), dict(sorted(files.items())))
 
 
 def check_compatible(info: Info) -> None:

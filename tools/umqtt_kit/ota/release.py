@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from umqtt_kit.deploy.build import build
+from umqtt_kit.deploy.sensors import with_sensors
 
 # What the cable alone may write, startup.py and postmortem.py among it, lies elsewhere.
-FOLDERS = ("/app/", "/lib/")
+FOLDERS = ("/app/", "/lib/", "/sensors/")
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,7 @@ class Release:
 
 def make_release(version: str, files: Mapping[str, bytes]) -> Release:
     """files: path on the board to content; those outside of FOLDERS are left out. Raises ValueError for the version."""
-    if not version or len(version) > 40 or not version.isascii() or len(version.split()) != 1:
-        raise ValueError(f"{version!r} is no version: at most 40 ASCII characters without spaces")
+    check_version(version)
     lines = [f"umqtt-manifest 1 {version}"]
     objects: dict[str, bytes] = {}
     for path, content in sorted(files.items()):
@@ -44,7 +45,20 @@ def make_release(version: str, files: Mapping[str, bytes]) -> Release:
     return Release(version, name, objects, len(lines) - 1)
 
 
-def build_release(board: str, optional: Iterable[str], version: str | None = None) -> Release:
-    """The firmware of this installation, compiled for a board (a folder under boards/). Raises KitError, ValueError."""
-    built = build(board, optional)
-    return make_release(version or built.version, built.files)
+def build_release(
+    board: str, optional: Iterable[str], version: str | None = None, sensors: Path | None = None
+) -> Release:
+    """The firmware of this installation, compiled for a board (a folder under boards/), with the user's own sensors.
+
+    version: what it calls itself, on the device too. Raises KitError, and ValueError for the version.
+    """
+    if version is not None:
+        check_version(version)
+    built = with_sensors(build(board, optional, version), sensors)
+    return make_release(built.version, built.files)
+
+
+def check_version(version: str) -> None:
+    """Raises ValueError."""
+    if not version or len(version) > 40 or not version.isascii() or len(version.split()) != 1:
+        raise ValueError(f"{version!r} is no version: at most 40 ASCII characters without spaces")

@@ -1,0 +1,233 @@
+"""umqtt ota --fleet: in stages, watched, stopped by a release that fails, and gone on with by the same command."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cable import Cable, broker
+from impatient import builds_impatient
+from live_device import PlayedDevice
+from umqtt_kit.deploy import build as build_module
+from umqtt_kit.deploy.build import build
+from umqtt_kit.errors import KitError
+from umqtt_kit.mqtt import Access
+from umqtt_kit.ota import rollout as rollout_module
+from umqtt_kit.ota.order import Wanted
+from umqtt_kit.ota.rollout import Rollout, find_devices, parse_stages
+from umqtt_testkit.waiting import eventually
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    yield from builds_impatient(tmp_path_factory.mktemp("firmware"), "0.1.0")
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "stages"),
+    [
+        ("1,10%,100%", 20, [1, 2, 20]),
+        ("1,10%,100%", 5, [1, 5]),
+        ("100%", 3, [3]),
+        ("1,50%", 4, [1, 2]),
+        ("30", 4, [4]),
+    ],
+)
+def test_stages_are_counts_and_shares_that_rise(text, count, stages):
+    assert parse_stages(text, count) == stages
+
+
+@pytest.mark.parametrize("text", ["", "0", "0%", "101%", "a", "1,,2", "50%,1", "-1", "1.5", "1;2"])
+def test_stages_that_are_none_are_told(text):
+    with pytest.raises(KitError, match="--stages") as caught:
+        parse_stages(text, 20)
+    assert caught.value.exit_code == 2
+
+
+def test_devices_come_from_a_file_or_from_the_statuses_at_the_broker(tmp_path: Path):
+    file = tmp_path / "fleet.txt"
+    file.write_text("# the cellar\npump-1\n\npump-2  # leaks\npump-1\n")
+    with broker(tmp_path) as port:
+        access = Access((f"mqtt://127.0.0.1:{port}",))
+        assert find_devices(access, str(file)) == ["pump-1", "pump-2"]
+        for name in ("pump-3", "pump-4", "door"):
+            device = PlayedDevice(port, name, lambda command: [])
+            device.say("status", {"online": True}, retain=True)
+            device.sleep()
+        assert find_devices(access, "pump-*") == ["pump-3", "pump-4"]
+        with pytest.raises(KitError, match="no device of that name"):
+            find_devices(access, "lamp-*")
+        file.write_text("pump/1\n")
+        with pytest.raises(KitError, match="'pump/1' is no device id"):
+            find_devices(access, str(file))
+
+
+class Played:
+    """Devices of a fleet that answer as they should, but for those in `broken` (never confirmed), `restarting` (boots
+    again after it was confirmed) and `under_way` (an earlier command's update is not over yet)."""
+
+    def __init__(self, port: int, count: int) -> None:
+        self.ids = [f"pump-{number}" for number in range(1, count + 1)]
+        self.running = dict.fromkeys(self.ids, "0.0.9")
+        self.boots = dict.fromkeys(self.ids, 1)
+        self.broken: set[str] = set()
+        self.restarting: set[str] = set()
+        self.under_way: set[str] = set()
+        self.asked: list[str] = []
+        self._devices = [PlayedDevice(port, one, self._answers(one)) for one in self.ids]
+
+    def close(self) -> None:
+        for device in self._devices:
+            device.sleep()
+
+    def _answers(self, device: str):
+        def answer(command: dict) -> list[dict]:
+            ok, result = True, {}
+            if command["cmd"] == "ping":
+                result = {"fw": self.running[device], "slot": self.running[device], "boot": f"{self.boots[device]}-ab"}
+            elif command["cmd"] == "get":
+                result = {"board": "UNIX", "brokers": []}
+            elif command["args"].get("rollback"):
+                self.running[device] = "0.0.9"
+                result = {"version": "0.0.9", "slot": "0.0.9"}
+            elif device in self.under_way:
+                self.under_way.remove(device)
+                ok, result = False, "an update is under way"
+            elif device in self.broken:
+                self.asked.append(device)
+                ok, result = False, "rolled back: a was started and not confirmed"
+            else:
+                self.asked.append(device)
+                self.running[device] = command["args"]["version"]
+                result = {"version": self.running[device], "slot": self.running[device]}
+            if command["cmd"] == "ping" and device in self.restarting and self.running[device] != "0.0.9":
+                self.boots[device] += 1
+            return [{"id": command["id"], "ok": ok, "result": result}]
+
+        return answer
+
+
+@contextlib.contextmanager
+def played(folder: Path, count: int) -> Iterator[tuple[Access, Played]]:
+    with broker(folder) as port, contextlib.closing(Played(port, count)) as fleet:
+        yield Access((f"mqtt://127.0.0.1:{port}",)), fleet
+
+
+def roll_out(access: Access, fleet: Played, stages: str = "1,50%,100%", **options) -> Rollout:
+    rollout = Rollout(
+        access, fleet.ids, parse_stages(stages, len(fleet.ids)), Wanted(board_name="UNIX", version="0.2.0"),
+        healthy_s=0, **{"stop_on_failure": True, **options},
+    )  # fmt: skip
+    rollout.run()
+    return rollout
+
+
+def states(rollout: Rollout) -> list[str]:
+    return [row.state for row in rollout.rows]
+
+
+def test_all_devices_are_updated_a_stage_after_the_other_and_the_second_time_none(tmp_path: Path):
+    """Planted: all stages begin at once."""
+    with played(tmp_path, 4) as (access, fleet):
+        rollout = roll_out(access, fleet)
+        assert states(rollout) == ["updated"] * 4
+        assert [row.stage for row in rollout.rows] == [1, 2, 3, 3]
+        assert fleet.asked[:2] == ["pump-1", "pump-2"] and sorted(fleet.asked) == fleet.ids
+        assert states(roll_out(access, fleet)) == ["had it already"] * 4
+
+
+def test_a_device_that_rolls_back_stops_it_and_the_same_command_goes_on(tmp_path: Path):
+    """Planted: the next stage begins whatever became of the one before."""
+    with played(tmp_path, 4) as (access, fleet):
+        fleet.broken = {"pump-2"}
+        rollout = roll_out(access, fleet)
+        assert states(rollout) == ["updated", "failed", "left alone", "left alone"]
+        assert "rolled back" in rollout.rows[1].text and rollout.rows[1].exit_code == 5
+        assert fleet.asked == ["pump-1", "pump-2"]
+        fleet.broken = set()
+        assert states(roll_out(access, fleet)) == ["had it already", "updated", "updated", "updated"]
+
+
+def test_told_to_keep_going_it_does_and_still_fails(tmp_path: Path):
+    with played(tmp_path, 4) as (access, fleet):
+        fleet.broken = {"pump-1"}
+        rollout = roll_out(access, fleet, stop_on_failure=False)
+        assert states(rollout) == ["failed", "updated", "updated", "updated"] and len(rollout.failed) == 1
+
+
+def test_a_version_that_restarts_while_it_is_watched_goes_back(tmp_path: Path):
+    """Planted: what is confirmed counts as healthy."""
+    with played(tmp_path, 2) as (access, fleet):
+        fleet.restarting = {"pump-1"}
+        rollout = roll_out(access, fleet, "1,100%")
+        assert states(rollout) == ["failed", "left alone"]
+        assert "it has restarted" in rollout.rows[0].text and "went back to 0.0.9" in rollout.rows[0].text
+        assert fleet.running["pump-1"] == "0.0.9"
+
+
+def test_an_update_that_a_killed_command_began_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Planted: what the device says of it counts as a failure."""
+    monkeypatch.setattr("umqtt_kit.ota.order._AGAIN_S", 0.05)
+    with played(tmp_path, 1) as (access, fleet):
+        fleet.under_way = {"pump-1"}
+        assert states(roll_out(access, fleet, "100%")) == ["updated"]
+
+
+def test_devices_in_no_stage_are_left_alone_and_a_silent_one_is_exit_code_4(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("umqtt_kit.ota.order._ANSWER_S", 0.2)
+    with played(tmp_path, 2) as (access, fleet):
+        fleet.ids = ["gone", *fleet.ids]
+        rollout = roll_out(access, fleet, "1,2", stop_on_failure=False)
+        assert states(rollout) == ["failed", "updated", "left alone"]
+        assert rollout.rows[0].exit_code == 4
+
+
+def _board_files(port: int, device: str) -> dict[str, bytes]:
+    settings = {"device_id": device, "brokers": [f"mqtt://127.0.0.1:{port}"], "interval_ms": 100, "board": "UNIX"}
+    settings["sensors"] = [{"module": "door"}]
+    return {**build("UNIX", ()).files, "/settings.json": json.dumps(settings).encode()}
+
+
+def test_virtual_boards_take_a_good_release_with_their_sensor_and_survive_a_broken_one(
+    cable: Cable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Planted: the version told is that of the manifest and not what runs; sensors stay at home."""
+    names = [f"pump-{number}" for number in range(1, 4)]
+    sensors = tmp_path / "sensors"
+    sensors.mkdir()
+    (sensors / "door.py").write_text("class Sensor:\n    def read(self): return {'open': 1}\n")
+    with broker(tmp_path) as port, contextlib.ExitStack() as boards:
+        for name in names:
+            boards.enter_context(cable.board(name, files=_board_files(port, name), heap="1M"))
+        access = Access((f"mqtt://127.0.0.1:{port}",))
+        eventually(lambda: rollout_module.known_devices(access) == names, lambda: rollout_module.known_devices(access))
+        given = ("ota", "--fleet", "pump-*", "--stages", "1,100%", "--wait-healthy", "0",
+                 "--broker", f"mqtt://127.0.0.1:{port}", "--json")  # fmt: skip
+        answer = cable.umqtt(*given, "--version", "0.2.0", "--sensors", str(sensors))
+        assert answer.code == 0, answer.stdout + answer.stderr
+        assert [row["state"] for row in answer.json["devices"]] == ["updated"] * 3
+        told = json.loads(cable.umqtt("cmd", names[0], "ping", "--json", *given[-3:-1]).stdout)["result"]
+        assert (told["fw"], told["slot"]) == ("0.2.0", "a")
+        log = json.loads(cable.umqtt("cmd", names[0], "log", "--json", *given[-3:-1]).stdout)["result"]["lines"]
+        assert not any("sensor door" in line for line in log), log
+        again = cable.umqtt("ota", names[0], *given[-3:], "--version", "0.2.0", "--sensors", str(sensors))
+        assert (again.code, again.json["already"]) == (0, True)
+        with monkeypatch.context() as patch:
+            patch.setattr("umqtt_kit.ota.release.build", _broken)
+            answer = cable.umqtt(*given, "--version", "0.3.0", "--sensors", str(sensors))
+        rows = answer.json["devices"]
+        assert (answer.code, [row["state"] for row in rows]) == (5, ["failed", "left alone", "left alone"])
+        assert "rolled back" in rows[0]["text"]
+        for name in names:
+            told = json.loads(cable.umqtt("cmd", name, "ping", "--json", *given[-3:-1]).stdout)["result"]
+            assert told["fw"] == "0.2.0", name
+
+
+def _broken(*arguments) -> build_module.Build:
+    """A release that crashes when it starts."""
+    built = build(*arguments)
+    files = {path: content for path, content in built.files.items() if path != "/app/application.mpy"}
+    return build_module.Build(built.version, built.board, built.optional, files)

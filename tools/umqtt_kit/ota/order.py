@@ -1,0 +1,150 @@
+"""The update of one device: what it is asked first, the release that fits it, and sending that."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
+from umqtt_kit.mqtt import Access
+from umqtt_kit.ota.release import Release, build_release
+from umqtt_kit.ota.updater import Updater
+from umqtt_kit.ota.web import Web
+
+_ANSWER_S = 20.0
+_AGAIN_S = 2.0
+_UNDER_WAY = "an update is under way"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be sent. board_name: folder under boards/, None: as the device says; version: None for that of the
+    firmware here; sensors: folder of the user's own; web: where the device fetches the files, None: through the broker;
+    timeout_s: for one device, until the new version is confirmed.
+    """
+
+    board_name: str | None = None
+    version: str | None = None
+    sensors: Path | None = None
+    web: Web | None = None
+    timeout_s: float = 600.0
+    _made: dict[tuple[str, frozenset[str]], Release] = field(default_factory=dict, repr=False)
+    _making: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def release(self, name: str, optional: frozenset[str]) -> Release:
+        """The release for a board with these modules, made once. Raises KitError."""
+        with self._making:
+            if (name, optional) not in self._made:
+                try:
+                    self._made[name, optional] = build_release(name, optional, self.version, self.sensors)
+                except ValueError as error:
+                    raise KitError(f"--version: {error}", EXIT_USAGE) from error
+            return self._made[name, optional]
+
+
+@dataclass(frozen=True)
+class Done:
+    """before: what the device said of itself; result: {"slot", "version"} at the end; already: it ran that release."""
+
+    before: dict[str, Any]
+    result: dict[str, Any]
+    already: bool = False
+
+
+def update(
+    access: Access,
+    device: str,
+    wanted: Wanted,
+    say: Callable[[str], object],
+    on_sent: Callable[[Release, int], object] = lambda release, size: None,
+) -> Done:
+    """Have a device run the release that is wanted. Raises KitError: 4 when it does not answer, 5 when it refuses."""
+    from umqtt_kit.deploy.filesets import optional_modules
+
+    with Updater(access, device) as updater:
+        told = updater.result("ping", {}, _ANSWER_S)
+        _check_compiler(told)
+        settings, name = _settings(updater, wanted.board_name)
+    # In between there is no link: compiling may take longer than the broker waits for a sign of life.
+    release = wanted.release(name, optional_modules(settings))
+    say(f"{device} runs {told.get('fw')} in slot {told.get('slot')}; it is sent {release.version}")
+    with Updater(access, device) as updater:
+        result = _send(updater, release, wanted, lambda size: on_sent(release, size))
+    return Done(told, result, result.get("slot") == told.get("slot"))
+
+
+def roll_back(access: Access, device: str, timeout_s: float, say: Callable[[str], object]) -> Done:
+    """Have a device go back to the version before. Raises KitError as update() does."""
+    with Updater(access, device) as updater:
+        told = updater.result("ping", {}, _ANSWER_S)
+        say(f"{device} goes back from {told.get('fw')} in slot {told.get('slot')}")
+        return Done(told, updater.update({"rollback": True, "from": told.get("slot")}, timeout_s))
+
+
+def ping(access: Access, device: str) -> dict[str, Any]:
+    """What a device says of itself. Raises KitError."""
+    with Updater(access, device) as updater:
+        return dict(updater.result("ping", {}, _ANSWER_S))
+
+
+def _send(updater: Updater, release: Release, wanted: Wanted, on_sent: Callable[[int], object]) -> dict[str, Any]:
+    args = {"sha256": release.manifest, "version": release.version}
+    if wanted.web is None:
+        updater.serve(release, on_sent)
+        return _ordered(updater, {"mqtt": True, **args}, wanted.timeout_s)
+    with wanted.web.serve(release, on_sent) as url:
+        return _ordered(updater, {"url": url, **args}, wanted.timeout_s)
+
+
+def _ordered(updater: Updater, args: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return updater.update(args, max(deadline - time.monotonic(), 1.0))
+        except KitError as error:
+            # One that a command before has begun: it is served on, and then it is done already.
+            if _UNDER_WAY not in str(error) or time.monotonic() >= deadline:
+                raise
+        updater.link.wait_for(lambda: False, _AGAIN_S)
+
+
+def _settings(updater: Updater, board_name: str | None) -> tuple[dict[str, Any], str]:
+    """The device's settings, and the folder under boards/ that describes it. Raises KitError."""
+    from umqtt_kit.device.ports import board_description
+
+    settings = updater.result("get", {}, _ANSWER_S)
+    name = board_name or settings.get("board") or _deployed_board(updater)
+    if not name:
+        raise KitError(f"{updater.device_id} does not say which board it is — give --board NAME", EXIT_USAGE)
+    board_description(name)
+    return settings, name
+
+
+def _deployed_board(updater: Updater) -> str | None:
+    # umqtt deploy has written it down on the device, near the beginning of what one reply can hold.
+    from umqtt_kit.deploy.plan import RECORD
+
+    try:
+        head = updater.result("read", {"path": RECORD}, _ANSWER_S)
+    except KitError:
+        return None  # never deployed to over the cable
+    found = re.search(r'"board":\s*"(\w+)"', str(head.get("text") if isinstance(head, dict) else ""))
+    return found[1] if found else None
+
+
+def _check_compiler(told: dict[str, Any]) -> None:
+    from umqtt_kit.deploy.build import compiler_version
+
+    theirs = int(told.get("mpy") or 0) & 0xFF
+    ours = compiler_version()
+    if theirs and theirs != ours:
+        raise KitError(
+            f"the device loads .mpy version {theirs}, and mpy-cross here makes version {ours} — "
+            "install the mpy-cross of its MicroPython, or umqtt flash a newer image",
+            EXIT_DEVICE,
+        )
