@@ -200,7 +200,7 @@ class Wire:
         assert broker.view.subscription_nodes == 0 and broker.view.retained_count == 0
         assert broker.router.dirty == [] and broker.stats.queued == 0
 
-    def _owed(self) -> int:
+    def _pending(self) -> int:
         """Bytes that wait for clients that may come back."""
         sessions = self._broker.view.sessions
         entries = [entry for session in sessions for entry in (*session.queue, *session.in_flight.values())]

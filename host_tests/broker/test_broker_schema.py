@@ -105,7 +105,7 @@ def test_a_store_of_version_2_is_brought_up_with_everything_in_it(tmp_path: Path
     database = schema.connect(path)
     recovered, next_number, _ = recover(database)
     assert [found.queued for found in recovered.sessions] == [3, 1]
-    assert [found.greetings for found in recovered.sessions] == [[], []]
+    assert [found.retained_pending for found in recovered.sessions] == [[], []]
     assert recovered.wills == {b"b": Will(b"t", b"gone", 1, False)}
     assert (recovered.shares, next_number) == ([], 3)
     batch = Batch()
