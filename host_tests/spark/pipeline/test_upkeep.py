@@ -9,6 +9,7 @@ import re
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -202,7 +203,8 @@ def test_a_command_that_was_broken_off_is_repeated_before_any_other_and_before_a
     for other in (["rebuild"], ["retain", "--days", "9"], ["forget", "d2"]):
         assert again in run(*other, "--tables", tables, code=2)
     for folder in (tables, whole):
-        run(*command, "--tables", folder)
+        # Who has no row is told so, but by the command that ends what was broken off.
+        run(*command, "--tables", folder, code=2 if folder is whole and broken == "forget" else 0)
     require_whole(tables)
     assert rows_of(tables) == rows_of(whole)
 
@@ -260,6 +262,24 @@ def test_a_device_that_is_forgotten_is_in_no_table_and_the_others_are_whole(tabl
         assert not [row for row in rows if "'d1'" in row or "fleet/d1/" in row], name
     assert content(tables, "silver") == others
     assert not [path for path in tables.rglob("*.parquet") if b"fleet/d1/" in path.read_bytes()]
+
+
+def test_a_name_of_which_there_is_no_row_fails_and_a_person_is_asked(tables, monkeypatch, capsys):
+    """Planted: a name spelt wrongly is forgotten without a word; nobody is asked."""
+    before = {name: content(tables, name) for name in BELOW_GOLD}
+    assert umqtt.run(["tables", "forget", "d11", "--tables", str(tables)]) == 2
+    assert "'d11'" in capsys.readouterr().err
+    asked = []
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("click.confirm", lambda question, **_: asked.append(question) or _refuse())
+    assert umqtt.run(["tables", "forget", "d1", "--tables", str(tables)]) == 130
+    assert len(asked) == 1 and "d1" in asked[0]
+    assert {name: content(tables, name) for name in BELOW_GOLD} == before
+    assert umqtt.run(["tables", "forget", "d1", "--yes", "--tables", str(tables)]) == 0
+
+
+def _refuse():
+    raise KeyboardInterrupt
 
 
 def test_retention_removes_whole_days_and_gold_keeps_what_it_counted(tables):

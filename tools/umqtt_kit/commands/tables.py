@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 
 import click
 
+from spark_ingest.printable import printable
 from umqtt_cli.numbers import Finite
 from umqtt_kit.console import print_result, say
-from umqtt_kit.errors import KitError
+from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.requirements import require_module
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -142,15 +144,17 @@ def retain(folder: Path, days: int) -> Mapping[str, Mapping[str, int]]:
 
 @tables.command()
 @click.argument("device", metavar="DEVICE")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @_config
 @_options
-def forget(device: str, folder: Path, config: Path | None) -> Mapping[str, Mapping[str, int]]:
+def forget(device: str, yes: bool, folder: Path, config: Path | None) -> Mapping[str, Mapping[str, int]]:
     """Remove every row of DEVICE, whatever topic it came on, and count gold anew.
 
     Older versions of the tables keep the rows on the disk, for whoever reads these, until a vacuum removes them: run
     the second line of the example an hour later, when no version that has them is younger than --keep-hours.
 
-    Messages of it that the spool still holds are not touched, nor what it publishes from now on.
+    Messages of it that the spool still holds are not touched, nor what it publishes from now on. On a terminal it asks
+    first. A name of which the tables have no row is exit code 2.
 
     \b
     Example:
@@ -159,9 +163,16 @@ def forget(device: str, folder: Path, config: Path | None) -> Mapping[str, Mappi
     """
     from spark_ingest.lock import FolderLock
     from spark_ingest.pipeline.forget import forget as remove_device
+    from spark_ingest.pipeline.process import UNFINISHED
 
+    if not yes and sys.stdin.isatty():
+        click.confirm(f"Remove every row of {printable(device)} from {folder}?", abort=True, err=True)
     with FolderLock(folder, "--tables", "umqtt tables forget"):
-        return {name: {"rows removed": count} for name, count in remove_device(folder, device, config).items()}
+        goes_on = (folder / UNFINISHED).exists()  # it has removed them before it was broken off
+        removed = remove_device(folder, device, config)
+    if not (goes_on or any(removed.values())):
+        raise KitError(f"{folder} has no row of a device {device!r} — see the names in gold/devices", EXIT_USAGE)
+    return {name: {"rows removed": count} for name, count in removed.items()}
 
 
 @tables.command()
