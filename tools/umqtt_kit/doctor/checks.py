@@ -30,6 +30,9 @@ _CLOCK_OFF_S = 60
 _JOIN_WITHIN_MS = 15_000
 _CONNECT_WITHIN_S = 5
 _WEAK_DBM = -80
+_STARTS_WITHIN_S = 20.0
+_STARTED_AFTER_MS = 60_000
+_LOOK_AGAIN_S = 0.5
 _PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 # WLAN.status() of the ports, in words; a number that is not here is shown.
 _WIFI_STATUS = {
@@ -212,8 +215,15 @@ def _tried(board: Board, settings: dict[str, Any]) -> Iterator[Finding]:
 
 def _as_it_runs(board: Board, settings: dict[str, Any]) -> Iterator[Finding]:
     """The same of a firmware that runs, from its own words."""
-    state = cast(Any, board.value(scripts.RUNNING))
-    lines = [str(line).partition(" ")[2] for line in state["lines"]]
+    began = time.monotonic()
+    while True:
+        state = cast(Any, board.value(scripts.RUNNING))
+        lines = [str(line).partition(" ")[2] for line in state["lines"]]
+        # One that has just started is given time for its first link, or for the reason why there is none.
+        failed = any(line.startswith(("warning broker: ", "warning Wi-Fi: ")) for line in lines)
+        if state["link"] or failed or time.monotonic() - began > _STARTS_WITHIN_S or state["up"] > _STARTED_AFTER_MS:
+            break
+        time.sleep(_LOOK_AGAIN_S)
     for entry in settings["sensors"]:
         label = f"sensor {entry.get('name') or entry['module']}: "
         said = _last(lines, label)
@@ -223,7 +233,8 @@ def _as_it_runs(board: Board, settings: dict[str, Any]) -> Iterator[Finding]:
             reason = _last(lines, "Wi-Fi: ") or f"not joined {state['up'] // 1000} s after its start"
             yield Finding("wifi", FAIL, reason, "correct name or password: umqtt provision", EXIT_NETWORK)
             return
-        yield Finding("wifi", OK, "joined")
+        said = _last(lines, "Wi-Fi: ") or ""
+        yield Finding("wifi", OK, said if said.startswith("joined ") else "joined")
     if state["link"]:
         yield Finding("broker from the board", OK, "connected")
         return
