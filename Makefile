@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-costs lint types bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-firmware prove-broker prove-ingest fuzz clean
+.PHONY: help setup demo check test test-costs lint types bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-firmware prove-broker prove-ingest prove-cluster fuzz clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ prove-broker: setup ## The broker killed 50 times under load, counted; a traced 
 
 prove-ingest: setup ## The way into the tables killed 50 times under load, counted; a traced run (ARGS="--quick --json --seed N")
 	@$(PY) host_tests/spark/prove.py $(ARGS)
+
+prove-cluster: setup ## Three nodes of RabbitMQ and of NATS killed, stopped and wiped, rows counted (ARGS="--quick --json --seed N")
+	@$(PY) host_tests/clusters/prove.py $(ARGS)
 
 fuzz: setup ## The packet path with atheris, which is installed for it (ARGS="--minutes M --corpus DIR")
 	@$(PY) -m pip install --disable-pip-version-check --quiet "atheris>=2.3"

@@ -39,6 +39,7 @@ PLACES = {
     "unit": 0,
     "unit/test_app_ntp.py": 1,
     "boards": 2,
+    "clusters": 2,
     "end_to_end": 2,
     "kit": 2,
     "spark": 2,

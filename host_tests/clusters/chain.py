@@ -1,0 +1,147 @@
+"""A fleet, a cluster, a collector and Spark; faults of the cluster; and the count of what came out at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from deltalake import DeltaTable
+from engines import PASSWORDS, Cluster, Node, patiently
+from fleet import Fleet, Identity
+from umqtt_testkit.waiting import NotInTime, eventually
+
+from spark_ingest.spool.access import LocalSpools
+from spark_ingest.spool.messages import messages
+
+# What an engine itself does not survive: (engine, fault): its issue. docs/engines.md tells users.
+CANNOT = {("rabbitmq", "kill all"): "rabbitmq-server 15725"}
+
+_Item = TypeVar("_Item", bound=Hashable)
+
+
+def kill_one(cluster: Cluster, fleet: Fleet, rng: random.Random) -> None:
+    node = rng.choice(cluster.nodes)
+    node.stop()
+    fleet.go_on(10)
+    node.start()
+    node.await_listening()
+
+
+def stop_one(cluster: Cluster, fleet: Fleet, rng: random.Random) -> None:
+    node = rng.choice(cluster.nodes)
+    node.signal(signal.SIGSTOP)
+    try:
+        fleet.go_on(10)
+    finally:
+        node.signal(signal.SIGCONT)
+
+
+def wipe_one(cluster: Cluster, fleet: Fleet, rng: random.Random) -> None:
+    node = rng.choice(cluster.nodes)
+    node.stop()
+    cluster.forget(node)
+    shutil.rmtree(node.folder / "store")
+    node.start()
+    node.await_listening()
+
+
+def kill_all(cluster: Cluster, fleet: Fleet, rng: random.Random) -> None:
+    for node in cluster.nodes:
+        node.signal(signal.SIGKILL)
+    for node in cluster.nodes:
+        node.stop()
+    for node in rng.sample(cluster.nodes, len(cluster.nodes)):
+        node.start()
+    for node in cluster.nodes:
+        node.await_listening()
+
+
+FAULTS: dict[str, Callable[[Cluster, Fleet, random.Random], None]] = {
+    "kill one": kill_one,
+    "stop one": stop_one,
+    "wipe one": wipe_one,
+    "kill all": kill_all,
+}
+
+
+@dataclass
+class Outcome:
+    """What was counted. Laws: everything but `doubled` is 0, which is how often a message came to the spool again."""
+
+    acknowledged: int = 0
+    commands: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    commands_lost: int = 0
+    doubled: int = 0
+    faults: list[str] = field(default_factory=list)
+
+
+def run(
+    cluster: Cluster, folder: Path, faults: list[str], seed: int, *, devices: int = 4, spark: bool = True
+) -> Outcome:
+    """Run a fleet on a cluster that runs already, through `faults`, one after the other. The order is that given."""
+    rng = random.Random(seed)
+    spool = folder / "spool"
+    command = [sys.executable, "-m", "spark_ingest.collector", "--broker", cluster.node_urls, "--spool", str(spool)]
+    command += ["--ca", str(cluster.ca), "--username", "collector", "--longest-delay", "0.5", "--keep-alive", "10"]
+    collector = Node("collector", folder / "collector", command, {"UMQTT_PASSWORD": PASSWORDS["collector"]}, 0)
+    outcome = Outcome()
+    collector.start()
+    try:
+        patiently(lambda: "subscribed collector\n" in collector.log, lambda: collector.log[-1000:])
+        with Fleet(cluster, devices, seed) as fleet:
+            fleet.go_on(5)
+            for name in faults:
+                FAULTS[name](cluster, fleet, rng)
+                fleet.go_on(5)
+                outcome.faults.append(name)
+            fleet.finish()
+            made = fleet.acknowledged
+            collected = _settled(lambda: _collected(spool), made)
+            commands = set(fleet.operator.acknowledged)
+            outcome.commands_lost = len(commands - set(_settled(lambda: set(fleet.commands), commands)))
+            outcome.acknowledged, outcome.commands = len(made), len(commands)
+    finally:
+        collector.stop()
+    outcome.doubled = sum(collected.values()) - len(collected)
+    stored = _stored(folder) if spark else Counter(set(collected))
+    outcome.lost = len(made - set(stored))
+    outcome.duplicated = sum(stored.values()) - len(stored)
+    return outcome
+
+
+def _settled(look: Callable[[], Iterable[_Item]], wanted: set[_Item]) -> Counter[_Item]:
+    """What `look` sees when it has seen all of `wanted`, or when that does not come in time."""
+    with contextlib.suppress(NotInTime):
+        eventually(lambda: wanted <= set(look()))
+    return Counter(look())
+
+
+def _collected(spool: Path) -> Counter[Identity]:
+    found: Counter[Identity] = Counter()
+    for message in messages(LocalSpools(spool).view("collector")):
+        record = json.loads(message.payload)
+        found[record["id"], record["boot"], record["seq"]] += 1
+    return found
+
+
+def _stored(folder: Path) -> Counter[Identity]:
+    """The rows of silver, by identity, after Spark has read the spool."""
+    tables = folder / "tables"
+    command = [sys.executable, "-m", "spark_ingest.pipeline", "--once", "--spool", str(folder / "spool")]
+    command += ["--tables", str(tables), "--checkpoint", str(folder / "checkpoint")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = DeltaTable(tables / "silver").to_pyarrow_table(columns=["device_id", "boot", "seq"]).to_pylist()
+    return Counter((row["device_id"], row["boot"], row["seq"]) for row in rows)

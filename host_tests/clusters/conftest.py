@@ -1,0 +1,1 @@
+"""Tests on clusters of engines that others make: see engines.py."""

