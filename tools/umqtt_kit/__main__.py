@@ -48,7 +48,8 @@ _ENVIRONMENT = {
     "UMQTT_BROKER": "broker of every command with --broker",
     "UMQTT_USERNAME": "user name there",
     "UMQTT_PASSWORD": "password there, unless --password-file is given",
-    "UMQTT_SPOOL_TOKEN": "token of a collector's server, unless --token-file is given",
+    "UMQTT_SPOOL_TOKEN": "token to read served spools, unless --token-file is given",
+    "UMQTT_SPOOL_DELETE_TOKEN": "token to delete there, unless --delete-token-file is given",
     "UMQTT_MICROPYTHON": "command that runs virtual boards' MicroPython",
     _TRACEBACK: "1 shows where in umqtt a defect is",
 }
