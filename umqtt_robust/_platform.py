@@ -21,7 +21,18 @@ try:
 except ImportError:
     from ._host import Socket, collect, const, getaddrinfo, poll, print_exception, ticks_ms
 
-__all__ = ("Socket", "collect", "const", "getaddrinfo", "poll", "print_exception", "ticks_diff", "ticks_ms")
+__all__ = ("Socket", "collect", "const", "getaddrinfo", "load", "poll", "print_exception", "ticks_diff", "ticks_ms")
+
+TICKS_MASK = const(0x3FFFFFFF)  # times are taken modulo 2**30 ms
+NEVER = const(0x1FFFFFFF)  # ms: the longest span that ticks_diff() can tell
+
+
+def load(name):
+    """The module of that name in this package, loaded when it is first needed: a board pays only for what it uses.
+
+    Raises ImportError when it is not installed.
+    """
+    return __import__("umqtt_robust." + name, None, None, name)
 
 
 def ticks_diff(later, earlier):

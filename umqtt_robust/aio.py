@@ -76,7 +76,7 @@ class Client(Inbox):
         try:
             while True:
                 self._wake.clear()
-                self.awaited = self.in_flight or self._requests
+                self.awaited = self.in_flight or self.subscriptions.requests
                 ms = self.tick()
                 if "policy" in self.parts:  # messages expire by the second, also while there is no link
                     self.part("policy").pump()
@@ -151,7 +151,7 @@ class Client(Inbox):
         topic_filter = check_topic_filter(topic_filter)
         Inbox.subscribe(self, topic_filter, qos)
         await self._satisfied(lambda: self.subscribed)
-        if topic_filter not in self._filters:
+        if topic_filter not in self.subscriptions.filters:
             raise Refused("subscribe", topic_filter)
 
     async def unsubscribe(self, topic_filter):

@@ -1,21 +1,21 @@
 """Arguments that are more than the plain ones, or wrong: what the client does not see at a glance is looked at here."""
 
 from .errors import InvalidArgument
-from .packets import connect as connect_packet
 from .topics import check_topic_name, check_utf8
 
 
-def connect(client):
-    """Checks what Client() was given for CONNECT, and makes that packet. Raises InvalidArgument."""
-    client_id, keep_alive, clean_session, will, username, password = client.connect_as
+def connect(session, keep_alive):
+    """Checks what CONNECT says, and encodes the user name and the password. keep_alive: s. Raises InvalidArgument."""
+    username = session.username
+    password = session.password
     if not isinstance(keep_alive, int) or not 0 <= keep_alive <= 65535:
         raise InvalidArgument("keep_alive must be 0 to 65535 seconds")
-    if not 0 <= client.ping_after <= keep_alive * 1000:
+    if not 0 <= session.ping_after <= keep_alive * 1000:
         raise InvalidArgument("ping_after must be at most keep_alive")
-    if not client_id and not clean_session or password is not None and username is None:
+    if not session.client_id and not session.clean_session or password is not None and username is None:
         # [MQTT-3.1.3-7], [MQTT-3.1.2-22]
         raise InvalidArgument("an empty client_id needs clean_session, and a password a username")
-    if not isinstance(client.window, int) or client.window < 1:
+    if not isinstance(session.window, int) or session.window < 1:
         raise InvalidArgument("window must be at least 1 message")
     if username is not None:
         username = check_utf8(username, "username")
@@ -23,8 +23,8 @@ def connect(client):
         password = password.encode()
     if password is not None and (not isinstance(password, bytes) or len(password) > 65535):
         raise InvalidArgument("password must be bytes or str of at most 65535 bytes")
-    client.connect_as = client_id, keep_alive, clean_session, will, username, password
-    client.connect_as_usual = connect_packet(*client.connect_as)
+    session.username = username
+    session.password = password
 
 
 def will(topic, payload, qos, retain):

@@ -1,13 +1,15 @@
-"""The client as programs see it; what it does is in links.py and, below that, in session.py."""
+"""The client as programs see it: a Session that makes its links, keeps them, and makes new ones."""
 
 import os
 
-from ._platform import collect, ticks_ms
-from .links import Links
-from .outbox import Outbox
-from .parts import load
-from .store import MemoryStore
-from .subscriptions import checked
+from ._platform import NEVER, TICKS_MASK, collect, const, load, ticks_diff
+from .base_errors import LinkLost, MQTTError
+from .session import Session
+from .states import CLOSED, UP
+
+_LONGEST = const(128000)  # ms between two attempts
+_STABLE = const(10000)  # ms: a link that lasted this long was good
+_SHORT = const(3000)  # ms: a link that ended this soon after CONNACK was thrown off
 
 
 def _random(n):
@@ -22,7 +24,7 @@ def Will(topic, payload, qos=0, retain=False):
     return load("checks").will(topic, payload, qos, retain)
 
 
-class Client(Links):
+class Client(Session):
     """An MQTT 3.1.1 client that keeps every message at QoS 1 and 2 until the broker has acknowledged it.
 
     client_id: str or bytes. servers: URL or several, tried in turn; {name: URLs} says that these are nodes of a cluster
@@ -54,63 +56,22 @@ class Client(Links):
     Raises InvalidArgument, and StoreError where its store cannot be read.
     """
 
-    # Options and callbacks that are seldom read. Those that every message needs are set on the instance, because an
-    # attribute that only the class has costs several times as much to read.
     connect_timeout = 15000
-    rx_size = tx_size = 1024
-    policy = 0
-    max_bytes = transports = keep_broker_queue = None
-    allow_plain = allow_mqtt31 = False
-    on_connect = on_disconnect = on_message = on_large = on_dropped = on_error = on_dead_letter = None
+    rx_size = 1024
+    transports = on_disconnect = None
+    allow_plain = False
+    reads = 8  # receive buffers that one tick may take
 
     def __init__(self, client_id, servers, keep_alive=60, clean_session=True, store=None, will=None, username=None,
                  password=None, **options):  # fmt: skip
-        self.window = 8
-        self.ack_timeout = 30000
-        self.ping_after = self.ping_timeout = 0
-        self.queue_qos0 = self.manual_ack = False
-        self.on_raw = self.on_acknowledged = None
-        self.ticks = ticks_ms
         self.random = _random
-        for name in options:
-            # Everything else that an instance has so far is a method.
-            if name not in ("ticks", "random") and callable(getattr(self, name, print)):
-                raise load("errors").InvalidArgument("unknown option " + name)
-            setattr(self, name, options[name])
-        # What CONNECT says after its fixed header; what it says once, to make the broker forget; ms until the next
-        # attempt, when it is not _back_off() that tells, or True: at once, and to the same server.
-        self.connect_as_usual = self.purge = self.again = None
-        self.assume_present = False  # the broker does not say whether it remembers: MQTT 3.1
-        self.connect_as = self.servers = self._rx = self.transport = self.socket = self._closing_at = None
-        self.clean_session = clean_session
-        self.connected = self.closed = self._busy = self._slept = False
-        self._server = self.tried = self._brief = self.limit = self._rx_end = self.reconnects = 0
-        self._since = self._until = 0
-        Links.__init__(self)
-        client_id = checked(client_id, "check_utf8")
-        self.connect_as = client_id, keep_alive, clean_session, will, username, password
-        if (
-            not client_id
-            or not isinstance(keep_alive, int)
-            or keep_alive >> 16
-            or will
-            or username is not None
-            or password is not None
-            or self.ping_after
-            or not isinstance(self.window, int)
-            or self.window < 1
-        ):
-            load("checks").connect(self)
-        else:
-            n = len(client_id)
-            flags = 2 if clean_session else 0
-            self.connect_as_usual = (
-                b"\0\4MQTT\4" + bytes((flags, keep_alive >> 8, keep_alive & 255, n >> 8, n & 255)) + client_id
-            )  # 3.1
+        self.servers = self._rx = self.transport = self.socket = self._closing_at = None
+        self.closed = self._busy = False
+        self._server = self._attempts = self._short_links = self._back_off_limit = self._rx_end = self.reconnects = 0
+        self._began_at = self._limit = 0
+        Session.__init__(self, client_id, keep_alive, clean_session, store, will, username, password, **options)
         self.servers = not self.transports and _plain_server(servers) or load("servers").parse(self, servers)
-        self.start(Outbox(store or MemoryStore(), self.window), keep_alive * 1000)
         self._rx = bytearray(self.rx_size)
-        self.now = self.out.now = self.ticks() & 0x3FFFFFFF
         self._begin(self._back_off())
         collect()  # what comes now fills the gaps that all this has left, and large pieces find room behind them
 
@@ -120,12 +81,12 @@ class Client(Links):
 
     def acknowledge(self, packet_id):
         """With manual_ack: the message that came under that packet id is done. False: none such waits."""
-        return self.part("manual").acknowledge(packet_id)
+        return self.part("manual_ack").acknowledge(packet_id)
 
     def disconnect(self, quiesce_ms=0):
         """Ends with DISCONNECT, after up to quiesce_ms for what is still in the outbox; tick() until `closed`."""
-        self._closing_at = (self.ticks() + quiesce_ms) & 0x3FFFFFFF
-        self._wait = 0
+        self._closing_at = (self.ticks() + quiesce_ms) & TICKS_MASK
+        self.wait_ms = 0
 
     def connect(self):
         """Begins again after disconnect()."""
@@ -133,6 +94,182 @@ class Client(Links):
         if self.closed:
             self.closed = False
             self._begin(0)
+
+    def poll(self, ms):
+        """Waits up to ms, but no longer than tick() allows, for something to arrive; then calls tick().
+
+        Raises MQTTError inside a handler: nothing arrives while it runs, so it would wait for ever.
+        """
+        if self._busy:
+            raise MQTTError("poll() inside a handler")
+        left = min(ms, self.wait_ms - ticks_diff(self.ticks() & TICKS_MASK, self.now))
+        if left > 0 and not self.broken:
+            if self.transport:
+                try:
+                    self.transport.wait(left, self.waits())
+                except OSError as error:
+                    self.broken = error
+            else:
+                from time import sleep
+
+                sleep(left / 1000)
+        return self.tick()
+
+    def waits(self):
+        """True while the client waits for `socket` to take bytes, or to connect: what a selector has to know."""
+        writing = self.transport and self.state == CLOSED or self.out.waits()
+        transport_waits = getattr(self.transport, "waits", None)  # WebSocket may have to read before it can write
+        return transport_waits(writing) if transport_waits else writing
+
+    def tick(self):
+        """Does what is to be done now and never waits. Returns ms after which it must be called again at the latest.
+
+        Raises nothing for the network: what goes wrong there goes to on_disconnect and on_error.
+        """
+        if self._busy:  # called by a handler
+            return 0
+        self._busy = True
+        self.advance()
+        wait = NEVER
+        try:
+            for timer in self.timers:
+                wait = min(wait, timer())
+            if self.slept:
+                self.slept = False
+                if self._closing_at is not None:
+                    self._closing_at = self.now
+                if self.transport:
+                    raise LinkLost("slept for days")
+            self.wait_ms = self._tick()
+        except BaseException as error:  # of a callback too: the link is out of step with what was read from it
+            if self.state == UP and not isinstance(error, OSError):
+                try:
+                    self.out.flush()  # acknowledgements leave first
+                except OSError:
+                    pass
+            self._handle_loss(error)
+            if not isinstance(error, (OSError, MQTTError, MemoryError)):
+                raise
+        finally:
+            self._busy = False
+        if self._closing_at is not None:
+            wait = min(wait, max(0, ticks_diff(self._closing_at, self.now))) if self.outbox.queue else 0
+        self.wait_ms = min(self.wait_ms, wait)
+        return self.wait_ms
+
+    def _tick(self):
+        if self._closing_at is not None:
+            if not self.outbox.queue or ticks_diff(self._closing_at, self.now) <= 0:
+                self._closing_at = None
+                if self.connected:
+                    self.send_disconnect()
+                self._drop()
+                self.closed = True
+        if self.closed:
+            return NEVER
+        if not self.transport:
+            elapsed = ticks_diff(self.now, self._began_at)
+            if 0 <= elapsed < self._limit:  # below 0: days ago
+                return self._limit - elapsed
+            factory, arguments = self.servers[self._server][:2]
+            self._begin(self.connect_timeout)
+            self.transport = factory(*arguments)
+        if self.state == CLOSED:
+            ready = self.transport.ready()
+            self.socket = self.transport.socket  # another one at the next address of a name
+            if ready:
+                self._begin(self.connect_timeout)
+                self.open(self.transport.write, self.servers[self._server][2])
+        if self.state != CLOSED:
+            self._read()
+        wait = self.work()
+        if not self.connected:
+            wait = self._limit - ticks_diff(self.now, self._began_at)
+            if not 0 < wait <= self._limit:
+                raise LinkLost("connect_timeout")
+        return wait
+
+    def _begin(self, limit):
+        # Sets the deadline of a connection phase, or the wait for the next one, in ms.
+        self._began_at = self.now
+        self._limit = self.wait_ms = limit
+
+    def _read(self):
+        buf = self._rx
+        end = self._rx_end
+        for _ in range(self.reads):
+            space = len(buf) - end
+            n = self.transport.read(buf, end) if space else None
+            if n == 0:
+                raise LinkLost("closed by the broker")
+            end += n or 0
+            if not end:
+                return
+            used = self.receive(buf, end)
+            if self.transport is None:  # a callback closed the link
+                return
+            end -= used
+            if used and end:
+                buf[:end] = buf[used : used + end]
+            self._rx_end = end
+            if not n or n < space:
+                return
+
+    def handle_connack(self, session_present, return_code):
+        """CONNACK has come: see Session."""
+        accepted = getattr(self.transport, "accepted", None)
+        if accepted and not return_code:
+            accepted()
+        Session.handle_connack(self, session_present, return_code)
+
+    def _handle_loss(self, error):
+        connected = self.connected
+        delay = self.retry_delay
+        self.retry_delay = None
+        self._drop()
+        if connected:
+            self.reconnects += 1
+            lasted = ticks_diff(self.now, self.up_since)
+            if not 0 <= lasted < _STABLE:
+                self._back_off_limit = self._short_links = 0
+            self._short_links = self._short_links + 1 if lasted < _SHORT and delay is None else 0
+            if self._short_links == 3:
+                self._short_links = 0
+                self.report(LinkLost("is this client id in use elsewhere?"))
+        elif delay != 0:
+            self._attempts += 1
+            self.purge = False  # resume.py will ask for it again, where it is needed
+            self._server = (self._server + 1) % len(self.servers)
+            if self._attempts < len(self.servers):
+                delay = 0  # every server of the list is tried before the wait
+            elif delay:
+                # Another time will hardly be better.
+                self._back_off_limit = _LONGEST
+                delay = _LONGEST - self.random(_LONGEST // 4)
+        if delay != 0:
+            self._attempts = 0
+            if delay is None:
+                delay = self._back_off()
+        self._begin(delay)
+        if not connected:
+            self.report(error)
+        elif self.on_disconnect:
+            self.on_disconnect(error)
+
+    def _back_off(self):
+        # Full jitter: evenly between 0 and a limit, which is 1 s twice and then doubles. Even the first wait is random,
+        # so that a restarted broker does not meet its whole fleet at once.
+        limit = self._back_off_limit
+        self._back_off_limit = min(limit * 2, _LONGEST) if limit else 1000
+        return self.random((limit or 1000) + 1)
+
+    def _drop(self):
+        self.close()
+        self._rx_end = 0
+        transport = self.transport
+        self.transport = self.socket = None
+        if transport:
+            transport.close()
 
 
 def _plain_server(url):

@@ -2,15 +2,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from .errors import MQTTError
-from .session import Session, _Handler, _LargeHandler, _RawHandler
+from .session import Session, _Handler, _LargeHandler, _RawHandler, _Will
 from .store import Store
 from .transport import Transport
 
 # factory(host, port, path)
 _Factory = Callable[[str, int, str], Transport]
-
-# What Client(will=...) takes, as Will() returns it.
-_Will = tuple[bytes, bytes, int, bool]
 
 def Will(
     topic: str | bytes,
@@ -21,21 +18,14 @@ def Will(
 
 class Client(Session):
     connect_timeout: int
-    handler_retries: int
+    rx_size: int
     transports: Mapping[str, _Factory] | None
     allow_plain: bool
-    allow_mqtt31: bool
-    keep_broker_queue: bool | None
-    ticks: Callable[[], int]
     random: Callable[[int], int]
-    # on_connect(session_present)
-    on_connect: Callable[[bool], object] | None
     on_disconnect: Callable[[MQTTError | OSError | MemoryError], object] | None
 
-    connected: bool
     closed: bool
     reconnects: int
-    clean_session: bool
     socket: Any
     transport: Transport | None
 
@@ -85,5 +75,3 @@ class Client(Session):
     def poll(self, ms: int) -> int: ...
     def tick(self) -> int: ...
     def waits(self) -> bool: ...
-    # For clients that say more in their CONNECT, such as bridges.
-    def connect_packet(self) -> bytes: ...

@@ -1,11 +1,11 @@
 """A client whose messages wait until the program takes them: what aio.py and simple.py share."""
 
-from ._platform import const
+from ._platform import const, load
 from .client import Client
 from .errors import StoreError
-from .parts import load
+from .packets import QOS_2
 
-_COST = const(64)  # bytes that keeping a message costs, as in holding.py
+_COST = const(64)  # bytes that keeping a message costs, as in backpressure.py
 
 
 class Inbox(Client):
@@ -13,15 +13,14 @@ class Inbox(Client):
 
     When more wait, the socket is not read until the program has taken some, and the broker keeps the others. While
     the program waits for an answer of the broker, which comes behind them, it is read all the same; what cannot be kept
-    then is left to holding.py. A message is acknowledged when the program is done with it. One that is larger than the
-    receive buffer is put together here and acknowledged as it arrives; where there is no memory for it, take() raises
-    MessageTooLarge in its place.
+    then is left to backpressure.py. A message is acknowledged when the program is done with it. One that is larger than
+    the receive buffer is put together here and acknowledged as it arrives; where there is no memory for it, take()
+    raises MessageTooLarge in its place.
     """
 
     reads = 1  # what one read brings is the most by which inbox_size is passed
     awaited = False  # the program waits for an answer, and takes no message before that
     resting = False  # the socket is not read unless an answer is awaited
-    fetching = False  # holding.py makes a new link
 
     def __init__(self, *arguments, **options):
         # [topic, payload, packet id or 0: nothing to acknowledge, whether at QoS 2], and an error that take() raises
@@ -37,15 +36,11 @@ class Inbox(Client):
         """Whether the socket is not read now."""
         full = self._waiting_bytes > self.inbox_size
         pauses = self.connected and not self.awaited and (full or self.resting)
-        if full and not pauses or "holding" in self.parts:
-            self.part("holding").set_full(full)
+        if full and not pauses or "backpressure" in self.parts:
+            self.part("backpressure").set_full(full)
         if not pauses:
             return False
-        # What the broker says is not looked at, so nothing is late; but it must hear PINGREQ.
-        self._heard_at = self._asked_at = self.now
-        self._look_at = (self.now + self.ack_timeout) & 0x3FFFFFFF
-        if self._ping == 2:
-            self._ping = 0
+        self.pause_keep_alive()
         return True
 
     def _read(self):
@@ -53,7 +48,7 @@ class Inbox(Client):
             Client._read(self)
 
     def _arrived(self, topic, payload):
-        self.inbox.append([topic, payload, self.packet_id, self.flags & 4])
+        self.inbox.append([topic, payload, self.packet_id, self.flags & QOS_2])
         self._waiting_bytes += len(topic) + len(payload) + _COST
 
     def _piece(self, topic, offset, size, chunk):
@@ -73,8 +68,8 @@ class Inbox(Client):
             self._arrived(topic, b"")
             self.inbox[-1].append(load("large").MessageTooLarge(topic, size))
 
-    def _forget(self, session, unsure=True):
-        Client._forget(self, session, unsure)
+    def forget(self, session, unsure=True):
+        Client.forget(self, session, unsure)
         self._large = None  # it comes again from the beginning, or not at all
         # On another link the id may be that of another message, and if it is the same one, it comes again. At QoS 2
         # it comes once in a session.
@@ -101,5 +96,5 @@ class Inbox(Client):
             try:
                 self.acknowledge(taken[0][2])
             except StoreError as error:  # it comes again on another link
-                self._broken = error
-            self._wait = 0  # tick() is due
+                self.broken = error
+            self.wait_ms = 0  # tick() is due

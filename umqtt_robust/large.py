@@ -5,14 +5,15 @@ Left unacknowledged it would come back at every reconnect.
 
 from ._platform import print_exception
 from .errors import MQTTError, ProtocolError
+from .packets import DUP, PUBACK, QOS, QOS_2
 
 
 class MessageTooLarge(MQTTError):
     """args[0]: the topic name, args[1]: the size of the payload in bytes."""
 
 
-class Part:
-    """See Session.part(). Takes one message at a time."""
+class LargeMessages:
+    """Takes one message at a time."""
 
     def __init__(self, session):
         self._session = session
@@ -31,23 +32,22 @@ class Part:
         self._topic = bytearray()
         self._topic_left = -2  # below 0: bytes of the topic's length that are missing
         self._topic_length = 0
-        self._id_left = 2 if head & 6 else 0
+        self._id_left = 2 if head & QOS else 0
         self._packet_id = 0
         self._offset = -1  # into the payload; -1: not there yet
         self._size = 0
         self._handler = None
         self._skipped = False
-        if length < 2 + self._id_left or head & 6 == 6:
+        if length < 2 + self._id_left or head & QOS == QOS:
             raise ProtocolError("malformed PUBLISH")
         return self
 
     def feed(self, buf, i, n):
         """Takes what it needs from buf[i:n], which is not empty; returns the index of what it left."""
-        # No acknowledgement can come before the end of it: that it goes on counts as one.
+        # No acknowledgement can come before the end of it.
         session = self._session
-        session._asked_at = session.now
-        session._look_at = (session.now + session.ack_timeout) & 0x3FFFFFFF
-        session._ping = 0
+        session.restart_ack_timer()
+        session.ping = 0
         k = 1
         if self._topic_left < 0:
             self._topic_length = self._topic_length << 8 | buf[i]
@@ -84,26 +84,22 @@ class Part:
         self._offset = 0
         self._size = self._left
         self._topic = bytes(self._topic)
-        if head & 6 and not self._packet_id:
+        if head & QOS and not self._packet_id:
             raise ProtocolError("malformed PUBLISH")
         if len(self._topic) == self._topic_length:
             session.check_inbound(self._topic)
-        if head & 14 == 12 and session.part("qos2").knows(self._packet_id):
+        if head & (DUP | QOS) == DUP | QOS_2 and session.part("qos2").knows(self._packet_id):
             return  # the same message again
-        if session.pending > session._room or head & 4 and not session.part("qos2").has_room():
-            # It cannot wait: see holding.py.
-            self._skipped = session.part("holding").skip_large(head)
+        if session.pending > session.handover_limit or head & QOS_2 and not session.part("qos2").has_room():
+            # It cannot wait: see backpressure.py.
+            self._skipped = session.part("backpressure").skip_large(head)
             if self._skipped:
                 return
-        session.received += 1
-        session.flags = head
-        session.packet_id = self._packet_id
-        session.redelivered = head & 8 > 0
+        session.describe(head, self._packet_id, head & DUP > 0)
         self._handler = session.on_large
         if not self._handler:
             session.too_large += 1
-            if session.on_error:
-                session.on_error(MessageTooLarge(self._topic, self._size))
+            session.report(MessageTooLarge(self._topic, self._size))
 
     def _hand_over(self, chunk):
         if self._handler:
@@ -112,20 +108,21 @@ class Part:
             except Exception as error:  # noqa: BLE001 - the program's own code: anything may come
                 self._handler = None
                 print_exception(error)
-                self._session.dead_letters += 1
-                if self._session.on_dead_letter:
-                    self._session.on_dead_letter(self._topic, None, error)
+                self._session.bury(self._topic, None, error)
 
     def _end(self):
         session = self._session
         session.large = None
         if self._skipped:
             return
-        if self._head & 6 == 4:
-            session.part("qos2").received_large(self._head, self._packet_id)
-        elif self._head & 6:
+        if self._head & QOS_2:
+            session.part("qos2").handle_large(self._head, self._packet_id)
+        elif self._head & QOS:
             if session.manual_ack:
-                session.part("manual").hold(self._packet_id)
+                session.part("manual_ack").hold(self._packet_id)
                 session.acknowledge(self._packet_id)
             else:
-                session.out.put_ack(0x40, self._packet_id)
+                session.out.put_ack(PUBACK, self._packet_id)
+
+
+part = LargeMessages  # what Session.part() makes

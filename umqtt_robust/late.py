@@ -11,16 +11,14 @@ is called late) and not acknowledged. Without this module: none. At QoS 2 publis
 packet id that is forgotten could not promise exactly once.
 """
 
-from ._platform import const, ticks_diff
+from ._platform import NEVER, ticks_diff
 from .errors import InvalidArgument, StoreError
+from .packets import QOS_2
 from .states import UP
 
-_NEVER = const(0x1FFFFFFF)
-_QOS_2 = const(0x04)
 
-
-class Part:
-    """See Session.part(). It stands before the store of the outbox, as a store itself.
+class LateStore:
+    """A store that stands before the one of the outbox.
 
     failures: how often what waits could not be stored; it stays in RAM then, and is tried again.
     """
@@ -51,7 +49,7 @@ class Part:
 
     def put(self, slot, packet_id, flags, topic, payload, lifetime):
         session = self._session
-        if flags & _QOS_2:
+        if flags & QOS_2:
             raise InvalidArgument("late storing is for QoS 1")
         # In the order of publish(): what is older goes first.
         while self._order and (session.state != UP or len(self._order) >= session.window):
@@ -97,7 +95,7 @@ class Part:
     def due(self):
         """ms until pump() has something to store."""
         if not self._order:
-            return _NEVER
+            return NEVER
         return max(1, self.after_ms - ticks_diff(self._session.now, self._waiting[self._order[0]][0]))
 
     def _store_older(self, age):
@@ -113,3 +111,6 @@ class Part:
             self.failures += 1
             if self._session.on_error:
                 self._session.on_error(error)
+
+
+part = LateStore  # what Session.part() makes

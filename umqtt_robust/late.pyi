@@ -1,7 +1,7 @@
 from .session import Session
 from .store import InboundStore
 
-class Part:
+class LateStore:
     # ms that a message may stay in RAM while the link is up
     after_ms: int
     failures: int
@@ -15,3 +15,5 @@ class Part:
     def tombstone(self, slot: int) -> None: ...
     def forget(self, session: bool) -> None: ...
     def pump(self) -> bool: ...
+
+part = LateStore

@@ -1,32 +1,29 @@
-"""The outbox: application messages, in order, from publish() to the last acknowledgement.
+"""The outbox: messages to the broker, in order, from publish() to the last acknowledgement.
 
-The bodies lie in a store (store.py); here is only an index in RAM.
+Topics and payloads lie in a store (store.py); here is only an index in RAM.
 """
 
 from array import array
 
-from ._platform import const, ticks_diff
+from ._platform import const, load, ticks_diff
 from .base_errors import MQTTError, OutboxFull
-from .parts import load
+from .packets import DUP, QOS, QOS_2
+from .states import AWAIT_PUBCOMP, STATE
 
-_QOS = const(0x06)
-_QOS_2 = const(0x04)
-_DUP = const(0x08)
-_MAYBE_SENT = const(0x10)
-_USED = const(0x20)
-_AWAITS_PUBCOMP = const(0x40)
-_IN_FLIGHT = const(0x80)
+# Flags of a message, beside those of its PUBLISH and the bits of its state (states.py).
+MAYBE_SENT = const(0x10)  # some broker may have it; DUP: this session of the broker may
+_USED = const(0x20)  # so that the flags of a slot in use are never 0
+_IN_FLIGHT = const(0x80)  # sent on this link
 
 
 class Outbox:
     """Index of the messages that the store holds.
 
-    slot_of[packet_id]: the slot of a message; flags[slot]: 0 when the slot is free, else 0x20 and retain 0x01, state
-    (which is its QoS, and 0x40 once PUBREC came) 0x46, DUP 0x08 (this session of the broker may have seen it), 0x10
-    (any broker may have), in flight on this link 0x80; sent_at[slot]: ms.
+    slot_of[packet_id]: the slot of a message; flags[slot]: 0 when the slot is free; sent_at[slot]: ms.
     """
 
     def __init__(self, store, window):
+        """window: how many messages may have been in flight before a restart. Raises StoreError."""
         self.store = store
         self.flags = bytearray(store.slots)
         self.sent_at = array("I", bytes(4 * store.slots))
@@ -38,7 +35,7 @@ class Outbox:
         found = store.restore()
         self.broker = store.session  # its name, also where the store could not write it
         if found:
-            load("restored").restore(self, found, window)
+            load("resume").restore(self, found, window)
 
     def put(self, packet_id, flags, topic, payload, lifetime=0):
         """Stores a message. Raises OutboxFull or StoreError; it is not in the outbox then."""
@@ -49,32 +46,29 @@ class Outbox:
         self.enter(slot, packet_id, flags)
 
     def enter(self, slot, packet_id, flags):
-        """The store holds this message: it comes last."""
+        """Appends a message that the store holds."""
         self.flags[slot] = flags | _USED
         self.slot_of[packet_id] = slot
         self.queue.append(packet_id)
 
-    def unsent(self):
+    def next_unsent(self):
         """The packet id of the next message to send on this link, or 0."""
         while self.next < len(self.queue):
             packet_id = self.queue[self.next]
-            if not self.flags[self.slot_of[packet_id]] & _AWAITS_PUBCOMP:
+            if self.flags[self.slot_of[packet_id]] & STATE != AWAIT_PUBCOMP:
                 return packet_id
             self.next += 1
         return 0
 
-    def sent(self, packet_id, now):
-        """The message that unsent() gave is on its way: it may arrive, whatever happens. True as in resumed()."""
+    def mark_sent(self, packet_id, now):
+        """The message of next_unsent() was sent, and may arrive. Returns True if it newly counts as in flight."""
         self.next += 1
         slot = self.slot_of[packet_id]
-        self.flags[slot] |= _MAYBE_SENT | _DUP if self.flags[slot] & _QOS else _MAYBE_SENT  # [MQTT-3.3.1-2]
-        return self.resumed(packet_id, now)
+        self.flags[slot] |= MAYBE_SENT | DUP if self.flags[slot] & QOS else MAYBE_SENT  # [MQTT-3.3.1-2]
+        return self.mark_in_flight(packet_id, now)
 
-    def resumed(self, packet_id, now):
-        """A message moved on, on this link, and its acknowledgement is awaited from now on.
-
-        True when it was not in flight before.
-        """
+    def mark_in_flight(self, packet_id, now):
+        """Starts the acknowledgement timer of a message. Returns True if it newly counts as in flight."""
         slot = self.slot_of[packet_id]
         self.sent_at[slot] = now
         if self.flags[slot] & _IN_FLIGHT:
@@ -83,7 +77,7 @@ class Outbox:
         return True
 
     def longest_wait(self, now):
-        """ms since that message moved on which has waited longest among those in flight."""
+        """ms for which the oldest of the messages in flight has waited for an acknowledgement."""
         longest = 0
         for slot in range(len(self.flags)):
             if self.flags[slot] & _IN_FLIGHT:
@@ -91,7 +85,7 @@ class Outbox:
         return longest
 
     def remove(self, packet_id):
-        """Forgets a message: it was acknowledged, or dropped unsent. True when it was in flight.
+        """Forgets a message: it was acknowledged, or dropped unsent. Returns True if it was in flight.
 
         Raises StoreError at QoS 2, where it must not go again.
         """
@@ -99,7 +93,7 @@ class Outbox:
         try:
             self.store.tombstone(slot)
         except MQTTError as error:
-            if self.flags[slot] & _QOS_2:
+            if self.flags[slot] & QOS_2:
                 raise
             self.report(error)  # it goes again after a reset, unless its slot is used before
         del self.slot_of[packet_id]
@@ -117,8 +111,8 @@ class Outbox:
         """A store that cannot forget a message; the session replaces this."""
         raise error
 
-    def rewind(self, keep):
-        """A new link: what was not acknowledged goes again. keep: flags to keep, 0x77 in a new session, else 0x7F."""
+    def rewind(self, new_session):
+        """Puts all messages back in line for a new link; in a new session none was sent to this broker."""
         self.next = 0
         for slot in range(len(self.flags)):
-            self.flags[slot] &= keep
+            self.flags[slot] &= ~(_IN_FLIGHT | DUP) if new_session else ~_IN_FLIGHT

@@ -1,7 +1,8 @@
 """What a full outbox does with one more message, its limit in bytes, and messages that expire."""
 
-from ._platform import const, ticks_diff
+from ._platform import NEVER, ticks_diff
 from .base_errors import OutboxFull
+from .outbox import MAYBE_SENT
 
 # Client(policy=...)
 REJECT = 0  # publish() raises OutboxFull
@@ -13,12 +14,9 @@ FULL = 0
 EXPIRED = 1
 UNREADABLE = 2  # the store found it damaged; topic and payload are empty
 
-_MAYBE_SENT = const(0x10)
-_NEVER = const(0x1FFFFFFF)
 
-
-class Part:
-    """See Session.part()."""
+class Policy:
+    """What the outbox of one session may hold, and for how long."""
 
     def __init__(self, session):
         self._session = session
@@ -40,12 +38,12 @@ class Part:
         """
         elapsed = ticks_diff(self._session.now, self._then)
         self._then = self._session.now
-        self._ms += elapsed if elapsed >= 0 else 0x1FFFFFFF
+        self._ms += elapsed if elapsed >= 0 else NEVER
         if self._ms >= 1000:
             self._uptime += self._ms // 1000
             self._ms %= 1000
             self.pump()
-        return _NEVER
+        return NEVER
 
     def make_room(self, packet_id, topic, payload, expires_in):
         """Called before a message is stored; returns its lifetime in seconds, 0: for ever. Raises OutboxFull."""
@@ -77,7 +75,7 @@ class Part:
                 del self._deadline[packet_id]
             elif self._uptime >= self._deadline[packet_id]:
                 del self._deadline[packet_id]
-                if not outbox.flags[outbox.slot_of[packet_id]] & _MAYBE_SENT:
+                if not outbox.flags[outbox.slot_of[packet_id]] & MAYBE_SENT:
                     self._drop(packet_id, EXPIRED)
         return True
 
@@ -97,7 +95,7 @@ class Part:
     def _drop_oldest(self):
         outbox = self._session.outbox
         for packet_id in outbox.queue:
-            if not outbox.flags[outbox.slot_of[packet_id]] & _MAYBE_SENT:  # never one that may have been sent
+            if not outbox.flags[outbox.slot_of[packet_id]] & MAYBE_SENT:  # never one that may have been sent
                 self._drop(packet_id, FULL)
                 return True
         return False
@@ -113,3 +111,6 @@ class Part:
             topic, payload = session.outbox.store.load(session.outbox.slot_of[packet_id])
             session.on_dropped(packet_id, topic, payload, reason)
         session.remove(packet_id)
+
+
+part = Policy  # what Session.part() makes

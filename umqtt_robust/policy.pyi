@@ -1,7 +1,5 @@
 from typing import Final
 
-from .session import Session
-
 # Client(policy=...)
 REJECT: Final = 0
 DROP_OLDEST: Final = 1
@@ -11,10 +9,3 @@ DROP_NEWEST: Final = 2
 FULL: Final = 0
 EXPIRED: Final = 1
 UNREADABLE: Final = 2
-
-class Part:
-    def __init__(self, session: Session) -> None: ...
-    def forget(self, session: bool) -> None: ...
-    def pump(self) -> bool: ...
-    def tick(self) -> int: ...
-    def make_room(self, packet_id: int, topic: bytes, payload: bytes, expires_in: int | None) -> int: ...

@@ -1,4 +1,4 @@
-"""A broker that remembers this client: may the client go on with its own half of the session?
+"""Going on after a restart or at another broker: may the client go on with its own half of the session?
 
 Packet ids, PUBREL state and inbound ids belong to one broker and to one life of the store. When the broker says
 session_present and the store knows nothing of that session, the two halves do not fit: a stale packet id at the broker
@@ -17,11 +17,13 @@ never: it takes the session as it is and asks nothing. Nodes of one cluster shar
 servers={name: URLs} they have one name, and a failover among them meets no other broker.
 """
 
-from ._platform import const, ticks_diff
+from ._platform import NEVER, const, ticks_diff
 from .base_errors import LinkLost, ProtocolError
-from .parts import load
+from .errors import Refused
+from .outbox import MAYBE_SENT
+from .packets import DUP, PUBREL, QOS
+from .states import AWAIT_PUBCOMP, STATE
 
-_PUBREL = const(0x62)
 _TRIES = const(3)
 
 
@@ -29,8 +31,42 @@ class SessionPurged(LinkLost):
     """args[0]: the broker, as host:port and, where there is one, path."""
 
 
-class Part:
-    """See Session.part()."""
+def restore(outbox, found, window):
+    """Enters what the store holds when the program starts.
+
+    found: of store.restore(); window: how many messages may have been in flight.
+    """
+    outbox.lifetimes = {}
+    ranks = {}
+    for slot, packet_id, flags, rank, lifetime in found:
+        # What was sent before the restart was among the first `window` that are left.
+        if len(outbox.queue) < window:
+            flags |= MAYBE_SENT | (DUP if flags & QOS else 0)
+        outbox.enter(slot, packet_id, flags)
+        if flags & STATE == AWAIT_PUBCOMP:
+            ranks[rank] = packet_id
+        if lifetime:
+            outbox.lifetimes[packet_id] = lifetime
+    for outbox.rank in sorted(ranks):
+        outbox.released.append(ranks[outbox.rank])
+
+
+def refuse(session, return_code):
+    """CONNACK said no; raises Refused.
+
+    1, another version of MQTT: tried with 3.1, if that is allowed. 2, 4 and 5 will hardly change: after the longest
+    wait, where no other broker is left to try.
+    """
+    if return_code == 1 and session.allow_mqtt31 and session.level == 4:
+        session.level = 3
+        session.retry_delay = 0
+    elif return_code in (2, 4, 5):
+        session.retry_delay = NEVER  # the client takes its longest wait
+    raise Refused("connect", return_code)
+
+
+class Resume:
+    """Whether the two halves of a session fit, and what is done where they do not."""
 
     def __init__(self, session):
         self._session = session
@@ -56,49 +92,50 @@ class Part:
         if packet_id == self._free or self._unanswered >= _TRIES:
             return True
         if packet_id != self._asked and session.out.has_room():
-            session.out.put_ack(_PUBREL, packet_id)
+            session.out.put_ack(PUBREL, packet_id)
             self._asked = packet_id
             self._asked_at = session.now
         return False
 
-    def answered(self, packet_id):
-        """PUBCOMP has come. False: not for a PUBREL of is_free()."""
+    def handle_pubcomp(self, packet_id):
+        """PUBCOMP has come. Returns False if it does not answer a PUBREL of is_free()."""
         if packet_id != self._asked:
             return False
         self._free = packet_id
         self._asked = self._unanswered = 0
         return True
 
-    def check(self, broker):
+    def check(self):
         """The broker remembers. True: so do we; False: take it as new. Raises SessionPurged."""
-        client = self._session
-        if client.clean_session:
+        session = self._session
+        if session.clean_session:
             raise ProtocolError("session_present after clean_session")  # [MQTT-3.2.2-1]
-        known = client.outbox.broker
-        if known == broker:
+        known = session.outbox.broker
+        if known == session.broker:
             return True
-        if client.keep_broker_queue is None and (known or getattr(client.outbox.store, "volatile", False)):
-            taken = "~" + broker
-            if client.taken_over != taken:
-                client.begin_session(taken)
+        if session.keep_broker_queue is None and (known or getattr(session.outbox.store, "volatile", False)):
+            taken = "~" + session.broker
+            if session.taken_over != taken:
+                session.begin_session(taken)
                 self._free = self._unanswered = 0
-            client.taken_over = taken
+            session.taken_over = taken
             return True
-        if not client.keep_broker_queue:
-            client.purge = load("packets").connect(
-                *client.connect_as, level=4 if client.connect_as_usual[1] == 4 else 3, purge=True
-            )
-            client.again = True
-            client.say_goodbye()  # without it the broker would publish the will
-            raise SessionPurged(broker)
-        return False
+        if session.keep_broker_queue:
+            return False
+        session.purge = True
+        session.retry_delay = 0
+        session.send_disconnect()  # without it the broker would publish the will
+        raise SessionPurged(session.broker)
 
-    def purged(self, broker):
+    def handle_purged(self):
         """The broker has forgotten, and so do we; raises LinkLost, so that the client connects again."""
-        client = self._session
-        client.purge = None
-        client.again = True
-        client.begin_session()
-        client.belong_to(broker, False)  # both halves are empty now
-        client.say_goodbye()
+        session = self._session
+        session.purge = False
+        session.retry_delay = 0
+        session.begin_session()
+        session.belong_to(session.broker, False)  # both halves are empty now
+        session.send_disconnect()
         raise LinkLost("reconnecting with a fresh session")
+
+
+part = Resume  # what Session.part() makes

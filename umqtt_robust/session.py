@@ -1,73 +1,157 @@
-"""The protocol of one client, without sockets: bytes in, calls out, bytes to a write function; time is an argument.
+"""The protocol core: one client's session with a broker, over any number of links, without sockets.
+
+    session = Session("pump-7", ticks=clock, on_message=print)
+    session.open(write)          # a link is there: CONNECT goes to write(buf, offset, size)
+    session.advance()            # time goes in: now is ticks()
+    session.receive(buf, n)      # bytes go in; events come out as calls of on_message and the other callbacks
+    wait_ms = session.work()     # sends what may go and keeps the link alive
+    session.close()              # the link is gone
 
 MQTT 3.1.1; what stands in brackets is the number of a normative statement. What few programs need lies in modules of
-its own, loaded when it is first needed: see part(). What arrives is in incoming.py, subscriptions in subscriptions.py.
+its own, loaded when it is first needed: see part().
 """
 
-from ._platform import const, ticks_diff
-from .base_errors import LinkLost, MQTTError, OutboxFull
-from .parts import load
-from .sending import SendBuffer
-from .states import AWAIT_CONNACK, CLOSED, UP
-from .subscriptions import Subscriptions, checked
+from ._platform import NEVER, TICKS_MASK, const, load, print_exception, ticks_diff, ticks_ms
+from .base_errors import LinkLost, MQTTError, OutboxFull, ProtocolError
+from .outbox import Outbox
+from .packets import (
+    CONNACK,
+    CONNECT,
+    DISCONNECT,
+    DUP,
+    PINGREQ,
+    PINGRESP,
+    PUBACK,
+    PUBLISH,
+    QOS,
+    QOS_2,
+    RETAIN,
+    SUBACK,
+    UNSUBACK,
+    connect,
+    decode_length,
+)
+from .send_buffer import SendBuffer
+from .states import AWAIT_CONNACK, AWAIT_PUBACK, BLOCKED, CLOSED, LINK, STATE, UP
+from .store import MemoryStore
+from .subscriptions import LEAVING, Subscriptions
 
-_CONNECT = const(0x10)
-_PUBLISH = const(0x30)
-_PINGREQ = const(0xC0)
-_NEVER = const(0x1FFFFFFF)
 _LARGE = const(0xFFFFFF)  # bytes of payload
 
+# Values of Session.ping.
+_PING_DUE = const(1)
+_PING_SENT = const(2)
 
-class Session(Subscriptions):
-    """One client's state, over any number of links. The public attributes are described in Client."""
 
-    handler_retries = downgraded = 0
-    clean_session = True  # nothing can be left to the broker for the next link
+def _is_plain(text):
+    """True when the bytes are neither empty nor more than printable ASCII without wildcards."""
+    for byte in text:
+        if not 31 < byte < 127 or byte == 35 or byte == 43:  # "#", "+"
+            return False
+    return text != b""
 
-    def __init__(self):
-        """Makes every attribute, also those that the first link will set; start() comes next."""
-        # The table of an instance's attributes is one piece that grows by steps: here it does before anything else
-        # takes room. And a call of a method looks there first, which takes long in a table that is nearly full:
-        # test_allocation.py watches it.
+
+def _checked(text, check):
+    # A topic as bytes; unless it is plain, it is looked at by the function of topics.py that `check` names.
+    plain = text
+    if isinstance(text, str):
+        try:
+            plain = text.encode()
+        except UnicodeError:
+            pass  # the check says so
+    if type(plain) is bytes and _is_plain(plain) and len(plain) < 65536:
+        return plain
+    return getattr(load("topics"), check)(text)
+
+
+class Session:
+    """One client's state. Arguments, callbacks, counters and attributes are described in Client."""
+
+    # Options and callbacks that are seldom read. Those that every message needs are set on the instance, because an
+    # attribute that only the class has costs several times as much to read.
+    tx_size = 1024
+    policy = handler_retries = downgraded = 0
+    max_bytes = keep_broker_queue = None
+    level = 4  # of the protocol: MQTT 3.1.1; 3: MQTT 3.1
+    allow_mqtt31 = False
+    purge = False  # CONNECT is sent to make the broker forget this client
+    fetching = False  # a new link is being made for what the last one left: see backpressure.py
+    on_connect = on_message = on_large = on_dropped = on_error = on_dead_letter = None
+
+    def __init__(self, client_id, keep_alive=60, clean_session=True, store=None, will=None, username=None,
+                 password=None, **options):  # fmt: skip
+        # Define all attributes now, so the attribute table never has to be reallocated on a fragmented heap. And a
+        # call of a method looks there first, which takes long in a table that is nearly full: test_allocation.py
+        # watches it.
+        self.ticks = ticks_ms
+        self.window = 8
+        self.ack_timeout = 30000
+        self.ping_after = self.ping_timeout = 0
+        self.queue_qos0 = self.manual_ack = False
+        self.on_raw = self.on_acknowledged = None
+        for name in options:
+            # Everything else that an instance has so far is a method.
+            if name not in ("ticks", "random") and callable(getattr(self, name, print)):
+                raise load("errors").InvalidArgument("unknown option " + name)
+            setattr(self, name, options[name])
+        self.clean_session = clean_session
+        self.will = will
+        self.username = username
+        self.password = password
         self.state = CLOSED
+        self.connected = False
         self.sent = self.received = self.discarded = self.unhandled = self.dead_letters = self.unexpected = 0
         self.too_large = self.packet_id = self.flags = self.pending = self.in_flight = self.last_id = 0
-        self.now = self._wait = self._heard_at = self._look_at = self._ping_at = self._asked_at = 0  # ms
+        self.wait_ms = self.up_since = self.ping = self._heard_at = self._look_at = self._ping_at = 0
+        self.broker = ""  # the name of the broker of this link
+        self.retry_delay = None  # ms until the next link; None: whoever makes links decides
         self._left = 0  # bytes that receive() left with the caller
-        self._ping = 0  # 1: PINGREQ is due, 2: it was sent
-        self._ask = True  # a SUBSCRIBE or UNSUBSCRIBE is to be sent
-        # Inbound flow control, see holding.py: a message is handed over while pending <= _room; WAIT, BLOCKED: none is.
-        self._room = _NEVER
-        self.redelivered = self.subscribed = False
+        self.handover_limit = NEVER  # an inbound message is handed over while so many outbound ones are pending
+        self.redelivered = self.slept = False
         # "~" and the broker's name: its half of the session is not from this start, see resume.py.
         self.taken_over = False
-        self.outbox = self.out = self.large = self._broken = self._keep_alive = None
+        self.large = self.broken = None
         self._topic = self._topic_bytes = None  # the topic that publish() checked last
         # The topic that was received last, its handlers; matches() of topics.py, when a filter needs it.
-        self.seen = self._route = self._matches = self._view = None
-        self.parts = {}  # Part by name
+        self._seen = self._route = self._matches = self._view = None
+        self.parts = {}  # by name
         self._loaded = []  # the same, in a list: a handler may load another one while it is walked through
         self.timers = []  # functions of parts that every tick calls; each returns ms until it must be called again
         self._handlers = []
-        self._filters = {}
-        # Packet id of an unanswered SUBSCRIBE or UNSUBSCRIBE: topic filter, or None when a later request replaced it.
-        self._requests = {}
+        self.subscribed = False
+        self.subscriptions = Subscriptions(self)
+        self.now = self.ticks() & TICKS_MASK
+        self.client_id = client_id = _checked(client_id, "check_utf8")
+        self.keep_alive_ms = keep_alive
+        if (
+            not client_id
+            or not isinstance(keep_alive, int)
+            or keep_alive >> 16
+            or will
+            or username is not None
+            or password is not None
+            or self.ping_after
+            or not isinstance(self.window, int)
+            or self.window < 1
+        ):
+            load("checks").connect(self, keep_alive)
+        self.keep_alive_ms = keep_alive * 1000
+        self.out = SendBuffer(self.tx_size)
+        self.start(Outbox(store or MemoryStore(), self.window))
 
-    def start(self, outbox, keep_alive):
-        """keep_alive: ms, 0: off."""
+    def start(self, outbox):
+        """Begins with the messages of an outbox."""
         self.outbox = outbox
         outbox.report = self.report
-        self._keep_alive = keep_alive
         self.pending = len(outbox.queue)
         if self.pending:
             self.last_id = outbox.queue[-1]
-        self.out = SendBuffer(self.tx_size)
         if outbox.lifetimes or self.policy or self.max_bytes:
             self.part("policy")
         self.close()
 
     def part(self, name):
-        """The Part of the module of that name: an optional part of the library.
+        """The optional part of the library of that name, made when it is first asked for.
 
         Raises InvalidArgument when it is not installed.
         """
@@ -77,48 +161,77 @@ class Session(Subscriptions):
                 module = load(name)
             except ImportError:
                 raise load("errors").InvalidArgument(name + " is not installed")
-            part = self.parts[name] = module.Part(self)
+            part = self.parts[name] = module.part(self)
             self._loaded.append(part)
         return part
 
+    def report(self, error):
+        """Tells the program of an error that ends nothing."""
+        if self.on_error:
+            self.on_error(error)
+
     # The link
 
-    def open(self, write, connect):
-        """A link is there: CONNECT goes first [MQTT-3.1.0-1].
+    def open(self, write, broker=""):
+        """A link is there: sends CONNECT [MQTT-3.1.0-1].
 
-        write: as SendBuffer.open() takes it. connect: its bytes after the fixed header.
+        write(buf, offset, size) returns how many bytes it took, 0 or None: none now; raises OSError. broker: the name
+        of the broker at its other end, which packet ids in the store belong to.
         """
         self.state = AWAIT_CONNACK
+        self.broker = broker
         self.out.open(write)
         self._heard_at = self._look_at = self.now
-        self.out.put(_CONNECT, connect)
+        self.out.put(CONNECT, self.connect_packet())
         self.out.flush()
+
+    def connect_packet(self):
+        """CONNECT without its fixed header, as open() sends it."""
+        keep_alive = self.keep_alive_ms // 1000
+        if self.purge:  # no will: it would be published
+            return connect(self.client_id, keep_alive, True, None, self.username, self.password, self.level)
+        return connect(
+            self.client_id, keep_alive, self.clean_session, self.will, self.username, self.password, self.level
+        )
 
     def close(self):
         """The link is gone: what was not acknowledged goes again on the next one."""
         # A broker that took CONNECT may have begun a new session, even where its CONNACK was lost.
         unsure = self.state == AWAIT_CONNACK
         self.state = CLOSED
-        self.large = self._broken = None
+        self.connected = False
+        self.large = self.broken = None
         self.out.open(None)
-        self._left = self._ping = 0
-        self._forget(False, unsure)
+        self._left = self.ping = 0
+        self.forget(False, unsure)
 
-    def _forget(self, session, unsure=True):
-        # What the last link, or with `session` the broker, does not know any more.
-        self.outbox.rewind(0x77 if session else 0x7F)
+    def forget(self, session, unsure=True):
+        """Drops the state that died with the link, or with `session` also the broker's session."""
+        self.outbox.rewind(session)
         self.in_flight = 0
-        self._forget_requests(unsure)
+        self.subscriptions.forget(unsure)
         for part in self._loaded:
             part.forget(session)
 
-    def resume(self, session_present):
-        """CONNACK accepted the connection: goes on with the broker's session, or begins a new one."""
-        if not session_present:
+    def handle_connack(self, session_present, return_code):
+        """CONNACK has come: goes on with the broker's session, or begins a new one. Raises Refused and LinkLost."""
+        if return_code:
+            load("resume").refuse(self, return_code)
+        if self.purge:
+            self.part("resume").handle_purged()
+        # MQTT 3.1 does not say whether a session is present: it is resumed as if it were.
+        resumes = session_present or self.level & 127 == 3 and not self.clean_session
+        if not (resumes and self.part("resume").check()):
             self.begin_session()
+        self.belong_to(self.taken_over or self.broker, False)
         self.state = UP  # not before: what a callback publishes must not be sent and then begun anew
         if self.outbox.released:
-            self.part("qos2").resend()
+            self.part("qos2").resend_pubrels()
+        self.connected = True
+        self.fetching = False
+        self.up_since = self.now
+        if self.on_connect:
+            self.on_connect(bool(session_present))
 
     def begin_session(self, broker=None):
         """The broker knows nothing of this client. broker: whose session it is until belong_to() says more."""
@@ -129,10 +242,10 @@ class Session(Subscriptions):
         self.belong_to(broker, half_done)
         if half_done:
             self.part("qos2")
-        self._forget(True)
+        self.forget(True)
 
     def belong_to(self, broker, must):
-        """The state of this session is that broker's from now on, or nobody's.
+        """Records that the state of this session is that broker's from now on, or with None nobody's.
 
         Where the store cannot write that, it is reported; with `must` StoreError is raised.
         """
@@ -146,6 +259,14 @@ class Session(Subscriptions):
                     raise
                 self.report(error)
 
+    def send_disconnect(self):
+        """Sends DISCONNECT, if the link takes it now."""
+        try:
+            self.out.put(DISCONNECT, b"")
+            self.out.flush()
+        except OSError as error:
+            self.report(error)
+
     # Sending
 
     def publish(self, topic, payload, qos=0, retain=False, expires_in=None):
@@ -157,15 +278,15 @@ class Session(Subscriptions):
         OutboxFull and StoreError; the message is not in the outbox then.
         """
         if topic is not self._topic:
-            self._topic_bytes = checked(topic, "check_topic_name")
+            self._topic_bytes = _checked(topic, "check_topic_name")
             self._topic = topic
         topic = self._topic_bytes
         if type(payload) is not bytes:
             payload = payload.encode() if isinstance(payload, str) else load("checks").copy(payload)
-        flags = _PUBLISH | 1 if retain else _PUBLISH
+        head = PUBLISH | RETAIN if retain else PUBLISH
         up = self.state == UP
         if qos == 0:
-            if up and not (self.queue_qos0 and self.outbox.unsent()) and self._send(flags, topic, 0, payload):
+            if up and not (self.queue_qos0 and self.outbox.next_unsent()) and self._send(head, topic, 0, payload):
                 return 0
             if not self.queue_qos0:
                 self.discarded += 1
@@ -176,14 +297,14 @@ class Session(Subscriptions):
             self.part("qos2")
             self.belong_to(self.outbox.broker, True)
         self.advance()
-        flags |= qos << 1
-        packet_id = self._new_id()
+        head |= qos << 1
+        packet_id = self.new_packet_id()
         outbox = self.outbox
         try:
             lifetime = 0
             if expires_in is not None or "policy" in self.parts:
                 lifetime = self.part("policy").make_room(packet_id, topic, payload, expires_in)
-            outbox.put(packet_id, flags & 15, topic, payload, lifetime)
+            outbox.put(packet_id, head & 15, topic, payload, lifetime)
         except OutboxFull:
             self.discarded += 1
             if self.policy == 2:
@@ -191,27 +312,28 @@ class Session(Subscriptions):
             raise
         self.pending += 1
         # When nothing waits before it:
-        if qos and up and self.in_flight < self.window and outbox.unsent() == packet_id:
-            self._send(flags, topic, packet_id, payload)
+        if qos and up and self.in_flight < self.window and outbox.next_unsent() == packet_id:
+            self._send(head, topic, packet_id, payload)
         return packet_id
 
-    def _new_id(self):
+    def new_packet_id(self):
+        """A packet id that is not in use."""
         packet_id = self.last_id
         for _ in range(65535):
             packet_id = packet_id % 65535 + 1  # never 0 [MQTT-2.3.1-1]
-            if packet_id not in self.outbox.slot_of and packet_id not in self._requests:
+            if packet_id not in self.outbox.slot_of and packet_id not in self.subscriptions.requests:
                 self.last_id = packet_id
                 return packet_id
         raise OutboxFull(65535)
 
     def _send(self, head, topic, packet_id, payload, at_once=True):
         # Puts a PUBLISH, unless there is no room for it even when the link has taken what it takes; False then.
-        if self.taken_over and head & 12 == 4 and not self.part("resume").is_free(packet_id):
+        if self.taken_over and head & (DUP | QOS_2) == QOS_2 and not self.part("resume").is_free(packet_id):
             return False
         out = self.out
         try:
-            if self._ask:  # what the program asked for first goes first
-                self._send_requests()
+            if self.subscriptions.must_send:  # what the program asked for first goes first
+                self.subscriptions.send()
             if not out.put(head, payload, topic, packet_id):
                 if not out.flush() or not out.put(head, payload, topic, packet_id):
                     return False
@@ -220,25 +342,25 @@ class Session(Subscriptions):
         except OSError as error:
             if not at_once:
                 raise
-            self._broken = error  # publish() never raises for the network: tick() will close the link
+            self.broken = error  # publish() never raises for the network: work() will
             if not packet_id:
                 return False
         self.sent += 1
         if packet_id:
-            self.in_flight += self.outbox.sent(packet_id, self.now)
+            self.in_flight += self.outbox.mark_sent(packet_id, self.now)
         return True
 
     def _pump(self):
         # Sends what may go now: acknowledgements, requests, PUBREL, then PUBLISH.
-        if self._ask:
-            self._send_requests()
+        if self.subscriptions.must_send:
+            self.subscriptions.send()
         outbox = self.outbox
         for part in self._loaded:
             while not part.pump():
                 if not self.out.flush():
                     return
-        while self.in_flight < self.window:
-            packet_id = outbox.unsent()
+        while self.in_flight < self.window and self.in_flight < self.pending:
+            packet_id = outbox.next_unsent()
             if not packet_id:
                 break
             slot = outbox.slot_of[packet_id]
@@ -246,48 +368,287 @@ class Session(Subscriptions):
             flags = outbox.flags[slot] & 15
             if not topic:  # the store cannot read it any more: it must not hold up the others
                 self.part("policy").drop_unreadable(packet_id)
-            elif not self._send(_PUBLISH | flags, topic, packet_id if flags & 6 else 0, payload, False):
+            elif not self._send(PUBLISH | flags, topic, packet_id if flags & QOS else 0, payload, False):
                 return
-            elif not flags & 6:
+            elif not flags & QOS:
                 self.remove(packet_id)
-        self.out.flush()
+        if self.out.end:
+            self.out.flush()
 
     def remove(self, packet_id):
-        """A message is delivered, or dropped."""
+        """Takes a message out of the outbox: it is delivered, or dropped."""
         self.in_flight -= self.outbox.remove(packet_id)
         self.pending -= 1
 
+    # Receiving
+
+    def receive(self, buf, n):
+        """Takes the whole packets from buf[:n] and returns how many bytes that was; the caller keeps the rest.
+
+        It stops early when the send buffer has no room for an acknowledgement. Raises ProtocolError, and what the
+        write function raises.
+        """
+        if n > self._left:  # not the same bytes again
+            self._heard_at = self.now
+        i = 0
+        acknowledged = False
+        while n - i > 1 or self.large and i < n:
+            if self.large:
+                if not self.out.has_room():
+                    break
+                i = self.large.feed(buf, i, n)
+                continue
+            length = buf[i + 1]
+            j = i + 2
+            if length > 127:
+                got = decode_length(buf, i + 1, n)
+                if got is None:
+                    break
+                length, j = got
+            end = j + length
+            head = buf[i]
+            publishes = head & 0xF0 == PUBLISH
+            if end > n:
+                if end - i <= len(buf):
+                    break
+                if self.state != UP or not publishes:
+                    raise ProtocolError("packet larger than rx_size")
+                self.large = self.part("large").begin(head, length)
+                i = j
+                continue
+            if self.state == UP and publishes:
+                if not self._handle_publish(head, buf, j, end):
+                    break
+            elif head == PUBACK and self.state == UP and length == 2:
+                acknowledged = True
+                self._handle_puback(buf[j] << 8 | buf[j + 1])
+            elif not self._handle_other(head, buf, j, length):
+                break
+            if self.state == CLOSED:  # a callback closed the link
+                return n
+            i = end
+        self._left = n - i
+        if acknowledged:
+            self._pump()
+        elif self.out.end:
+            self.out.flush()
+        return i
+
+    def _handle_publish(self, head, buf, j, end):
+        # False: it must wait for room in the send buffer.
+        qos = head & QOS
+        t = j + 2
+        k = t + (buf[j] << 8 | buf[j + 1]) if t <= end else end + 1
+        p = k + 2 if qos else k
+        packet_id = 0
+        if qos and p <= end:
+            packet_id = buf[k] << 8 | buf[k + 1]
+        # [MQTT-3.3.1-2], [MQTT-3.3.1-4], [MQTT-2.3.1-1]
+        if p > end or qos == QOS or (not packet_id if qos else head & DUP):
+            raise ProtocolError("malformed PUBLISH")
+        if qos and not self.out.has_room():
+            return False
+        if qos == QOS_2:
+            self.part("qos2").handle_publish(head, packet_id, bytes(buf[t:k]), bytes(buf[p:end]))
+            return True
+        if self.pending > self.handover_limit:
+            self.part("backpressure").take(head, packet_id, bytes(buf[t:k]), bytes(buf[p:end]))
+            return True
+        self.describe(head, packet_id, head & DUP > 0)
+        if qos and self.manual_ack:
+            self.part("manual_ack").hold(packet_id)
+        if self.on_raw:
+            self._call(self.on_raw, buf, t, k, p, end)
+        else:
+            view = self._view
+            if view is None:
+                view = self._view = memoryview(buf)
+            if view[t:k] != self._seen:
+                self._find_route(bytes(view[t:k]))
+            self._deliver(self._seen, bytes(view[p:end]))
+        if self.handover_limit == BLOCKED:
+            self.part("backpressure").put_back(head, packet_id, bytes(buf[t:k]), bytes(buf[p:end]))
+        elif qos and self.state == UP and not self.manual_ack:
+            self.out.put_ack(PUBACK, packet_id)
+        return True
+
+    def _handle_puback(self, packet_id):
+        outbox = self.outbox
+        slot = outbox.slot_of.get(packet_id)
+        if slot is None or not outbox.flags[slot] & DUP:
+            self.unexpected += 1  # of a message from before a session that was lost
+        elif outbox.flags[slot] & STATE == AWAIT_PUBACK:
+            self.complete(packet_id)
+        else:
+            self.part("qos2").handle_acknowledgement(PUBACK, packet_id)
+
+    def complete(self, packet_id):
+        """The broker has acknowledged a message for the last time."""
+        self.remove(packet_id)
+        if self.on_acknowledged:
+            self.on_acknowledged(packet_id)
+
+    def _handle_other(self, head, buf, j, length):
+        # Any other packet; False: it must wait for room in the send buffer.
+        if self.state << 8 | head not in LINK or length != (3 if head == SUBACK else 0 if head == PINGRESP else 2):
+            raise ProtocolError("malformed or unexpected packet %d" % (head >> 4))
+        if head == PINGRESP:
+            self.ping = 0
+            return True
+        if head == CONNACK:
+            if buf[j] > 1 or buf[j + 1] > 5 or buf[j] and buf[j + 1]:  # [MQTT-3.2.2-4]
+                raise ProtocolError("malformed CONNACK")
+            self.handle_connack(buf[j], buf[j + 1])
+            return True
+        packet_id = buf[j] << 8 | buf[j + 1]
+        if head == SUBACK or head == UNSUBACK:
+            self.subscriptions.handle_answer(packet_id, buf[j + 2] if head == SUBACK else 0)
+        elif not self.out.has_room():
+            return False
+        else:
+            self.part("qos2").handle_acknowledgement(head, packet_id)
+        return True
+
+    # Handlers
+
+    def on(self, topic_filter, handler):
+        """handler(topic: bytes, payload: bytes) takes the messages that the topic filter selects; None removes it."""
+        topic_filter = _checked(topic_filter, "check_topic_filter")
+        if not _is_plain(topic_filter):
+            self._matches = load("topics").matches
+        self._handlers = [pair for pair in self._handlers if pair[0] != topic_filter]
+        if handler:
+            self._handlers.append((topic_filter, handler))
+        self._seen = None
+
+    def subscribe(self, topic_filter, qos=0):
+        """Subscribes now, and again whenever the broker has forgotten it. A refusal goes to on_error."""
+        if qos not in (0, 1, 2):
+            load("checks").publish(0, qos)
+        if qos == 2:
+            self.part("qos2")
+        self.subscriptions.want(_checked(topic_filter, "check_topic_filter"), qos)
+
+    def unsubscribe(self, topic_filter):
+        """Ends a subscription."""
+        self.subscriptions.want(_checked(topic_filter, "check_topic_filter"), LEAVING)
+
+    def check_inbound(self, topic):
+        """Raises ProtocolError unless a PUBLISH may have that topic name [MQTT-3.3.2-2]."""
+        if not _is_plain(topic):
+            load("topics").check_inbound(topic)
+
+    def describe(self, flags, packet_id, redelivered):
+        """A message is about to be handed over: what handlers may ask of it."""
+        self.received += 1
+        self.flags = flags
+        self.packet_id = packet_id
+        self.redelivered = redelivered
+
+    def hand_over(self, topic, payload):
+        """Hands over a message that was kept, after describe()."""
+        if self.on_raw:
+            k = len(topic)
+            self._call(self.on_raw, topic + payload, 0, k, k, k + len(payload))
+        else:
+            if topic != self._seen:
+                self._find_route(topic)
+            self._deliver(topic, payload)
+
+    def _find_route(self, topic):
+        # Which handlers take the messages of that topic.
+        self.check_inbound(topic)
+        self._route = route = []
+        for topic_filter, handler in self._handlers:
+            if topic_filter == topic or self._matches and self._matches(topic_filter, topic):
+                route.append(handler)
+        self._seen = topic
+
+    def _deliver(self, topic, payload):
+        for handler in self._route or (self.on_message,):
+            if handler:
+                self._call(handler, topic, payload)
+            else:
+                self.unhandled += 1
+
+    def _call(self, handler, topic, payload, k=0, p=0, end=0):
+        # Calls a handler; with `end` a raw one, which takes (topic, payload, k, p, end) as buffer and offsets.
+        # Acknowledgements leave in the order of arrival [MQTT-4.6.0-2], so a message that is put off would hold up
+        # all others: a handler that raises is called again at once if it may be, and then the message is a dead letter.
+        # Not so when it found no room in the outbox, where room will be: see backpressure.py.
+        if self.handover_limit == BLOCKED:  # another handler of the same message was
+            return
+        pending = self.pending
+        for _ in range(1 + self.handler_retries):
+            try:
+                if end:
+                    handler(topic, payload, k, p, end)
+                else:
+                    handler(topic, payload)
+                if self.pending != pending and 2 * self.pending - pending > self.outbox.store.slots:
+                    self.part("backpressure").learn(self.pending - pending)  # as many more would not fit
+                return
+            except Exception as error:  # noqa: BLE001 - the program's own code: anything may come
+                failure = error
+                self.redelivered = True
+                if pending and isinstance(error, OutboxFull):
+                    self.part("backpressure").block(self.pending - pending + 1)
+                    return
+                print_exception(error)
+        if end:
+            topic, payload = bytes(topic[payload:k]), bytes(topic[p:end])
+        self.bury(topic, payload, failure)
+
+    def bury(self, topic, payload, error):
+        """A handler could not deal with a message: it is a dead letter."""
+        self.dead_letters += 1
+        if self.on_dead_letter:
+            self.on_dead_letter(topic, payload, error)
+
     # Time
+
+    def advance(self):
+        """Takes the time from ticks()."""
+        now = self.ticks() & TICKS_MASK
+        if ticks_diff(now, self.now) < 0:  # at least 2**29 ms
+            self.slept = True
+        self.now = self.out.now = now
+
+    def restart_ack_timer(self):
+        """Something moves on the link: no acknowledgement is late before another ack_timeout."""
+        self.subscriptions.asked_at = self.now
+        self._look_at = (self.now + self.ack_timeout) & TICKS_MASK
 
     def work(self):
         """Sends what may go and keeps the link alive; returns ms until the next deadline.
 
-        Raises LinkLost when the link is dead, and what the transport raises.
+        Raises LinkLost when the link is dead, and what the write function raises.
         """
         if self.state != UP:
             self.out.flush()  # CONNECT
-            return _NEVER
-        if self._broken:
-            raise self._broken
+            return NEVER
+        if self.broken:
+            raise self.broken
         self._pump()
         if self.out.body is not None and self.out.written_at == self.now:
-            # No acknowledgement can come before the end of a large packet: that the link takes it counts as one.
-            self._heard_at = self._asked_at = self.now
-            self._look_at = (self.now + self.ack_timeout) & 0x3FFFFFFF
+            # No acknowledgement can come before the end of a large packet.
+            self._heard_at = self.now
+            self.restart_ack_timer()
         wait = self.keep_alive()
         if self.in_flight:
             # No message can be due before the one that was due next when they were last looked at.
             left = ticks_diff(self._look_at, self.now)
             if not 0 < left <= self.ack_timeout:
                 left = self.ack_timeout - self.outbox.longest_wait(self.now)
-                self._look_at = (self.now + left) & 0x3FFFFFFF
+                self._look_at = (self.now + left) & TICKS_MASK
             wait = min(wait, left)
-        if self._requests:
-            wait = min(wait, self.ack_timeout - ticks_diff(self.now, self._asked_at))
+        if self.subscriptions.requests:
+            wait = min(wait, self.ack_timeout - ticks_diff(self.now, self.subscriptions.asked_at))
         if wait <= 0:
             # Nothing is sent twice on a live link [MQTT-4.4.0-1]: it goes again on a new one.
             raise LinkLost("ack_timeout")
-        self.out.flush()
+        if self.out.end:
+            self.out.flush()
         return wait
 
     def keep_alive(self):
@@ -298,16 +659,16 @@ class Session(Subscriptions):
         nothing at all arrived for ping_timeout; that clock starts when it is due, so a link that takes no bytes is
         found the same way. Another scheduler can stand in for this one: assign or override it.
         """
-        limit = self._keep_alive
+        limit = self.keep_alive_ms
         if not limit:
-            return _NEVER
+            return NEVER
         now = self.now
         quiet = ticks_diff(now, self.out.written_at)
-        if not self._ping:
+        if not self.ping:
             left = (self.ping_after or limit // 2) - max(quiet, ticks_diff(now, self._heard_at))
             if left > 0:
                 return left
-            self._ping = 1
+            self.ping = _PING_DUE
             self._ping_at = now
         if ticks_diff(self._heard_at, self._ping_at) > 0:
             self._ping_at = self._heard_at
@@ -315,7 +676,20 @@ class Session(Subscriptions):
         # The second: things arrive, but nothing could be written for so long that the broker will give up.
         if left <= 0 or quiet >= 2 * limit:
             raise LinkLost("ping_timeout")
-        if self._ping == 1 and self.out.has_room():
-            self.out.put_ack(_PINGREQ)
-            self._ping = 2
+        if self.ping == _PING_DUE and self.out.has_room():
+            self.send_pingreq()
         return left
+
+    def send_pingreq(self):
+        """Puts PINGREQ; only where the send buffer has room."""
+        if not self.ping:
+            self._ping_at = self.now
+        self.out.put_ack(PINGREQ)
+        self.ping = _PING_SENT
+
+    def pause_keep_alive(self):
+        """The program does not read, so nothing is late; but the broker must hear PINGREQ."""
+        self._heard_at = self.now
+        self.restart_ack_timer()
+        if self.ping == _PING_SENT:
+            self.ping = 0

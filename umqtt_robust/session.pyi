@@ -2,6 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .errors import MQTTError
+from .store import Store
 
 # handler(topic, payload)
 _Handler = Callable[[bytes, bytes], object]
@@ -10,18 +11,30 @@ _RawHandler = Callable[[bytearray | bytes, int, int, int, int], object]
 # on_large(topic, offset, size, chunk); chunk is valid until the handler returns
 _LargeHandler = Callable[[bytes, int, int, memoryview], object]
 
+# What Client(will=...) takes, as Will() returns it.
+_Will = tuple[bytes, bytes, int, bool]
+
+# write(buf, offset, size): how many bytes it took, 0 or None: none now
+_Write = Callable[[bytes | bytearray, int, int], int | None]
+
 class Session:
-    # Options that Client sets; times are ms, sizes bytes.
+    # Options; times are ms, sizes bytes.
     window: int
     ack_timeout: int
     ping_after: int
     ping_timeout: int
-    rx_size: int
     tx_size: int
     policy: int
     max_bytes: int | None
     queue_qos0: bool
     manual_ack: bool
+    allow_mqtt31: bool
+    keep_broker_queue: bool | None
+    handler_retries: int
+    clean_session: bool
+    ticks: Callable[[], int]
+    # on_connect(session_present)
+    on_connect: Callable[[bool], object] | None
     on_message: _Handler | None
     on_raw: _RawHandler | None
     on_large: _LargeHandler | None
@@ -48,6 +61,7 @@ class Session:
     flags: int
     redelivered: bool
 
+    connected: bool
     pending: int
     in_flight: int
     subscribed: bool
@@ -55,7 +69,27 @@ class Session:
     # What the parts of the library use among themselves is left out, as are the modules without a stub.
     outbox: Any
 
-    def __init__(self) -> None: ...
+    # options: those of Client but for the links, likewise by keyword
+    def __init__(
+        self,
+        client_id: str | bytes,
+        keep_alive: int = 60,
+        clean_session: bool = True,
+        store: Store | None = None,
+        will: _Will | None = None,
+        username: str | bytes | None = None,
+        password: str | bytes | None = None,
+        **options: Any,
+    ) -> None: ...
+    # The link: made, driven and lost by the caller.
+    def open(self, write: _Write, broker: str = "") -> None: ...
+    def advance(self) -> None: ...
+    def receive(self, buf: bytearray, n: int) -> int: ...
+    def work(self) -> int: ...
+    def close(self) -> None: ...
+    def send_disconnect(self) -> None: ...
+    # For clients that say more in their CONNECT, such as bridges.
+    def connect_packet(self) -> bytes: ...
     def publish(
         self,
         topic: str | bytes,

@@ -12,7 +12,7 @@ from errno import ENOTCONN
 from .client import Will
 from .errors import InvalidArgument, LinkLost, Refused
 from .inbox import Inbox
-from .incoming import decode_length
+from .packets import decode_length
 
 
 class MQTTException(Exception):
@@ -79,7 +79,7 @@ class MQTTClient:
         old = client = self._client
         if old:
             self._close()
-            old._filters = {}  # it is the program that subscribes again, where the broker has forgotten it
+            old.subscriptions.filters = {}  # it is the program that subscribes again, where the broker has forgotten it
         made_of = (self.client_id, self.server, self.port, self.keepalive, self._will, self.user, self.pswd,
                    self.ssl, self.ssl_params)  # fmt: skip
         if made_of != self._made_of:
@@ -103,12 +103,10 @@ class MQTTClient:
             )
             if old:
                 client.last_id = old.last_id
-                client.start(old.outbox, self.keepalive * 1000)
+                client.start(old.outbox)
             self._made_of = made_of
         client.connect_timeout = int((timeout or 15) * 1000)
         client.clean_session = clean_session
-        packet = client.connect_as_usual
-        client.connect_as_usual = packet[:7] + bytes((packet[7] & 0xFD | clean_session << 1,)) + packet[8:]  # 3.1.2.4
         client.connect()
         self._pinged = False
         self._error = None
@@ -129,7 +127,6 @@ class MQTTClient:
 
     def _connected(self, session_present):
         self._present = session_present
-        self._client.fetching = False
 
     def _failed(self, error):
         self._error = error
@@ -174,7 +171,7 @@ class MQTTClient:
                 self._handed_over = True
                 self.cb(*client.take())
                 client.release()
-                if client.out.end or client._ping or "holding" in client.parts or self._is_due():
+                if client.out.end or client.ping or "backpressure" in client.parts or self._is_due():
                     client.tick()
         finally:
             client.resting = False
@@ -201,10 +198,8 @@ class MQTTClient:
     def ping(self):
         client = self._poll(0)
         self._flush()
-        if not client._ping:
-            client.out.put_ack(0xC0)
-            client._ping = 2
-            client._ping_at = client.now
+        if not client.ping:
+            client.send_pingreq()
         self._pinged = True
         self._flush()
 
@@ -268,7 +263,7 @@ class MQTTClient:
                     return 0x30
                 if not ms:
                     return None
-                if self._pinged and not client._ping:
+                if self._pinged and not client.ping:
                     self._pinged = False
                     return None
         finally:

@@ -1,4 +1,4 @@
-"""Draws docs/states.md from the transition tables of umqtt_robust/states.py and qos2.py.
+"""Draws docs/states.md from the transition tables of umqtt_robust/states.py.
 
 .venv/bin/python host_tests/docs/draw_states.py
 """
@@ -10,9 +10,8 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
-from umqtt_robust import qos2, states
+from umqtt_robust import states
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "states.md"
 
@@ -21,7 +20,7 @@ _PACKETS = {
     0x30: "PUBLISH",
     0x40: "PUBACK",
     0x50: "PUBREC",
-    0x60: "PUBREL",
+    0x62: "PUBREL",
     0x70: "PUBCOMP",
     0x90: "SUBACK",
     0xB0: "UNSUBACK",
@@ -63,13 +62,13 @@ class Diagram:
         return "[*]" if state is None else self.names[state]
 
 
-def _named(*names: str, module: ModuleType = states) -> dict[int, str]:
-    return {getattr(module, name): name for name in names}
+def _named(*names: str) -> dict[int, str]:
+    return {getattr(states, name): name for name in names}
 
 
 def _split(table: dict[int, int]) -> dict[tuple[int, int], int]:
-    # packet << 8 | state
-    return {(key & 0xFF, key >> 8): target for key, target in table.items()}
+    # state << 8 | packet
+    return {(key >> 8, key & 0xFF): target for key, target in table.items()}
 
 
 def diagrams() -> Iterable[Diagram]:
@@ -77,11 +76,7 @@ def diagrams() -> Iterable[Diagram]:
         "The link",
         """CONNECT leaves as soon as there is a connection, and the first packet that comes must be CONNACK. A CONNACK
         that refuses closes the link. `UP` is `Client.connected`.""",
-        {
-            (entry & states.NEVER, kind << 4): states.UP
-            for kind, entry in enumerate(states.LINK)
-            if entry != states.NEVER
-        },
+        _split(states.LINK),
         _named("CLOSED", "AWAIT_CONNACK", "UP"),
         {},
         (
@@ -94,7 +89,7 @@ def diagrams() -> Iterable[Diagram]:
     yield Diagram(
         "A message to the broker at QoS 1",
         "In a new link it is sent again, with DUP when the broker has kept the session.",
-        {(states.AWAIT_PUBACK, 0x40): states.DONE},
+        _split(states.OUTBOUND),
         _named("DONE", "AWAIT_PUBACK"),
         {},
         ((None, states.AWAIT_PUBACK, "publish() / PUBLISH"), (states.DONE, None, "on_acknowledged")),
@@ -104,12 +99,12 @@ def diagrams() -> Iterable[Diagram]:
         """The step to `AWAIT_PUBCOMP` is in the store before PUBREL leaves. In a new link of the same session the
         packet of the state goes again: PUBLISH, or PUBREL. When the broker has lost the session the message begins
         anew.""",
-        _split(qos2.OUTBOUND),
-        _named("DONE") | _named("AWAIT_PUBREC", "AWAIT_PUBCOMP", module=qos2),
+        _split(states.OUTBOUND),
+        _named("DONE", "AWAIT_PUBREC", "AWAIT_PUBCOMP"),
         {0x50: "PUBREL"},
         (
-            (None, qos2.AWAIT_PUBREC, "publish() / PUBLISH"),
-            (qos2.AWAIT_PUBCOMP, qos2.AWAIT_PUBREC, "session lost / PUBLISH"),
+            (None, states.AWAIT_PUBREC, "publish() / PUBLISH"),
+            (states.AWAIT_PUBCOMP, states.AWAIT_PUBREC, "session lost / PUBLISH"),
             (states.DONE, None, "on_acknowledged"),
         ),
     )
@@ -118,15 +113,14 @@ def diagrams() -> Iterable[Diagram]:
         """The message is in the store before PUBREC leaves. At PUBREL it goes to its handler, is removed from the
         store, and then PUBCOMP leaves. When the broker has lost the session it goes to its handler at once, for its
         PUBREL will not come.""",
-        _split(qos2.INBOUND),
-        _named("UNKNOWN", "AWAIT_PUBREL", module=qos2),
-        {0x30: "PUBREC", 0x60: "PUBCOMP"},
-        ((None, qos2.UNKNOWN, "a packet id"), (qos2.AWAIT_PUBREL, qos2.UNKNOWN, "session lost")),
+        _split(states.INBOUND),
+        _named("UNKNOWN", "AWAIT_PUBREL"),
+        {0x30: "PUBREC", 0x62: "PUBCOMP"},
+        ((None, states.UNKNOWN, "a packet id"), (states.AWAIT_PUBREL, states.UNKNOWN, "session lost")),
     )
 
 
-_HEAD = """Drawn from the tables in [states.py](../umqtt_robust/states.py) and [qos2.py](../umqtt_robust/qos2.py) by
-`host_tests/docs/draw_states.py`: change
+_HEAD = """Drawn from the tables in [states.py](../umqtt_robust/states.py) by `host_tests/docs/draw_states.py`: change
 those, not this. An arrow is marked with what came, and after the stroke with what the client sends. Any other packet
 in a state is a protocol error and closes the link."""
 

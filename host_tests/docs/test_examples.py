@@ -18,7 +18,7 @@ import umqtt_robust
 from examples import Example, examples, run
 
 _ROOT = Path(__file__).resolve().parents[2]
-_FILES = ("README.md", "docs/client.md")
+_FILES = ("README.md", "docs/client.md", "docs/architecture.md")
 _ALL = [(name, example) for name in _FILES for example in examples(_ROOT / name)]
 _CLIENT_GUIDE = _ROOT / "docs" / "client.md"
 _AT_ONCE = 6

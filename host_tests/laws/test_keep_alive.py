@@ -233,7 +233,7 @@ def test_suback_that_does_not_come_ends_the_link():
     world.brokers[0].answer = False
     world.client.subscribe(b"t")
     world.client.tick()
-    world.client._keep_alive = 0
+    world.client.keep_alive_ms = 0
     equal(run_until(world, lambda: not world.client.connected, 40000), 30000)
     assert "ack_timeout" in str(world.of_kind("disconnect")[-1])
 

@@ -209,7 +209,7 @@ def test_poll_drives_the_client_and_raises_nothing():
                 world.clock.advance(left)
             elif left > 1000:
                 world.clock.advance(1000)
-            client._wait = min(client._wait, 1000) if client.transport else 0
+            client.wait_ms = min(client.wait_ms, 1000) if client.transport else 0
             client.poll(1000)
         assert client.connected and not client.pending
         equal(len(world.wires), 2)

@@ -131,7 +131,7 @@ def test_a_full_outbox_says_so():
 def test_a_will_is_part_of_the_connect_packet():
     client = offline(will=Will("s", b"gone", 1, True))
     sent = []
-    client.open(lambda buf, i, n: sent.append(bytes(buf[i : i + n])) or n, client.connect_packet())
+    client.open(lambda buf, i, n: sent.append(bytes(buf[i : i + n])) or n)
     assert b"\x00\x01s\x00\x04gone" in sent[0]
 
 

@@ -3,7 +3,7 @@
 from umqtt_testkit.portable import equal, raises
 
 from umqtt_robust.errors import InvalidArgument, StoreError
-from umqtt_robust.late import Part
+from umqtt_robust.late import LateStore
 from umqtt_robust.outbox import Outbox
 from umqtt_robust.states import CLOSED, UP
 from umqtt_robust.store import MemoryStore
@@ -41,7 +41,7 @@ class Session:
         self.timers = []
         self.errors = []
         self.on_error = self.errors.append
-        self.late = Part(self)
+        self.late = LateStore(self)
 
     def put(self, packet_id, lifetime=0):
         self.outbox.put(packet_id, 2, b"t", b"%d" % packet_id, lifetime)

@@ -12,10 +12,10 @@ def put(outbox, n):
 
 
 def send_next(outbox):
-    packet_id = outbox.unsent()
+    packet_id = outbox.next_unsent()
     if packet_id:
-        assert outbox.sent(packet_id, 0)
-        assert not outbox.resumed(packet_id, 1)
+        assert outbox.mark_sent(packet_id, 0)
+        assert not outbox.mark_in_flight(packet_id, 1)
     return packet_id
 
 
@@ -45,7 +45,7 @@ def test_random_use_agrees_with_a_list():
                     equal(outbox.remove(one[0]), one[1])
                     model.remove(one)
             else:
-                outbox.rewind(0x7F)
+                outbox.rewind(False)
                 for one in model:
                     one[1] = False
             equal(outbox.queue, [one[0] for one in model])
@@ -85,4 +85,4 @@ def test_restored_pubrels_keep_the_order_of_their_pubrecs():
     outbox = Outbox(Restored(found), 8)
     equal(outbox.released, [3, 4, 1])
     equal(outbox.rank, 9)
-    equal(outbox.unsent(), 2)
+    equal(outbox.next_unsent(), 2)

@@ -2,36 +2,36 @@
 
 from umqtt_testkit.portable import equal, raises
 
-from umqtt_robust import Will, packets
+from umqtt_robust import Client, Will, packets
 from umqtt_robust.errors import InvalidArgument, ProtocolError
-from umqtt_robust.incoming import decode_length
-from umqtt_robust.sending import SendBuffer
+from umqtt_robust.packets import decode_length
+from umqtt_robust.send_buffer import SendBuffer
 
 
 def test_connect_with_everything():
     will = Will("w/t", "gone", qos=1, retain=True)
     equal(
-        packets.connect(b"id", 60, False, will, b"user", b"word", 4, False),
+        packets.connect(b"id", 60, False, will, b"user", b"word", 4),
         b"\x00\x04MQTT\x04\xec\x00\x3c\x00\x02id\x00\x03w/t\x00\x04gone\x00\x04user\x00\x04word",
     )
 
 
 def test_connect_with_nothing():
-    equal(packets.connect(b"", 0, True, None, None, None, 4, False), b"\x00\x04MQTT\x04\x02\x00\x00\x00\x00")
+    equal(packets.connect(b"", 0, True, None, None, None, 4), b"\x00\x04MQTT\x04\x02\x00\x00\x00\x00")
 
 
 def test_connect_as_mqtt_3_1():
     equal(
-        packets.connect(b"i", 258, True, None, None, None, 3, False),
+        packets.connect(b"i", 258, True, None, None, None, 3),
         b"\x00\x06MQIsdp\x03\x02\x01\x02\x00\x01i",
     )
 
 
 def test_connect_to_make_the_broker_forget_carries_no_will():
-    equal(
-        packets.connect(b"i", 0, False, Will("w", "x"), None, None, 4, True),
-        b"\x00\x04MQTT\x04\x02\x00\x00\x00\x01i",
-    )
+    client = Client("i", "mqtt://h", 0, False, will=Will("w", "x"))
+    assert b"\x00\x01x" in client.connect_packet()
+    client.purge = True
+    equal(client.connect_packet(), b"\x00\x04MQTT\x04\x02\x00\x00\x00\x01i")
 
 
 def test_remaining_length_at_every_border():

@@ -32,8 +32,8 @@ def held(client):
 
 
 def send_next(client):
-    packet_id = client.outbox.unsent()
-    client.in_flight += client.outbox.sent(packet_id, 0)
+    packet_id = client.outbox.next_unsent()
+    client.in_flight += client.outbox.mark_sent(packet_id, 0)
 
 
 def test_reject_leaves_everything_as_it_was():

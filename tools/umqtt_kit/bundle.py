@@ -86,13 +86,14 @@ class Bundle:
         trees = {name: _prepared(file) for name, file in files.items()}
         stubs = [ast.parse(file.read_text()) for file in sorted(folder.glob("*.pyi"))]
         home = {name: module for module in self.joined for name in _top_level(trees[module])}
-        numbers: dict[str, dict[str, ast.Constant]] = {}
+        numbers: dict[str, dict[str, ast.expr]] = {}
         for name, tree in trees.items():
             public = _names_of_stubs([ast.parse(stub.read_text())]) if (stub := _stub(files[name])) else ()
             numbers[name] = shorten.take_constants(tree, public)
         shared = {key: value for name in self.joined for key, value in numbers[name].items() if key[0] != "_"}
         for name, tree in trees.items():
             trees[name] = shorten.with_constants(tree, shared | numbers[name])
+        self._move_tables(trees)
         core = shorten.with_empty_classes_by_call(shorten.merge_single_bases(self._join(trees)))
         optional = {
             name: _FromCore(self.joined, shared).visit(tree) for name, tree in trees.items() if name not in self.joined
@@ -104,6 +105,21 @@ class Bundle:
             names = sorted(key for key, module in home.items() if module == name and key in still_there)
             everything[name] = _door([ast.alias(self.variables.get(key, key), key) for key in names], numbers[name])
         self.sources = {name: ast.unparse(ast.fix_missing_locations(tree)) + "\n" for name, tree in everything.items()}
+
+    def _move_tables(self, trees: Mapping[str, ast.Module]) -> None:
+        # A table that no joined module reads goes to the optional ones that do: a board without these has none of it.
+        read = shorten.Names([trees[name] for name in self.joined]).variables
+        optional = [name for name in trees if name not in self.joined]
+        for joined in self.joined:
+            for node in list(trees[joined].body):
+                if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)):
+                    continue
+                (table,) = shorten.targets_of(node)
+                if read[table] > 1:  # besides the assignment
+                    continue
+                trees[joined].body.remove(node)
+                for module in optional:
+                    _take_table(trees[module], joined, table, node)
 
     def compile(self, search: Path) -> dict[str, int]:
         """Write the package into the folder `search` as .mpy; returns the bytes of each. Raises KitError."""
@@ -164,6 +180,14 @@ class Bundle:
             shorten.with_short_arguments(tree, _functions_of_stubs(stubs), names.keywords, pool)
 
 
+def _take_table(tree: ast.Module, home: str, table: str, node: ast.Assign) -> None:
+    for at, one in enumerate(tree.body):
+        if isinstance(one, ast.ImportFrom) and one.module == home and table in [alias.name for alias in one.names]:
+            one.names = [alias for alias in one.names if alias.name != table]
+            tree.body[at : at + 1] = [*([one] if one.names else []), node]
+            return
+
+
 def _prepared(file: Path) -> ast.Module:
     tree = shorten.without_docstrings(ast.parse(file.read_text()))
     tree = shorten.branch_of_boards(tree, _HOST_MODULE)
@@ -218,7 +242,7 @@ def _functions_of_stubs(stubs: Iterable[ast.Module]) -> set[str]:
     return found
 
 
-def _door(names: list[ast.alias], numbers: Mapping[str, ast.Constant]) -> ast.Module:
+def _door(names: list[ast.alias], numbers: Mapping[str, ast.expr]) -> ast.Module:
     body: list[ast.stmt] = [ast.ImportFrom(PACKAGE, names, 0)] if names else []
     body += [ast.Assign([ast.Name(name, ast.Store())], value, lineno=0) for name, value in numbers.items()]
     return ast.Module(body, [])

@@ -87,9 +87,9 @@ def targets_of(node: ast.Assign) -> set[str]:
     return {target.id for target in node.targets if isinstance(target, ast.Name)}
 
 
-def take_constants(tree: ast.Module, public: Iterable[str] = ()) -> dict[str, ast.Constant]:
+def take_constants(tree: ast.Module, public: Iterable[str] = ()) -> dict[str, ast.expr]:
     """Takes the numbers out of a module that are assigned to a name in capitals, unless it is public."""
-    found: dict[str, ast.Constant] = {}
+    found: dict[str, ast.expr] = {}
     body: list[ast.stmt] = []
     for node in tree.body:
         if isinstance(node, ast.Assign) and len(targets := targets_of(node)) == 1:
@@ -97,7 +97,7 @@ def take_constants(tree: ast.Module, public: Iterable[str] = ()) -> dict[str, as
             value = node.value
             if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "const":
                 value = value.args[0]
-            if name.isupper() and name not in public and isinstance(value, ast.Constant) and _is_number(value):
+            if name.isupper() and name not in public and _is_number(value):
                 found[name] = value
                 continue
         body.append(node)
@@ -105,19 +105,21 @@ def take_constants(tree: ast.Module, public: Iterable[str] = ()) -> dict[str, as
     return found
 
 
-def _is_number(value: ast.Constant) -> bool:
-    return isinstance(value.value, int) and not isinstance(value.value, bool)
+def _is_number(value: ast.expr) -> bool:
+    if isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.USub):
+        value = value.operand
+    return isinstance(value, ast.Constant) and isinstance(value.value, int) and not isinstance(value.value, bool)
 
 
 class _Inline(ast.NodeTransformer):
-    def __init__(self, constants: Mapping[str, ast.Constant]) -> None:
+    def __init__(self, constants: Mapping[str, ast.expr]) -> None:
         self._constants = constants
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return self._constants.get(node.id, node)
 
 
-def with_constants(tree: ast.Module, constants: Mapping[str, ast.Constant]) -> ast.Module:
+def with_constants(tree: ast.Module, constants: Mapping[str, ast.expr]) -> ast.Module:
     """The module with numbers where these names stood; mpy-cross folds what is calculated of them."""
     return _Inline(constants).visit(tree)
 

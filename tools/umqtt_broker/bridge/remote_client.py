@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from umqtt_robust import Client, Will, packets
+from umqtt_robust import Client, Will
 from umqtt_robust.errors import LinkLost
 
 from ..clients.internal_client import PRIVATE, LocalEnd
@@ -57,15 +57,16 @@ class Owner(Protocol):
 class BridgeClient(Client):
     """A client that says in its CONNECT that it is a bridge."""
 
-    # Of the layer below Client: the CONNECT that makes a broker forget the session, or None.
-    purge: bytes | None
+    # Of Session, which its stub does not show: the level in CONNECT, and ms until the next link.
+    level: int
+    retry_delay: int | None
 
     def __init__(self, bridge: BridgeState, local: LocalEnd, owner: Owner) -> None:
         config = bridge.config
         self._bridge = bridge
-        self._will = None
+        will = None
         if config.notifications and not config.notifications_local_only:
-            self._will = Will(config.notification_topic, b"0", qos=1, retain=True)
+            will = Will(config.notification_topic, b"0", qos=1, retain=True)
         sends_qos2 = any(rule.goes_out and rule.qos == 2 for rule in config.topics)
         scheme = "mqtts" if config.encrypted else "mqtt"
         slots = bridge.broker_config.max_inflight_messages
@@ -77,7 +78,7 @@ class BridgeClient(Client):
             store=BridgeStore(  # pyright: ignore[reportArgumentType] - its session is a property
                 local, max(slots, len(local.released)), not config.clean_session, owner.deliver
             ),
-            will=self._will,
+            will=will,
             username=config.remote_username,
             password=config.remote_password,
             window=min(_WINDOW_QOS2 if sends_qos2 else _WINDOW, slots),
@@ -97,31 +98,16 @@ class BridgeClient(Client):
 
     def connect_packet(self) -> bytes:
         """Return CONNECT with the level of the configuration, and the bit of a bridge."""
-        config = self._bridge.config
-        level = config.protocol_level
-        packet = packets.connect(
-            config.remote_client_id,
-            config.keep_alive,
-            config.clean_session,
-            self._will,
-            config.remote_username,
-            config.remote_password,
-            level,
-            bool(self.purge),
-        )
-        if not self._bridge.remote_private:
-            return packet
-        name = b"MQTT" if level == 4 else b"MQIsdp"
-        return packet.replace(name + bytes((level,)), name + bytes((level | PRIVATE,)), 1)
+        self.level = self._bridge.config.protocol_level | (PRIVATE if self._bridge.remote_private else 0)
+        return super().connect_packet()
 
-    def connected_as(self, session_present: int, return_code: int) -> None:
+    def handle_connack(self, session_present: int, return_code: int) -> None:
         """CONNACK has come."""
-        config = self._bridge.config
         if return_code == 1 and self._bridge.remote_private:
             self._bridge.remote_private = False
-            self.again = True  # at once, without the bit
+            self.retry_delay = 0  # at once, without the bit
             raise NotPrivate("the remote broker does not know bridges")
-        if config.protocol_level == 3 and not config.clean_session:
+        if self._bridge.config.protocol_level == 3 and not self._bridge.config.clean_session:
             session_present = 1  # MQTT 3.1 does not say: resume as if it were, as umqtt_robust does
         # Of the layer below Client, which its stub does not show.
-        super().connected_as(session_present, return_code)  # pyright: ignore[reportAttributeAccessIssue]
+        super().handle_connack(session_present, return_code)  # pyright: ignore[reportAttributeAccessIssue]

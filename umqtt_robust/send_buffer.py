@@ -1,7 +1,7 @@
-"""What waits to be sent: one fixed buffer, so that packets leave in one write each and none allocates."""
+"""What waits to be sent: one fixed buffer, so that a packet leaves in one write and none allocates."""
 
 from ._platform import const
-from .parts import load
+from .packets import string
 
 # Other packets leave this much of the buffer to acknowledgements and PINGREQ.
 _RESERVE = const(16)
@@ -10,7 +10,7 @@ _LEAST = const(32)  # bytes of the buffer, so that the beginning of every packet
 
 
 class SendBuffer:
-    """_bytes[_start:end] waits. A payload too large for it is written from where it lies, when _start is _cut."""
+    """_bytes[_start:end] waits. A payload too large for it is written uncopied, after the bytes up to _cut."""
 
     def __init__(self, size):
         self._bytes = bytearray(max(size, _LEAST))
@@ -39,7 +39,9 @@ class SendBuffer:
         if room < k and (room < 0 or self.body is not None):
             if i or self.body is not None or not j:
                 return False
-            return self.put(head, load("packets").publish(topic, packet_id, payload))  # not even the topic fits
+            # Not even the topic fits.
+            topic = string(topic) + bytes((packet_id >> 8, packet_id & 255)) if packet_id else string(topic)
+            return self.put(head, topic + payload)
         tx[i] = head
         i += 1
         while n > 127:  # the remaining length: 2.2.3
@@ -113,4 +115,4 @@ class SendBuffer:
 
     def waits(self):
         """True while bytes wait for the link to take them."""
-        return self.end > 0 or self.body is not None
+        return self.end > 0

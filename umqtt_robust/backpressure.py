@@ -10,32 +10,26 @@ the broker sends them again, in order. At QoS 0 it is dropped and counted, as a 
 read.
 """
 
-from ._platform import const, ticks_diff
+from ._platform import NEVER, const, ticks_diff
 from .base_errors import LinkLost
+from .packets import DUP, PUBACK, PUBREL, QOS
+from .states import BLOCKED, SKIPPING, WAIT
 
 LIMIT = const(4096)  # bytes, with those that keeping a message costs
 _COST = const(64)
 _MOMENT = const(1000)  # ms
-_PUBACK = const(0x40)
-_PUBREL = const(0x62)
-_NEVER = const(0x1FFFFFFF)
-
-# Instead of a number of messages in Session._room:
-WAIT = -1  # what comes now waits behind others
-BLOCKED = -2  # a handler has just found the outbox full: its message is to be put back
-SKIPPING = -3  # a message was left for the next link, so all that come after it are
 
 
-class Part:
-    """See Session.part()."""
+class Backpressure:
+    """The messages of one session that wait to be handed over."""
 
     def __init__(self, session):
         self._session = session
         self._waiting = []  # [first byte, packet id, topic, payload]; a PUBREL: of a message that lies in the store
         self._bytes = 0
-        self._limit = _NEVER  # a message is handed over while so many are pending
+        self._limit = NEVER  # a message is handed over while so many are pending
         self._again = False  # the first of them was handed over once, and waits
-        self._until = _NEVER  # until so few are pending
+        self._until = NEVER  # until so few are pending
         self._ready_at = None  # ms: since when there is room for what was skipped
         self.skipped = False  # a message was left for the next link
         self._full = False  # the program has to take messages before it is handed others: see inbox.py
@@ -57,25 +51,26 @@ class Part:
     def block(self, most):
         """A handler found no room for so many messages: its message is to be put back."""
         self.learn(most)
-        self._session._room = BLOCKED
+        self._session.handover_limit = BLOCKED
 
     def forget(self, session):
         """The link is gone: the broker sends again what was not acknowledged."""
         self.skipped = False
         self._ready_at = None
-        self._waiting = [message for message in self._waiting if not message[0] & 6]
+        self._waiting = [message for message in self._waiting if not message[0] & QOS]
         self._update()
 
     def _update(self):
         self._bytes = sum([len(message[2]) + len(message[3]) + _COST for message in self._waiting])
-        self._session._room = SKIPPING if self.skipped else WAIT if self._waiting or self._full else self._limit
+        waits = self._waiting or self._full
+        self._session.handover_limit = SKIPPING if self.skipped else WAIT if waits else self._limit
 
     def take(self, head, packet_id, topic=b"", payload=b""):
         """A message waits, or is skipped."""
-        if head != _PUBREL:
+        if head != PUBREL:
             keeps = not self._session.clean_session  # the broker
-            if self.skipped and head & 6 or self._bytes > LIMIT and (keeps or not head & 6):
-                if head & 6:
+            if self.skipped and head & QOS or self._bytes > LIMIT and (keeps or not head & QOS):
+                if head & QOS:
                     self.skip()
                 else:
                     self._session.discarded += 1
@@ -86,13 +81,10 @@ class Part:
     def put_back(self, head, packet_id, topic=b"", payload=b""):
         """A message whose handler found the outbox full waits as the first."""
         session = self._session
-        if head == _PUBREL:
-            qos2 = session.part("qos2")
-            qos2._old.append(packet_id)  # its handler has run
-            if packet_id in qos2._open:
-                qos2._open.remove(packet_id)
-        elif head & 6 and session.manual_ack:
-            session.part("manual").let_go(packet_id)
+        if head == PUBREL:
+            session.part("qos2").postpone(packet_id)
+        elif head & QOS and session.manual_ack:
+            session.part("manual_ack").let_go(packet_id)
         self._waiting.insert(0, (head, packet_id, topic, payload))
         self._again = True
         self._until = session.pending - 1
@@ -100,7 +92,7 @@ class Part:
 
     def skip_large(self, head):
         """A message that comes in pieces cannot wait. True: it is not handed over and not acknowledged."""
-        if not head & 6:
+        if not head & QOS:
             self._session.discarded += 1
         elif self._session.clean_session:
             return False  # the broker would not send it again
@@ -120,10 +112,10 @@ class Part:
             if not session.out.has_room():
                 return False
             head, packet_id, topic, payload = self._waiting.pop(0)
-            session._room = self._limit
-            self._until = _NEVER
-            if head == _PUBREL:
-                session.part("qos2").release(packet_id)
+            session.handover_limit = self._limit
+            self._until = NEVER
+            if head == PUBREL:
+                session.part("qos2").handle_pubrel(packet_id)
             else:
                 self._hand_over(head, packet_id, topic, payload)
             self._update()
@@ -133,22 +125,16 @@ class Part:
 
     def _hand_over(self, head, packet_id, topic, payload):
         session = self._session
-        session.describe(head, packet_id, head & 8 > 0 or self._again)
+        session.describe(head, packet_id, head & DUP > 0 or self._again)
         self._again = False
-        manual = head & 6 and session.manual_ack
+        manual = head & QOS and session.manual_ack
         if manual:
-            session.part("manual").hold(packet_id)
-        if session.on_raw:
-            k = len(topic)
-            session.hand_over(session.on_raw, topic + payload, 0, k, k, k + len(payload))
-        else:
-            if topic != session.seen:
-                session.find_route(topic)
-            session.deliver(topic, payload)
-        if session._room == BLOCKED:
+            session.part("manual_ack").hold(packet_id)
+        session.hand_over(topic, payload)
+        if session.handover_limit == BLOCKED:
             self.put_back(head, packet_id, topic, payload)
-        elif head & 6 and session.state and not manual:
-            session.out.put_ack(_PUBACK, packet_id)
+        elif head & QOS and session.state and not manual:
+            session.out.put_ack(PUBACK, packet_id)
 
     def _fetch(self):
         # A new link, as soon as there is room again and what is owed to the broker has left. What is still in flight
@@ -156,7 +142,7 @@ class Part:
         session = self._session
         store = session.outbox.store
         inbound = store.inbound
-        manual = session.parts.get("manual")
+        manual = session.parts.get("manual_ack")
         if (
             session.pending > store.slots // 2
             or inbound and inbound.room() <= len(inbound.ids())
@@ -169,7 +155,10 @@ class Part:
         if session.in_flight and 0 <= ticks_diff(session.now, self._ready_at) < _MOMENT:
             return
         if session.out.flush():
-            session.again = session.fetching = True
-            session._brief = -1  # that it was brief means nothing
-            session.say_goodbye()
+            session.fetching = True
+            session.retry_delay = 0
+            session.send_disconnect()
             raise LinkLost("fetching what there was no room for")
+
+
+part = Backpressure  # what Session.part() makes

@@ -1,12 +1,10 @@
 """Manual acknowledgement: the program says when a message is done, in any order; PUBACKs keep theirs [MQTT-4.6.0-2]."""
 
-from ._platform import const
-
-_PUBACK = const(0x40)
+from .packets import PUBACK
 
 
-class Part:
-    """See Session.part()."""
+class ManualAck:
+    """The messages that the program has not acknowledged."""
 
     def __init__(self, session):
         self._session = session
@@ -32,7 +30,7 @@ class Part:
     def acknowledge(self, packet_id):
         """See Client.acknowledge()."""
         if packet_id not in self._held:
-            return "qos2" in self._session.parts and self._session.part("qos2").handled(packet_id)
+            return "qos2" in self._session.parts and self._session.part("qos2").acknowledge(packet_id)
         self._held[self._held.index(packet_id)] = -packet_id
         self.pump()
         return True
@@ -40,5 +38,8 @@ class Part:
     def pump(self):
         """Sends the PUBACKs that may go; False while there is no room for all of them."""
         while self._held and self._held[0] < 0 and self._session.out.has_room():
-            self._session.out.put_ack(_PUBACK, -self._held.pop(0))
+            self._session.out.put_ack(PUBACK, -self._held.pop(0))
         return not (self._held and self._held[0] < 0)
+
+
+part = ManualAck  # what Session.part() makes

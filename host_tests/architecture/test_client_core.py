@@ -1,0 +1,141 @@
+"""The client's core stands alone, and a packet's way through the library is as short as docs/architecture.md says."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from umqtt_testkit import encoder
+from umqtt_testkit.portable import Clock
+
+import umqtt_robust
+from umqtt_robust import Client
+from umqtt_robust.flash import FlashStore
+
+_LIBRARY = Path(umqtt_robust.__file__).resolve().parent
+_PAGE = _LIBRARY.parent / "docs" / "architecture.md"
+# The computer's half stands for what MicroPython has built in.
+_PORT = {"_host", "_platform"}
+_MOST = {"`publish()` at QoS 1": 5, "PUBACK": 5, "PUBREL": 6}
+
+
+class Wire:
+    """A transport that gives what it is told to; a walk shows it as `transport`."""
+
+    socket = None
+
+    def __init__(self, *address: object) -> None:
+        del address
+        self.inbound = encoder.encode(encoder.CONNACK << 4, b"\0\0")
+
+    def ready(self) -> bool:
+        return True
+
+    def read(self, buf: bytearray, offset: int) -> int | None:
+        n = len(self.inbound)
+        buf[offset : offset + n] = self.inbound
+        self.inbound = b""
+        return n or None
+
+    def write(self, buf: bytes, offset: int, size: int) -> int:
+        del buf, offset
+        return size
+
+    def close(self) -> None:
+        pass
+
+
+def _walk(step: Callable[[], object]) -> list[str]:
+    """Names of the library's modules in the order in which the step enters them."""
+    entered: dict[str, None] = {}
+
+    def trace(frame: FrameType, event: str, argument: object) -> None:
+        del argument
+        file = Path(frame.f_code.co_filename)
+        if event == "call" and file.parent == _LIBRARY and file.stem not in _PORT:
+            entered[file.stem] = None
+        elif event == "call" and frame.f_code.co_qualname.startswith("Wire."):
+            entered["transport"] = None
+
+    sys.setprofile(trace)
+    try:
+        step()
+    finally:
+        sys.setprofile(None)
+    return list(entered)
+
+
+@pytest.fixture
+def walks(tmp_path: Path) -> dict[str, list[str]]:
+    """The steps, each done once before, so that modules are loaded and folders made."""
+    found = {}
+    client, wire = _connected(tmp_path / "outbound")
+    for _ in range(2):
+        packet_ids: list[int | None] = []
+        found["`publish()` at QoS 1"] = _walk(lambda ids=packet_ids: ids.append(client.publish(b"t", b"x", 1)))
+        wire.inbound = encoder.encode(encoder.PUBACK << 4, encoder.uint16(packet_ids[0] or 0))
+        found["PUBACK"] = _walk(client.tick)
+        assert not client.pending
+    client, wire = _connected(tmp_path / "inbound")
+    for received in (1, 2):
+        wire.inbound = encoder.publish(b"t", b"x", 2, 7)
+        client.tick()
+        wire.inbound = encoder.encode(encoder.PUBREL << 4 | 2, encoder.uint16(7))
+        found["PUBREL"] = _walk(client.tick)
+        assert client.received == received
+    return found
+
+
+def _connected(store: Path) -> tuple[Client, Wire]:
+    clock = Clock()
+    client = Client("c", "mqtt://h", clean_session=False, store=FlashStore(str(store)),
+                    transports={"mqtt": Wire}, ticks=clock.ticks_ms, random=lambda n: 0)  # fmt: skip
+    client.tick()
+    assert client.connected and isinstance(client.transport, Wire)
+    return client, client.transport
+
+
+def test_a_packet_passes_the_modules_that_the_page_says(walks: dict[str, list[str]]) -> None:
+    # Planted: work() flushes an empty send buffer, so that PUBACK enters one module more.
+    rows = re.findall(r"^\| (`publish\(\)` at QoS 1|PUBACK|PUBREL) \| ([a-z0-9_, ]+) \|$", _PAGE.read_text(), re.M)
+    assert {name: row.split(", ") for name, row in rows} == walks
+    assert {name for name, walk in walks.items() if len(walk) > _MOST[name]} == set()
+
+
+def _uses_and_makes(source: str, class_name: str) -> tuple[set[str], set[str]]:
+    """Names that a class reads of `self`, and those that it makes: methods, class attributes and assignments."""
+    tree = ast.parse(source)
+    (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name)
+    assert not found.bases
+    used: set[str] = set()
+    made = {node.name for node in found.body if isinstance(node, ast.FunctionDef)}
+    for node in found.body:
+        made |= {one.id for one in ast.walk(node) if isinstance(node, ast.Assign) and isinstance(one, ast.Name)}
+    for method in (node for node in found.body if isinstance(node, ast.FunctionDef)):
+        for node in ast.walk(method):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+                if isinstance(node.ctx, ast.Store) and method.name in ("__init__", "start"):
+                    made.add(node.attr)
+                else:
+                    used.add(node.attr)
+    return used, made
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_the_core_uses_no_name_that_is_made_above_it(planted: bool) -> None:
+    # Planted: work() asks for the client's transport.
+    source = (_LIBRARY / "session.py").read_text()
+    if planted:
+        source = source.replace("        if self.broken:", "        if self.broken and self.transport:")
+    used, made = _uses_and_makes(source, "Session")
+    assert used - made == ({"transport"} if planted else set())
+
+
+def test_the_client_is_the_core_and_links() -> None:
+    bases = [base.__name__ for base in Client.__mro__]
+    assert bases == ["Client", "Session", "object"]
