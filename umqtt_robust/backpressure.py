@@ -20,6 +20,14 @@ _COST = const(64)
 _MOMENT = const(1000)  # ms
 
 
+def fetch(session, what):
+    """Ends the link, so that the broker sends again what was not acknowledged: raises LinkLost."""
+    session.fetching = True
+    session.retry_delay = 0
+    session.send_disconnect()
+    raise LinkLost("fetching what " + what)
+
+
 class Backpressure:
     """The messages of one session that wait to be handed over."""
 
@@ -155,10 +163,7 @@ class Backpressure:
         if session.in_flight and 0 <= ticks_diff(session.now, self._ready_at) < _MOMENT:
             return
         if session.out.flush():
-            session.fetching = True
-            session.retry_delay = 0
-            session.send_disconnect()
-            raise LinkLost("fetching what there was no room for")
+            fetch(session, "there was no room for")
 
 
 part = Backpressure  # what Session.part() makes

@@ -3,13 +3,15 @@
 Left unacknowledged it would come back at every reconnect.
 """
 
-from ._platform import print_exception
+from ._platform import const, print_exception
 from .errors import MQTTError, ProtocolError
 from .packets import DUP, PUBACK, QOS, QOS_2
 
+_SHOWN = const(64)  # bytes of a topic name that there is no memory for
+
 
 class MessageTooLarge(MQTTError):
-    """args[0]: the topic name, args[1]: the size of the payload in bytes."""
+    """args[0]: the topic name, or the beginning of one that there is no memory for, args[1]: the size of the payload in bytes."""
 
 
 class LargeMessages:
@@ -32,6 +34,7 @@ class LargeMessages:
         self._topic = bytearray()
         self._topic_left = -2  # below 0: bytes of the topic's length that are missing
         self._topic_length = 0
+        self._whole = True  # there is memory for the topic name
         self._id_left = 2 if head & QOS else 0
         self._packet_id = 0
         self._offset = -1  # into the payload; -1: not there yet
@@ -59,8 +62,11 @@ class LargeMessages:
         elif self._topic_left:
             k = min(n - i, self._topic_left)
             self._topic_left -= k
-            if len(self._topic) + k <= len(buf):  # of a longer topic name only the beginning is kept
-                self._topic += buf[i : i + k]
+            try:
+                if self._whole:
+                    self._topic += buf[i : i + k]
+            except MemoryError:
+                self._whole = False
         elif self._id_left:
             self._packet_id = self._packet_id << 8 | buf[i]
             self._id_left -= 1
@@ -83,20 +89,28 @@ class LargeMessages:
         head = self._head
         self._offset = 0
         self._size = self._left
-        self._topic = bytes(self._topic)
+        try:
+            self._topic = bytes(self._topic)
+        except MemoryError:
+            self._whole = False
+        if not self._whole:  # no memory for the topic name: its beginning is enough to report it
+            self._topic = bytes(self._topic[:_SHOWN])
         if head & QOS and not self._packet_id:
             raise ProtocolError("malformed PUBLISH")
-        if len(self._topic) == self._topic_length:
+        if self._whole:
             session.check_inbound(self._topic)
         if head & (DUP | QOS) == DUP | QOS_2 and session.part("qos2").knows(self._packet_id):
             return  # the same message again
+        if head & QOS_2 and session.part("qos2").failed_at is not None:
+            self._skipped = True
+            return
         if session.pending > session.handover_limit or head & QOS_2 and not session.part("qos2").has_room():
             # It cannot wait: see backpressure.py.
             self._skipped = session.part("backpressure").skip_large(head)
             if self._skipped:
                 return
         session.describe(head, self._packet_id, head & DUP > 0)
-        self._handler = session.on_large
+        self._handler = session.on_large if self._whole else None
         if not self._handler:
             session.too_large += 1
             session.report(MessageTooLarge(self._topic, self._size))

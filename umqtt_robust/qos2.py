@@ -1,12 +1,14 @@
 """QoS 2, both ways: MQTT 3.1.1, 4.3.3. Every step is in OUTBOUND or INBOUND of states.py."""
 
-from ._platform import const
+from ._platform import const, load, ticks_diff
 from .base_errors import ProtocolError
-from .errors import Downgraded
+from .errors import Downgraded, StoreError
 from .packets import DUP, PUBACK, PUBCOMP, PUBREC, PUBREL, QOS
 from .states import AWAIT_PUBREC, BLOCKED, DONE, OUTBOUND, SKIPPING, STATE, UP
 
 _STORED = const(0x5F)  # the flags that count for the store too: RETAIN, STATE, DUP and MAYBE_SENT
+_RETRY = const(60000)  # ms: how long a store that failed is left alone
+_FAILURES = const(5)  # in a row: a store that fails less often is tried again at once, on a new link
 _HANDED_OVER = const(0x80)  # of a stored message: only its packet id still counts
 
 
@@ -50,11 +52,14 @@ class Qos2:
         self._open = []  # packet ids that the program has not acknowledged
         self._resend = []  # packet ids whose PUBREL goes again on this link
         self._done = []  # packet ids whose PUBCOMP waits for room
+        self._failures = 0
+        self.failed_at = None  # ms: when the store failed on this link; what comes at QoS 2 then waits at the broker
 
     def forget(self, session):
         """The link, or with `session` the broker's session, is gone."""
         self._resend = []
         self._done = []
+        self.failed_at = None
         if not session:
             return
         for packet_id in self._inbound.ids():
@@ -83,6 +88,8 @@ class Qos2:
             if not session.out.has_room():
                 return False
             self._send_pubrel(self._resend.pop(0))
+        if self.failed_at is not None and ticks_diff(session.now, self.failed_at) >= _RETRY:
+            load("backpressure").fetch(session, "could not be stored")
         return not self._done
 
     # To the broker
@@ -153,16 +160,32 @@ class Qos2:
             if not self.has_room():
                 self._session.part("backpressure").skip()
                 return
-            self._inbound.put(packet_id, head & 15, topic, payload)
+            if not self._store(packet_id, head & 15, topic, payload):
+                return
         self._session.out.put_ack(PUBREC, packet_id)
 
     def handle_large(self, head, packet_id):
         """A message that was handed over, or skipped, while it arrived: only its id is kept."""
         if self.knows(packet_id) and not head & DUP:
             self._give_up(packet_id)
-        if not self.knows(packet_id):
-            self._inbound.put(packet_id, head & 15 | _HANDED_OVER, b"", b"")
-        self._session.out.put_ack(PUBREC, packet_id)
+        if self.knows(packet_id) or self._store(packet_id, head & 15 | _HANDED_OVER, b"", b""):
+            self._session.out.put_ack(PUBREC, packet_id)
+
+    def _store(self, packet_id, flags, topic, payload):
+        # False: the store fails again and again. The message and all that come after it are left unacknowledged, in their order; on
+        # another link the broker sends them again.
+        if self.failed_at is None:
+            try:
+                self._inbound.put(packet_id, flags, topic, payload)
+                self._failures = 0
+                return True
+            except StoreError as error:
+                self._failures += 1
+                if self._failures < _FAILURES:
+                    raise
+                self.failed_at = self._session.now
+                self._session.report(error)
+        return False
 
     def handle_pubrel(self, packet_id):
         """PUBREL has come: hands the message over and completes it."""

@@ -118,3 +118,35 @@ def test_no_step_of_qos_2_is_stored_for_a_broker_whose_name_is_not():
     assert up(world)
     assert world.run(lambda: not world.client.pending)
     equal(brokers[0].taken, [(b"up", b"before")])
+
+
+def test_what_comes_at_qos_2_waits_at_the_broker_and_the_link_stays():
+    # Planted: a message at QoS 2 that cannot be stored ends the link, and does so again on every new one.
+    for rx_size in (1024, 64):  # what comes whole, and in pieces
+        world = World([Broker()], flash=Flash(), program=subscribing, rx_size=rx_size)
+        got = []
+        world.client.on_large = lambda topic, offset, size, chunk, got=got: got.append((offset, bytes(chunk)))
+        assert up(world)
+        broker = world.brokers[0]
+        world.flash.unwritable = "everything"
+        sent = [b"%d " % i + bytes(80) for i in range(3)]
+        for payload in sent:
+            broker.send(b"c", b"down/x", payload, 2)
+        broker.send(b"c", b"down/y", b"at 1", 1)
+        world.settle(30000)
+        broker.send(b"c", b"down/y", b"at 0", 0)
+        world.settle(1000)
+        equal((world.client.connected, world.client.reconnects), (True, 4))
+        equal(world.messages, [(b"down/y", b"at 1"), (b"down/y", b"at 0")])
+        equal(len(store_errors(world)), 1)
+        # It is tried again now and then, on a link of its own.
+        world.settle(600000)
+        assert 7 < world.client.reconnects < 16
+        equal(len(world.messages), 2)
+        world.flash.unwritable = None
+        world.settle(120000)
+        if rx_size == 64:  # the first one was handed over before its id could not be stored
+            equal(len([1 for offset, _ in got if offset == 0]), world.client.reconnects + 3)
+        else:
+            equal(world.messages[2:], [(b"down/x", payload) for payload in sent])
+        equal((broker.session.queue, world.faults()), ([], []))

@@ -7,7 +7,8 @@ The readable modules stay the source of truth. From them this makes
     store       what programs import from a joined module, taken from `umqtt_robust`
 
 What is left out or changed: docstrings; the computer's half; numbers with a name (they stand where it stood); base
-classes with a single user (they become part of it); and names that are not public. Public is what a stub (.pyi) names
+classes with a single user (they become part of it); tables that only optional modules read (they go there); and names
+that are not public. Public is what a stub (.pyi) names
 and what a string spells.
 """
 
