@@ -117,7 +117,7 @@ class Client(Session):
 
     def waits(self):
         """True while the client waits for `socket` to take bytes, or to connect: what a selector has to know."""
-        writing = self.transport and self.state == CLOSED or self.out.waits()
+        writing = self.transport and self.state == CLOSED or self.out.end > 0
         transport_waits = getattr(self.transport, "waits", None)  # WebSocket may have to read before it can write
         return transport_waits(writing) if transport_waits else writing
 

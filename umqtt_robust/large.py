@@ -11,7 +11,7 @@ _SHOWN = const(64)  # bytes of a topic name that there is no memory for
 
 
 class MessageTooLarge(MQTTError):
-    """args[0]: the topic name, or the beginning of one that there is no memory for, args[1]: the size of the payload in bytes."""
+    """args[0]: the topic name, or the beginning of one that there is no memory for; args[1]: the payload's bytes."""
 
 
 class LargeMessages:
@@ -122,7 +122,9 @@ class LargeMessages:
             except Exception as error:  # noqa: BLE001 - the program's own code: anything may come
                 self._handler = None
                 print_exception(error)
-                self._session.bury(self._topic, None, error)
+                self._session.dead_letters += 1
+                if self._session.on_dead_letter:
+                    self._session.on_dead_letter(self._topic, None, error)
 
     def _end(self):
         session = self._session

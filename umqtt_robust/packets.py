@@ -42,19 +42,19 @@ def connect(client_id, keep_alive, clean_session, will=None, username=None, pass
     highest bit. The others are bytes, or None.
     """
     flags = 2 if clean_session else 0
-    payload = string(client_id)
+    fields = [client_id]
     if will:
         topic, message, qos, retain = will
         flags |= 4 | qos << 3 | (32 if retain else 0)
-        payload += string(topic) + string(message)
+        fields += topic, message
     if username is not None:
         flags |= 128
-        payload += string(username)
+        fields.append(username)
         if password is not None:  # never without a user name [MQTT-3.1.2-22]
             flags |= 64
-            payload += string(password)
-    name = b"MQIsdp" if level & 127 == 3 else b"MQTT"
-    return string(name) + bytes((level, flags, keep_alive >> 8, keep_alive & 255)) + payload
+            fields.append(password)
+    head = string(b"MQIsdp" if level & 127 == 3 else b"MQTT")
+    return head + bytes((level, flags, keep_alive >> 8, keep_alive & 255)) + b"".join([string(one) for one in fields])
 
 
 def decode_length(buf, i, end):

@@ -172,8 +172,8 @@ class Qos2:
             self._session.out.put_ack(PUBREC, packet_id)
 
     def _store(self, packet_id, flags, topic, payload):
-        # False: the store fails again and again. The message and all that come after it are left unacknowledged, in their order; on
-        # another link the broker sends them again.
+        # False: the store fails again and again. The message and all that come after it are left unacknowledged, in
+        # their order; on another link the broker sends them again.
         if self.failed_at is None:
             try:
                 self._inbound.put(packet_id, flags, topic, payload)

@@ -10,7 +10,10 @@ _LEAST = const(32)  # bytes of the buffer, so that the beginning of every packet
 
 
 class SendBuffer:
-    """_bytes[_start:end] waits. A payload too large for it is written uncopied, after the bytes up to _cut."""
+    """_bytes[_start:end] waits; nothing does while `end` is 0.
+
+    A payload too large for it is written uncopied, after the bytes up to _cut.
+    """
 
     def __init__(self, size):
         self._bytes = bytearray(max(size, _LEAST))
@@ -112,7 +115,3 @@ class SendBuffer:
                 return True
             # The time of the last tick is never later than that of the write, so a PINGREQ is never late.
             self.written_at = self.now
-
-    def waits(self):
-        """True while bytes wait for the link to take them."""
-        return self.end > 0

@@ -32,15 +32,11 @@ from .packets import (
     decode_length,
 )
 from .send_buffer import SendBuffer
-from .states import AWAIT_CONNACK, AWAIT_PUBACK, BLOCKED, CLOSED, LINK, STATE, UP
+from .states import AWAIT_CONNACK, AWAIT_PUBACK, BLOCKED, CLOSED, LINK, PING_DUE, PING_SENT, STATE, UP
 from .store import MemoryStore
 from .subscriptions import LEAVING, Subscriptions
 
 _LARGE = const(0xFFFFFF)  # bytes of payload
-
-# Values of Session.ping.
-_PING_DUE = const(1)
-_PING_SENT = const(2)
 
 
 def _is_plain(text):
@@ -102,7 +98,7 @@ class Session:
         self.connected = False
         self.sent = self.received = self.discarded = self.unhandled = self.dead_letters = self.unexpected = 0
         self.too_large = self.packet_id = self.flags = self.pending = self.in_flight = self.last_id = 0
-        self.wait_ms = self.up_since = self.ping = self._heard_at = self._look_at = self._ping_at = 0
+        self.wait_ms = self.up_since = self.ping = self.heard_at = self._look_at = self.ping_at = 0
         self.broker = ""  # the name of the broker of this link
         self.retry_delay = None  # ms until the next link; None: whoever makes links decides
         self._left = 0  # bytes that receive() left with the caller
@@ -181,18 +177,15 @@ class Session:
         self.state = AWAIT_CONNACK
         self.broker = broker
         self.out.open(write)
-        self._heard_at = self._look_at = self.now
+        self.heard_at = self._look_at = self.now
         self.out.put(CONNECT, self.connect_packet())
         self.out.flush()
 
     def connect_packet(self):
         """CONNECT without its fixed header, as open() sends it."""
-        keep_alive = self.keep_alive_ms // 1000
-        if self.purge:  # no will: it would be published
-            return connect(self.client_id, keep_alive, True, None, self.username, self.password, self.level)
-        return connect(
-            self.client_id, keep_alive, self.clean_session, self.will, self.username, self.password, self.level
-        )
+        purge = self.purge  # without a will: it would be published
+        return connect(self.client_id, self.keep_alive_ms // 1000, purge or self.clean_session,
+                       None if purge else self.will, self.username, self.password, self.level)  # fmt: skip
 
     def close(self):
         """The link is gone: what was not acknowledged goes again on the next one."""
@@ -389,7 +382,7 @@ class Session:
         write function raises.
         """
         if n > self._left:  # not the same bytes again
-            self._heard_at = self.now
+            self.heard_at = self.now
         i = 0
         acknowledged = False
         while n - i > 1 or self.large and i < n:
@@ -595,15 +588,11 @@ class Session:
                     self.part("backpressure").block(self.pending - pending + 1)
                     return
                 print_exception(error)
-        if end:
-            topic, payload = bytes(topic[payload:k]), bytes(topic[p:end])
-        self.bury(topic, payload, failure)
-
-    def bury(self, topic, payload, error):
-        """A handler could not deal with a message: it is a dead letter."""
         self.dead_letters += 1
         if self.on_dead_letter:
-            self.on_dead_letter(topic, payload, error)
+            if end:
+                topic, payload = bytes(topic[payload:k]), bytes(topic[p:end])
+            self.on_dead_letter(topic, payload, failure)
 
     # Time
 
@@ -632,7 +621,7 @@ class Session:
         self._pump()
         if self.out.body is not None and self.out.written_at == self.now:
             # No acknowledgement can come before the end of a large packet.
-            self._heard_at = self.now
+            self.heard_at = self.now
             self.restart_ack_timer()
         wait = self.keep_alive()
         if self.in_flight:
@@ -665,31 +654,18 @@ class Session:
         now = self.now
         quiet = ticks_diff(now, self.out.written_at)
         if not self.ping:
-            left = (self.ping_after or limit // 2) - max(quiet, ticks_diff(now, self._heard_at))
+            left = (self.ping_after or limit // 2) - max(quiet, ticks_diff(now, self.heard_at))
             if left > 0:
                 return left
-            self.ping = _PING_DUE
-            self._ping_at = now
-        if ticks_diff(self._heard_at, self._ping_at) > 0:
-            self._ping_at = self._heard_at
-        left = (self.ping_timeout or min(10000, limit // 2)) - ticks_diff(now, self._ping_at)
+            self.ping = PING_DUE
+            self.ping_at = now
+        if ticks_diff(self.heard_at, self.ping_at) > 0:
+            self.ping_at = self.heard_at
+        left = (self.ping_timeout or min(10000, limit // 2)) - ticks_diff(now, self.ping_at)
         # The second: things arrive, but nothing could be written for so long that the broker will give up.
         if left <= 0 or quiet >= 2 * limit:
             raise LinkLost("ping_timeout")
-        if self.ping == _PING_DUE and self.out.has_room():
-            self.send_pingreq()
+        if self.ping == PING_DUE and self.out.has_room():
+            self.out.put_ack(PINGREQ)
+            self.ping = PING_SENT
         return left
-
-    def send_pingreq(self):
-        """Puts PINGREQ; only where the send buffer has room."""
-        if not self.ping:
-            self._ping_at = self.now
-        self.out.put_ack(PINGREQ)
-        self.ping = _PING_SENT
-
-    def pause_keep_alive(self):
-        """The program does not read, so nothing is late; but the broker must hear PINGREQ."""
-        self._heard_at = self.now
-        self.restart_ack_timer()
-        if self.ping == _PING_SENT:
-            self.ping = 0

@@ -12,7 +12,8 @@ from errno import ENOTCONN
 from .client import Will
 from .errors import InvalidArgument, LinkLost, Refused
 from .inbox import Inbox
-from .packets import decode_length
+from .packets import PINGREQ, decode_length
+from .states import PING_SENT
 
 
 class MQTTException(Exception):
@@ -199,7 +200,9 @@ class MQTTClient:
         client = self._poll(0)
         self._flush()
         if not client.ping:
-            client.send_pingreq()
+            client.out.put_ack(PINGREQ)
+            client.ping = PING_SENT
+            client.ping_at = client.now
         self._pinged = True
         self._flush()
 

@@ -54,3 +54,7 @@ INBOUND = {
 WAIT = -1  # what comes now waits behind others
 BLOCKED = -2  # a handler has just found the outbox full: its message is to be put back
 SKIPPING = -3  # a message was left for the next link, so all that come after it are
+
+# Keep-alive: values of Session.ping, 0 where nothing is awaited.
+PING_DUE = 1
+PING_SENT = 2  # PINGRESP, or anything else, is to come

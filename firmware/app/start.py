@@ -50,4 +50,4 @@ def _once(module, function, *arguments):
     finally:
         forget("settings_files", "settings", "hardware")
         # The client loads them again when it needs them, and after its making it hardly ever does.
-        forget("checks", "packets", "servers", "topics", package="umqtt_robust")
+        forget("checks", "servers", "topics", package="umqtt_robust")

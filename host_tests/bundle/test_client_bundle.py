@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from umqtt_kit import shorten
 from umqtt_kit.bundle import INIT, PACKAGE, Bundle, library_folder
+from umqtt_kit.deploy.build import build
 from umqtt_kit.mpy_cross import compile_file
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 
@@ -89,3 +90,13 @@ def test_programs_find_every_public_name(tmp_path: Path):
     assert {"_send", "_pump", "Outbox", "SendBuffer"} <= shortened
     assert len({*bundle.attributes.values()}) == len(bundle.attributes)
     assert len({*bundle.variables.values()}) == len(bundle.variables)
+
+
+def test_what_is_deployed_names_its_functions_as_the_readable_modules_do():
+    # Planted: deploy gives short names to functions.
+    files = build("UNIX", ()).files
+    assert b"_handle_puback" in files["/lib/umqtt_robust/__init__.mpy"]
+    assert b"handle_pubrel" in files["/lib/umqtt_robust/qos2.mpy"]
+    names = shorten.Names([ast.parse(text) for text in Bundle(library_folder(), short_names=False).sources.values()])
+    assert "heard_at" not in names.attributes  # what tracebacks do not show is short
+    assert b"_handle_puback" not in build("UNIX", (), short_names=True).files["/lib/umqtt_robust/__init__.mpy"]

@@ -248,7 +248,7 @@ class ShimWorld(World):
         return sock.wire.down and not sock.wire.mute or not sock.wire.alive or self._trickles(sock)
 
     def _trickles(self, sock):
-        return self.port.piece and not sock.wire.full and self.client.out.waits()
+        return self.port.piece and not sock.wire.full and self.client.out.end > 0
 
 
 class Shim:

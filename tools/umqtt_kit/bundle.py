@@ -78,9 +78,11 @@ def _imports(file: Path) -> Iterable[str]:
 class Bundle:
     """joined: the modules that are one now. sources: by name of the file. attributes, variables: new names by old."""
 
-    def __init__(self, folder: Path, doors: Iterable[str] = IMPORTED_BY_PROGRAMS, keep: Iterable[str] = ()) -> None:
+    def __init__(self, folder: Path, doors: Iterable[str] = IMPORTED_BY_PROGRAMS, keep: Iterable[str] = (),
+                 short_names: bool = True) -> None:  # fmt: skip
         """folder: of the readable modules. doors: joined modules that can be imported from all the same. keep: names
-        that stay, beside those that are public.
+        that stay, beside those that are public. short_names: functions and classes get short names too; otherwise they
+        keep theirs, so that a traceback says what the readable modules say.
         """
         files = modules(folder)
         self.joined = with_imports(SMALLEST, files)
@@ -101,7 +103,8 @@ class Bundle:
         }
         still_there = _top_level(core)  # by the old names
         everything: dict[str, ast.Module] = {INIT: core, **optional}
-        self._shorten(everything, stubs, set(files), set(keep))
+        spoken = set() if short_names else shorten.functions_and_classes(everything.values())
+        self._shorten(everything, stubs, set(files), {*keep, *spoken})
         for name in doors:
             names = sorted(key for key, module in home.items() if module == name and key in still_there)
             everything[name] = _door([ast.alias(self.variables.get(key, key), key) for key in names], numbers[name])

@@ -246,6 +246,12 @@ class Names:
                     self.attributes.update(targets_of(statement))
 
 
+def functions_and_classes(trees: Iterable[ast.Module]) -> set[str]:
+    """The names that a traceback may show."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return {node.name for tree in trees for node in walk(tree) if isinstance(node, kinds)}
+
+
 def made_globals(tree: ast.Module) -> set[str]:
     """What a module makes at its top level, but for what it imports under its own name."""
     made: set[str] = set()

@@ -38,12 +38,13 @@ _FIRST_READING_S = 60.0
 @click.option("--dry-run", is_flag=True, help="Say what would be sent and removed, and change nothing.")
 @interrupt_option
 @click.option("--replace", is_flag=True, help="Overwrite and remove files that no deployment put there.")
+@click.option("--short-names", is_flag=True, help="Give the client's functions short names too: a little less memory.")
 @click.option("--no-wait", is_flag=True, help="Do not wait for the first telemetry at the broker.")
 @click.option("--timeout", type=Finite(min=1), default=_FIRST_READING_S, show_default=True, help="Of that, in seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def deploy(
     device: str, board_name: str | None, sensors: Path | None, dry_run: bool, interrupt: bool, replace: bool,
-    no_wait: bool, timeout: float, as_json: bool,
+    short_names: bool, no_wait: bool, timeout: float, as_json: bool,
 ) -> int:  # fmt: skip
     """Put the firmware onto a board, and wait for its first reading.
 
@@ -78,7 +79,8 @@ def deploy(
         access = _access(board, configuration, wait=not (no_wait or dry_run))
         name = _board_name(board_name, record, port, info)
         with board.fed():
-            whole = with_sensors(build(name, optional_modules(configuration.settings)), sensors)
+            built = build(name, optional_modules(configuration.settings), short_names=short_names)
+            whole = with_sensors(built, sensors)
         plan = make_plan(board, record, whole, replace=replace or dry_run, keep_sensors=sensors is None)
         if dry_run:
             _show_plan(plan, as_json)

@@ -41,8 +41,9 @@ class Build:
     files: dict[str, bytes]
 
 
-def build(board: str, optional: Iterable[str], version: str | None = None) -> Build:
-    """Compile everything a board of this kind gets. version: what the application calls itself, instead of its own.
+def build(board: str, optional: Iterable[str], version: str | None = None, *, short_names: bool = False) -> Build:
+    """Compile everything a board of this kind gets. version: what the application calls itself, instead of
+    its own. short_names: of the client's functions and classes too.
 
     Raises KitError (exit code 6) when something is missing here.
     """
@@ -65,7 +66,7 @@ def build(board: str, optional: Iterable[str], version: str | None = None) -> Bu
         pins = described / "pins.py" if described else None
         if pins is not None and pins.is_file():
             jobs.append(("/pins.mpy", pins, "pins.py", _LINE_NUMBERS))
-        bundle = Bundle(library_folder())
+        bundle = Bundle(library_folder(), short_names=short_names)
         for name in library_modules(bundle.sources, optional):
             source = Path(scratch) / f"{name}.py"
             source.write_text(bundle.sources[name])
