@@ -106,7 +106,7 @@ def parse_properties(data, at):
             found.setdefault(name, []).append(value)
         elif name in found:
             known = found[name]
-            found[name] = [*(known if isinstance(known, list) else [known]), value]
+            found[name] = (known if isinstance(known, list) else [known]) + [value]
         else:
             found[name] = value
     return found, end
