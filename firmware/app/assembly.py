@@ -48,7 +48,7 @@ def assemble(folder, settings, secrets, store_error=None):
         extra["rolled_back"] = boots.failed
     board.status = Status(identity, VERSION, "safe mode" if boots.safe else "boot", extra)
     board.state_folder = _state_folder(folder)
-    client, store_error = _client(settings, secrets, identity, board.status, board.state_folder, store_error, clock)
+    client, store_error = _client(board, settings, secrets, store_error)
     board.client = client
     # The last quarter of the outbox is for readings and replies.
     board.log = log = Log(client, identity, clock, settings["log_level"], settings["outbox"] * 3 // 4)
@@ -78,8 +78,9 @@ def _wake(boots):
     return wake
 
 
-def _client(settings, secrets, identity, status, state_folder, store_error, clock):
+def _client(board, settings, secrets, store_error):
     # (client, None); where the flash has failed, with a store in RAM and why: the board must still be reachable.
+    identity, status, state_folder, clock = board.identity, board.status, board.state_folder, board.clock
     options = {
         "keep_alive": settings["keep_alive"],
         "clean_session": False,
@@ -96,6 +97,11 @@ def _client(settings, secrets, identity, status, state_folder, store_error, cloc
             tls = AfterClock(clock, tls)
         # Without NTP the board's own calendar is all there is, and the client refuses what no clock can say.
         options["transports"] = {"mqtts": tls}
+    if settings["wifi"] and _are_names(settings["brokers"]):
+        from app.names import ByName
+
+        scheme = settings["brokers"][0].partition(":")[0]
+        options["transports"] = {scheme: ByName(board, options.get("transports", {}).get(scheme))}
     # Two readings: the heap is short, and what is longer is sent uncopied. On the class, because one more attribute of
     # an instance would make its table grow.
     Client.tx_size = 512
@@ -113,6 +119,14 @@ def _client(settings, secrets, identity, status, state_folder, store_error, cloc
             store_error = error
     text = "readings are not kept in flash: %s" % store_error
     return Client(name, brokers, store=MemoryStore(slots), **options), text
+
+
+def _are_names(brokers):
+    # One of them is no number.
+    for broker in brokers:
+        if broker.partition("://")[2].strip("0123456789.:"):
+            return True
+    return False
 
 
 def _tls(files):

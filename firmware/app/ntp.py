@@ -1,8 +1,9 @@
 """Asks a time server (SNTP, RFC 5905 section 14) and tells the clock, again and again.
 
-Sending and receiving never wait. Resolving the server's name does, since the ports have no other way: up to 14 s on
-lwIP (7 s for each of two name servers that do not answer). So an address is kept, and a name is asked for again only
-after _RESOLVE_AFTER requests without an answer, never more often than the pauses between requests allow.
+Nothing here waits, the look-up of the server's name included (names.py), unless only the port can find it: then that
+takes up to 14 s on lwIP (7 s for each of two name servers that do not answer). So an address is kept, and a name is
+asked for again only after _RESOLVE_AFTER requests without an answer, never more often than the pauses between requests
+allow.
 """
 
 import os
@@ -55,6 +56,7 @@ class Ntp:
         self._rtc = rtc
         self._address = None
         self._socket = None
+        self._lookup = None
         self._next_ms = 0
         self._pause_ms = _FIRST_PAUSE_MS
         self._silent = 0
@@ -72,15 +74,38 @@ class Ntp:
         if not self._wifi.connected:
             return _LOOK_MS * 10
         try:
+            if not self._find():
+                return _LOOK_MS * 10
             self._ask()
         except OSError as error:
             # Also a name that was not found: on some ports its only argument is a text.
             return self._failed("%s: %r" % (self._host, error))
         return _LOOK_MS
 
-    def _ask(self):
+    def _find(self):
+        # False while the name is looked up.
         if self._address is None:
-            self._address = socket.getaddrinfo(self._host, self._port, 0, socket.SOCK_DGRAM)[0]
+            host = self._host
+            server = self._wifi.name_server()
+            if server and not self._lookup:
+                from app.names import Lookup, is_name
+
+                if is_name(host):
+                    self._lookup = Lookup(host, server, self._clock.uptime_ms)
+            if self._lookup:
+                host = self._lookup.step()
+                if not host:
+                    return False
+            self._address = socket.getaddrinfo(host, self._port, 0, socket.SOCK_DGRAM)[0]
+            self._end_lookup()
+        return True
+
+    def _end_lookup(self):
+        if self._lookup:
+            self._lookup.close()
+            self._lookup = None
+
+    def _ask(self):
         # Sent as our time of sending, which is nobody's business, and returned by who has seen this very request.
         self._nonce = os.urandom(8)
         self._socket = socket.socket(self._address[0], socket.SOCK_DGRAM)
@@ -129,6 +154,7 @@ class Ntp:
 
     def _failed(self, text):
         self._close()
+        self._end_lookup()
         if self._silent >= _RESOLVE_AFTER:
             self._silent = 0
             self._address = None

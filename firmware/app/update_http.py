@@ -1,7 +1,7 @@
 """Objects of an update from a web server, by HTTP/1.0: GET {url}{sha256}, from an offset on where the server can.
 
-Nothing here waits, except for the look-up of the name. https is checked as the broker's certificate is: with the
-authority of secrets.json.
+Nothing here waits, except for the look-up of a name where names.py does not do it. https is checked as the broker's
+certificate is: with the authority of secrets.json.
 """
 
 from app.commands import CommandError
@@ -27,6 +27,9 @@ def parse(url, transports):
         factory = transports.get("mqtts")
         if not factory:
             raise CommandError("https needs tls.ca in secrets.json")
+        return factory, host, int(port), path
+    factory = transports.get("mqtt")
+    if factory:
         return factory, host, int(port), path
     try:
         from umqtt_robust import TCP  # the library as it is deployed: one module

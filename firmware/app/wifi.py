@@ -69,6 +69,11 @@ class Wifi:
         except Exception:  # noqa: BLE001 - the link may have gone just now; step() tells when it has
             return None
 
+    def name_server(self):
+        """The address of the network's DNS server, or None where Wi-Fi has told none."""
+        found = self._call(self._wlan.ifconfig) if self._wlan and self.connected else None
+        return found[3] if found and found[3] != "0.0.0.0" else None
+
     def off(self):
         """Switch the radio off."""
         wlan = self._wlan

@@ -37,6 +37,7 @@ PLACES = {
     "architecture": 0,
     "laws": 0,
     "unit": 0,
+    "unit/test_app_names.py": 1,
     "unit/test_app_ntp.py": 1,
     "boards": 2,
     "clusters": 2,

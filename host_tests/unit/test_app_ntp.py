@@ -86,6 +86,9 @@ class _Server:
 class _Wifi:
     connected = True
 
+    def name_server(self):
+        return None
+
 
 class _World:
     """A server, a clock that only the test moves, and the part."""

@@ -1,0 +1,173 @@
+"""Looks names up without waiting: a question to the network's DNS server over UDP, and an answer when one comes.
+
+getaddrinfo() waits as long as 14 s where the server is silent, on every port, and nothing is measured meanwhile. So the
+firmware asks itself (RFC 1035) where Wi-Fi has told it a server. What only the port can find goes to getaddrinfo() as
+before: addresses, which take no time, and names ending in .local or without a dot. Loaded where a setting holds a name.
+"""
+
+import os
+import select
+import socket
+
+try:
+    from umqtt_robust import TCP, good_addresses  # the library as it is deployed: one module
+except ImportError:
+    from umqtt_robust.transport import TCP, good_addresses
+
+_PORT = 53
+_AGAIN_MS = 2_000
+_TRIES = 3
+_STREAM = 1
+# Of getaddrinfo() where there is no such name, or no answer: reasons.py knows it.
+_NOT_FOUND = -2
+_TYPE_A_CLASS_IN = b"\0\1\0\1"
+
+
+def is_name(host):
+    """Whether DNS is to be asked for it."""
+    return "." in host and not host.endswith(".local") and bool(host.strip("0123456789.")) and ":" not in host
+
+
+class Lookup:
+    """One name at one server. server: an IPv4 address; now_ms(): milliseconds since boot. Raises OSError."""
+
+    def __init__(self, host, server, now_ms):
+        self._now_ms = now_ms
+        self._server = socket.getaddrinfo(server, _PORT, 0, socket.SOCK_DGRAM)[0]
+        self.socket = socket.socket(self._server[0], socket.SOCK_DGRAM)
+        self.socket.setblocking(False)
+        question = b""
+        for label in host.rstrip(".").split("."):
+            question += bytes([len(label)]) + label.encode()
+        self._question = question + b"\0" + _TYPE_A_CLASS_IN
+        self._id = os.urandom(2)
+        self._tries = 0
+        self._ask()
+
+    def step(self):
+        """The address as text, or None while there is none yet. Raises OSError when there is no such name or answer."""
+        try:
+            data, sender = self.socket.recvfrom(512)
+            address = sender == self._server[-1] and _answer(data, self._id, self._question)
+            if address:
+                return address
+        except OSError as error:
+            if error.args == (_NOT_FOUND,):
+                raise
+            # EAGAIN; or a port that was refused (ICMP), which is silence too.
+        if self._now_ms() - self._asked_at >= _AGAIN_MS:
+            if self._tries == _TRIES:
+                raise OSError(_NOT_FOUND)
+            self._ask()
+        return None
+
+    def close(self):
+        self.socket.close()
+
+    def _ask(self):
+        self._tries += 1
+        self._asked_at = self._now_ms()
+        try:
+            # One question, and the server is to do the search.
+            self.socket.sendto(self._id + b"\1\0\0\1\0\0\0\0\0\0" + self._question, self._server[-1])
+        except OSError:
+            pass  # no route now, as after Wi-Fi was lost: the next try may have one
+
+
+def _answer(data, query_id, question):
+    # The first address in it, or None for what is no answer to this question.
+    if data[:2] != query_id or data[12 : 12 + len(question)] != question or not data[2] & 0x80:
+        return None
+    if data[3] & 15:
+        raise OSError(_NOT_FOUND)
+    i = 12 + len(question)
+    try:
+        for _ in range(int.from_bytes(data[6:8], "big")):
+            while data[i] and data[i] < 0xC0:
+                i += data[i] + 1
+            i += 2 if data[i] else 1
+            size = int.from_bytes(data[i + 8 : i + 10], "big")
+            if data[i : i + 4] == _TYPE_A_CLASS_IN and size == 4:
+                return "%d.%d.%d.%d" % (data[i + 10], data[i + 11], data[i + 12], data[i + 13])
+            i += 10 + size
+    except IndexError:
+        pass  # it ends in the middle
+    raise OSError(_NOT_FOUND)
+
+
+class ByName:
+    """Takes the place of a factory of transports: the name is looked up before the connection is made.
+
+    board: app.board.Board; factory(host, port, path): None for TCP.
+    """
+
+    def __init__(self, board, factory=None):
+        self._board = board
+        self._factory = factory
+
+    def __call__(self, host, port, path):
+        server = is_name(host) and self._board.wifi.name_server()
+        # The address where a broker was last is tried without a question, every other time.
+        if not server or not good_addresses.get((host, port), (None, True))[1]:
+            return self.connect(host, port, path)
+        return _Connection(self, host, port, path, Lookup(host, server, self._board.clock.uptime_ms))
+
+    def connect(self, host, port, path):
+        return self._factory(host, port, path) if self._factory else TCP(host, port)
+
+
+class _Connection:
+    """A transport, see umqtt_robust.transport: first the look-up, then what the factory makes."""
+
+    def __init__(self, by_name, host, port, path, lookup):
+        self._make = by_name.connect
+        self._where = host, port, path
+        self._lookup = lookup
+        self._transport = None
+        self.socket = lookup.socket
+
+    def ready(self):
+        if not self._transport and not self._look():
+            return False
+        ready = self._transport.ready()
+        self.socket = self._transport.socket  # TLS wraps it, and the next address of a name has another
+        return ready
+
+    def _look(self):
+        host, port, _ = self._where
+        try:
+            address = self._lookup.step()
+            if not address:
+                return False
+            entry = socket.getaddrinfo(address, port, 0, _STREAM)[0]
+        except OSError:
+            entry = good_addresses.get((host, port), (None,))[0]
+            if not entry:
+                raise
+        # What makes the connection takes this without a look-up of its own.
+        good_addresses[host, port] = entry, False
+        self._lookup.close()
+        self._transport = self._make(*self._where)
+        return True
+
+    def accepted(self):
+        accepted = getattr(self._transport, "accepted", None)
+        if accepted:
+            accepted()
+
+    def read(self, buf, offset):
+        return self._transport.read(buf, offset)
+
+    def write(self, buf, offset, size):
+        return self._transport.write(buf, offset, size)
+
+    def wait(self, ms, writing):
+        if self._transport:
+            self._transport.wait(ms, writing)
+        else:
+            poller = select.poll()
+            poller.register(self.socket, select.POLLIN)
+            poller.poll(ms)
+
+    def close(self):
+        (self._transport or self._lookup).close()
