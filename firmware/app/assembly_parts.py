@@ -29,7 +29,9 @@ def add_parts(board, secrets):
     client.on(command_topic, board.commands.handle)
     client.subscribe(command_topic, qos=2)
     board.health = Health(client, clock, board.telemetry, boots, board.restart, board.status)
-    if board.telemetry and _exists(board.folder + "/settings.json.was"):
+    if board.telemetry and (
+        _exists(board.folder + "/settings.json.was") or _exists(board.folder + "/secrets.json.was")
+    ):
         from app.settings_trial import Trial
 
         board.trial = Trial(board)

@@ -24,11 +24,15 @@ _LONGEST_TEXT = 400
 # A reason for having no link that was told already is told again after so long; so many are remembered.
 _AGAIN_MS = 3_600_000
 _MOST_REASONS = 8
+# Beginnings of the arguments of Refused: return codes of CONNACK that trying again does not change.
+_NOT_LET_IN = (("connect", 2), ("connect", 4), ("connect", 5))
 
 
 class Log:
     """client, identity, clock: the application's. level: what is less important is neither kept nor shown.
     most_pending: with more messages in the outbox records are refused, since they would push readings out.
+
+    refused_by_broker: whether a broker has refused this board, or showed a certificate that is not trusted.
 
     Counters: refused, records that found no room in the outbox; suppressed, records kept back by the rate limit.
     """
@@ -49,10 +53,13 @@ class Log:
         self.suppressed = 0
         self._untold = 0
         self._reasons = {}  # text: when it was told, in ms
+        self.refused_by_broker = False
         self._for_later = []  # texts that the log topic gets with the next link
 
     def link_failed(self, error):
         """For Client.on_error and on_disconnect: each reason is told once an hour, in words (reasons.py)."""
+        if error.__class__.__name__ == "CertificateRefused" or error.args[:2] in _NOT_LET_IN:
+            self.refused_by_broker = True
         key = repr(error)
         now = self._clock.uptime_ms()
         if now - self._reasons.get(key, -_AGAIN_MS) < _AGAIN_MS:

@@ -22,8 +22,8 @@ def load(folder):
     Raises SettingsError. secrets.json may be missing; settings.json may not, since a board without a broker
     is of no use.
     """
-    settings = check_settings(_read(folder, FILE, None))
-    secrets = check_secrets(_read(folder, SECRETS, {}))
+    settings = check_settings(read(folder, FILE, None))
+    secrets = check_secrets(read(folder, SECRETS, {}))
     check_together(settings, secrets)
     return settings, secrets
 
@@ -34,7 +34,7 @@ def change(folder, key, value):
     What counts from the next boot on is on trial there: the settings before are kept, see settings_trial.py. Raises
     SettingsError, and OSError when it cannot be written; the file is as it was then.
     """
-    values = _read(folder, FILE, None)
+    values = read(folder, FILE, None)
     check_object(values, None, FILE, "")
     before = dict(values)
     if value is None:
@@ -43,15 +43,28 @@ def change(folder, key, value):
     else:
         values[key] = value
     settings = check_settings(values)
-    check_together(settings, check_secrets(_read(folder, SECRETS, {})))
+    check_together(settings, check_secrets(read(folder, SECRETS, {})))
     if key not in LIVE:
-        try:
-            os.stat(_path(folder, FILE + ".was"))
-        except OSError:
-            # Not those of a change that is on trial itself.
-            save(folder, FILE + ".was", before)
+        keep_before(folder, FILE, before)
     save(folder, FILE, values)
     return settings
+
+
+def keep_before(folder, file, values):
+    """Begin a trial of the next content of a file: values are what it goes back to. Raises OSError."""
+    try:
+        os.stat(_path(folder, file + ".was"))
+    except OSError:
+        # Not those of a change that is on trial itself.
+        save(folder, file + ".was", values)
+
+
+def read_before(folder, file):
+    """The values that the trial of a file goes back to, {} where there is none. Raises SettingsError."""
+    try:
+        return _parsed(_path(folder, file + ".was"), file)
+    except OSError:
+        return {}
 
 
 def save(folder, file, values):
@@ -75,7 +88,7 @@ def exchange(new, path):
     try:
         os.rename(new, path)
     except OSError:
-        # FAT does not replace. A cut between these two leaves the new file alone, which _read() then takes.
+        # FAT does not replace. A cut between these two leaves the new file alone, which read() then takes.
         os.remove(path)
         os.rename(new, path)
 
@@ -84,7 +97,8 @@ def _path(folder, file):
     return folder.rstrip("/") + "/" + file
 
 
-def _read(folder, file, missing):
+def read(folder, file, missing):
+    """The values in a file; missing: those where there is no file. Raises SettingsError."""
     for suffix in ("", ".new", ".was"):
         try:
             return _parsed(_path(folder, file) + suffix, file)

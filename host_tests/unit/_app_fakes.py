@@ -47,6 +47,8 @@ def clock(system_ms=None):
 class Log:
     """A log's report(), which may be told to refuse."""
 
+    refused_by_broker = False
+
     def __init__(self):
         self.records = []
         self.full = False

@@ -68,7 +68,7 @@ class Boot:
 
 
 def on_trial(root):
-    return settings_trial.WAS in os.listdir(root or "/")
+    return bool(settings_trial.on_trial(root))
 
 
 def fresh():
