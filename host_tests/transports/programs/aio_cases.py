@@ -108,7 +108,7 @@ async def refused():
         assert error.args == ("subscribe", b"secret/#"), error.args
         await one.subscribe("ok/#")
         await one.unsubscribe("ok/#")
-        assert not one._filters
+        assert not one.subscriptions.filters
         await fails(InvalidArgument, one.subscribe("a#"))
         await fails(InvalidArgument, one.publish("a/+", b""))
     return {}
