@@ -21,15 +21,15 @@ def builds_made_once() -> Iterator[None]:
         yield
 
 
-def _bundle_once(make: Callable[[Path], Any]) -> Callable[[Path], Any]:
+def _bundle_once(make: Callable[..., Any]) -> Callable[..., Any]:
     made: dict[tuple, Any] = {}
 
-    def once(folder: Path) -> Any:
+    def once(folder: Path, **options: bool) -> Any:
         files = (file for pattern in ("*.py", "*.pyi") for file in sorted(folder.rglob(pattern)))
-        sources = tuple((file.relative_to(folder), file.read_bytes()) for file in files)
-        if sources not in made:
-            made[sources] = make(folder)
-        return made[sources]
+        key = (*options.items(), *((file.relative_to(folder), file.read_bytes()) for file in files))
+        if key not in made:
+            made[key] = make(folder, **options)
+        return made[key]
 
     return once
 

@@ -204,7 +204,7 @@ def test_the_watchdog_of_the_board_does_not_bite_while_the_firmware_is_compiled(
             fed.release()
         return done
 
-    def slowly(*_: object) -> Build:
+    def slowly(*_: object, **__: object) -> Build:
         # Three feedings, a second apart: longer than the watchdog waits.
         assert all(fed.acquire(timeout=WAIT_LIMIT_S) for _ in range(3))
         return OLD
@@ -299,7 +299,7 @@ def test_the_whole_firmware_is_deployed_and_its_first_reading_awaited(cable: Cab
 
 def test_a_firmware_that_stops_at_once_is_told_at_once(cable: Cable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     main = b"import nothing_there\n"
-    monkeypatch.setattr("umqtt_kit.deploy.build.build", lambda *_: Build("9", "UNIX", (), {"/main.py": main}))
+    monkeypatch.setattr("umqtt_kit.deploy.build.build", lambda *_, **__: Build("9", "UNIX", (), {"/main.py": main}))
     with broker(tmp_path) as port:
         settings = {"device_id": "pump-7", "brokers": [f"mqtt://127.0.0.1:{port}"]}
         with cable.board("bench", files={"settings.json": json.dumps(settings).encode()}):

@@ -172,7 +172,7 @@ _ALLOWED = re.compile(r"click\.echo\(\s*json\.dumps\(|sys\.stdout\.write\(\(_as_
 def test_the_tools_print_by_the_ways_of_their_console_alone() -> None:
     """Planted: a command calls click.echo() with a text."""
     folder = Path(umqtt_kit.__file__).parent
-    own = {"console.py", "__main__.py"}
+    own = {"console.py", "__main__.py", "entry.py"}  # the last runs where the console cannot be imported
     found = []
     for file in sorted(folder.rglob("*.py")):
         # What these have in quotes runs on a board, or on another Python.

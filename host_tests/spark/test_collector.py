@@ -258,8 +258,9 @@ def test_killed_between_sync_and_puback_the_messages_are_durable_and_come_again(
     ],
 )
 def test_wrong_use_is_one_line_that_names_the_next_step_and_exit_code_2(tmp_path, capsys, arguments, line):
-    usual = ["--broker", "mqtt://127.0.0.1:1", "--spool", str(tmp_path), "--name", "north"]
-    assert main([*usual, *arguments]) == 2
+    usual = {"--broker": "mqtt://127.0.0.1:1", "--spool": str(tmp_path), "--name": "north"}
+    given = usual | {arguments[0]: arguments[1]}
+    assert main([part for option in given.items() for part in option]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and line in err and "secret" not in err
 

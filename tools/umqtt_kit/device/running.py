@@ -16,7 +16,7 @@ _PROMPT = b">>> "
 _PAUSE = b"; Ctrl-C for the prompt"
 _ACK, _END = b"\x06", b"\x04"
 # The loop of the firmware looks once in a second, and may be in a TLS handshake.
-_ANSWERS_WITHIN_S = 5.0
+_ANSWERS_WITHIN_S = 10.0
 # Of an application that says goodbye to its broker: restart.py gives it 4 s.
 _STOPS_WITHIN_S = 8.0
 _STOP = """
@@ -31,7 +31,7 @@ _KEPT = 256
 
 class State(enum.Enum):
     """APPLICATION: the firmware runs and can be asked; PROMPT: nothing runs; CRASHED: the firmware has ended, and the
-    board waits to restart; SILENT: none of these within 5 s, so another program runs, or it hangs.
+    board waits to restart; SILENT: none of these within 10 s, so another program runs, or it hangs.
     """
 
     APPLICATION = enum.auto()
