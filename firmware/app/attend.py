@@ -17,6 +17,7 @@ from binascii import a2b_base64
 import startup
 
 ASK = b"\x14"
+_READY = "\x14ready\n"
 _ACK, _END = "\x06", "\x04"
 # Programs of one tool come one after the other; the loop goes on between them, at the latest after so long.
 _NEXT_MS = 50
@@ -42,7 +43,7 @@ def attend(board, poller):
 
 def _serve(board, poller):
     write = sys.stdout.write
-    write(ASK.decode() + "ready\n")
+    write(_READY)
     failed = None
     try:
         source = _receive(poller, write)
@@ -65,8 +66,13 @@ def _receive(poller, write):
     line = bytearray()
     while poller.poll(_SILENT_MS):
         typed = sys.stdin.buffer.read(1)
-        if typed == ASK or not typed:
-            return None  # it begins anew
+        if not typed:
+            return None
+        if typed == ASK:  # it has asked again, for want of an answer
+            write(_READY)
+            source = bytearray()
+            line = bytearray()
+            continue
         if typed != b"\n":
             line += typed
             continue

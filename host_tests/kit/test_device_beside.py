@@ -13,6 +13,7 @@ import pytest
 from cable import Cable, broker
 from umqtt_kit.device import Board, DeviceError, Manner
 from umqtt_kit.device import running as running_module
+from umqtt_kit.device.line import Line
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
@@ -124,7 +125,7 @@ _FOREIGN = b"import time\nprint('mine')\nwhile True: time.sleep_ms(20)\n"
 
 def test_a_program_that_cannot_be_asked_is_left_alone_until_told(cable: Cable, monkeypatch: pytest.MonkeyPatch):
     """Planted: what does not answer is interrupted."""
-    monkeypatch.setattr(running_module, "_ANSWERS_WITHIN_S", 0.3)
+    monkeypatch.setattr(running_module, "_ASKED", 1)
     with cable.board(files={"main.py": _FOREIGN}) as board:
         board.wait_for("mine")
         lives = board.lives
@@ -135,6 +136,31 @@ def test_a_program_that_cannot_be_asked_is_left_alone_until_told(cable: Cable, m
         assert cable.umqtt("provision", "--show", "--interrupt").code == 0
         assert board.lives > lives
         board.wait_for("mine")
+
+
+def test_a_question_that_a_restart_swallows_or_that_is_answered_late_is_asked_again(
+    cable: Cable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Planted: it is asked once; what is asked again in the middle of a program ends it."""
+    monkeypatch.setattr(running_module, "_ASKED_AGAIN_AFTER_S", 0.1)
+    monkeypatch.setattr(running_module, "_ASKED", 100)
+    write, asked = Line.write, 0
+
+    def lossy(self: Line, data: bytes) -> int | None:
+        nonlocal asked
+        if data == running_module._PROBE:
+            asked += 1
+            if asked == 1:
+                return len(data)
+            data *= 2  # as if one more had waited on the line
+        return write(self, data)
+
+    monkeypatch.setattr(Line, "write", lossy)
+    with at_work(cable, tmp_path) as (board, _):
+        lives = board.lives
+        asked = 0
+        assert cable.umqtt("provision", "--show").code == 0
+        assert asked > 1 and board.lives == lives
 
 
 def test_whoever_is_at_the_prompt_finds_it_as_it_was(cable: Cable):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import enum
 from collections.abc import Callable
 
@@ -15,8 +16,10 @@ _READY = _ASK + b"ready\n"
 _PROMPT = b">>> "
 _PAUSE = b"; Ctrl-C for the prompt"
 _ACK, _END = b"\x06", b"\x04"
-# The loop of the firmware looks once in a second, and may be in a TLS handshake.
-_ANSWERS_WITHIN_S = 10.0
+# The loop of the firmware looks once in a second, and may be in a TLS handshake. A board that is just restarting never
+# sees what is typed meanwhile, so it is asked again and again.
+_ASKED_AGAIN_AFTER_S = 2.0
+_ASKED = 5
 # Of an application that says goodbye to its broker: restart.py gives it 4 s.
 _STOPS_WITHIN_S = 8.0
 _STOP = """
@@ -48,16 +51,16 @@ class Running:
 
     def state(self) -> State:
         """What the board does. Nothing is interrupted."""
-        self._line.allow(_ANSWERS_WITHIN_S)
-        self._line.write(_PROBE)
-        try:
-            seen = self._until(_READY, _PROMPT, _PAUSE)
-            if seen == _READY:
-                self._run("", lambda data: None)
-                return State.APPLICATION
-        except Late:
-            return State.SILENT
-        return State.PROMPT if seen == _PROMPT else State.CRASHED
+        for _ in range(_ASKED):
+            self._line.allow(_ASKED_AGAIN_AFTER_S)
+            self._line.write(_PROBE)
+            with contextlib.suppress(Late):
+                seen = self._until(_READY, _PROMPT, _PAUSE)
+                if seen == _READY:
+                    self._run("", lambda data: None)
+                    return State.APPLICATION
+                return State.PROMPT if seen == _PROMPT else State.CRASHED
+        return State.SILENT
 
     def exec(self, source: str, show: Callable[[bytes], object]) -> bytes:
         """Run a program beside the application; its output goes to show(). Returns its traceback, b"" without one.
