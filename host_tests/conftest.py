@@ -73,12 +73,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(failures.Keeper(kept))
 
 
-def pytest_collection_finish() -> None:
-    """Firmware collects its garbage often, which costs 0.1 s where 5,000 tests are looked through each time."""
-    gc.collect()
-    gc.freeze()
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give each test its tier and limit, and begin with the files that take longest: what begins last ends a run."""
     kept = costs.by_file()
@@ -114,6 +108,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
         return (yield)
     with tiers.tier_0_guard():
         return (yield)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_was_there_before_is_left_alone() -> Iterator[None]:
+    """Firmware collects its garbage often, which costs 0.1 s where 5,000 tests and Spark are looked through each time.
+
+    Thawed after each file: what stays frozen to the end is never destroyed, and a worker may then wait for it for ever.
+    """
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
