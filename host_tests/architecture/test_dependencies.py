@@ -33,7 +33,7 @@ PACKAGES = {
         "host_tests/umqtt_testkit/_device",
         frozenset({"app", "umqtt_testkit", "file_flash", "power_cut", "board_boot"})
         # What the stubs of a board share.
-        | {"_virtual", "_port", "_clock", "_bme280", "_pins", "_buses"},
+        | {"_virtual", "_port", "_clock", "_bme280", "_sht31", "_pins", "_buses"},
         on_device=True,
     ),
     "umqtt_testkit": Package("host_tests/umqtt_testkit", frozenset({"umqtt_robust"}), frozenset({"kit", "test"})),

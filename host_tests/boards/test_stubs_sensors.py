@@ -264,3 +264,47 @@ show(volts())
     )
     assert seen == pytest.approx(4.6, abs=0.01)
     assert unseen == 0
+
+
+# SHT31
+
+SHT31 = """
+import machine, _sht31
+bus = machine.I2C(0, scl=machine.Pin(5), sda=machine.Pin(4))
+_sht31.time = clock = Clock()
+clock.sleep_ms = clock.advance
+def order(command):
+    bus.writeto(0x44, bytes((command >> 8, command & 0xFF)))
+def words(count):
+    data = bus.readfrom(0x44, 3 * count)
+    return [data[at] << 8 | data[at + 1] for at in range(0, 3 * count, 3)]
+"""
+
+
+@pytest.mark.parametrize(("board", "number"), [("ESP32_GENERIC", errno.ENODEV), ("RPI_PICO_W", errno.EIO)])
+def test_an_sht31_measures_as_ordered_and_is_silent_until_then(board: str, number: int):
+    """Planted: an answer before the measurement has ended."""
+    program = """
+show(fails(words, 2))
+order(0x2400)
+clock.advance(15)
+show(fails(words, 2))
+clock.advance(1)
+show(words(2))
+show(fails(words, 2))
+order(0x2C06)
+show((words(2), clock.ticks_ms()))
+show(fails(order, 0x1234))
+show(fails(order, 0xE000))
+order(0x2130)
+order(0xE000)
+show(words(2))
+order(0xF32D)
+show((words(1), _sht31._with_crc(0xBEEF)[2]))
+"""
+    # 4.13: 21.5 °C and 40 %.
+    measured = [round(66.5 / 175 * 0xFFFF), round(0.4 * 0xFFFF)]
+    silent = ("OSError", number)
+    found = answers(SHT31 + program, board, i2c={"0x44": {"model": "sht31", "celsius": 21.5, "percent": 40}})
+    # The data sheet's own example of a checksum: 0x92.
+    assert found == [silent, silent, measured, silent, (measured, 32), silent, silent, measured, ([0x8010], 0x92)]

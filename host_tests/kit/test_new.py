@@ -17,6 +17,7 @@ from umqtt_kit.data import board_folders
 from umqtt_kit.deploy import build as build_module
 from umqtt_kit.deploy.plan import read_record
 from umqtt_kit.device import Board
+from umqtt_testkit.devices import Devices
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,6 +59,18 @@ def test_a_new_sensor_is_compiled_deployed_found_by_its_settings_and_read(cable:
             assert (list(changed["send"]), changed["remove"]) == (["/sensors/gate.mpy"], ["/sensors/door.mpy"])
             with Board(virtual.port) as board:
                 assert "/sensors/door.mpy" in read_record(board).files
+
+
+def test_a_new_sensor_on_i2c_reads_the_chip_that_is_connected_to_a_virtual_board(cable: Cable, folder: Path):
+    """Planted: an answer of the chip with a wrong checksum; a board that is not told what is connected."""
+    made = cable.umqtt("new", "sensor", "climate", "--i2c", "0x44", "--json").json
+    assert made["sensors"] == [{"module": "climate", "scl": 5, "sda": 4}]
+    with cable.board() as virtual:
+        virtual.hooks(**Devices(["sht31@0x44:temp_c=-7.25,humidity_pct=61"]).hooks(at_s=0))
+        with Board(virtual.port) as board:
+            board.exec((folder / made["file"]).read_text() + "sensor = Sensor(5, 4)\nsensor.start()\n")
+            board.exec("import time\ntime.sleep_ms(sensor.lead_ms)\n")
+            assert board.eval("sensor.read()") == {"climate_c": pytest.approx(-7.25, abs=0.01), "climate_pct": 61}
 
 
 def test_a_sensor_that_does_not_compile_is_told_by_file_and_nothing_is_sent(cable: Cable, folder: Path):
@@ -133,6 +146,8 @@ def test_a_board_described_wrongly_is_no_model_for_another(text, folder: Path, m
         (["sensor", "Door"], "Door"),
         (["sensor", "a-b"], "a-b"),
         (["sensor", "9x"], "9x"),
+        (["sensor", "climate", "--i2c", "x"], "--i2c x"),
+        (["sensor", "climate", "--i2c", "0x78"], "from 0x08 to 0x77"),
         (["sensor", "../x"], "../x"),
         (["sensor", "class"], "class"),
         (["sensor", "bme280"], "sensor of the firmware"),

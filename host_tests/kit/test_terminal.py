@@ -19,6 +19,7 @@ import pytest
 from cable import Cable
 from kit_command import umqtt_command
 from umqtt_kit.__main__ import run
+from umqtt_kit.device import Board
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
@@ -164,6 +165,22 @@ def test_a_virtual_board_is_found_keeps_its_flash_and_ends_with_ctrl_c(cable: Ca
             process.send_signal(signal.SIGINT)
             assert process.wait(WAIT_LIMIT_S) == 0
         assert "no board is connected" in cable.umqtt("provision", "--show").stderr
+
+
+def test_what_is_connected_is_there_from_the_first_boot_and_goes_up_and_down(cable: Cable, tmp_path: Path):
+    connected = ("--device", "adc@34:v=1..3", "--device", "bme280@0x76")
+    with (
+        board("bench.img", "--json", *connected, folder=tmp_path) as (_, ready),
+        Board(json.loads(ready)["port"]) as bench,
+    ):
+        bench.exec("from machine import ADC, I2C, Pin\nadc = ADC(Pin(34), atten=ADC.ATTN_11DB)\n")
+        assert bench.eval("I2C(0, scl=Pin(5), sda=Pin(4)).scan()") == [0x76]
+        first = bench.eval("adc.read_uv()")
+        assert first >= 900_000
+        eventually(lambda: bench.eval("adc.read_uv()") > first)
+    answer = cable.umqtt("board", "other.img", "--device", "adc@A0")
+    assert answer.code == 2 and "adc is on a pin from 0 to 63" in answer.stderr and answer.stderr.count("\n") == 1
+    assert not (tmp_path / "other.img").exists()
 
 
 def test_a_flash_image_is_that_of_one_board_at_a_time(cable: Cable, tmp_path: Path):

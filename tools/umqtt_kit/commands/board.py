@@ -27,11 +27,20 @@ _BLOCK_SIZE = 4096
               shell_complete=complete_board,
               help="The board that it plays: a folder under boards/.")  # fmt: skip
 @click.option("--heap", default="256K", show_default=True, metavar="SIZE", help="64K plays a small board.")
+@click.option("--device", "connected", multiple=True, metavar="KIND@PLACE[:QUANTITY=VALUE,…]",
+              help="A sensor or signal that is connected to it; may be repeated.")  # fmt: skip
 @click.option("--link", type=click.Path(path_type=Path), help="A link to its port, for other tools.")
 @click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="File that gets all its output.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when it runs.")
 def board(
-    image: Path, name: str | None, board_name: str, heap: str, link: Path | None, log: Path | None, as_json: bool
+    image: Path,
+    name: str | None,
+    board_name: str,
+    heap: str,
+    connected: tuple[str, ...],
+    link: Path | None,
+    log: Path | None,
+    as_json: bool,
 ) -> None:
     """Run a virtual board until Ctrl-C.
 
@@ -41,11 +50,22 @@ def board(
     the board like one that is plugged in. Ctrl-C is a power cut, which loses nothing that was written.
 
     \b
+    KIND, its PLACE, and its quantities: a number, or LOW..HIGH to go up and down once a minute
+      bme280    I2C address   temp_c, humidity_pct, pressure_hpa
+      sht31     I2C address   temp_c, humidity_pct
+      dht22     pin           temp_c, humidity_pct
+      ds18b20   pin           temp_c (several share a pin)
+      adc       pin           v
+      pin       pin           level
+
+    \b
     Example:
       umqtt board bench.img
+      umqtt board bench.img --device sht31@0x44:temp_c=21..23 --device adc@34:v=1.8
       umqtt board pico.img --board RPI_PICO_W --heap 192K
     """
     from umqtt_testkit.board import BoardError, VirtualBoard
+    from umqtt_testkit.devices import Devices
     from umqtt_testkit.interpreter import MicroPythonMissing, heap_bytes
     from umqtt_testkit.registry import RegistryError, registered
 
@@ -55,6 +75,10 @@ def board(
         heap_bytes(heap)
     except ValueError:
         raise click.UsageError(f"--heap {heap}: must be like 256K or 1M") from None
+    try:
+        devices = Devices(connected)
+    except ValueError as error:
+        raise click.UsageError(f"--device {error}") from error
     name = name or image.stem
     if link is not None and link.exists() and not link.is_symlink():
         raise KitError(f"{link} is there already, and no link — choose another --link", EXIT_USAGE)
@@ -65,7 +89,9 @@ def board(
             registered(name, virtual.port, board=board_name, image=str(virtual.image)),
         ):
             _check_size(virtual)
+            virtual.hooks(**devices.hooks(at_s=0))
             virtual.start()
+            started = time.monotonic()
             values = {"name": name, "port": virtual.port, "board": board_name, "image": str(virtual.image)}
             if as_json:
                 click.echo(json.dumps(values))
@@ -76,6 +102,8 @@ def board(
                     said = virtual.output.strip().rpartition("\n")[2]
                     raise KitError(f"{name} does not run any more — its last line: {said!r}", EXIT_DEVICE)
                 time.sleep(_LOOK_S)
+                if devices.moving:
+                    virtual.hooks(**devices.hooks(time.monotonic() - started))
     except MicroPythonMissing as missing:
         raise KitError(str(missing), EXIT_MISSING) from missing
     except RegistryError as error:

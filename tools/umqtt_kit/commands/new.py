@@ -28,23 +28,40 @@ def new() -> None:
 @new.command()
 @click.argument("name")
 @click.option("--folder", type=_FOLDER, default=Path("sensors"), show_default=True, help="Where the module goes.")
+@click.option("--i2c", metavar="ADDRESS", help="It reads a chip at this address, like 0x44, instead of a pin.")
 @_json
-def sensor(name: str, folder: Path, as_json: bool) -> None:
+def sensor(name: str, folder: Path, i2c: str | None, as_json: bool) -> None:
     """Make a module for a sensor, which reads a pin until you write what yours does.
+
+    With --i2c it reads an SHT31, which shows how a chip is asked that takes time to measure.
 
     \b
     Example:
       umqtt new sensor door
+      umqtt new sensor climate --i2c 0x44
     """
     from umqtt_kit.new.sensor import make_sensor
 
-    file = make_sensor(name, folder)
-    entry = json.dumps([{"module": name, "pin": 14}])
+    address = None if i2c is None else _address(i2c)
+    file = make_sensor(name, folder, address)
+    place = {"pin": 14} if address is None else {"scl": 5, "sda": 4}
+    entry = json.dumps([{"module": name, **place}])
     if as_json:
         click.echo(json.dumps({"file": str(file), "sensors": json.loads(entry)}))
         return
     print_result(f"made {file}")
     say(f"Next: umqtt provision --set 'sensors={entry}', then: umqtt deploy --sensors {folder}")
+
+
+def _address(text: str) -> int:
+    """Raises click.UsageError for what is no address of a device: the bus keeps the others for itself."""
+    try:
+        address = int(text, 0)
+    except ValueError:
+        address = 0
+    if not 0x08 <= address <= 0x77:
+        raise click.UsageError(f"--i2c {text}: must be an address from 0x08 to 0x77")
+    return address
 
 
 @new.command()

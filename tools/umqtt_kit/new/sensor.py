@@ -10,17 +10,21 @@ from umqtt_kit.data import firmware_folder
 from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import settings_module
 
-_TEMPLATE = Path(__file__).resolve().parent / "templates" / "sensor.py.txt"
+_TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
-def make_sensor(name: str, folder: Path) -> Path:
-    """Write folder/NAME.py; returns it. Raises KitError (exit code 2) for a name that will not do, or a file there."""
+def make_sensor(name: str, folder: Path, i2c_address: int | None = None) -> Path:
+    """Write folder/NAME.py, which reads a pin, or a chip at that address; returns it.
+
+    Raises KitError (exit code 2) for a name that will not do, or a file that is there.
+    """
     _check_name(name)
     file = folder / f"{name}.py"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        template = _TEMPLATES / ("sensor.py.txt" if i2c_address is None else "i2c_sensor.py.txt")
         with file.open("x") as target:
-            target.write(Template(_TEMPLATE.read_text()).substitute(name=name))
+            target.write(Template(template.read_text()).substitute(name=name, address=i2c_address))
     except FileExistsError as error:
         raise KitError(f"{file} is there already — choose another name, or remove it", EXIT_USAGE) from error
     except OSError as error:

@@ -2,6 +2,7 @@
 
 Hook "i2c": {ADDRESS: DEVICE}: what is connected, the same to every bus. DEVICE is
     {"model": "bme280", "celsius": 21.5, "percent": 40.0, "hpa": 1003.2}      values left out: 21, 50, 1013.25
+    {"model": "sht31", "celsius": 21.5, "percent": 40.0}                      values left out: 21, 50
     "timeout"                                                                 holds the clock: ETIMEDOUT
 An address that is not there does not acknowledge: EIO on rp2, ENODEV on esp32 and from SoftI2C, as in the ports.
 SPI reads zeros and UART nothing: no device for them is modelled.
@@ -11,9 +12,10 @@ import errno
 
 from _bme280 import BME280
 from _pins import pin_number
+from _sht31 import SHT31
 from _virtual import IS_RP2, hook, hook_at
 
-_MODELS = {"bme280": BME280}
+_MODELS = {"bme280": BME280, "sht31": SHT31}
 _FIRST_ADDRESS, _LAST_ADDRESS = 0x08, 0x77
 
 
@@ -49,8 +51,12 @@ class SoftI2C:
         device.world = wanted
         return device
 
+    def _acknowledged(self, done):
+        if done is False:
+            raise OSError(self._NO_ACKNOWLEDGE)
+
     def readfrom_into(self, addr, buf, stop=True):
-        self._device(addr).read_into(buf)
+        self._acknowledged(self._device(addr).read_into(buf))
 
     def readfrom(self, addr, nbytes, stop=True):
         data = bytearray(nbytes)
@@ -58,7 +64,7 @@ class SoftI2C:
         return bytes(data)
 
     def writeto(self, addr, buf, stop=True):
-        self._device(addr).write(bytes(buf))
+        self._acknowledged(self._device(addr).write(bytes(buf)))
         return len(buf)
 
     def writevto(self, addr, vector, stop=True):
@@ -66,8 +72,8 @@ class SoftI2C:
 
     def readfrom_mem_into(self, addr, memaddr, buf, *, addrsize=8):
         device = self._device(addr)
-        device.write(memaddr.to_bytes(addrsize // 8, "big"))
-        device.read_into(buf)
+        self._acknowledged(device.write(memaddr.to_bytes(addrsize // 8, "big")))
+        self._acknowledged(device.read_into(buf))
 
     def readfrom_mem(self, addr, memaddr, nbytes, *, addrsize=8):
         data = bytearray(nbytes)
@@ -75,7 +81,7 @@ class SoftI2C:
         return bytes(data)
 
     def writeto_mem(self, addr, memaddr, buf, *, addrsize=8):
-        self._device(addr).write(memaddr.to_bytes(addrsize // 8, "big") + bytes(buf))
+        self._acknowledged(self._device(addr).write(memaddr.to_bytes(addrsize // 8, "big") + bytes(buf)))
 
 
 class I2C(SoftI2C):
