@@ -228,11 +228,15 @@ class Board:
 
     def reset(self) -> None:
         """Reset the hardware; boot.py and main.py run. The board must be reopened to be talked to again."""
+        self.leave("import machine\nmachine.reset()")
+
+    def leave(self, source: str) -> None:
+        """Run a program that takes the board away: a reset, a sleep. It must be reopened to be talked to again."""
         with contextlib.suppress(Late, TransportError):
             self._line.allow(_RESTARTS_WITHIN_S)
             if not self._transport.in_raw_repl:
                 self._transport.enter_raw_repl(soft_reset=False)
-            self._transport.exec_raw_no_follow("import machine\nmachine.reset()")
+            self._transport.exec_raw_no_follow(source)
             self._transport.in_raw_repl = self._interrupted = False
             return
         raise KitError(f"{self.name}: the board cannot be reset from here — press its reset button", EXIT_DEVICE)
@@ -242,7 +246,7 @@ class Board:
         self._line.allow(_ANSWERS_WITHIN_S)
         return self._line.read(self._line.inWaiting())
 
-    def reopen(self, timeout_s: float = _REOPENS_WITHIN_S) -> None:
+    def reopen(self, timeout_s: float = _REOPENS_WITHIN_S, *, soft_reset: bool = True) -> None:
         """After reset(): wait until the port is back (USB of the board itself goes away) and interrupt main.py."""
         self.close()
         deadline = time.monotonic() + timeout_s
@@ -254,7 +258,7 @@ class Board:
                 if time.monotonic() > deadline:
                     raise
             time.sleep(_RETRY_S)
-        self.interrupt()
+        self.interrupt(soft_reset=soft_reset)
 
     @contextlib.contextmanager
     def fed(self) -> Iterator[None]:

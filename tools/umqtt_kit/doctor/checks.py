@@ -205,7 +205,7 @@ def _tried(board: Board, settings: dict[str, Any]) -> Iterator[Finding]:
         problem = board.value(scripts.SENSOR.format(entry=entry))
         yield _sensor(entry, str(problem) if problem else None)
     if settings["wifi"]:
-        finding = _wifi(board, settings["wifi"])
+        finding = try_wifi(board, settings["wifi"])
         yield finding
         if finding.state == FAIL:
             return
@@ -261,7 +261,8 @@ def _sensor(entry: dict[str, Any], problem: str | None) -> Finding:
     return Finding(name, FAIL, problem, remedy)
 
 
-def _wifi(board: Board, names: list[str]) -> Finding:
+def try_wifi(board: Board, names: list[str]) -> Finding:
+    """Whether a board whose program does not run joins one of these networks."""
     program = scripts.JOIN.format(names=names, attempt_ms=_JOIN_WITHIN_MS)
     try:
         joined, address, signal, failed = cast(Any, board.value(program, len(names) * (_JOIN_WITHIN_MS / 1000 + 5)))

@@ -103,3 +103,96 @@ def _u_reach(host, port):
     finally: link.close()
 print(repr(_u_reach({host!r}, {port})))
 """
+
+# Of `umqtt doctor --hardware`
+
+# (whether a file holds what was written, ms to write it, to read it, median and longest ms of replacing a small one)
+TRY_FLASH = """
+def _u_flash(kilobytes, rounds):
+    import hashlib, os, time
+    tmp, kept = "/umqtt-try.tmp", "/umqtt-try"
+    block, wrote, read = os.urandom(1024), hashlib.sha256(), hashlib.sha256()
+    began = time.ticks_ms()
+    with open(tmp, "wb") as file:
+        for _ in range(kilobytes):
+            file.write(block)
+            _u_feed()
+    write_ms = time.ticks_diff(time.ticks_ms(), began)
+    for _ in range(kilobytes): wrote.update(block)
+    began = time.ticks_ms()
+    with open(tmp, "rb") as file:
+        while True:
+            data = file.read(1024)
+            if not data: break
+            read.update(data)
+            _u_feed()
+    read_ms = time.ticks_diff(time.ticks_ms(), began)
+    took = []
+    for _ in range(rounds):
+        _u_feed()
+        began = time.ticks_ms()
+        with open(tmp, "wb") as file: file.write(block[:64])
+        os.rename(tmp, kept)
+        took.append(time.ticks_diff(time.ticks_ms(), began))
+    os.remove(kept)
+    took.sort()
+    return wrote.digest() == read.digest(), write_ms, read_ms, took[rounds // 2], took[-1]
+print(repr(_u_flash({kilobytes}, {rounds})))
+"""
+
+# Prints the number of each replacement after it is on flash.
+REPLACE = """
+def _u_replace(number, last_ms):
+    import os, time
+    began = time.ticks_ms()
+    while time.ticks_diff(time.ticks_ms(), began) < last_ms:
+        _u_feed()
+        number += 1
+        with open("/umqtt-try.tmp", "w") as file: file.write(str(number))
+        os.rename("/umqtt-try.tmp", "/umqtt-try")
+        print(number)
+_u_replace({first}, {last_ms})
+"""
+REPLACED = "int(open('/umqtt-try').read())"
+CLEAR = """
+import os
+for _u_name in ("/umqtt-try", "/umqtt-try.tmp"):
+    try: os.remove(_u_name)
+    except OSError: pass
+"""
+
+# Prints how long it lives.
+STARVE = """
+import machine, time
+_u_dog = machine.WDT(timeout={timeout_ms})
+_u_began = time.ticks_ms()
+while True:
+    print(time.ticks_diff(time.ticks_ms(), _u_began))
+    time.sleep_ms(50)
+"""
+
+# (error or None, ms, free bytes of the heap before, with the link open, largest block of esp32's own heap or None)
+TLS_MEMORY = """
+def _u_tls(host, port):
+    import gc, socket, ssl, time
+    gc.collect()
+    before, began, link = gc.mem_free(), time.ticks_ms(), socket.socket()
+    try:
+        link.settimeout({timeout_s})
+        link.connect(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)[0][-1])
+        _u_feed()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.verify_mode = ssl.CERT_NONE
+        link = context.wrap_socket(link, server_hostname=host)
+        _u_feed()
+        took = time.ticks_diff(time.ticks_ms(), began)
+        gc.collect()
+        try:
+            import esp32
+            system = max(block[2] for block in esp32.idf_heap_info(esp32.HEAP_DATA))
+        except (ImportError, AttributeError): system = None
+        return None, took, before, gc.mem_free(), system
+    except Exception as error: return repr(error), 0, 0, 0, None
+    finally: link.close()
+print(repr(_u_tls({host!r}, {port})))
+"""

@@ -1,0 +1,212 @@
+"""What only a real board can show: its flash, a power cut, its watchdog, its sleep, Wi-Fi, and the memory TLS takes.
+
+Each is tried on the board itself, with nothing of the application running. What docs/hardware.md assumes of the chip is
+compared with what it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+from umqtt_kit.device import Board, Info, Port, read_configuration
+from umqtt_kit.device.board import Manner
+from umqtt_kit.doctor import scripts
+from umqtt_kit.doctor.checks import FAIL, OK, WARN, Finding, split_address, try_wifi
+from umqtt_kit.errors import EXIT_DEVICE, KitError
+
+_FLASH_KB = 64
+_REPLACEMENTS = 50
+# A replaced file that took longer than this holds the loop of the firmware up.
+_SLOW_MS = 500
+_WRITES_FOR_S = 1.0
+_CUT_WITHIN_S = 60.0
+_BACK_WITHIN_S = 120.0
+_WATCHDOG_MS = 3000
+_SLEEP_MS = 3000
+_LISTENS_EVERY_S, _FALLS_ASLEEP_S = 0.05, 0.3
+# Clocks that run without a crystal are some percent wrong; a reset and a start come on top.
+_EARLY, _LATE_S = 0.9, 5.0
+_TLS_WITHIN_S = 30.0
+# machine.reset_cause() of both ports, and of esp32 alone.
+_BY_WATCHDOG, _BY_DEEP_SLEEP = 3, 4
+
+
+class _Restarted(KitError):
+    """The board printed something else than the program that it was given: another life has begun."""
+
+    def __init__(self) -> None:
+        super().__init__("the board began anew", EXIT_DEVICE)
+
+
+def try_hardware(port: Port, cut_power: Callable[[], None] | None) -> Iterator[Finding]:
+    """Every finding, as soon as it is known. The last board is reset in the end, and its program starts again.
+
+    cut_power: asks the person at the board for a power cut, and returns when asked; None: nobody is there.
+    """
+    with Board(port, manner=Manner.STOP) as board:
+        info = board.info()
+        machine = info.machine or info.platform
+        build = f", build {info.build}" if info.build else ""
+        yield Finding("image", OK, f"MicroPython {info.version} on {machine}{build}")
+        steps: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
+            ("flash", lambda: _flash(board)),
+            ("power cut", lambda: _power_cut(board, cut_power)),
+            ("watchdog", lambda: _watchdog(board)),
+            ("deep sleep", lambda: _deep_sleep(board, info)),
+            ("network", lambda: _network(board)),
+        ]
+        for name, step in steps:
+            try:
+                yield from step()
+            except KitError as error:
+                text, _, remedy = str(error).partition(" — ")
+                yield Finding(name, FAIL, text, remedy or "repeat it with the board on another port", error.exit_code)
+                # The next one has nothing to do with it, if the board answers at all.
+                board.reopen(_BACK_WITHIN_S)
+                board.exec(scripts.CLEAR)
+
+
+def _flash(board: Board) -> Iterator[Finding]:
+    program = scripts.TRY_FLASH.format(kilobytes=_FLASH_KB, rounds=_REPLACEMENTS)
+    whole, write_ms, read_ms, median_ms, longest_ms = cast(Any, board.value(program, 120.0))
+    if not whole:
+        yield Finding("flash", FAIL, "a file does not hold what was written", "the flash is worn out or not in order")
+        return
+    text = (
+        f"{_FLASH_KB * 1000 // max(write_ms, 1)} KB/s written, {_FLASH_KB * 1000 // max(read_ms, 1)} KB/s read; "
+        f"a file of 64 bytes replaced in {median_ms} ms, at most {longest_ms} ms"
+    )
+    if longest_ms > _SLOW_MS:
+        yield Finding("flash", WARN, text, "a flash that is nearly full is slow: remove files")
+    else:
+        yield Finding("flash", OK, text)
+
+
+def _power_cut(board: Board, cut_power: Callable[[], None] | None) -> Iterator[Finding]:
+    """A file is replaced again and again until the power goes; what the board said it had written must be there."""
+    if cut_power is None:
+        yield Finding("power cut", WARN, "not tried: nobody was there to cut the power", "repeat it at a terminal")
+        return
+    said = bytearray()
+
+    def hear(data: bytes) -> None:
+        said.extend(data)
+        if said.strip(b"0123456789\r\n\x04"):
+            raise _Restarted
+
+    cut_power()
+    number, deadline = 0, time.monotonic() + _CUT_WITHIN_S
+    try:
+        while time.monotonic() < deadline:
+            program = scripts.REPLACE.format(first=number, last_ms=int(1000 * _WRITES_FOR_S))
+            board.exec(program, _WRITES_FOR_S + 5, on_output=hear)
+            number = _last_number(said, number)
+            said.clear()
+    except KitError:
+        number = _last_number(said, number)
+    else:
+        board.exec(scripts.CLEAR)
+        yield Finding("power cut", WARN, f"none came within {_CUT_WITHIN_S:g} s", "repeat it, and unplug the board")
+        return
+    board.reopen(_BACK_WITHIN_S)
+    there = board.eval(scripts.REPLACED)
+    board.exec(scripts.CLEAR)
+    # The one after it may have been written and not told any more.
+    if there in (number, number + 1):
+        yield Finding("power cut", OK, f"the file of replacement {number}, the last one told, was there afterwards")
+    else:
+        text = f"replacement {number} had been told, and {there} was there afterwards"
+        yield Finding("power cut", FAIL, text, "report it: the board loses what it has written")
+
+
+def _last_number(said: bytes | bytearray, otherwise: int) -> int:
+    # The last line may be cut off in the middle.
+    lines = bytes(said).replace(b"\r", b"").replace(b"\x04", b"").split(b"\n")[:-1]
+    numbers = [int(line) for line in lines if line.isdigit()]
+    return numbers[-1] if numbers else otherwise
+
+
+def _watchdog(board: Board) -> Iterator[Finding]:
+    """A watchdog that is not fed must reset the board, in its time."""
+    said = bytearray()
+
+    def hear(data: bytes) -> None:
+        said.extend(data)
+        if said.strip(b"0123456789\r\n"):
+            raise _Restarted
+
+    with contextlib.suppress(KitError):
+        board.exec(scripts.STARVE.format(timeout_ms=_WATCHDOG_MS), _WATCHDOG_MS / 1000 + _LATE_S, on_output=hear)
+    lived_ms = _last_number(said, 0)
+    # As it was left: a soft reset would be the cause that it tells.
+    board.reopen(_BACK_WITHIN_S, soft_reset=False)
+    cause = board.eval("__import__('machine').reset_cause()")
+    board.soft_reset()
+    text = f"it bit after {lived_ms / 1000:.1f} s of {_WATCHDOG_MS / 1000:g} s; machine.reset_cause() is {cause}"
+    if cause != _BY_WATCHDOG:
+        text = f"it did not reset the board; machine.reset_cause() is {cause}"
+        yield Finding("watchdog", FAIL, text, f"report it: {_BY_WATCHDOG} was expected")
+    elif not _EARLY * _WATCHDOG_MS <= lived_ms <= _WATCHDOG_MS + 1000 * _LATE_S:
+        yield Finding("watchdog", WARN, text, "report it: it bites at another time than it was told")
+    else:
+        yield Finding("watchdog", OK, text)
+
+
+def _deep_sleep(board: Board, info: Info) -> Iterator[Finding]:
+    board.leave(f"import machine\nmachine.deepsleep({_SLEEP_MS})")
+    began, woke_after_s = time.monotonic(), None
+    # Nothing is typed meanwhile: any interrupt ends the sleep of an rp2. One that wakes prints what it begins with.
+    while (asleep_s := time.monotonic() - began) < _EARLY * _SLEEP_MS / 1000:
+        time.sleep(_LISTENS_EVERY_S)
+        # Without its USB, a board cannot be heard.
+        with contextlib.suppress(KitError):
+            if board.read_output() and asleep_s > _FALLS_ASLEEP_S and woke_after_s is None:
+                woke_after_s = asleep_s
+    board.reopen(_BACK_WITHIN_S, soft_reset=False)
+    cause = board.eval("__import__('machine').reset_cause()")
+    board.soft_reset()
+    # rp2 sleeps and resets itself, which is the watchdog's cause there.
+    expected = _BY_WATCHDOG if info.platform == "rp2" else _BY_DEEP_SLEEP
+    text = f"{_SLEEP_MS / 1000:g} s; machine.reset_cause() is {cause} afterwards"
+    if woke_after_s is not None:
+        yield Finding("deep sleep", FAIL, f"{text}; it woke after {woke_after_s:.1f} s", "report it: it woke too early")
+    elif cause != expected:
+        yield Finding("deep sleep", FAIL, text, f"report it: {expected} was expected")
+    else:
+        yield Finding("deep sleep", OK, text)
+
+
+def _network(board: Board) -> Iterator[Finding]:
+    configuration = read_configuration(board)
+    try:
+        settings, _ = configuration.checked()
+    except ValueError:
+        yield Finding("wifi", WARN, "not tried: the board has no settings", "umqtt provision")
+        return
+    if not settings["wifi"]:
+        yield Finding("wifi", WARN, "not tried: no network in the settings", "umqtt provision")
+    else:
+        finding = try_wifi(board, settings["wifi"])
+        yield finding
+        if finding.state == FAIL:
+            return
+    for address in settings["brokers"]:
+        scheme, host, port = split_address(address)
+        if scheme in ("mqtts", "wss"):
+            yield _tls(board, host, port or (8883 if scheme == "mqtts" else 443))
+            return
+    yield Finding("tls", WARN, "not tried: no broker with TLS in the settings", "umqtt provision")
+
+
+def _tls(board: Board, host: str, port: int) -> Finding:
+    program = scripts.TLS_MEMORY.format(host=host, port=port, timeout_s=_TLS_WITHIN_S)
+    problem, took_ms, before, after, system = cast(Any, board.value(program, 2 * _TLS_WITHIN_S))
+    if problem:
+        return Finding("tls", FAIL, f"no handshake with {host}:{port} ({problem})", "umqtt doctor says more")
+    text = f"handshake in {took_ms} ms; {before - after:,} bytes of Python's heap, {after:,} left"
+    if system is not None:
+        text += f"; largest free block of the system's heap {system:,} bytes"
+    return Finding("tls", OK, text)
