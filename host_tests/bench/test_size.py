@@ -112,3 +112,14 @@ def test_a_board_of_the_user_s_own_has_to_say_its_file_system(tmp_path: Path, mo
     monkeypatch.setenv("UMQTT_BOARDS", str(tmp_path))
     assert run(["size", "--board", "MINE"]) == 2
     assert "does not say its littlefs' block_size" in capsys.readouterr().err
+
+
+def test_a_board_is_told_in_how_many_years_its_readings_wear_it_out(capsys: pytest.CaptureFixture[str]):
+    """Planted: blocks that the program fills counted among those that share the wear."""
+    assert run(["size", "--board", "RPI_PICO_W", "--interval-ms", "500", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    left = (found["file_system_bytes"] - found["flash_bytes"]) // 4096
+    assert found["interval_ms"] == 500
+    assert found["years"] == pytest.approx(sizes.years_of_readings(500, 256, left), abs=0.1)
+    assert run(["size", "--interval-ms", "500"]) == 2
+    assert "name it with --board" in capsys.readouterr().err

@@ -22,6 +22,7 @@ SLOTS = 64
 MESSAGES = 1000
 BLOCKS = 64
 CHUNKS = {"esp32": 120, "rp2": 504}
+READING = 160  # bytes of a reading of the firmware with three sensors
 STARTS = 5
 PARTITIONS = {"esp32": 512, "rp2": 212}  # blocks of the boards' file systems
 TOPIC = b"fleet/pump-007/telemetry"
@@ -139,7 +140,7 @@ def rate():
 def main():
     life_messages = (5 if "quick" in sys.argv else 30) * MESSAGES
     for geometry in ("esp32", "rp2"):
-        for size, occupied in ((64, 1), (64, 8), (64, 56), (300, 8)):
+        for size, occupied in ((64, 1), (64, 8), (64, 56), (READING, 1), (300, 8)):
             wear(geometry, size, occupied)
         late(geometry)
         restore(geometry)

@@ -11,6 +11,7 @@ from typing import Any
 
 import flash_wear
 import pytest
+from umqtt_kit.sizes import ERASES_PER_1000_READINGS, years_of_readings
 from umqtt_testkit.interpreter import MicroPythonMissing
 
 import umqtt_robust
@@ -35,6 +36,18 @@ def test_wear_and_heap_stay_within_their_budgets(cases: list[dict[str, Any]]):
     print(*flash_wear.table(cases), sep="\n")
     assert flash_wear.over_budget(cases) == []
     assert {case["case"] for case in cases} == {"wear", "late", "restore", "life", "rate"}
+
+
+def test_the_years_that_umqtt_size_prints_rest_on_what_is_measured(cases: list[dict[str, Any]]):
+    """Planted: a reading that is written twice."""
+    found = {
+        case["geometry"]: case["erases"]
+        for case in cases
+        if case["case"] == "wear" and (case["payload"], case["occupied"]) == (160, 1)
+    }
+    assert found == {"esp32": pytest.approx(ERASES_PER_1000_READINGS[32], abs=2),
+                     "rp2": pytest.approx(ERASES_PER_1000_READINGS[256], abs=2)}  # fmt: skip
+    assert years_of_readings(1000, 256, 170) == pytest.approx(100_000 * 170 / (365.25 * 86_400 * 0.125))
 
 
 @pytest.mark.tier(3)

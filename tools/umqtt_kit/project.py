@@ -28,6 +28,8 @@ _FILES = ("password_file", "ca", "cert", "key", "sensors")
 KEYS = ("broker", "username", *_FILES, "device", "board", "fleet")
 # `umqtt collect` takes either --broker or a file of its own, and for `umqtt size` --board asks for something else.
 _NOT_FOR = ("collect", "size")
+# There it is what is connected to a virtual board.
+_CONNECTED = ("board", "device")
 
 
 def read_project(start: Path) -> dict[str, Any]:
@@ -61,6 +63,8 @@ def defaults_of(command: click.Command, values: dict[str, Any]) -> dict[str, Any
     found: dict[str, Any] = {}
     for option in command.params:
         key = max(option.opts, key=len).removeprefix("--").replace("-", "_")
-        if isinstance(option, click.Option) and key in values and option.name and command.name not in _NOT_FOR:
+        if (command.name, key) == _CONNECTED or command.name in _NOT_FOR:
+            continue
+        if isinstance(option, click.Option) and key in values and option.name:
             found[option.name] = [values[key]] if option.multiple else values[key]
     return found

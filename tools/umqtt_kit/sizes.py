@@ -18,6 +18,7 @@ from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 
 from umqtt_kit.bundle import INIT, PACKAGE, SMALLEST, Bundle, library_folder, modules, with_imports
 from umqtt_kit.errors import EXIT_MISSING, EXIT_USAGE, KitError
+from umqtt_kit.firmware_settings import settings_module
 from umqtt_kit.mpy_cross import compile_file, last_line
 
 _INIT_APART = "_init"
@@ -119,32 +120,57 @@ def measure_apart(folder: Path | None = None) -> Sizes:
     return Sizes(sizes, _totals(sizes))
 
 
+# What 1000 readings of the firmware, 160 bytes each, erase by the bytes that the flash programs at once; measured by
+# host_tests/flash/flash_wear.py. A block stands so many erases by the data sheets of the usual NOR flashes.
+ERASES_PER_1000_READINGS = {32: 91, 256: 125}
+ENDURANCE = 100_000
+_MS_PER_YEAR = 365.25 * 24 * 3_600_000
+
+
 @dataclass(frozen=True)
 class FileSizes:
     """files: bytes of each file that a board gets, by its path there; flash_bytes: the blocks these fill, at most
     (littlefs may put a small file beside its name); file_system_bytes: what the board's file system has in all.
+
+    years: until the blocks that are left are worn out, with one reading each interval_ms.
     """
 
     board: str
     files: dict[str, int]
     flash_bytes: int
     file_system_bytes: int
+    interval_ms: int
+    years: float
 
 
-def measure_files(board: str) -> FileSizes:
-    """Measure what `umqtt deploy` puts onto a board whose settings need every module. Raises KitError."""
+def years_of_readings(interval_ms: int, program_size: int, blocks: int) -> float:
+    """Years until so many blocks, which share the wear, have each been erased ENDURANCE times."""
+    erases_a_year = _MS_PER_YEAR / interval_ms * ERASES_PER_1000_READINGS[program_size] / 1000
+    return ENDURANCE * blocks / erases_a_year
+
+
+def measure_files(board: str, interval_ms: int | None = None) -> FileSizes:
+    """Measure what `umqtt deploy` puts onto a board whose settings need every module. Raises KitError.
+
+    interval_ms: of its readings; None: the firmware's default.
+    """
     from umqtt_kit.deploy.build import build
     from umqtt_kit.deploy.filesets import OPTIONAL
     from umqtt_kit.device.ports import board_description
 
     geometry: Any = board_description(board).get("littlefs")
-    if not isinstance(geometry, dict) or not {"block_size", "block_count"} <= geometry.keys():
-        raise KitError(f"board.json of {board} does not say its littlefs' block_size and block_count — add them",
-                       EXIT_USAGE)  # fmt: skip
+    if not isinstance(geometry, dict) or not {"block_size", "block_count", "program_size"} <= geometry.keys():
+        problem = f"board.json of {board} does not say its littlefs' block_size, block_count and program_size"
+        raise KitError(f"{problem} — add them", EXIT_USAGE)
+    if geometry["program_size"] not in ERASES_PER_1000_READINGS:
+        known = " and ".join(map(str, ERASES_PER_1000_READINGS))
+        raise KitError(f"board.json of {board}: program_size is measured for {known} — give one of these", EXIT_USAGE)
     files = {path: len(content) for path, content in build(board, OPTIONAL).files.items()}
     block = geometry["block_size"]
     flash = sum(-(-size // block) * block for size in files.values())
-    return FileSizes(board, files, flash, block * geometry["block_count"])
+    between_ms = int(settings_module().DEFAULTS["interval_ms"]) if interval_ms is None else interval_ms
+    years = years_of_readings(between_ms, geometry["program_size"], geometry["block_count"] - flash // block)
+    return FileSizes(board, files, flash, block * geometry["block_count"], between_ms, round(years, 1))
 
 
 def _totals(sizes: Iterable[ModuleSize]) -> dict[str, int]:

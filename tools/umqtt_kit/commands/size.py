@@ -21,7 +21,13 @@ from umqtt_kit.errors import EXIT_LOST
     shell_complete=complete_board,
     help="Instead: the files that `umqtt deploy` puts onto this kind of board.",
 )
-def size(as_json: bool, apart: bool, board: str | None) -> int:
+@click.option(
+    "--interval-ms",
+    type=click.IntRange(10, 86_400_000),
+    metavar="MS",
+    help="With --board: between two readings. [default: the firmware's]",
+)
+def size(as_json: bool, apart: bool, board: str | None, interval_ms: int | None) -> int:
     """Show what the device library costs a board.
 
     For each module: bytes of .mpy in flash, bytes of heap after import.
@@ -30,7 +36,8 @@ def size(as_json: bool, apart: bool, board: str | None) -> int:
     is that of a 64-bit MicroPython; a 32-bit board needs a little more than half. Exits with 1 if a budget's limit is
     passed.
 
-    With --board: firmware and library, file by file, and the flash they take of the board's file system.
+    With --board: firmware and library, file by file, the flash they take of the board's file system, and how many years
+    the rest stands readings that are kept in it.
 
     \b
     Example:
@@ -40,8 +47,10 @@ def size(as_json: bool, apart: bool, board: str | None) -> int:
     if board is not None:
         if apart:
             raise click.UsageError("--apart measures the library alone — leave it out, or --board")
-        _show_files(board, as_json)
+        _show_files(board, interval_ms, as_json)
         return 0
+    if interval_ms is not None:
+        raise click.UsageError("--interval-ms is of a board — name it with --board")
     from umqtt_kit.sizes import BUDGETS, measure, measure_apart
 
     sizes = measure_apart() if apart else measure()
@@ -83,10 +92,10 @@ def size(as_json: bool, apart: bool, board: str | None) -> int:
     return EXIT_LOST if passed else 0
 
 
-def _show_files(board: str, as_json: bool) -> None:
-    from umqtt_kit.sizes import measure_files
+def _show_files(board: str, interval_ms: int | None, as_json: bool) -> None:
+    from umqtt_kit.sizes import ENDURANCE, measure_files
 
-    sizes = measure_files(board)
+    sizes = measure_files(board, interval_ms)
     if as_json:
         click.echo(json.dumps(asdict(sizes)))
         return
@@ -101,4 +110,9 @@ def _show_files(board: str, as_json: bool) -> None:
     results().print(
         f"\n{len(sizes.files)} files, {sum(sizes.files.values()):,} bytes; in whole blocks {sizes.flash_bytes:,} of "
         f"{sizes.file_system_bytes:,} bytes that the file system of {sizes.board} has"
+    )
+    results().print(
+        f"A reading each {sizes.interval_ms / 1000:g} s wears the rest of its flash out in {sizes.years:,.0f} years "
+        f"({ENDURANCE:,} erases a block)",
+        soft_wrap=True,
     )
