@@ -145,6 +145,8 @@ BROKER_ROOMS = (
 INGEST_ROOMS = (
     "errors",
     "hosts",
+    "address",
+    "toml_file",
     "printable",
     "durable",
     "java",

@@ -9,8 +9,8 @@ import click
 
 from umqtt_cli.numbers import Bytes
 
+from ..address import Address
 from ..errors import IngestError, UsageError
-from ..hosts import Address
 from ..printable import remark
 from .config import DEFAULT_NAME, DEFAULT_TOPIC_FILTERS, CollectorConfig, load
 

@@ -16,7 +16,6 @@ Paths are relative to the file, and may hold environment variables ($CREDENTIALS
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -26,6 +25,7 @@ from umqtt_cli.numbers import parse_bytes
 
 from ..errors import UsageError
 from ..spool.writer import DEFAULT_SEGMENT_BYTES
+from ..toml_file import read_toml, take_tables
 from .access import Access
 from .wire import is_field
 
@@ -117,15 +117,8 @@ def load(path: Path, *, spool: Path | None = None, shared: Mapping[str, Any] | N
     :param shared: values for every collector that does not give its own; they override the head of the file.
     :raises UsageError: the file cannot be read, or says something that cannot work.
     """
-    try:
-        content = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not TOML: {error}") from error
-    tables = content.pop("collector", None)
-    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
-        raise UsageError(f"{path} has no [[collector]]: each needs a name and a broker")
+    content = read_toml(path)
+    tables = take_tables(path, content, "collector", "a name and a broker")
     if spool is not None:
         content["spool"] = str(spool.absolute())
     configs = [_from_table(path, {**content, **(shared or {}), **table}) for table in tables]

@@ -11,13 +11,13 @@ Topics that no rule matches are read as the pipeline reads them without a file. 
 import importlib.util
 import json
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import UsageError
+from ..toml_file import read_toml, take_tables
 from .cbor import cbor_object
 from .fields import FieldMap
 from .json import json_object
@@ -69,15 +69,8 @@ def load(path: Path) -> str:
 
     :raises UsageError: the file, or one that it names, cannot be read or says something that cannot work.
     """
-    try:
-        content = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not TOML: {error}") from error
-    tables = content.pop("decoder", None)
-    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
-        raise UsageError(f"{path} has no [[decoder]]: each needs a topic and a format")
+    content = read_toml(path)
+    tables = take_tables(path, content, "decoder", "a topic and a format")
     if content:
         raise UsageError(f"{path}: there is no key {min(content)}; there is [[decoder]]")
     for index, table in enumerate(tables, 1):

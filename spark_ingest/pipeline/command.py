@@ -11,8 +11,8 @@ import click
 
 from umqtt_cli.numbers import Bytes, Finite
 
+from ..address import Address
 from ..errors import IngestError, MissingDependency
-from ..hosts import Address
 from ..printable import remark
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)

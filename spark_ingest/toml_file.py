@@ -1,0 +1,35 @@
+"""Configuration files in TOML that consist of tables: ``[[decoder]]``, ``[[collector]]``, ``[[rule]]``."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from .errors import UsageError
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a file.
+
+    :raises UsageError: it cannot be read, or is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"{path} is not TOML: {error}") from error
+
+
+def take_tables(
+    path: Path, content: dict[str, Any], name: str, needs: str, *, required: bool = True
+) -> list[dict[str, Any]]:
+    """Take the tables ``[[name]]`` out of a file's content.
+
+    :param needs: what each of them needs, for the message.
+    :raises UsageError: `name` is something else, or there is none although one is required.
+    """
+    tables = content.pop(name, [])
+    good = isinstance(tables, list) and all(isinstance(table, dict) for table in tables)
+    if not good or (required and not tables):
+        raise UsageError(f"{path} has no [[{name}]]: each needs {needs}")
+    return tables
