@@ -158,6 +158,7 @@ INGEST_ROOMS = (
     "collector",
     "tables",
     "decoders",
+    "alerts",
     "pipeline",
     "report",
     "sql",

@@ -56,8 +56,7 @@ def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> 
 @click.option("--gold/--no-gold", default=True, help="Keep the gold tables up to date (default), or not.")
 @click.option("--gold-interval", "gold_interval_s", type=Finite(0, 86_400), default=5.0, show_default=True,
               metavar="S", help="Between updates of gold, at least.")  # fmt: skip
-@click.option("--offline-after", "offline_s", type=Finite(1, 315_360_000), default=900.0, show_default=True,
-              metavar="S", help="Silence after which a device is offline.")  # fmt: skip
+@click.option("--alerts", type=_FILE, metavar="FILE", help="Rules of alerts and groups of devices: alerts.toml.")
 @click.option("--retention", "retention_hours", type=Finite(0, 876_000), metavar="HOURS",
               help="Remove segments of the spool that were read so long ago.  [default: keep]")  # fmt: skip
 @click.option("--keep-hours", type=Finite(1, 876_000), default=24.0, show_default=True, metavar="HOURS",
@@ -89,6 +88,7 @@ def ingest(
     /,
     conf: tuple[str, ...],
     config: Path | None,
+    alerts: Path | None,
     trust_ids: bool,
     status: Path | None,
     metrics: tuple[str, int] | None,
@@ -107,9 +107,12 @@ def ingest(
         raise click.UsageError("one of --spool and --server says where the messages are — try: --spool spool")
     try:
         _require_pyspark()
+        from ..alerts.config import AlertConfig
+        from ..alerts.config import load as load_alerts
         from ..decoders.rules import Rules, load
 
         given |= {"settings": _settings(conf), "rules": Rules(trust_ids, load(config) if config else "")}
+        given["alerts"] = load_alerts(alerts) if alerts else AlertConfig()
         counts = _run(given, status, metrics, context.obj or _nothing)
     except IngestError as error:
         remark(f"pipeline: {error}")

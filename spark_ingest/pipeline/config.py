@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..alerts.config import AlertConfig
 from ..decoders.rules import NO_RULES, Rules
 from .session import is_cluster
 
@@ -16,7 +17,7 @@ class PipelineConfig:
     `token_file`, `delete_token_file` and `server_ca` go with `server`.
     `write_path`: ``driver``, ``executors`` (:mod:`cluster`), or ``auto``: executors on a cluster's `master`.
     `format`: of the tables, ``delta`` or ``parquet``; gold is kept of Delta only.
-    `gold_interval_s`: between updates of gold, at least; `offline_s`: silence after which a device is offline.
+    `gold_interval_s`: between updates of gold, at least; `alerts`: the rules that gold is judged by.
     `rules`: whose word is taken, and which decoder reads which topic.
     `max_rows`, `max_bytes`: messages, and bytes of spool, of a micro-batch.
     `retention_hours`: for so long a segment of the spool stays after it was read; None: for ever.
@@ -43,7 +44,7 @@ class PipelineConfig:
     settings: Mapping[str, str] = field(default_factory=dict)
     gold: bool = True
     gold_interval_s: float = 5.0
-    offline_s: float = 900.0
+    alerts: AlertConfig = field(default_factory=AlertConfig)
     retention_hours: float | None = None
     keep_hours: float = 24.0
     rules: Rules = NO_RULES

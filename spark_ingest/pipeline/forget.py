@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from ..alerts.journal import Journal
 from ..decoders.rules import Rules
 from ..errors import UsageError
 from ..tables.delta import WRITER
@@ -47,6 +48,7 @@ def forget(tables: Path, device_id: str, config: Path | None = None) -> dict[str
                 removed[name] = deleted(table, f"device_id = '{quoted}'")
             else:
                 removed[name] = _deleted_places(table, _places(table, device_id, rules))
+        Journal(tables).forget(device_id)
         count_gold(tables)
     return removed
 

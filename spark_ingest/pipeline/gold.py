@@ -6,12 +6,15 @@ whatever Spark replays, each row is counted once.
 
 One number joins the parts of an update: `serial`. The state after update S is written first, as
 ``gold/.state/S``, and says up to which versions it has counted. Then the windows are merged with S as their
-application transaction: that commit makes S the truth. Then come the other tables, which are functions of the state.
-Killed anywhere, the next process takes the serial of the windows, loads that state, and writes those functions again.
+application transaction: that commit makes S the truth. Then the rules of alerts are applied, and what begins or ends is
+noted in the journal. Then come the other tables, which are functions of the state and the journal. Killed anywhere, the
+next process takes the serial of the windows, loads that state, applies the rules again to what the journal has noted,
+and writes those functions again.
 """
 
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,20 +24,22 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pa_dataset
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from ..alerts.journal import Journal, Opened
+from ..alerts.rules import DEFAULT_RULES, RuleSet, rules_from_text
 from ..errors import FileDamaged
 from ..printable import remark
 from ..tables.changes import Appended, LogGone, appended
 from ..tables.delta import Delta
 from ..tables.schemas import PARTITIONED_BY, SCHEMAS, TIMESTAMP
 from .clock import AHEAD_US
+from .gold_alerts import Alert, alerts_table, state_alerts, verdicts_of
 from .gold_state import MINUTE_US, SILVER_COLUMNS, State, load, save
-from .gold_tables import traffic_table, whole_tables
+from .gold_tables import boots_table, devices_table, gaps_table, traffic_table
 from .gold_windows import WINDOW_US, merge_into, windows_of
+from .metric_alerts import MetricAlerts
 
-OFFLINE_S = 900.0
-"""Silence after which a device is offline."""
 APPLICATION_ID = "umqtt/gold"
-STAGES = ("gold folded", "gold state written", "gold windows committed", "gold tables written")
+STAGES = ("gold folded", "gold state written", "gold windows committed", "alerts noted", "gold tables written")
 """Where `on_stage` is called in an update, in order."""
 
 COUNTED = {
@@ -60,7 +65,8 @@ _VACUUM_EVERY = 200
 class Gold:
     """The gold tables below `tables`/gold; one process at a time writes them.
 
-    :param offline_s: silence after which a device is offline; longer than the longest deep sleep.
+    :param rules: of alerts.
+    :param recipients: see :meth:`Journal.take`.
     :param on_stage: called with a name of STAGES when that stage is done; for tests that stop the process there.
     :param report: takes one line for a person.
     :raises UsageError: the tables cannot be written.
@@ -70,32 +76,39 @@ class Gold:
         self,
         tables: Path,
         *,
-        offline_s: float = OFFLINE_S,
+        rules: RuleSet = DEFAULT_RULES,
+        recipients: Callable[[Opened], tuple[str, ...] | None] = lambda _alert: (),
         on_stage: Callable[[str], None] = lambda _stage: None,
         report: Callable[[str], None] = remark,
     ) -> None:
         self.root = tables
         self.last_duration_s = 0.0
-        self.alerts = self.devices = 0
+        self.devices = 0
+        self.open_alerts: dict[str, int] = {}
         self._on_stage = on_stage
         self._report = report
-        self._offline_us = int(offline_s * 1e6)
+        self._rules = rules
+        self._recipients = recipients
         self._tables = {
             name: Delta(tables / "gold" / name, SCHEMAS[f"gold/{name}"], PARTITIONED_BY.get(f"gold/{name}"))
             for name in _GOLD
         }
         self._folder = tables / "gold" / ".state"
         self._folder.mkdir(exist_ok=True)
+        self.journal = Journal(tables, report=report)
+        self._metrics = MetricAlerts(self._tables["windows"], rules)
         self._state: State | None = None
         self._versions: dict[str, int] = {}
         self._serial = 0
         self._written = False
         self._newest: dict[str, pa.Table] = {}
 
-    def update(self, now_us: int | None = None) -> bool:
+    def update(self, now_us: int | None = None, *, note_alerts: bool = True) -> bool:
         """Count what has been committed since the last update; False when there was nothing.
 
         :param now_us: Unix microseconds against which silence is measured; default: the newest received time.
+        :param note_alerts: note in the journal which alerts begin and end: not while much of a spool is still to be
+            read, which is when devices of another spool seem to be silent.
         """
         began = time.monotonic()
         try:
@@ -112,8 +125,8 @@ class Gold:
         except LogGone:
             # Nothing says what is new since then: count everything once more.
             self._forget()
-            return self.update(now_us)
-        self._write_whole(state, now_us)
+            return self.update(now_us, note_alerts=note_alerts)
+        self._write_whole(state, now_us, note_alerts)
         self.last_duration_s = time.monotonic() - began
         return changed
 
@@ -125,7 +138,8 @@ class Gold:
         self._serial = serial or 0
         try:
             state, facts = load(self._folder / str(serial))
-            if state.offline_us == self._offline_us:
+            if state.offline_us == self._rules.offline_us:
+                state.rules = self._rules.as_text()
                 self._versions = {name: facts[name] for name in _SOURCES}
                 self._state = state
                 return state
@@ -134,7 +148,8 @@ class Gold:
         except (OSError, FileDamaged) as error:
             self._report(f"{error}: gold is counted anew")
         self._forget()
-        self._state = State(self._offline_us)
+        self._state = State(self._rules.offline_us)
+        self._state.rules = self._rules.as_text()
         return self._state
 
     def _forget(self) -> None:
@@ -239,12 +254,14 @@ class Gold:
         whole = whole.join(touched, keys=["device_id", "window_start"], join_type="left semi")
         return touched, whole.select(SCHEMAS["gold/windows"].names)
 
-    def _write_whole(self, state: State, now_us: int | None) -> None:
+    def _write_whole(self, state: State, now_us: int | None, note_alerts: bool) -> None:
         as_of = max(state.newest_us, now_us or state.newest_us)
-        whole = whole_tables(state, as_of)
-        self.alerts, self.devices = whole.alerts["until"].null_count, whole.devices.num_rows
-        for name in ("devices", "boots", "gaps", "alerts"):
-            rows = getattr(whole, name)
+        gaps = gaps_table(state)
+        alerts = alerts_table(self._alerts(state, gaps, as_of, note_alerts))
+        devices = devices_table(state, gaps, alerts, self._rules, as_of)
+        self.open_alerts, self.devices = _open_by_rule(alerts, self._rules), devices.num_rows
+        whole = {"devices": devices, "boots": boots_table(state, gaps), "gaps": gaps, "alerts": alerts}
+        for name, rows in whole.items():
             # These change seldom, and each commit is two files.
             if name in ("gaps", "alerts"):
                 if rows == self._newest.get(name):
@@ -256,6 +273,18 @@ class Gold:
         self._written = True
         if self._serial % _VACUUM_EVERY == 0:
             self.vacuum()
+
+    def _alerts(self, state: State, gaps: pa.Table, as_of_us: int, note_alerts: bool) -> list[Alert]:
+        found = state_alerts(state, gaps, self._rules, as_of_us)
+        if note_alerts:
+            last_heard = dict(zip(state.devices.index, state.devices["last_us"].tolist(), strict=True))
+            verdicts = [*verdicts_of(found, self._rules), *self._metrics.judge(last_heard, as_of_us)]
+            self.journal.take(verdicts, self._rules, as_of_us, self._recipients)
+        self._on_stage("alerts noted")
+        noted = self.journal.alerts(rule.name for rule in self._rules.rules if rule.is_metric)
+        return found + [
+            Alert(one.device, one.rule, one.kind, one.since, one.until, one.value, one.text) for one in noted
+        ]
 
     def _write_traffic(self, state: State) -> None:
         # Once for what was counted: retention may have removed minutes since, which the state still has.
@@ -273,7 +302,7 @@ class Gold:
 
     def _recounted(self, minutes: list[int]) -> pa.Table:
         """Traffic of settled minutes that rows still came for, from the tables."""
-        fresh = State(self._offline_us)
+        fresh = State(self._rules.offline_us)
         takes = (fresh.take_readings, fresh.take_duplicates, fresh.take_quarantined)
         received = pa_dataset.field("received_ts")
         for name, take in zip(_SOURCES, takes, strict=False):
@@ -297,14 +326,19 @@ class Gold:
             table.delta.vacuum(retention_hours=1, dry_run=False, enforce_retention_duration=False)
 
 
-def remembered_offline_s(tables: Path) -> float | None:
-    """What the newest gold was counted with; None when there is none."""
+def remembered_rules(tables: Path) -> RuleSet:
+    """What the newest gold was counted with; the defaults when there is none."""
     for path in sorted((tables / "gold" / ".state").glob("[0-9]*"), key=lambda path: int(path.name), reverse=True):
         try:
-            return load(path)[0].offline_us / 1e6
-        except (OSError, FileDamaged):
+            return rules_from_text(load(path)[0].rules)
+        except (OSError, FileDamaged, ValueError):
             continue
-    return None
+    return DEFAULT_RULES
+
+
+def _open_by_rule(alerts: pa.Table, rules: RuleSet) -> dict[str, int]:
+    counts = Counter(alerts.filter(alerts["until"].is_null())["rule"].to_pylist())
+    return {rule.name: counts[rule.name] for rule in rules.rules}
 
 
 def _chunks(source: Appended, name: str) -> Iterator[pa.Table]:

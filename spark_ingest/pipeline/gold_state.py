@@ -33,6 +33,8 @@ SILVER_COLUMNS = [
 ]
 
 DAY_US = 86_400_000_000
+GAP_US = 7 * DAY_US
+"""So long after a gap was noticed it is a fault of the device; what has not come by then hardly will."""
 SEPARATOR = "\0"
 BIN_BITS, METRIC_BITS, DEVICE_BITS = 12, 3, 28
 BIN_ZERO = 1 << (BIN_BITS - 1)
@@ -57,11 +59,13 @@ class State:
     """See the module. `newest_us`: the newest received time of all; `frozen_before`: minutes that are settled.
 
     :param offline_us: a silence so long is worth an alert.
+    :ivar rules: the rules of alerts, as text, to count gold anew by.
     :ivar now_us: when rows are counted. They have been received by then, whatever the clock of their collector said.
     """
 
     def __init__(self, offline_us: int) -> None:
         self.offline_us = offline_us
+        self.rules = ""
         self.now_us = -NEVER
         self.newest_us = NEVER
         self.frozen_before = NEVER
@@ -439,6 +443,7 @@ def tables_of(state: State, facts: dict[str, int]) -> Iterator[tuple[str, pa.Tab
         **facts,
     }
     yield "facts", pa.table({"name": list(own), "value": pa.array(own.values(), pa.int64())})
+    yield "rules", pa.table({"text": pa.array([state.rules], pa.string())})
     yield "texts", pa.table({"text": pa.array(list(state.texts), pa.string())})
     yield "late", pa.table({"minute": pa.array(sorted(state.late_minutes), pa.int64())})
     yield "devices", state.devices.to_table()
@@ -480,6 +485,8 @@ def load(path: Path) -> tuple[State, dict[str, int]]:
     facts = {row["name"]: row["value"] for row in read("facts").to_pylist()}
     state = State(facts["offline_us"])
     state.newest_us, state.frozen_before = facts["newest_us"], facts["frozen_before"]
+    # An older release kept none.
+    state.rules = read("rules")["text"][0].as_py() if "rules" in parts else ""
     state.late_minutes = set(read("late")["minute"].to_pylist())
     state.texts = {text: code for code, text in enumerate(read("texts")["text"].to_pylist())}
     state.devices.load(read("devices"))

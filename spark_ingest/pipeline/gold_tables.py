@@ -3,13 +3,12 @@
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from ..alerts.rules import RuleSet
 from ..tables.schemas import (
-    ALERTS_SCHEMA,
     BOOTS_SCHEMA,
     DEVICES_SCHEMA,
     GAPS_SCHEMA,
@@ -18,55 +17,32 @@ from ..tables.schemas import (
     TRAFFIC_SCHEMA,
 )
 from .columns import NEVER, from_bin, quantiles
+from .gold_boots import boot_starts, newest_boots
 from .gold_state import (
     BIN_BITS,
     BIN_ZERO,
     DAY_US,
     DELAY,
     DEVICE_BITS,
+    GAP_US,
     METRIC_BITS,
     MINUTE_US,
     SEPARATOR,
     SHOWN,
-    Refused,
     State,
 )
 
-_HOUR_US = 3_600_000_000
 LATE_MS = 60_000.0
 """A device whose delay is above this, at the median, is late."""
-LOOP_BOOTS, LOOP_US = 5, _HOUR_US
-"""So many boots within this time are a reboot loop."""
-GAP_SEQS = 100
-"""A gap is an alert from so many readings on."""
-GAP_US = 7 * DAY_US
-"""So long after a gap was noticed it is a fault of the device; what has not come by then hardly will."""
-MEMORY_SHARE, MEMORY_US = 0.7, _HOUR_US
-"""Memory falls when less than this share of a boot's first figure is left after at least this time."""
-QUIET_US = DAY_US
-"""After so long without a quarantined message, the alert about them is over."""
-_HEALTH_OF_ALERT = {"reboot_loop": "rebooting", "quarantined": "quarantined", "memory_falling": "memory"}
+_HEALTH_OF_ALERT = {
+    "offline": "offline",
+    "reboot_loop": "rebooting",
+    "quarantined": "quarantined",
+    "memory_falling": "memory",
+}
 """What an open alert makes of a device's health."""
 # Where counts end: a device can announce, or skip, more seqs than a column holds.
 _MOST = (1 << 63) - 1
-
-
-@dataclass(frozen=True)
-class Whole:
-    """The tables that are functions of the state alone."""
-
-    devices: pa.Table
-    boots: pa.Table
-    gaps: pa.Table
-    alerts: pa.Table
-
-
-def whole_tables(state: State, as_of_us: int) -> Whole:
-    """Build them. `as_of_us`: the time against which a device counts as silent."""
-    gaps = gaps_table(state)
-    starts = _starts(state)
-    alerts = alerts_table(state, gaps, as_of_us)
-    return Whole(devices_table(state, gaps, starts, alerts, as_of_us), boots_table(state, gaps), gaps, alerts)
 
 
 def gaps_table(state: State) -> pa.Table:
@@ -187,11 +163,12 @@ def boots_table(state: State, gaps: pa.Table) -> pa.Table:
     return table.filter(pa.array(~state.unnumbered))
 
 
-def devices_table(state: State, gaps: pa.Table, starts: list[list[int]], alerts: pa.Table, as_of_us: int) -> pa.Table:
+def devices_table(state: State, gaps: pa.Table, alerts: pa.Table, rules: RuleSet, as_of_us: int) -> pa.Table:
     """DEVICES_SCHEMA, in the order in which devices were first met."""
-    devices, boots = state.devices, state.boots
+    devices, boots, starts = state.devices, state.boots, boot_starts(state)
     count = len(devices)
     ids = list(devices.index)
+    memberships = [rules.of(device_id) for device_id in ids]
     of = boots["device"]
     readings = np.bincount(of, boots["readings"], count).astype(np.int64)
     ok = np.bincount(of, boots["ok"], count)
@@ -203,7 +180,7 @@ def devices_table(state: State, gaps: pa.Table, starts: list[list[int]], alerts:
 
     open_gaps = _sums(rows, [one == "missing" for one in words], count)
     p50, p95 = _percentiles(state, DELAY, (0.5, 0.95))
-    newest = _newest_boots(state)
+    newest = newest_boots(state)
     names = [key.split(SEPARATOR)[1] for key in boots.index]
     boot = [names[row] if row >= 0 else None for row in newest.tolist()]
     fw = np.where(newest >= 0, boots["fw"][newest] if len(boots) else -1, -1)
@@ -233,6 +210,8 @@ def devices_table(state: State, gaps: pa.Table, starts: list[list[int]], alerts:
         "delay_p50_ms": _numbers(p50),
         "delay_p95_ms": _numbers(p95),
         "quarantined": pa.array(_sums(*_refused_counts(state), count)),
+        "device_group": pa.array([at.group or None for at in memberships], pa.string()),
+        "site": pa.array([at.site or None for at in memberships], pa.string()),
     }
     for number, name in enumerate(SHOWN, 1):
         columns[name] = _numbers(devices[name])
@@ -254,84 +233,8 @@ def _health(state: State, gaps: pa.Table, alerts: pa.Table, delay_p50: np.ndarra
             applies[_HEALTH_OF_ALERT[kind]][devices.index[device_id]] = True
     sleeping = devices["status_reason"] == state.texts.get("sleeping", -2)
     away = (devices["online"] == 0) & ~sleeping & (devices["status_us"] >= devices["last_us"])
-    applies["offline"] = away | (as_of_us - devices["last_us"] > state.offline_us)
+    applies["offline"] |= away | (devices["last_us"] == NEVER)
     return np.array(HEALTH, dtype=object)[np.argmax([applies[word] for word in HEALTH], axis=0)]
-
-
-def alerts_table(state: State, gaps: pa.Table, as_of_us: int) -> pa.Table:
-    """ALERTS_SCHEMA, sorted by device, kind and time."""
-    ids = list(state.devices.index)
-    rows: list[tuple] = []
-    for device, silences in state.silences.items():
-        rows += [_silence(ids[device], since, until, until) for since, until in silences]
-    last = state.devices["last_us"]
-    for device in np.flatnonzero((as_of_us - last > state.offline_us) & (last != NEVER)).tolist():
-        rows.append(_silence(ids[device], int(last[device]), as_of_us, None))
-    for gap in gaps.filter(gaps["open"]).to_pylist():
-        if gap["missing"] >= GAP_SEQS:
-            text = f"{gap['missing']} readings missing, {gap['first']} to {gap['last']} of boot {gap['boot']}"
-            since = _to_us(gap["since"])
-            until = None if since is None or as_of_us - since <= GAP_US else since + GAP_US
-            rows.append((gap["device_id"], "gap", since, until, float(gap["missing"]), text))
-    for device, some in enumerate(_starts(state, unasked=True)):
-        rows += _loops(ids[device], some, as_of_us)
-    rows += _memory(state, ids)
-    rows += _quarantined(state, ids, as_of_us)
-    rows.sort(key=lambda row: (row[0], row[1], row[2] or 0, row[5]))
-    return _table(rows, ALERTS_SCHEMA)
-
-
-def _silence(device_id: str, since: int, end: int, until: int | None) -> tuple:
-    seconds = (end - since) / 1e6
-    return device_id, "offline", since, until, seconds, "nothing was heard" if until else "nothing has been heard since"
-
-
-def _loops(device_id: str, starts: list[int], as_of_us: int) -> list[tuple]:
-    """Runs of boots of which each LOOP_BOOTS follow each other within LOOP_US."""
-    in_loop = [i for i in range(LOOP_BOOTS - 1, len(starts)) if starts[i] - starts[i - LOOP_BOOTS + 1] <= LOOP_US]
-    runs: list[list[int]] = []
-    for i in in_loop:
-        if runs and i == runs[-1][1] + 1:
-            runs[-1][1] = i
-        else:
-            runs.append([i, i])
-    rows = []
-    for first, last in runs:
-        count = last - first + LOOP_BOOTS
-        until = None if as_of_us - starts[last] <= LOOP_US else starts[last]
-        rows.append((device_id, "reboot_loop", starts[first], until, float(count), f"{count} boots in a row"))
-    return rows
-
-
-def _memory(state: State, ids: Sequence[str]) -> list[tuple]:
-    boots = state.boots
-    ran = boots["last_us"] - boots["first_us"] >= MEMORY_US
-    with np.errstate(invalid="ignore"):
-        falls = ran & (boots["mem_last"] < MEMORY_SHARE * boots["mem_first"])
-    newest = _newest_boots(state)
-    rows = []
-    for row in np.flatnonzero(falls).tolist():
-        device = int(boots["device"][row])
-        until = None if newest[device] == row else int(boots["last_us"][row])
-        value = float(boots["mem_last"][row])
-        text = f"mem_free fell from {boots['mem_first'][row]:.0f} to {value:.0f} bytes within a boot"
-        rows.append((ids[device], "memory_falling", int(boots["first_us"][row]), until, value, text))
-    return rows
-
-
-def _quarantined(state: State, ids: Sequence[str], as_of_us: int) -> list[tuple]:
-    """Runs of quarantined messages of a device without a pause of QUIET_US."""
-    runs: list[tuple[int, Refused]] = []
-    for (device, _day), one in sorted(state.refused.items()):
-        if runs and runs[-1][0] == device and one.first_us - runs[-1][1].last_us <= QUIET_US:
-            runs[-1] = device, runs[-1][1].joined(one)
-        else:
-            runs.append((device, one))
-    rows = []
-    for device, run in runs:
-        until = None if as_of_us - run.last_us <= QUIET_US else run.last_us
-        rows.append((ids[device], "quarantined", run.first_us, until, float(run.total), run.reason))
-    return rows
 
 
 def _refused_counts(state: State) -> tuple[list[int], list[int]]:
@@ -374,45 +277,6 @@ def _percentiles(state: State, metric: int, shares: Sequence[float]) -> list[np.
     return found
 
 
-def _newest_boots(state: State) -> np.ndarray:
-    """Per device the row of the boot that was heard last; -1 without one."""
-    boots = state.boots
-    newest = np.full(len(state.devices), -1, dtype=np.int64)
-    heard = np.where(boots["last_us"] == NEVER, boots["born_us"], boots["last_us"])
-    order = np.lexsort((_by_name(state), heard))
-    order = order[~state.unnumbered[order]]
-    newest[boots["device"][order]] = order
-    return newest
-
-
-def _by_name(state: State) -> np.ndarray:
-    """The place of each boot in the order of their names, for equal times: row numbers depend on who was met first."""
-    names = np.array(list(state.boots.index), dtype=object)
-    return np.argsort(np.argsort(names)) if len(names) else np.empty(0, dtype=np.int64)
-
-
-def _starts(state: State, *, unasked: bool = False) -> list[list[int]]:
-    """Per device when its boots were first heard of, rising.
-
-    :param unasked: only boots that nobody asked for: neither after an orderly restart, which the boot before announced,
-        nor by a soft reset, which is done from a console.
-    """
-    starts: list[list[int]] = [[] for _ in range(len(state.devices))]
-    boots = state.boots
-    first = np.minimum(boots["first_us"], boots["born_us"])
-    keys, soft = list(boots.index), boots["cause"] == state.texts.get("soft", -2)
-    before: dict[int, tuple[str, ...]] = {}
-    unnumbered = state.unnumbered
-    for row in np.lexsort((_by_name(state), first)).tolist():
-        if unnumbered[row]:
-            continue
-        device = int(boots["device"][row])
-        if not (unasked and (soft[row] or before.get(device) in state.restarted)):
-            starts[device].append(int(first[row]))
-        before[device] = tuple(keys[row].split(SEPARATOR))
-    return starts
-
-
 def _boot_number(boot: str) -> int | None:
     number = boot.split("-", 1)[0]
     return int(number) if number.isascii() and number.isdecimal() and len(number) < 19 else None
@@ -424,10 +288,6 @@ def _times(us: np.ndarray) -> pa.Array:
 
 def _numbers(values: np.ndarray) -> pa.Array:
     return pa.array(values, pa.float64(), mask=np.isnan(values))
-
-
-def _to_us(time: object) -> int | None:
-    return None if time is None else pa.scalar(time, TIMESTAMP).cast(pa.int64()).as_py()
 
 
 def _table(rows: list[tuple], schema: pa.Schema) -> pa.Table:

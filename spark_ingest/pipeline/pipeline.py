@@ -21,6 +21,7 @@ rows_logs          rows appended to logs
 duplicates         rows appended to duplicates: readings that were received again
 boots, open_gaps   size of the deduplication state: boots known, and ranges of seq that are missing
 alerts             alerts that last, in the newest gold; null without gold
+alerts_by_rule     likewise, by the rule's name
 gold_ms            duration of the newest update of gold, milliseconds
 gold_failing       whether gold cannot be updated; null without gold
 last_batch_ms      duration of the newest micro-batch with messages, milliseconds, all in all
@@ -212,13 +213,13 @@ class Pipeline:
                     remark("a Python process took Spark too long to start; trying again")
                     query, starts = writer.start(), starts + 1
                 self._observe(query)
-                self._upkeep.step()
+                self._upkeep.step(self._lag_bytes)
             if self._stop_requested.is_set():
                 self._state = "stopping"
         finally:
             self._stop_between_batches(query)
         self._raise_failure(query)
-        self._upkeep.finish()
+        self._upkeep.finish(self._lag_bytes)
         self._state = "stopped"
 
     def _new_writer(self) -> "BatchWriter | ClusterWriter":

@@ -25,7 +25,7 @@ from ..tables.schemas import PARTITIONED_BY, SCHEMAS
 from ..tables.upkeep import require_delta
 from .batch import judge
 from .dedup import Seen
-from .gold import COUNTED, OFFLINE_S, Gold, remembered_offline_s
+from .gold import COUNTED, Gold, remembered_rules
 from .messages import MESSAGE_COLUMNS, part
 from .process import first_line, require_whole, unfinished
 
@@ -37,13 +37,11 @@ def rebuild(
     tables: Path,
     *,
     config: Path | None = None,
-    offline_s: float | None = None,
     report: Callable[[str], None] = lambda _line: None,
 ) -> int:
     """Rebuild; no pipeline may run meanwhile. Returns the rows of silver.
 
     :param config: the ingest.toml that the pipeline was started with.
-    :param offline_s: silence after which a device is offline; default: as the pipeline was started with.
     :param report: takes a line per day of bronze.
     :raises UsageError: there are no Delta tables, `config` is missing, or another command was broken off.
     :raises IngestError: bronze cannot be read; the tables are as they were.
@@ -54,7 +52,7 @@ def rebuild(
     rules = rules_of(tables, config)
     with unfinished(tables, "rebuild"):
         rows = _rebuild(tables, rules, report)
-        count_gold(tables, offline_s)
+        count_gold(tables)
     return rows
 
 
@@ -70,7 +68,7 @@ def rules_of(tables: Path, config: Path | None) -> Rules:
     return Rules(trust_ids, load(config) if config else "")
 
 
-def recount(tables: Path, offline_s: float | None = None) -> int:
+def recount(tables: Path) -> int:
     """Count gold anew from what silver and the tables beside it have; the number of devices. Raises likewise."""
     require_delta(tables)
     require_whole(tables, but_for="rebuild --gold-only")
@@ -78,15 +76,15 @@ def recount(tables: Path, offline_s: float | None = None) -> int:
         if name == "silver" or (tables / name).exists():
             _require_readable(tables / name, columns)
     with unfinished(tables, "rebuild --gold-only"):
-        return count_gold(tables, offline_s)
+        return count_gold(tables)
 
 
-def count_gold(tables: Path, offline_s: float | None = None) -> int:
-    """Likewise, without a look whether that will work."""
-    offline_s = offline_s or remembered_offline_s(tables) or OFFLINE_S
+def count_gold(tables: Path) -> int:
+    """The same as recount(), without the check. The rules of alerts are those of the pipeline, which tells of them."""
+    rules = remembered_rules(tables)
     shutil.rmtree(tables / "gold", ignore_errors=True)
-    gold = Gold(tables, offline_s=offline_s)
-    gold.update()
+    gold = Gold(tables, rules=rules)
+    gold.update(note_alerts=False)
     return gold.devices
 
 

@@ -38,7 +38,7 @@ class Upkeep:
         self._config = config
         # Gold follows the versions of Delta tables.
         gold = config.gold and config.format == "delta"
-        self._gold = Gold(config.tables, offline_s=config.offline_s, on_stage=on_stage, report=report) if gold else None
+        self._gold = Gold(config.tables, rules=config.alerts.rules, on_stage=on_stage, report=report) if gold else None
         self._files = SmallFiles(config.tables, report)
         self._report = report
         self._failing = False
@@ -48,19 +48,26 @@ class Upkeep:
         """Keys of the pipeline's status."""
         gold = self._gold
         if gold is None:
-            return {"alerts": None, "gold_ms": None, "gold_failing": None}
+            return {"alerts": None, "alerts_by_rule": None, "gold_ms": None, "gold_failing": None}
         duration_ms = round(gold.last_duration_s * 1000)
-        return {"alerts": gold.alerts, "gold_ms": duration_ms, "gold_failing": self._failing}
+        by_rule = gold.open_alerts
+        return {
+            "alerts": sum(by_rule.values()),
+            "alerts_by_rule": by_rule,
+            "gold_ms": duration_ms,
+            "gold_failing": self._failing,
+        }
 
-    def step(self) -> None:
+    def step(self, lag_bytes: int | None) -> None:
         """Update gold if it is due, join small files if there are many, and vacuum every hour.
 
+        :param lag_bytes: of the spool, what is not yet in the tables; None: unknown.
         :raises TablesWriteFailed: the disk refused a table below gold.
         """
         if self._gold is not None and time.monotonic() >= self._next_gold:
             try:
                 with panics_as_errors("the update of gold"):
-                    self._update(self._gold)
+                    self._update(self._gold, lag_bytes)
                 self._failing = False
             except Exception as error:  # noqa: BLE001 - whatever it is, silver goes on
                 if not self._failing:
@@ -74,16 +81,17 @@ class Upkeep:
             raise write_failure(error, self._config.tables) from error
         self._vacuum()
 
-    def finish(self) -> None:
+    def finish(self, lag_bytes: int | None) -> None:
         """Bring gold up to what has been committed.
 
+        :param lag_bytes: as in :meth:`step`.
         :raises IngestError: that is not possible; the tables below gold are complete.
         """
         if self._gold is None:
             return
         try:
             with panics_as_errors("the update of gold"):
-                self._gold.update(time.time_ns() // 1000)
+                self._gold.update(self._now_us(lag_bytes), note_alerts=self._nearly_read(lag_bytes))
         except (OSError, DeltaError) as error:
             raise write_failure(error, self._config.tables) from error
         except Exception as error:
@@ -105,11 +113,18 @@ class Upkeep:
             self._report(f"not all tables were vacuumed: {first_line(error)}; it is tried again in an hour")
             self._next_vacuum = time.monotonic() + 60 * _IDLE_S
 
-    def _update(self, gold: Gold) -> None:
-        idle = time.monotonic() >= self._next_idle
-        if gold.update(time.time_ns() // 1000 if idle else None):
-            idle = True
-        if idle:
+    def _update(self, gold: Gold, lag_bytes: int | None) -> None:
+        now_us = self._now_us(lag_bytes) if time.monotonic() >= self._next_idle else None
+        if gold.update(now_us, note_alerts=self._nearly_read(lag_bytes)) or now_us is not None:
             self._next_idle = time.monotonic() + _IDLE_S
         pause = max(self._config.gold_interval_s, gold.last_duration_s / _SHARE)
         self._next_gold = time.monotonic() + pause
+
+    @staticmethod
+    def _now_us(lag_bytes: int | None) -> int | None:
+        # While messages wait in the spool, a device that has been heard since would be called silent.
+        return None if lag_bytes is None or lag_bytes else time.time_ns() // 1000
+
+    def _nearly_read(self, lag_bytes: int | None) -> bool:
+        # What waits fits into the next micro-batch.
+        return lag_bytes is not None and lag_bytes <= self._config.max_bytes

@@ -145,13 +145,15 @@ DEVICES_SCHEMA = pa.schema(
         ("delay_p95_ms", pa.float64()),
         *_SHOWN,
         ("quarantined", pa.int64()),
+        ("device_group", pa.string()),
+        ("site", pa.string()),
     ]
 )
 """One row a device. health: see HEALTH. `online` is the newest status, null without one.
 
 missing: seqs of gaps whose state is missing; dropped_announced: of those announced. Percentiles are over all
 readings, at most 5 % off. `mem_free` … are the newest values, null where the device has no such metric. quarantined:
-rows of quarantine that came on its topics.
+rows of quarantine that came on its topics. device_group and site: of groups.csv, null where that has none.
 """
 
 WINDOWS_SCHEMA = pa.schema(
@@ -230,6 +232,7 @@ TRAFFIC_SCHEMA = pa.schema(
 ALERTS_SCHEMA = pa.schema(
     [
         ("device_id", pa.string()),
+        ("rule", pa.string()),
         ("kind", pa.string()),
         ("since", TIMESTAMP),
         ("until", TIMESTAMP),
@@ -237,7 +240,7 @@ ALERTS_SCHEMA = pa.schema(
         ("text", pa.string()),
     ]
 )
-"""kind: offline, gap, reboot_loop, memory_falling or quarantined; until is null while it lasts."""
+"""rule: its name; kind: see KINDS in spark_ingest/alerts/rules.py; until is null while it lasts."""
 
 HEALTH = ("offline", "rebooting", "quarantined", "memory", "gaps", "late", "ok")
 """What gold/devices may have as health, worst first: the first that applies."""

@@ -155,15 +155,15 @@ def test_gold_that_cannot_be_updated_is_said_once_and_tried_again_while_silver_g
     config = PipelineConfig(None, tmp_path, tmp_path, gold_interval_s=0)
     upkeep = pipeline_upkeep.Upkeep(config, on_stage=lambda _stage: None, report=lines.append)
     with monkeypatch.context() as broken:
-        broken.setattr(gold_module, "whole_tables", lambda *_arguments: int("no number"))
+        broken.setattr(gold_module, "devices_table", lambda *_arguments: int("no number"))
         for batch_id in (1, 2):
-            upkeep.step()
+            upkeep.step(0)
             writer.write(table_of([set_clock(batch_id, 0)], batch_id), batch_id, QUERY)
         (line,) = lines
         assert line.startswith("gold is not up to date and will be tried again: invalid literal")
         with pytest.raises(IngestError, match="gold is not up to date, silver is: invalid literal"):
-            upkeep.finish()
-    upkeep.step()
+            upkeep.finish(0)
+    upkeep.step(0)
     (boot,) = rows_of(tmp_path)["boots"]
     assert boot[7] == 3 and len(lines) == 1
 

@@ -82,7 +82,7 @@ def test_a_pipeline_vacuums_by_itself_every_hour_whatever_process_did_it_last(ta
     before = {one.name: one.dead for one in listed(tables)}
     assert before["silver"] > 0 and before["gold/devices"] > 0
     config = PipelineConfig(None, tables, tables / "checkpoint", gold=False, keep_hours=0)
-    Upkeep(config, on_stage=lambda _stage: None).step()
+    Upkeep(config, on_stage=lambda _stage: None).step(0)
     assert {one.dead for one in listed(tables)} == {0}
     assert json.loads(run("ls", "--tables", tables, "--json"))["silver"]["dead bytes"] == 0
     assert {name: content(tables, name) for name in SCHEMAS} == rows
@@ -90,18 +90,18 @@ def test_a_pipeline_vacuums_by_itself_every_hour_whatever_process_did_it_last(ta
     deleted(DeltaTable(str(tables / "silver")), "device_id = 'd1'")
     dead = {one.name: one.dead for one in listed(tables)}
     assert dead["silver"] > 0
-    Upkeep(config, on_stage=lambda _stage: None).step()
+    Upkeep(config, on_stage=lambda _stage: None).step(0)
     assert {one.name: one.dead for one in listed(tables)} == dead, "within the hour"
     os.utime(tables / "umqtt.vacuumed", (0, 0))
-    Upkeep(config, on_stage=lambda _stage: None).step()
+    Upkeep(config, on_stage=lambda _stage: None).step(0)
     assert {one.dead for one in listed(tables)} == {0}
     os.utime(tables / "umqtt.vacuumed", (0, 0))
     for path in (tables / "gold" / "gaps" / "_delta_log").iterdir():
         path.write_bytes(b"x")
     lines: list[str] = []
     again = Upkeep(config, on_stage=lambda _stage: None, report=lines.append)
-    again.step()
-    again.step()
+    again.step(0)
+    again.step(0)
     assert len(lines) == 1 and "not all tables were vacuumed: cannot open the table" in lines[0]
 
 

@@ -1,0 +1,283 @@
+"""The rules of alerts.toml: what each finds, and one line for one that cannot work."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from gold_fleet import QUERY, SECOND, assert_law, rows_of, table_of, telemetry
+from spark_helpers import RECEIVED_MS
+
+from spark_ingest.alerts.config import load
+from spark_ingest.alerts.rules import DEFAULT_RULES, KINDS, rules_from_text
+from spark_ingest.errors import UsageError
+from spark_ingest.pipeline.batch import BatchWriter
+from spark_ingest.pipeline.config import PipelineConfig
+from spark_ingest.pipeline.gold import Gold
+from spark_ingest.pipeline.metric_alerts import MetricAlerts
+from spark_ingest.pipeline.upkeep import Upkeep
+from spark_ingest.tables.delta import Delta
+from spark_ingest.tables.schemas import PARTITIONED_BY, SCHEMAS
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+NOW = datetime(2026, 5, 1, 12, 30, tzinfo=UTC)
+NOW_US = int(NOW.timestamp()) * 1_000_000
+MINUTE = timedelta(minutes=1)
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+GROUPS = "device,group,site\na,pumps,north\nb,pumps,north\nc,pumps,south\nd,fans,\n"
+
+
+def rules_of(folder, text: str):
+    (folder / "alerts.toml").write_text(text)
+    (folder / "groups.csv").write_text(GROUPS)
+    return load(folder / "alerts.toml").rules
+
+
+def a_window(device: str, ago: timedelta, mean: float, metric: str = "t") -> dict:
+    """Five minutes that began so long before NOW, with a reading at their end."""
+    start = NOW - ago
+    figures = dict.fromkeys(("min", "max", "mean", "sum", "last"), mean)
+    last = {"n": 1, "last_ts": start + 5 * MINUTE, "window_date": start.date()}
+    return {"device_id": device, "window_start": start, "metric": metric, **figures, **last}
+
+
+def windows(device: str, *means: float, every: timedelta = 5 * MINUTE, metric: str = "t") -> list[dict]:
+    """The newest ends NOW."""
+    return [a_window(device, every * n + 5 * MINUTE, mean, metric) for n, mean in enumerate(reversed(means))]
+
+
+def judged(folder, text: str, rows: list[dict], heard: dict[str, timedelta] | None = None) -> tuple[dict, set]:
+    """What the one rule about a metric finds, as device to (minutes since, value), and whom it judged."""
+    table = Delta(folder / "windows", SCHEMAS["gold/windows"], PARTITIONED_BY["gold/windows"])
+    write_deltalake(table.delta, pa.Table.from_pylist(rows, SCHEMAS["gold/windows"]), mode="append")
+    last = dict.fromkeys(sorted({row["device_id"] for row in rows}), NOW_US)
+    last |= {name: NOW_US - ago // timedelta(microseconds=1) for name, ago in (heard or {}).items()}
+    (verdict,) = MetricAlerts(table, rules_of(folder, text)).judge(last, NOW_US)
+    found = {name: ((NOW_US - one.since) // 60_000_000, round(one.value, 2)) for name, one in verdict.firing.items()}
+    return found, set(verdict.judged)
+
+
+def rule(kind: str, keys: str) -> str:
+    return f'groups = "groups.csv"\n[[rule]]\nname = "mine"\nkind = "{kind}"\n{keys}'
+
+
+THRESHOLD = rule("threshold", 'metric = "t"\nabove = 60\nbelow = 10\nafter = "10m"')
+RATE = rule("rate", 'metric = "t"\nchange = 5\nwithin = "30m"')
+MEDIAN = rule("group_median", 'metric = "t"\nby = 4\nafter = "10m"')
+OWN_WEEK = rule("own_week", 'metric = "t"\nby = 4')
+BATTERY = rule("battery", 'empty = 3.0\nwithin = "10d"')
+MISSING = rule("missing", 'metric = "t"\nafter = "1h"')
+
+
+def at_this_hour(device: str, *means: float) -> list[dict]:
+    """A window a day at NOW's hour, and others half a day off that are far from it."""
+    days = [a_window(device, DAY * (n + 1), mean) for n, mean in enumerate(means)]
+    return days + [a_window(device, DAY * (n + 1) - 12 * HOUR, mean + 50) for n, mean in enumerate(means)]
+
+
+def falling(device: str, volts: float, a_day: float, days: int = 6) -> list[dict]:
+    """supply_v every four hours, `volts` at NOW."""
+    hours = [4 * n for n in range(1, 6 * days)]
+    return [a_window(device, n * HOUR, volts + a_day * n / 24, "supply_v") for n in hours]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "found", "looked_at"),
+    [
+        (THRESHOLD, windows("a", 50, 61, 62, 63), {"a": (15, 63.0)}, "a"),
+        (THRESHOLD, windows("a", 5, 5) + windows("b", 61, 20), {"a": (10, 5.0)}, "ab"),
+        (THRESHOLD, windows("a", 61, 61, 20, 61), {}, "a"),
+        (THRESHOLD, [a_window("a", 3 * HOUR, 61)], {}, ""),
+        (THRESHOLD + '\nsites = ["south"]', windows("a", 61, 61) + windows("c", 61, 61), {"c": (10, 61.0)}, "c"),
+        (RATE, windows("a", 20, 18, 21, 23.5) + windows("b", 20, 22, 21), {"a": (15, 5.5)}, "ab"),
+        (RATE, windows("a", 10, *[20] * 8), {}, "a"),
+        (rule("rate", 'metric = "t"\nchange = -5\nwithin = "30m"'), windows("a", 20, 25, 19), {"a": (10, -6.0)}, "a"),
+        (
+            MEDIAN,
+            windows("a", 20, 20, 20) + windows("b", 21, 21, 21) + windows("c", 20, 26, 26) + windows("d", 90, 90),
+            {"c": (10, 5.0)},
+            "abc",
+        ),
+        (MEDIAN, windows("a", 20, 20) + windows("b", 90, 90), {}, ""),
+        (OWN_WEEK, at_this_hour("a", 20, 21, 22) + windows("a", 26), {"a": (5, 5.0)}, "a"),
+        (OWN_WEEK, at_this_hour("a", 20, 21, 22) + windows("a", 24), {}, "a"),
+        (OWN_WEEK, at_this_hour("a", 20, 21) + windows("a", 90), {}, ""),
+        (
+            BATTERY,
+            falling("a", 3.4, 0.05) + falling("b", 3.6, 0.05) + falling("c", 2.9, 0.0) + falling("d", 3.4, 0.05, 1),
+            {"a": (30, 8.0), "c": (30, 0.0)},
+            "abc",
+        ),
+        (MISSING, [*windows("a", 1, 1), a_window("b", 3 * HOUR, 1)], {"b": (175, 175 * 60.0)}, "ab"),
+    ],
+)  # fmt: skip
+def test_a_rule_about_a_metric_finds_what_it_is_for(tmp_path, text, rows, found, looked_at):
+    """Planted: a run of windows that goes on over a good one, the week at any hour, the group of another device."""
+    assert judged(tmp_path, text, rows) == (found, set(looked_at))
+
+
+def test_a_metric_is_not_missing_in_a_device_that_says_nothing_at_all(tmp_path):
+    """Planted: silence is taken for a sensor that failed."""
+    rows = [a_window("a", 3 * HOUR, 1), a_window("b", 3 * HOUR, 1)]
+    found, looked_at = judged(tmp_path, MISSING, rows, {"a": 2 * HOUR, "c": timedelta()})
+    assert set(found) == looked_at == {"b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("x = ", "is not TOML"),
+        ("rules = 1", "there is no key rules"),
+        ("rule = 1", "has no [[rule]]"),
+        ('groups = "none.csv"', "cannot read"),
+        ("groups = 3", "groups = 3 must be the name of a CSV file"),
+        ("[[rule]]\nkind = 'gap'", "rule 1: name must be text"),
+        ('[[rule]]\nname = "a\\u001b"', "name must be text of 1 to 64 characters that print"),
+        (rule("storm", ""), "rule 'mine': kind 'storm' is none of offline, gap"),
+        (rule("gap", "reading = 3"), "rule 'mine': gap has no key reading; it has readings, groups, sites"),
+        (rule("gap", "readings = 0"), "rule 'mine': readings = 0 must be a whole number above 0"),
+        (rule("gap", "readings = true"), "readings = True must be a whole number"),
+        (rule("offline", "after = 900"), "rule 'mine': after = 900 must be a time like"),
+        (rule("offline", 'after = "0s"'), "after = '0s' must be longer than 0"),
+        (rule("offline", 'after = "99999999d"'), "after = '99999999d' must be a time like"),
+        (rule("firmware", ""), "rule 'mine': firmware needs the key expected"),
+        (rule("firmware", 'expected = "1.4"'), "expected = '1.4' must be a list of texts"),
+        (rule("threshold", 'metric = "t"'), "threshold needs the key above or below"),
+        (rule("threshold", 'metric = "t"\nabove = nan'), "above = nan must be a number"),
+        (rule("threshold", 'metric = "t"\nabove = 1\nafter = "2d"'), "after and within are at most 1d"),
+        (rule("rate", 'metric = "t"\nwithin = "1h"\nchange = 0'), "change = 0 must be a number other than 0"),
+        (rule("memory_falling", "share = 1"), "share = 1 must be a number between 0 and 1"),
+        (rule("gap", 'groups = ["pump"]'), "groups: no device of groups.csv belongs to 'pump'"),
+        (rule("gap", "") + rule("gap", "").partition("\n")[2], "two rules are called 'mine'"),
+        ('[[rule]]\nname = "mine"\noff = true', "off = true stands alone, and only for offline, gap"),
+        ('[[rule]]\nname = "gap"\noff = false', "off = true stands alone"),
+    ],
+)
+def test_a_rule_that_cannot_work_is_one_line_with_file_rule_and_key(tmp_path, text, line):
+    with pytest.raises(UsageError) as caught:
+        rules_of(tmp_path, text)
+    assert line in str(caught.value) and str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("device;group;site\n", "the first line must be device,group,site"),
+        ("", "the first line must be device,group,site"),
+        ("device,group,site\na,b\n", "line 2: must be device,group,site"),
+        ("device,group,site\na,b,c\n\na,b,c\n", "line 4: 'a' stands there twice"),
+        ('device,group,site\na,"b\x1b",c\n', "line 2: a group or site is at most 64 characters that print"),
+        ('device,group,site\na,"b\n', "is not CSV"),
+    ],
+)
+def test_a_line_of_groups_that_cannot_be_is_told(tmp_path, text, line):
+    (tmp_path / "alerts.toml").write_text('groups = "g.csv"')
+    (tmp_path / "g.csv").write_text(text)
+    with pytest.raises(UsageError, match=r"g\.csv") as caught:
+        load(tmp_path / "alerts.toml")
+    assert line in str(caught.value)
+
+
+def test_rules_and_groups_are_kept_with_gold_as_they_were_read(tmp_path):
+    several = rule("gap", 'readings = 7\ngroups = ["pumps"]') + '\n[[rule]]\nname = "offline"\noff = true\n'
+    rules = rules_of(tmp_path, several)
+    assert rules_from_text(rules.as_text()) == rules
+    assert [one.name for one in rules.rules] == ["gap", "reboot_loop", "memory_falling", "quarantined", "mine"]
+    assert [one.name for one in DEFAULT_RULES.rules] == ["offline", *[one.name for one in rules.rules[:-1]]]
+    for kept in ("", "{}", '{"rules": [{"name": "x", "kind": "of a newer release"}], "groups": {}}'):
+        with pytest.raises(ValueError):
+            rules_from_text(kept)
+
+
+def reading(device: str, seq: int, minutes: float, **metrics: float) -> tuple[str, bytes, int]:
+    at = RECEIVED_MS + round(minutes * 60 * SECOND)
+    return (*telemetry(device, "1-x", seq, at, 5, **metrics), at)
+
+
+def write(folder, messages, batch_id: int = 0) -> None:
+    BatchWriter(folder, folder / "state").write(table_of(messages, 100 * batch_id), batch_id, QUERY)
+
+
+def open_alerts(folder) -> set[tuple[str, str]]:
+    rows = DeltaTable(str(folder / "gold" / "alerts")).to_pyarrow_table().to_pylist()
+    return {(row["device_id"], row["rule"]) for row in rows if row["until"] is None}
+
+
+def test_gold_judges_by_the_file_and_a_rebuild_by_the_same_rules(tmp_path):
+    """Planted: a rebuild with the defaults, and a metric's alert that ends because the device sends nothing more."""
+    text = """
+        groups = "groups.csv"
+        [[rule]]
+        name = "offline"
+        kind = "offline"
+        after = "2h"
+        [[rule]]
+        name = "fans offline"
+        kind = "offline"
+        after = "30m"
+        groups = ["fans"]
+        [[rule]]
+        name = "warm"
+        kind = "threshold"
+        metric = "temp_c"
+        above = 60
+        [[rule]]
+        name = "old firmware"
+        kind = "firmware"
+        expected = ["2.*"]
+    """
+    rules = rules_of(tmp_path, text)
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    versions = [("a", "1.9"), ("b", "2.1")]
+    boots = [(f"fleet/{one}/status", b'{"online":true,"boot":"1-x","fw":"%s"}' % fw.encode(), RECEIVED_MS)
+             for one, fw in versions]  # fmt: skip
+    write(folder, [*boots, reading("a", 0, 0, temp_c=70.0), reading("d", 0, 0), reading("b", 0, 40)])
+    Gold(folder, rules=rules).update()
+    assert open_alerts(folder) == {("a", "warm"), ("a", "old firmware"), ("d", "fans offline")}
+    write(folder, [reading("b", 1, 400)], 1)
+    Gold(folder, rules=rules).update()
+    expected = {("a", "warm"), ("a", "old firmware"), ("d", "fans offline"), ("a", "offline"), ("d", "offline")}
+    assert open_alerts(folder) == expected, "a device that says nothing more has not recovered"
+    rows = assert_law(folder, 0)
+    devices = DeltaTable(str(folder / "gold" / "devices")).to_pyarrow_table().to_pylist()
+    assert {row["device_id"]: (row["health"], row["device_group"], row["site"]) for row in devices} == {
+        "a": ("offline", "pumps", "north"),
+        "b": ("ok", "pumps", "north"),
+        "d": ("offline", "fans", None),
+    }
+    write(folder, [reading("a", 1, 401, temp_c=20.0)], 2)
+    Gold(folder, rules=rules).update()
+    assert len(rows_of(folder)["alerts"]) >= len(rows["alerts"]), "what is over stays for a while"
+    assert ("a", "warm") not in open_alerts(folder) and ("d", "offline") in open_alerts(folder)
+    Gold(folder).update()
+    assert open_alerts(folder) == {("d", "offline")}, "the defaults"
+
+
+@pytest.mark.parametrize(("lag_bytes", "silent"), [(0, {("a", "offline")}), (1, set()), (None, set())])
+def test_nobody_is_silent_while_the_spool_has_messages_that_were_not_read(tmp_path, lag_bytes, silent):
+    """Planted: silence is measured against the clock whatever waits, so that a start after a pause alerts of all."""
+    write(tmp_path, [reading("a", 0, 0)])
+    Upkeep(PipelineConfig(None, tmp_path, tmp_path), on_stage=lambda _stage: None).finish(lag_bytes)
+    assert open_alerts(tmp_path) == silent
+
+
+def test_the_page_lists_every_kind_and_key():
+    """Planted: a kind that only the code knows."""
+    page = (DOCS / "alerts.md").read_text()
+    for kind, keys in KINDS.items():
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{kind}` |")]
+        assert all(f"`{key}`" in row for key in keys), row
+
+
+def test_the_files_on_the_page_are_taken_as_they_stand(tmp_path):
+    """Planted: a key of the page that the code does not have."""
+    blocks = re.findall(r"^```(toml|csv)\n(.*?)^```", (DOCS / "alerts.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert {kind for kind, _ in blocks} == {"toml", "csv"}
+    for kind, block in blocks:
+        (tmp_path / {"toml": "alerts.toml", "csv": "groups.csv"}[kind]).write_text(block)
+    names = [rule.name for rule in load(tmp_path / "alerts.toml").rules.rules]
+    assert {"offline", "too warm", "battery"} <= set(names) and "memory_falling" not in names

@@ -1,0 +1,285 @@
+"""The rules: what is looked for in which devices. ::
+
+    groups = "groups.csv"          # device,group,site; see groups.py
+
+    [[rule]]
+    name = "too warm"
+    kind = "threshold"
+    metric = "temp_c"
+    above = 60
+    after = "10m"
+    groups = ["pumps"]             # these devices only; sites likewise
+
+A rule that is named like one of DEFAULTS takes its place; ``off = true`` removes that one.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import UsageError
+from .groups import NOWHERE, Groups, Membership
+
+US = 1_000_000
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_LONGEST_S = 3650 * 86_400
+_LONGEST_NAME = 64
+
+
+def duration_us(text: object) -> int:
+    """``90s``, ``15m``, ``2h``, ``7d`` → microseconds. :raises ValueError: it is none of these."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])", text, re.ASCII) if isinstance(text, str) else None
+    seconds = float(match[1]) * _UNITS_S[match[2]] if match else math.inf
+    if seconds > _LONGEST_S:
+        raise ValueError('must be a time like "90s", "15m", "2h" or "7d", at most ten years')
+    return round(seconds * US)
+
+
+def some_duration_us(text: object) -> int:
+    """Likewise, more than none."""
+    if not (us := duration_us(text)):
+        raise ValueError("must be longer than 0")
+    return us
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("must be a number")
+    return float(value)
+
+
+def _not_zero(value: object) -> float:
+    if (number := _number(value)) == 0:
+        raise ValueError("must be a number other than 0")
+    return number
+
+
+def _positive(value: object) -> float:
+    if (number := _number(value)) <= 0:
+        raise ValueError("must be a number above 0")
+    return number
+
+
+def _share(value: object) -> float:
+    if not 0 < (number := _number(value)) < 1:
+        raise ValueError("must be a number between 0 and 1")
+    return number
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 53:
+        raise ValueError("must be a whole number above 0")
+    return value
+
+
+def _several(value: object) -> int:
+    if (count := _count(value)) < 2:
+        raise ValueError("must be a whole number above 1")
+    return count
+
+
+def text(value: object) -> str:
+    """A text that may stand anywhere. :raises ValueError: it may not."""
+    if not isinstance(value, str) or not value or not value.isprintable() or len(value) > _LONGEST_NAME:
+        raise ValueError(f"must be text of 1 to {_LONGEST_NAME} characters that print")
+    return value
+
+
+def texts(value: object) -> tuple[str, ...]:
+    """A list of such texts. :raises ValueError: it is none."""
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError("must be a list of texts")
+    return tuple(text(one) for one in value)
+
+
+class Key(NamedTuple):
+    """A key of a kind: how its value is read, and the value where it is not given; REQUIRED: it must be."""
+
+    read: Any
+    default: object
+
+
+REQUIRED = object()
+
+KINDS: Mapping[str, Mapping[str, Key]] = {
+    "offline": {"after": Key(some_duration_us, "15m")},
+    "gap": {"readings": Key(_count, 100)},
+    "reboot_loop": {"boots": Key(_several, 5), "within": Key(some_duration_us, "1h")},
+    "memory_falling": {"share": Key(_share, 0.7), "after": Key(duration_us, "1h")},
+    "quarantined": {"messages": Key(_count, 1)},
+    "firmware": {"expected": Key(texts, REQUIRED)},
+    "threshold": {
+        "metric": Key(text, REQUIRED),
+        "above": Key(_number, None),
+        "below": Key(_number, None),
+        "after": Key(duration_us, "0s"),
+    },
+    "rate": {
+        "metric": Key(text, REQUIRED),
+        "change": Key(_not_zero, REQUIRED),
+        "within": Key(some_duration_us, REQUIRED),
+    },
+    "missing": {"metric": Key(text, REQUIRED), "after": Key(some_duration_us, REQUIRED)},
+    "group_median": {"metric": Key(text, REQUIRED), "by": Key(_positive, REQUIRED), "after": Key(duration_us, "15m")},
+    "own_week": {"metric": Key(text, REQUIRED), "by": Key(_positive, REQUIRED)},
+    "battery": {
+        "metric": Key(text, "supply_v"),
+        "empty": Key(_number, REQUIRED),
+        "within": Key(some_duration_us, "14d"),
+    },
+}
+"""Kind of rule to its keys. Those with the key `metric` are judged by gold/windows, the others by gold's state."""
+
+DEFAULTS = ("offline", "gap", "reboot_loop", "memory_falling", "quarantined")
+"""Kinds of which there is a rule, with the kind's name and defaults, unless a file says otherwise."""
+
+_LONGEST_LOOK_US = 86_400 * US
+"""How far back windows are read at every update of gold."""
+
+
+class Rule(NamedTuple):
+    """What to look for; `values` by key of KINDS, times in microseconds. Without `groups` and `sites`: everywhere."""
+
+    name: str
+    kind: str
+    groups: tuple[str, ...]
+    sites: tuple[str, ...]
+    values: Mapping[str, Any]
+
+    def __getitem__(self, key: str) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self.values[key]
+
+    @property
+    def is_metric(self) -> bool:
+        """Whether it is about a metric, and so judged by gold/windows."""
+        return "metric" in self.values
+
+    def covers(self, membership: Membership) -> bool:
+        """Whether it is about devices that belong there."""
+        in_group = not self.groups or membership.group in self.groups
+        return in_group and (not self.sites or membership.site in self.sites)
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """The rules and the groups of devices. `source`: the tables that they were read from, to be kept with gold."""
+
+    rules: tuple[Rule, ...]
+    groups: Groups = field(default_factory=dict)
+    source: str = "[]"
+
+    @property
+    def offline_us(self) -> int:
+        """The shortest silence that any rule is about."""
+        return min((rule["after"] for rule in self.rules if rule.kind == "offline"), default=_LONGEST_S * US)
+
+    def of(self, device_id: str) -> Membership:
+        """Where a device belongs."""
+        return self.groups.get(device_id, NOWHERE)
+
+    def covers(self, rule: Rule, device_id: str) -> bool:
+        """Whether `rule` is about the device."""
+        return rule.covers(self.of(device_id))
+
+    def as_text(self) -> str:
+        """All of it, for :func:`rules_from_text`."""
+        return json.dumps({"rules": json.loads(self.source), "groups": {key: [*at] for key, at in self.groups.items()}})
+
+
+def rules_from_text(kept: str) -> RuleSet:
+    """What :meth:`RuleSet.as_text` wrote. :raises ValueError: it is something else, such as a newer release's."""
+    try:
+        found = json.loads(kept)
+        groups = {device: Membership(*at) for device, at in found["groups"].items()}
+        return rule_set(Path("the kept rules"), found["rules"], groups)
+    except (KeyError, TypeError, AttributeError, UsageError) as error:
+        raise ValueError(str(error)) from error
+
+
+def rule_set(path: Path, tables: list[dict[str, Any]], groups: Groups) -> RuleSet:
+    """The rules of the tables ``[[rule]]`` of a file, and those of DEFAULTS that it leaves.
+
+    :raises UsageError: one cannot work.
+    """
+    source = json.dumps(tables, default=str)
+    found: dict[str, Rule | None] = {}
+    for index, table in enumerate(tables, 1):
+        rule = _rule(f"{path}: rule {table.get('name', index)!r}", table, groups)
+        name = table["name"]
+        if name in found:
+            raise UsageError(f"{path}: two rules are called {name!r}")
+        found[name] = rule
+    defaults = {kind: _checked(kind, {"name": kind, "kind": kind}, groups) for kind in DEFAULTS}
+    rules = tuple(rule for rule in (defaults | found).values() if rule is not None)
+    return RuleSet(rules, groups, source)
+
+
+def _rule(where: str, table: Mapping[str, Any], groups: Groups) -> Rule | None:
+    """:returns: None for a default that is switched off."""
+    try:
+        name = text(table.get("name"))
+    except ValueError as error:
+        raise UsageError(f"{where}: name {error}") from error
+    if "off" not in table:
+        return _checked(where, table, groups)
+    if table["off"] is not True or set(table) != {"name", "off"} or name not in DEFAULTS:
+        raise UsageError(f"{where}: off = true stands alone, and only for {', '.join(DEFAULTS)}")
+    return None
+
+
+def _checked(where: str, table: Mapping[str, Any], groups: Groups) -> Rule:
+    kind = table.get("kind", table["name"])
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise UsageError(f"{where}: kind {kind!r} is none of {', '.join(KINDS)}")
+    keys = KINDS[kind]
+    unknown = sorted(table.keys() - keys.keys() - {"name", "kind", "groups", "sites"})
+    if unknown:
+        raise UsageError(f"{where}: {kind} has no key {unknown[0]}; it has {', '.join([*keys, 'groups', 'sites'])}")
+    values = {}
+    for key, one in keys.items():
+        given = table.get(key, one.default)
+        if given is REQUIRED:
+            raise UsageError(f"{where}: {kind} needs the key {key}")
+        values[key] = None if given is None else read_key(where, key, one.read, given)
+    if kind == "threshold" and values["above"] is None and values["below"] is None:
+        raise UsageError(f"{where}: threshold needs the key above or below")
+    if "metric" in keys and kind != "battery":
+        look_us = max(values.get("after", 0), values.get("within", 0))
+        if look_us > _LONGEST_LOOK_US:
+            raise UsageError(f"{where}: after and within are at most 1d in rules of the kind {kind}")
+    scope = read_scope(where, table, groups)
+    return Rule(table["name"], kind, *scope, values)
+
+
+def read_key(where: str, key: str, read: Any, value: object) -> Any:
+    """:raises UsageError: `read` does not take the value."""
+    try:
+        return read(value)
+    except ValueError as error:
+        raise UsageError(f"{where}: {key} = {value!r} {error}") from error
+
+
+def read_scope(where: str, table: Mapping[str, Any], groups: Groups) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The values of the keys ``groups`` and ``sites``.
+
+    :raises UsageError: they name what no device belongs to.
+    """
+    return (
+        _names(where, table, "groups", {at.group for at in groups.values()}),
+        _names(where, table, "sites", {at.site for at in groups.values()}),
+    )
+
+
+def _names(where: str, table: Mapping[str, Any], key: str, known: Iterable[str]) -> tuple[str, ...]:
+    names = read_key(where, key, texts, table[key]) if key in table else ()
+    for name in names:
+        if name not in known:
+            raise UsageError(f"{where}: {key}: no device of groups.csv belongs to {name!r}")
+    return names
+
+
+DEFAULT_RULES = rule_set(Path("the defaults"), [], {})

@@ -1,0 +1,162 @@
+"""Alerts that gold's state decides: each is a function of the state and the time, with those that are over."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ..alerts.journal import Finding, Verdict
+from ..alerts.rules import Rule, RuleSet
+from ..tables.schemas import ALERTS_SCHEMA, TIMESTAMP
+from .columns import NEVER
+from .gold_boots import boot_starts, newest_boots
+from .gold_state import DAY_US, GAP_US, Refused, State
+
+QUIET_US = DAY_US
+"""After so long without a quarantined message, the alert about them is over."""
+
+
+class Alert(NamedTuple):
+    """A row of gold/alerts; times in Unix microseconds."""
+
+    device_id: str
+    rule: str
+    kind: str
+    since: int | None
+    until: int | None
+    value: float | None
+    text: str
+
+
+def state_alerts(state: State, gaps: pa.Table, rules: RuleSet, as_of_us: int) -> list[Alert]:
+    """The alerts of all rules that are about no metric, in no order."""
+    ids = list(state.devices.index)
+    found: list[Alert] = []
+    starts: list[list[int]] | None = None
+    for rule in rules.rules:
+        if rule.kind == "offline":
+            mine = _offline(rule, state, ids, as_of_us)
+        elif rule.kind == "gap":
+            mine = _gaps(rule, gaps, as_of_us)
+        elif rule.kind == "reboot_loop":
+            starts = starts or boot_starts(state, unasked=True)
+            mine = _loops(rule, starts, ids, as_of_us)
+        elif rule.kind == "memory_falling":
+            mine = _memory(rule, state, ids)
+        elif rule.kind == "quarantined":
+            mine = _quarantined(rule, state, ids, as_of_us)
+        elif rule.kind == "firmware":
+            mine = _firmware(rule, state, ids)
+        else:
+            continue
+        found += [alert for alert in mine if rules.covers(rule, alert.device_id)]
+    return found
+
+
+def verdicts_of(alerts: Iterable[Alert], rules: RuleSet) -> list[Verdict]:
+    """Which devices each rule of :func:`state_alerts` finds something in now: an alert a device."""
+    firing: dict[str, dict[str, Finding]] = {rule.name: {} for rule in rules.rules if not rule.is_metric}
+    for alert in sorted(alerts, key=_by_time):
+        if alert.until is None:
+            finding = Finding(alert.since, alert.value, alert.text)
+            firing[alert.rule].setdefault(alert.device_id, finding)
+    return [Verdict(name, found) for name, found in firing.items()]
+
+
+def alerts_table(alerts: Iterable[Alert]) -> pa.Table:
+    """ALERTS_SCHEMA, sorted by device, rule and time."""
+    rows = sorted(alerts, key=_by_time)
+    columns = list(zip(*rows, strict=True)) if rows else [[]] * len(ALERTS_SCHEMA)
+    arrays = [pa.array(column, one.type) for column, one in zip(columns, ALERTS_SCHEMA, strict=True)]
+    return pa.table(arrays, schema=ALERTS_SCHEMA)
+
+
+def _by_time(alert: Alert) -> tuple:
+    return alert.device_id, alert.rule, alert.since or 0, alert.text
+
+
+def _offline(rule: Rule, state: State, ids: Sequence[str], as_of_us: int) -> Iterable[Alert]:
+    after_us = rule["after"]
+    for device, silences in state.silences.items():
+        for since, until in silences:
+            if until - since > after_us:
+                yield _silence(rule, ids[device], since, until, until)
+    last = state.devices["last_us"]
+    for device in np.flatnonzero((as_of_us - last > after_us) & (last != NEVER)).tolist():
+        yield _silence(rule, ids[device], int(last[device]), as_of_us, None)
+
+
+def _silence(rule: Rule, device_id: str, since: int, end: int, until: int | None) -> Alert:
+    words = "nothing was heard" if until else "nothing has been heard since"
+    return Alert(device_id, rule.name, rule.kind, since, until, (end - since) / 1e6, words)
+
+
+def _gaps(rule: Rule, gaps: pa.Table, as_of_us: int) -> Iterable[Alert]:
+    for gap in gaps.filter(gaps["open"]).to_pylist():
+        if gap["missing"] >= rule["readings"]:
+            words = f"{gap['missing']} readings missing, {gap['first']} to {gap['last']} of boot {gap['boot']}"
+            since = None if gap["since"] is None else pa.scalar(gap["since"], TIMESTAMP).cast(pa.int64()).as_py()
+            until = None if since is None or as_of_us - since <= GAP_US else since + GAP_US
+            yield Alert(gap["device_id"], rule.name, rule.kind, since, until, float(gap["missing"]), words)
+
+
+def _loops(rule: Rule, starts: Sequence[Sequence[int]], ids: Sequence[str], as_of_us: int) -> Iterable[Alert]:
+    """Runs of boots of which each `boots` follow each other `within` a time."""
+    boots, within_us = rule["boots"], rule["within"]
+    for device, some in enumerate(starts):
+        runs: list[list[int]] = []
+        for i in range(boots - 1, len(some)):
+            if some[i] - some[i - boots + 1] > within_us:
+                continue
+            if runs and i == runs[-1][1] + 1:
+                runs[-1][1] = i
+            else:
+                runs.append([i, i])
+        for first, last in runs:
+            count = last - first + boots
+            until = None if as_of_us - some[last] <= within_us else some[last]
+            words = f"{count} boots in a row"
+            yield Alert(ids[device], rule.name, rule.kind, some[first], until, float(count), words)
+
+
+def _memory(rule: Rule, state: State, ids: Sequence[str]) -> Iterable[Alert]:
+    boots = state.boots
+    ran = boots["last_us"] - boots["first_us"] >= rule["after"]
+    with np.errstate(invalid="ignore"):
+        falls = ran & (boots["mem_last"] < rule["share"] * boots["mem_first"])
+    newest = newest_boots(state)
+    for row in np.flatnonzero(falls).tolist():
+        device = int(boots["device"][row])
+        until = None if newest[device] == row else int(boots["last_us"][row])
+        value = float(boots["mem_last"][row])
+        words = f"mem_free fell from {boots['mem_first'][row]:.0f} to {value:.0f} bytes within a boot"
+        yield Alert(ids[device], rule.name, rule.kind, int(boots["first_us"][row]), until, value, words)
+
+
+def _quarantined(rule: Rule, state: State, ids: Sequence[str], as_of_us: int) -> Iterable[Alert]:
+    """Runs of quarantined messages of a device without a pause of QUIET_US."""
+    runs: list[tuple[int, Refused]] = []
+    for (device, _day), one in sorted(state.refused.items()):
+        if runs and runs[-1][0] == device and one.first_us - runs[-1][1].last_us <= QUIET_US:
+            runs[-1] = device, runs[-1][1].joined(one)
+        else:
+            runs.append((device, one))
+    for device, run in runs:
+        if run.total >= rule["messages"]:
+            until = None if as_of_us - run.last_us <= QUIET_US else run.last_us
+            yield Alert(ids[device], rule.name, rule.kind, run.first_us, until, float(run.total), run.reason)
+
+
+def _firmware(rule: Rule, state: State, ids: Sequence[str]) -> Iterable[Alert]:
+    """Devices whose newest boot runs another version than those expected; one that ends in * is a beginning."""
+    texts, boots = list(state.texts), state.boots
+    for device, row in enumerate(newest_boots(state).tolist()):
+        code = int(boots["fw"][row]) if row >= 0 else -1
+        if code >= 0 and not any(_is_version(texts[code], one) for one in rule["expected"]):
+            words = f"runs {texts[code]}, not {' or '.join(rule['expected'])}"
+            yield Alert(ids[device], rule.name, rule.kind, int(boots["fw_us"][row]), None, None, words)
+
+
+def _is_version(version: str, expected: str) -> bool:
+    return version.startswith(expected[:-1]) if expected.endswith("*") else version == expected
