@@ -71,6 +71,7 @@ prove-broker: setup ## The broker killed 50 times under load, counted; a traced 
 
 prove-ingest: setup ## The way into the tables killed 50 times under load, counted; a traced run (ARGS="--quick --json --seed N")
 	@$(PY) host_tests/spark/prove.py $(ARGS)
+	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest -q host_tests/spark/pipeline/test_alert_delivery.py
 
 prove-cluster: setup ## Three nodes of RabbitMQ and of NATS killed, stopped and wiped, rows counted (ARGS="--quick --json --seed N")
 	@$(PY) host_tests/clusters/prove.py $(ARGS)

@@ -22,6 +22,19 @@ class Membership(NamedTuple):
     site: str = ""
 
 
+class Scope(NamedTuple):
+    """The devices that something is about: of these groups and sites; empty: of all."""
+
+    groups: tuple[str, ...] = ()
+    sites: tuple[str, ...] = ()
+
+    def covers(self, membership: Membership) -> bool:
+        """Whether it is about devices that belong there."""
+        in_group = not self.groups or membership.group in self.groups
+        return in_group and (not self.sites or membership.site in self.sites)
+
+
+EVERYWHERE = Scope()
 Groups = Mapping[str, Membership]
 NOWHERE = Membership()
 

@@ -48,7 +48,7 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Opened:
-    """An alert. `told`: whether there was an event of its beginning. Times in Unix microseconds."""
+    """An alert. `told`: for whom there was an event of its beginning. Times in Unix microseconds."""
 
     id: str
     rule: str
@@ -57,7 +57,7 @@ class Opened:
     since: int | None
     value: float | None
     text: str
-    told: bool = False
+    told: tuple[str, ...] = ()
     until: int | None = None
 
 
@@ -90,7 +90,7 @@ class Journal:
         self._path = tables / FILE
         self._report = report
         self._lock = threading.Lock()
-        self._full = False
+        self._full = self._closed = False
         self._content = self._load()
 
     @property
@@ -112,11 +112,11 @@ class Journal:
         verdicts: Iterable[Verdict],
         rules: RuleSet,
         now_us: int,
-        recipients: Callable[[Opened], tuple[str, ...] | None] = lambda _alert: (),
+        recipients: Callable[[Opened], tuple[str, ...]] = lambda _alert: (),
     ) -> None:
         """Note what begins and ends.
 
-        :param recipients: who is to be told of an alert; None: nobody now, since it is silenced.
+        :param recipients: who is to be told of an alert; asked again while it is nobody, such as in a silence.
         :raises OSError: the file cannot be written; nothing is noted.
         """
         with self._lock:
@@ -130,24 +130,17 @@ class Journal:
                     if (verdict.rule, device) not in after.opened:
                         opened = Opened(secrets.token_hex(8), verdict.rule, kinds[verdict.rule], device, *finding)
                         after.opened[verdict.rule, device] = opened
-                self._end(after, verdict, rules, now_us, recipients)
+                self._end(after, verdict, rules, now_us)
             for key, alert in after.opened.items():
-                to = recipients(alert) if not alert.told and self._has_room(after) else None
-                if to is not None:
-                    told = after.opened[key] = replace(alert, told=True)
-                    _add(after, told, "firing", rules, now_us, to)
+                to = recipients(alert) if not alert.told and self._has_room(after) else ()
+                if to:
+                    told = after.opened[key] = replace(alert, told=to)
+                    _add(after, told, "firing", rules, now_us)
             after.ended = [one for one in after.ended if (one.until or 0) > now_us - _KEPT_US][-_MOST_ENDED:]
             if after != before:
                 self._save(after)
 
-    def _end(
-        self,
-        content: _Content,
-        verdict: Verdict,
-        rules: RuleSet,
-        now_us: int,
-        recipients: Callable[[Opened], tuple[str, ...] | None],
-    ) -> None:
+    def _end(self, content: _Content, verdict: Verdict, rules: RuleSet, now_us: int) -> None:
         for (name, device), alert in list(content.opened.items()):
             judged = verdict.judged is None or device in verdict.judged
             if name != verdict.rule or device in verdict.firing or not judged or not self._has_room(content):
@@ -155,8 +148,8 @@ class Journal:
             del content.opened[name, device]
             over = replace(alert, until=now_us)
             content.ended.append(over)
-            if alert.told:
-                _add(content, over, "resolved", rules, now_us, recipients(over) or ())
+            # Whoever was told that it began: also while it is silenced.
+            _add(content, over, "resolved", rules, now_us)
 
     def delivered(self, events: Iterable[Event], destination: str) -> None:
         """Note that `destination` has taken them. :raises OSError: the file cannot be written; nothing is noted."""
@@ -183,6 +176,11 @@ class Journal:
             if after != content:
                 self._save(after)
 
+    def close(self) -> None:
+        """Let nothing be written any more, by a thread that could not be stopped."""
+        with self._lock:
+            self._closed = True
+
     def _drop(self, dropped: Callable[[Event, str], bool]) -> None:
         with self._lock:
             left = []
@@ -204,9 +202,9 @@ class Journal:
         try:
             found = read_checked_json(self._path)
             return _Content(
-                {(one["rule"], one["device"]): Opened(**one) for one in found["opened"]},
-                [Opened(**one) for one in found["ended"]],
-                [Event(**one | {"alert": Opened(**one["alert"]), "to": tuple(one["to"])}) for one in found["events"]],
+                {(one["rule"], one["device"]): _opened(one) for one in found["opened"]},
+                [_opened(one) for one in found["ended"]],
+                [Event(**one | {"alert": _opened(one["alert"]), "to": tuple(one["to"])}) for one in found["events"]],
             )
         except FileNotFoundError:
             return _Content()
@@ -216,6 +214,8 @@ class Journal:
             return _Content()
 
     def _save(self, content: _Content) -> None:
+        if self._closed:
+            raise ValueError("the journal of alerts is closed")
         found: dict[str, Any] = {
             "opened": [asdict(one) for one in content.opened.values()],
             "ended": [asdict(one) for one in content.ended],
@@ -225,7 +225,11 @@ class Journal:
         self._content = content
 
 
-def _add(content: _Content, alert: Opened, state: str, rules: RuleSet, now_us: int, to: tuple[str, ...]) -> None:
-    if to:
+def _add(content: _Content, alert: Opened, state: str, rules: RuleSet, now_us: int) -> None:
+    if alert.told:
         group, site = rules.of(alert.device)
-        content.events.append(Event(alert, state, group, site, now_us, to))
+        content.events.append(Event(alert, state, group, site, now_us, alert.told))
+
+
+def _opened(found: dict[str, Any]) -> Opened:
+    return Opened(**{**found, "told": tuple(found["told"])})

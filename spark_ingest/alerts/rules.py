@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import UsageError
-from .groups import NOWHERE, Groups, Membership
+from .groups import NOWHERE, Groups, Membership, Scope
 
 US = 1_000_000
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -142,12 +142,11 @@ _LONGEST_LOOK_US = 86_400 * US
 
 
 class Rule(NamedTuple):
-    """What to look for; `values` by key of KINDS, times in microseconds. Without `groups` and `sites`: everywhere."""
+    """What to look for, in which devices; `values` by key of KINDS, times in microseconds."""
 
     name: str
     kind: str
-    groups: tuple[str, ...]
-    sites: tuple[str, ...]
+    scope: Scope
     values: Mapping[str, Any]
 
     def __getitem__(self, key: str) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -157,11 +156,6 @@ class Rule(NamedTuple):
     def is_metric(self) -> bool:
         """Whether it is about a metric, and so judged by gold/windows."""
         return "metric" in self.values
-
-    def covers(self, membership: Membership) -> bool:
-        """Whether it is about devices that belong there."""
-        in_group = not self.groups or membership.group in self.groups
-        return in_group and (not self.sites or membership.site in self.sites)
 
 
 @dataclass(frozen=True)
@@ -183,7 +177,7 @@ class RuleSet:
 
     def covers(self, rule: Rule, device_id: str) -> bool:
         """Whether `rule` is about the device."""
-        return rule.covers(self.of(device_id))
+        return rule.scope.covers(self.of(device_id))
 
     def as_text(self) -> str:
         """All of it, for :func:`rules_from_text`."""
@@ -251,8 +245,7 @@ def _checked(where: str, table: Mapping[str, Any], groups: Groups) -> Rule:
         look_us = max(values.get("after", 0), values.get("within", 0))
         if look_us > _LONGEST_LOOK_US:
             raise UsageError(f"{where}: after and within are at most 1d in rules of the kind {kind}")
-    scope = read_scope(where, table, groups)
-    return Rule(table["name"], kind, *scope, values)
+    return Rule(table["name"], kind, read_scope(where, table, groups), values)
 
 
 def read_key(where: str, key: str, read: Any, value: object) -> Any:
@@ -263,12 +256,12 @@ def read_key(where: str, key: str, read: Any, value: object) -> Any:
         raise UsageError(f"{where}: {key} = {value!r} {error}") from error
 
 
-def read_scope(where: str, table: Mapping[str, Any], groups: Groups) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def read_scope(where: str, table: Mapping[str, Any], groups: Groups) -> Scope:
     """The values of the keys ``groups`` and ``sites``.
 
     :raises UsageError: they name what no device belongs to.
     """
-    return (
+    return Scope(
         _names(where, table, "groups", {at.group for at in groups.values()}),
         _names(where, table, "sites", {at.site for at in groups.values()}),
     )

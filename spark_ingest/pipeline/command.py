@@ -105,6 +105,8 @@ def ingest(
     """
     if (given["spool"] is None) == (given["server"] is None):
         raise click.UsageError("one of --spool and --server says where the messages are — try: --spool spool")
+    if alerts is not None and (not given["gold"] or given["format"] != "delta"):
+        raise click.UsageError("--alerts needs gold, which finds them: leave out --no-gold and --format parquet")
     try:
         _require_pyspark()
         from ..alerts.config import AlertConfig

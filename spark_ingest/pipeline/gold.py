@@ -77,7 +77,7 @@ class Gold:
         tables: Path,
         *,
         rules: RuleSet = DEFAULT_RULES,
-        recipients: Callable[[Opened], tuple[str, ...] | None] = lambda _alert: (),
+        recipients: Callable[[Opened], tuple[str, ...]] = lambda _alert: (),
         on_stage: Callable[[str], None] = lambda _stage: None,
         report: Callable[[str], None] = remark,
     ) -> None:

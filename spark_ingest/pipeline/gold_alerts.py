@@ -57,10 +57,8 @@ def state_alerts(state: State, gaps: pa.Table, rules: RuleSet, as_of_us: int) ->
 def verdicts_of(alerts: Iterable[Alert], rules: RuleSet) -> list[Verdict]:
     """Which devices each rule of :func:`state_alerts` finds something in now: an alert a device."""
     firing: dict[str, dict[str, Finding]] = {rule.name: {} for rule in rules.rules if not rule.is_metric}
-    for alert in sorted(alerts, key=_by_time):
-        if alert.until is None:
-            finding = Finding(alert.since, alert.value, alert.text)
-            firing[alert.rule].setdefault(alert.device_id, finding)
+    for alert in sorted((one for one in alerts if one.until is None), key=_by_time):
+        firing[alert.rule].setdefault(alert.device_id, Finding(alert.since, alert.value, alert.text))
     return [Verdict(name, found) for name, found in firing.items()]
 
 

@@ -22,6 +22,8 @@ duplicates         rows appended to duplicates: readings that were received agai
 boots, open_gaps   size of the deduplication state: boots known, and ranges of seq that are missing
 alerts             alerts that last, in the newest gold; null without gold
 alerts_by_rule     likewise, by the rule's name
+alerts_waiting     beginnings and ends of alerts that somebody is still to be told of
+alerts_failing     destinations of alerts that took nothing the last time
 gold_ms            duration of the newest update of gold, milliseconds
 gold_failing       whether gold cannot be updated; null without gold
 last_batch_ms      duration of the newest micro-batch with messages, milliseconds, all in all
@@ -169,6 +171,8 @@ class Pipeline:
                 self._refuses_batches = True
             raise ended from error
         finally:
+            if self._upkeep is not None:
+                self._upkeep.close()
             stop_session(session)
 
     def _catch_signals(self) -> None:

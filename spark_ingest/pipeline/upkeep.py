@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from deltalake.exceptions import DeltaError
 
+from ..alerts.delivery import Delivery
 from ..errors import IngestError
 from ..printable import remark
 from ..tables.upkeep import SmallFiles, vacuum_hourly
@@ -16,8 +17,11 @@ from .process import first_line, panics_as_errors, write_failure
 _SHARE = 1 / 5
 # An idle stream's devices go offline too.
 _IDLE_S = 60.0
+_LAST_ALERTS_S = 15.0
 # Gold that failed is likely to fail again.
 _AGAIN_S = 60.0
+FIGURES = ("alerts", "alerts_by_rule", "alerts_waiting", "alerts_failing", "gold_ms", "gold_failing")
+"""Keys of the pipeline's status; all are null without gold."""
 
 
 class Upkeep:
@@ -38,7 +42,22 @@ class Upkeep:
         self._config = config
         # Gold follows the versions of Delta tables.
         gold = config.gold and config.format == "delta"
-        self._gold = Gold(config.tables, rules=config.alerts.rules, on_stage=on_stage, report=report) if gold else None
+        alerts = config.alerts
+        self._gold = (
+            Gold(
+                config.tables,
+                rules=alerts.rules,
+                recipients=lambda alert: alerts.recipients(alert, time.time_ns() // 1000),
+                on_stage=on_stage,
+                report=report,
+            )
+            if gold
+            else None
+        )
+        self._delivery = None
+        if self._gold is not None and alerts.destinations:
+            self._delivery = Delivery(self._gold.journal, alerts.destinations, alerts.wait_s, report=report)
+            self._delivery.start()
         self._files = SmallFiles(config.tables, report)
         self._report = report
         self._failing = False
@@ -48,12 +67,14 @@ class Upkeep:
         """Keys of the pipeline's status."""
         gold = self._gold
         if gold is None:
-            return {"alerts": None, "alerts_by_rule": None, "gold_ms": None, "gold_failing": None}
+            return {**dict.fromkeys(FIGURES)}
         duration_ms = round(gold.last_duration_s * 1000)
         by_rule = gold.open_alerts
         return {
             "alerts": sum(by_rule.values()),
             "alerts_by_rule": by_rule,
+            "alerts_waiting": gold.journal.waiting,
+            "alerts_failing": len(self._delivery.failing) if self._delivery else 0,
             "gold_ms": duration_ms,
             "gold_failing": self._failing,
         }
@@ -100,6 +121,11 @@ class Upkeep:
                 f"gold is not up to date, silver is: {first_line(error)}; "
                 f"run umqtt tables rebuild --gold-only --tables {tables}, or go on with --no-gold"
             ) from error
+
+    def close(self) -> None:
+        """End the sending of alerts: what waits goes now, or after the next start."""
+        if self._delivery is not None:
+            self._delivery.close(_LAST_ALERTS_S)
 
     def _vacuum(self) -> None:
         if self._config.format != "delta" or time.monotonic() < self._next_vacuum:

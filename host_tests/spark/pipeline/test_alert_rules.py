@@ -14,6 +14,7 @@ from spark_ingest.alerts.config import load
 from spark_ingest.alerts.rules import DEFAULT_RULES, KINDS, rules_from_text
 from spark_ingest.errors import UsageError
 from spark_ingest.pipeline.batch import BatchWriter
+from spark_ingest.pipeline.command import main
 from spark_ingest.pipeline.config import PipelineConfig
 from spark_ingest.pipeline.gold import Gold
 from spark_ingest.pipeline.metric_alerts import MetricAlerts
@@ -265,6 +266,16 @@ def test_nobody_is_silent_while_the_spool_has_messages_that_were_not_read(tmp_pa
     assert open_alerts(tmp_path) == silent
 
 
+@pytest.mark.parametrize("options", [["--no-gold"], ["--format", "parquet"], []])
+def test_alerts_that_nobody_would_look_for_and_a_file_that_cannot_work_end_the_start(tmp_path, capsys, options):
+    """Planted: `--alerts` is taken and ignored."""
+    (tmp_path / "alerts.toml").write_text("x = 1")
+    folders = [word for name in ("spool", "tables", "checkpoint") for word in (f"--{name}", str(tmp_path / name))]
+    assert main([*folders, "--alerts", str(tmp_path / "alerts.toml"), *options]) == 2
+    line = "--alerts needs gold" if options else "there is no key x"
+    assert line in capsys.readouterr().err
+
+
 def test_the_page_lists_every_kind_and_key():
     """Planted: a kind that only the code knows."""
     page = (DOCS / "alerts.md").read_text()
@@ -277,7 +288,13 @@ def test_the_files_on_the_page_are_taken_as_they_stand(tmp_path):
     """Planted: a key of the page that the code does not have."""
     blocks = re.findall(r"^```(toml|csv)\n(.*?)^```", (DOCS / "alerts.md").read_text(), re.MULTILINE | re.DOTALL)
     assert {kind for kind, _ in blocks} == {"toml", "csv"}
-    for kind, block in blocks:
-        (tmp_path / {"toml": "alerts.toml", "csv": "groups.csv"}[kind]).write_text(block)
-    names = [rule.name for rule in load(tmp_path / "alerts.toml").rules.rules]
+    for name, wanted in (("alerts.toml", "toml"), ("groups.csv", "csv")):
+        parts = [block for kind, block in blocks if kind == wanted]
+        # Keys of the file itself stand before its tables.
+        heads = [block.partition("\n[[")[0] for block in parts]
+        rest = [block.removeprefix(head) for block, head in zip(parts, heads, strict=True)]
+        (tmp_path / name).write_text("\n".join(heads + rest))
+    config = load(tmp_path / "alerts.toml")
+    names = [rule.name for rule in config.rules.rules]
     assert {"offline", "too warm", "battery"} <= set(names) and "memory_falling" not in names
+    assert [one.name for one in config.destinations] == ["operations", "web hook", "panel"] and config.silences

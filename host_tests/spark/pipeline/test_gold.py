@@ -177,7 +177,7 @@ def test_alerts_have_a_beginning_and_while_they_last_no_end(tmp_path):
     ]
     gap = [set_clock(0, 0), set_clock(500, 500 * SECOND), set_clock(501, 7000 * SECOND)]
     write(tmp_path, sorted(boots + memory + gap, key=lambda message: message[2]))
-    found = {(row[0], row[1], row[3] is None) for row in rows_of(tmp_path)["alerts"]}
+    found = {(row[0], row[1], row[4] is None) for row in rows_of(tmp_path)["alerts"]}
     assert found == {
         ("a", "gap", True),
         ("a", "offline", False),

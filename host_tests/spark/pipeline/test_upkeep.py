@@ -194,7 +194,7 @@ def test_a_command_that_was_broken_off_is_repeated_before_any_other_and_before_a
 ):
     whole = Path(shutil.copytree(tables, tmp_path / "whole"))
     command = [*broken.split(), *(["d'1"] if broken == "forget" else [])]
-    monkeypatch.setattr(Gold, "update", lambda *_arguments: 1 / 0)
+    monkeypatch.setattr(Gold, "update", lambda *_arguments, **_given: 1 / 0)
     assert "ZeroDivisionError" in run(*command, "--tables", tables, code=70)
     again = "was broken off: run umqtt tables " + ("forget 'd'\"'\"'1'" if broken == "forget" else broken)
     with pytest.raises(UsageError, match=re.escape(f"{again} --tables {tables} again")):

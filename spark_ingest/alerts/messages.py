@@ -1,0 +1,86 @@
+"""What is told of alerts: text for people, JSON for programs.
+
+Names of devices and reasons are chosen by others. In text, what does not print and what a mail program or a chat takes
+for a link, a mention or markup is shown by its number; JSON has them as they are, escaped.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+
+from ..printable import printable
+from .journal import Event
+
+_MARKUP = dict.fromkeys("<>&@[]`", "") | {"://": ":\\x2f/"}
+_LONGEST_WORD = 120
+_TIME = "%Y-%m-%d %H:%M:%S UTC"
+
+
+def packed(events: Sequence[Event], most: int, *, as_json: bool) -> Iterator[Sequence[Event]]:
+    """The events in pieces whose body has at most `most` characters, or one event."""
+    some: list[Event] = []
+    size = 0
+    for event in events:
+        length = len(_json([event]) if as_json else _line(event)) + 1
+        if some and size + length > most:
+            yield some
+            some, size = [], 0
+        some.append(event)
+        size += length
+    if some:
+        yield some
+
+
+def title_and_body(events: Sequence[Event], *, as_json: bool) -> tuple[str, str]:
+    """A message. In JSON it has no title, which some services would put before the body."""
+    if as_json:
+        return "", _json(events)
+    counts = Counter(event.state for event in events)
+    rules = ", ".join(sorted({event.alert.rule for event in events}))
+    sites = ", ".join(sorted({event.site for event in events if event.site}))
+    title = f"{', '.join(f'{count} {state}' for state, count in sorted(counts.items()))}: {rules}"
+    return shown(f"{title} at {sites}" if sites else title), "\n".join(_line(event) for event in events)
+
+
+def shown(text: str) -> str:
+    """A text of others, short, and nothing but text in any kind of message."""
+    text = printable(text[:_LONGEST_WORD] + "…" if len(text) > _LONGEST_WORD else text)
+    for sign, instead in _MARKUP.items():
+        text = text.replace(sign, instead or f"\\x{ord(sign):02x}")
+    return text.replace("\t", " ")
+
+
+def _line(event: Event) -> str:
+    alert = event.alert
+    where = ", ".join(shown(name) for name in (event.group, event.site) if name)
+    since = "" if alert.since is None else f", since {_time(alert.since)}"
+    until = "" if alert.until is None else f", until {_time(alert.until)}"
+    of = f"{shown(alert.device)} ({where})" if where else shown(alert.device)
+    return f"{event.state} {shown(alert.rule)}: {of}: {shown(alert.text)}{since}{until}, id {alert.id}"
+
+
+def _json(events: Sequence[Event]) -> str:
+    """One object; pure ASCII."""
+    return json.dumps({"alerts": [_fields(event) for event in events]})
+
+
+def _fields(event: Event) -> dict[str, object]:
+    alert = event.alert
+    return {
+        "id": alert.id,
+        "state": event.state,
+        "rule": alert.rule,
+        "kind": alert.kind,
+        "device": alert.device,
+        "group": event.group or None,
+        "site": event.site or None,
+        "since": _time(alert.since),
+        "until": _time(alert.until),
+        "value": alert.value,
+        "text": alert.text,
+    }
+
+
+def _time(us: int | None) -> str | None:
+    return None if us is None else (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)).strftime(_TIME)
