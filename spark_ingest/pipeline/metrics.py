@@ -22,7 +22,8 @@ COUNTERS = {
 GAUGES: Mapping[str, tuple[str, str, float]] = {
     "boots": ("boots", "Boots in the set of readings seen.", 1),
     "open_gaps": ("open_gaps", "Ranges of seq that are missing.", 1),
-    "alerts": ("alerts", "Alerts that last, in the newest gold.", 1),
+    "alerts_waiting": ("alerts_waiting", "Beginnings and ends of alerts that are still to be told.", 1),
+    "alerts_failing": ("alerts_failing", "Destinations of alerts that took nothing the last time.", 1),
     "gold_seconds": ("gold_ms", "Duration of the newest update of gold.", 1e-3),
     "last_batch_seconds": ("last_batch_ms", "Duration of the newest micro-batch with messages.", 1e-3),
     "rows_per_second": ("rows_per_second", "Messages a second in it.", 1),
@@ -30,6 +31,8 @@ GAUGES: Mapping[str, tuple[str, str, float]] = {
     "gold_failing": ("gold_failing", "1 while gold cannot be updated.", 1),
 }
 """Metric to the status's key, the meaning, and the factor."""
+BY_RULE = "alerts"
+"""The metric of open alerts, with the rule as its label."""
 STUCK_MS = 5 * 60_000
 """Messages may wait for so long without a micro-batch that ends."""
 
@@ -53,6 +56,12 @@ class Figures(Families):
         for name, (key, meaning, factor) in GAUGES.items():
             if (value := status.get(key)) is not None:
                 yield GaugeMetricFamily(PREFIX + name, meaning, value=_number(value) * factor)
+        by_rule = status.get("alerts_by_rule")
+        if isinstance(by_rule, dict):
+            family = GaugeMetricFamily(PREFIX + BY_RULE, "Alerts that last, in the newest gold.", labels=["rule"])
+            for rule, count in by_rule.items():
+                family.add_metric([rule], count)
+            yield family
 
 
 def health(status: Status, now_ms: float) -> str:

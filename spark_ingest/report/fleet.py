@@ -169,7 +169,13 @@ def reboots(boots: pa.Table, index: dict[str, int], timeline: Timeline) -> dict[
 def alerts(rows: pa.Table, index: dict[str, int]) -> dict[str, Any]:
     """Open ones first, newest first."""
     listed = sorted(
-        zip(*_lists(rows, ("device_id", "kind", "text")), seconds(rows["since"]), seconds(rows["until"]), strict=True),
+        zip(
+            *_lists(rows, ("device_id", "kind", "text")),
+            seconds(rows["since"]),
+            seconds(rows["until"]),
+            rows["rule"].to_pylist(),
+            strict=True,
+        ),
         key=lambda row: (row[4] is not None, -(row[3] or 0), row[0], row[1]),
     )
     return {

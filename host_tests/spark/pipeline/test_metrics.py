@@ -16,12 +16,12 @@ from spark_ingest.collector import metrics as collector_metrics
 from spark_ingest.metrics import MetricsServer
 from spark_ingest.pipeline.batch import Totals
 from spark_ingest.pipeline.config import PipelineConfig
-from spark_ingest.pipeline.metrics import COUNTERS, GAUGES, PREFIX, STUCK_MS, Figures, health
+from spark_ingest.pipeline.metrics import BY_RULE, COUNTERS, GAUGES, PREFIX, STUCK_MS, Figures, health
 from spark_ingest.pipeline.pipeline import Pipeline
 from spark_ingest.pipeline.upkeep import Upkeep
 
 ROOT = Path(__file__).resolve().parents[3]
-NAMES = {f"{PREFIX}{name}_total" for name in COUNTERS} | {PREFIX + name for name in GAUGES}
+NAMES = {f"{PREFIX}{name}_total" for name in COUNTERS} | {PREFIX + name for name in (*GAUGES, BY_RULE)}
 
 
 def running(folder: Path) -> Pipeline:
@@ -30,6 +30,7 @@ def running(folder: Path) -> Pipeline:
     pipeline._state = "running"
     pipeline._writer = type("Writer", (), {"totals": Totals(batches=3, rows_silver=7)})()
     pipeline._upkeep = Upkeep(pipeline.config, on_stage=lambda _stage: None)
+    pipeline._upkeep.step(0)
     pipeline._lag_bytes = 5
     return pipeline
 
@@ -55,6 +56,7 @@ def test_what_prometheus_and_a_health_check_are_told_is_the_status(tmp_path):
             7,
             5,
         )
+        assert 'umqtt_ingest_alerts{rule="offline"} 0.0' in text
         assert get(server.port, "/health") == (200, "ok\n")
         pipeline._waiting_since_ms = int(now[0])
         now[0] += STUCK_MS

@@ -264,7 +264,8 @@ def test_names_with_markup_are_text_everywhere(open_page: OpenPage, tmp_path: Pa
     alert = {"device_id": hostile + "0", "kind": hostile, "since": END_US - HOUR, "text": hostile}
     boot = {"device_id": hostile + "5", "first_seen": END_US - HOUR, "cause": hostile, "reason": hostile}
     gap = {"device_id": hostile + "3", "boot": hostile, "first": 1, "last": 2, "missing": 2, "open": True}
-    write_rows(tmp_path, "alerts", [alert, alert | {"device_id": hostile + " without a row", "until": END_US}])
+    other = {"device_id": hostile + " without a row", "until": END_US, "rule": hostile}
+    write_rows(tmp_path, "alerts", [alert, alert | other])
     write_rows(tmp_path, "boots", [boot | {"boot": hostile * 2}, boot | {"boot": hostile, "first_seen": END_US - 1}])
     write_rows(tmp_path, "gaps", [gap])
     rows = Gold(tmp_path).read("devices").to_pylist()
@@ -291,7 +292,8 @@ def test_names_that_every_javascript_object_has_are_names_like_others(open_page:
     at = END_US - HOUR
     values = {"window_start": at, "n": 1, "sum": 2.0, "min": 2.0, "max": 2.0, "mean": 2.0, "last": 2.0, "last_ts": at}
     windows = [values | {"device_id": name, "metric": name} for name in inherited]
-    alerts = [{"device_id": name, "kind": name, "since": at, "text": name} for name in inherited]
+    alert = {"since": at, "rule": "toString"}
+    alerts = [alert | {"device_id": name, "kind": name, "text": name} for name in inherited]
     gap = {"boot": "1-x", "first": 1, "last": 2, "missing": 2, "open": True}
     write_rows(tmp_path, "windows", windows)
     write_rows(tmp_path, "alerts", alerts)
@@ -303,7 +305,7 @@ def test_names_that_every_javascript_object_has_are_names_like_others(open_page:
     expect(page.locator("body")).to_have_attribute("data-state", "ready")
     titles = page.locator("#metric-charts h3").all_text_contents()
     assert sorted(titles) == sorted(f"{name} metric" for name in inherited)
-    assert sorted(page.locator("#alerts-rows .pill").all_text_contents()) == sorted(inherited)
+    assert sorted(page.locator("#alerts-rows .pill").all_text_contents()) == ["toString"] * 4
     assert page.locator("#gaps-rows td[data-label=State]").all_text_contents() == ["closed"] * 4
     for name in inherited:
         page.locator("#rows").get_by_role("button", name=name, exact=True).click()
