@@ -5,7 +5,7 @@ The packages, in the order in which a reading travels:
 =============  ============================================================================================
 ``collector``  the process that makes messages durable in a spool and only then acknowledges them
 ``spool``      what was received, as it lies on disk: blocks, segments, the durable position
-``source``     ``format("mqtt")`` for Spark, streaming and batch
+``source``     ``format("mqtt")`` for Spark, streaming and batch; it is a sink to a broker, too
 ``decoders``   what payloads mean: telemetry records, and other formats by topic
 ``pipeline``   the streaming query: what a micro-batch becomes in the tables, once
 ``report``     one HTML file that shows the fleet, from the gold tables
@@ -15,8 +15,8 @@ Everywhere: ``errors`` (the tree of errors), ``durable`` (sync and atomic replac
 write a folder), ``status``, ``metrics``, ``hosts`` (what may stand for one), ``java`` (whether Spark can start);
 ``tables`` reads the tables without Spark, and ``sql`` gives them names in Spark, DuckDB and others.
 
-Imports point upwards in that list. Nothing here imports the broker, the device library or the command-line
-kit. In a pipeline of your own::
+Imports point one way (host_tests/architecture). Nothing here imports the broker or the command-line kit; the sink alone
+imports the client. In a pipeline of your own::
 
     from spark_ingest import MqttDataSource
 

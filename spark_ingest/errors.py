@@ -14,6 +14,7 @@
     ├── SparkEnded                         Spark's Java process was killed, or ended by itself
     ├── DataLoss                           an offset names messages that the spool no longer holds
     ├── BrokerRefused        exit_code 4   CONNACK or SUBACK said no
+    ├── PublishFailed        exit_code 4   the sink has a row that is no message, or gets no acknowledgement
     └── MalformedStream      exit_code 4   the broker sent bytes that are not MQTT 3.1.1
 """
 
@@ -88,6 +89,12 @@ class BrokerRefused(IngestError):
     def __init__(self, message: str, return_code: int) -> None:
         super().__init__(message)
         self.return_code = return_code
+
+
+class PublishFailed(IngestError):
+    """A row of the sink cannot be published, or the broker acknowledges nothing. The micro-batch is not committed."""
+
+    exit_code = 4
 
 
 class MalformedStream(IngestError):

@@ -21,6 +21,7 @@ TOGETHER = (
         "spark/test_source.py",
         "spark/report/test_sql_examples.py",
         "spark/source/test_source_docs.py",
+        "spark/source/test_sink_spark.py",
         "spark/pipeline/test_parquet.py",
         "spark/cluster/test_cluster_laws.py",
     ),

@@ -50,6 +50,7 @@ PLACES = {
     "spark/pipeline": 1,
     "spark/report/test_report_data.py": 1,
     "spark/source/test_rows.py": 0,
+    "spark/source/test_sink.py": 1,
     "spark/test_batch.py": 1,
     "spark/test_damage.py": 1,
     "spark/test_clock.py": 0,

@@ -94,15 +94,15 @@ def parse_broker(url: str) -> tuple[str, str, int]:
     """
     if "@" in url:
         # Not repeated: it may hold a password.
-        raise UsageError("--broker must not hold credentials: every user of the machine can read a command line")
+        raise UsageError("broker must not hold credentials, which others can read there: give a user name and a file")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise UsageError(f"--broker {url}: {error}; give mqtt://HOST:PORT") from error
+        raise UsageError(f"broker {url}: {error}; give mqtt://HOST:PORT") from error
     host = parts.hostname or ""
     if parts.scheme not in _PORTS or not is_host(host) or parts.path not in ("", "/") or parts.query or port == 0:
-        raise UsageError(f"--broker {url} is not a broker's address; give mqtt://HOST:PORT or mqtts://HOST:PORT")
+        raise UsageError(f"broker {url} is not a broker's address; give mqtt://HOST:PORT or mqtts://HOST:PORT")
     return parts.scheme, host, port or _PORTS[parts.scheme]
 
 
@@ -114,9 +114,9 @@ def parse_nodes(urls: str) -> tuple[str, list[tuple[str, int]]]:
     """
     nodes = [parse_broker(url.strip()) for url in urls.split(",")]
     if len({scheme for scheme, _, _ in nodes}) > 1:
-        raise UsageError(f"--broker {urls} mixes mqtt and mqtts: give all nodes with TLS, or none")
+        raise UsageError(f"broker {urls} mixes mqtt and mqtts: give all nodes with TLS, or none")
     if len(set(nodes)) < len(nodes):
-        raise UsageError(f"--broker {urls} names a node twice: give each once")
+        raise UsageError(f"broker {urls} names a node twice: give each once")
     return nodes[0][0], [(host, port) for _, host, port in nodes]
 
 

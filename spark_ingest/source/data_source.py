@@ -1,4 +1,4 @@
-"""``format("mqtt")``: MQTT messages from a collector's spool, as a streaming and a batch source. ::
+"""``format("mqtt")``: MQTT messages from a collector's spool, streaming and batch; the other way: :mod:`sink`. ::
 
     from spark_ingest import MqttDataSource
     spark.dataSource.register(MqttDataSource)
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from .sink import MqttStreamWriter, MqttWriter
+
 _REMOVE_EVERY_S = 10.0
 
 
@@ -52,6 +54,18 @@ class MqttDataSource(DataSource):
 
     def streamReader(self, schema: "StructType") -> "MqttStreamReader":
         return MqttStreamReader(Options(self.options))
+
+    def writer(self, schema: "StructType", overwrite: bool) -> "MqttWriter":
+        if overwrite:
+            raise UsageError("format mqtt cannot overwrite what was published: write with mode append")
+        from .sink import MqttWriter, SinkOptions
+
+        return MqttWriter(SinkOptions(self.options, schema))
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> "MqttStreamWriter":
+        from .sink import MqttStreamWriter, SinkOptions
+
+        return MqttStreamWriter(SinkOptions(self.options, schema))
 
 
 class MqttPartition(InputPartition):
@@ -134,9 +148,7 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._end = tree.advance(start, target)
         else:
             # Spark passes one limit on; when both options are given, both hold.
-            self._end = tree.advance(
-                start, target, max_rows=self._options.max_rows, max_bytes=self._options.max_bytes
-            )
+            self._end = tree.advance(start, target, max_rows=self._options.max_rows, max_bytes=self._options.max_bytes)
         if self._end != start:
             self._triggered_at = time.monotonic()
         return self._end

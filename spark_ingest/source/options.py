@@ -1,10 +1,10 @@
-"""The options of ``format("mqtt")``, checked; what each means is in docs/spark-source.md.
+"""The options of ``format("mqtt")`` for reading, checked; what each means is in docs/spark-source.md.
 
 Names are Spark's Kafka source's where the meaning is the same. Spark hands them over as text, in any case.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -50,23 +50,20 @@ class Options:
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        given = {key.lower(): value for key, value in options.items()}
-        unknown = set(given) - {name.lower() for name in OPTIONS}
-        if unknown:
-            raise UsageError(f"format mqtt has no option {', '.join(sorted(unknown))}; it has {', '.join(OPTIONS)}")
+        given = known_options(options, OPTIONS, "format mqtt")
         self.spools = _spools(given)
         self.starting_offsets = given.get("startingoffsets", "earliest")
         self.ending_offsets = given.get("endingoffsets")
         if self.ending_offsets == "earliest":
             raise UsageError("endingOffsets must be latest or an offset: nothing lies before earliest")
-        self.starting_ms = _positive(given, "startingTimestamp")
-        self.ending_ms = _positive(given, "endingTimestamp")
-        self.min_rows = _positive(given, "minOffsetsPerTrigger")
-        self.longest_delay_s = _duration(given, "maxTriggerDelay", "15m")
-        self.max_rows = _positive(given, "maxOffsetsPerTrigger")
-        self.max_bytes = _positive(given, "maxBytesPerTrigger")
-        self.min_partitions = _positive(given, "minPartitions")
-        self.max_rows_of_partition = _positive(given, "maxRecordsPerPartition")
+        self.starting_ms = positive(given, "startingTimestamp")
+        self.ending_ms = positive(given, "endingTimestamp")
+        self.min_rows = positive(given, "minOffsetsPerTrigger")
+        self.longest_delay_s = duration(given, "maxTriggerDelay", "15m")
+        self.max_rows = positive(given, "maxOffsetsPerTrigger")
+        self.max_bytes = positive(given, "maxBytesPerTrigger")
+        self.min_partitions = positive(given, "minPartitions")
+        self.max_rows_of_partition = positive(given, "maxRecordsPerPartition")
         if self.min_rows and self.max_rows and self.min_rows > self.max_rows:
             raise UsageError("minOffsetsPerTrigger is more than maxOffsetsPerTrigger: no micro-batch could have both")
         loss = given.get("failondataloss", "true").lower()
@@ -104,7 +101,9 @@ def _spools(given: Mapping[str, str]) -> Spools:
                 raise UsageError(f"{name} goes with option server; a folder has none")
         return LocalSpools(Path(path).absolute())
     assert server is not None
-    return served_spools(server, _file(given, "tokenFile"), _file(given, "deleteTokenFile"), _file(given, "caFile"))
+    return served_spools(
+        server, file_option(given, "tokenFile"), file_option(given, "deleteTokenFile"), file_option(given, "caFile")
+    )
 
 
 def served_spools(
@@ -129,11 +128,25 @@ def served_spools(
     return RemoteSpools(server, token, delete_token=delete_token, ca=ca)
 
 
-def _file(given: Mapping[str, str], name: str) -> Path | None:
+def known_options(options: Mapping[str, str], names: Sequence[str], what: str) -> dict[str, str]:
+    """The options by their names in lower case.
+
+    :param what: has the options, for the error.
+    :raises UsageError: one is not among `names`.
+    """
+    given = {key.lower(): value for key, value in options.items()}
+    if unknown := given.keys() - {name.lower() for name in names}:
+        raise UsageError(f"{what} has no option {', '.join(sorted(unknown))}; it has {', '.join(names)}")
+    return given
+
+
+def file_option(given: Mapping[str, str], name: str) -> Path | None:
+    """The file that an option names; None without it."""
     return Path(given[name.lower()]) if name.lower() in given else None
 
 
-def _positive(given: Mapping[str, str], name: str) -> int | None:
+def positive(given: Mapping[str, str], name: str) -> int | None:
+    """A whole number from 1; None without the option. :raises UsageError: it is none."""
     value = given.get(name.lower())
     if value is None:
         return None
@@ -142,8 +155,8 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
     return int(value)
 
 
-def _duration(given: Mapping[str, str], name: str, default: str) -> float:
-    """Seconds of a time as Spark writes it: 500ms, 30s, 15m, 1h, 1d."""
+def duration(given: Mapping[str, str], name: str, default: str) -> float:
+    """Seconds of a time as Spark writes it: 500ms, 30s, 15m, 1h, 1d. :raises UsageError: it is none."""
     value = given.get(name.lower(), default)
     match = re.fullmatch(r"(\d{1,9})(ms|s|m|min|h|d)", value.strip())
     if match is None:

@@ -12,6 +12,7 @@ from spark_helpers import RECEIVED_MS, publish_packet, record
 
 from spark_ingest.source.options import OPTIONS
 from spark_ingest.source.rows import ARROW_SCHEMA
+from spark_ingest.source.sink import COLUMNS, SINK_OPTIONS
 from spark_ingest.spool.writer import Spool
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,10 +49,11 @@ def run(example: Example) -> str:
 
 
 @pytest.mark.parametrize("example", [pytest.param(each, id=each.heading) for each in EXAMPLES if each.run])
-def test_an_example_of_the_page_runs_and_prints_what_it_says(spark, folder, monkeypatch, example):
+def test_an_example_of_the_page_runs_and_prints_what_it_says(spark, folder, mosquitto, monkeypatch, example):
     monkeypatch.chdir(folder)
     # Relative paths of Spark are the Java process's; the page means the reader's.
     example.source = re.sub(r'(path", |Location", |parquet\(|Path\()"([a-z-]+)"', _absolute(folder), example.source)
+    example.source = example.source.replace("broker.example.com", f"127.0.0.1:{mosquitto}")
     printed = run(example)
     assert [text for text in example.expected if text not in printed] == [], printed
 
@@ -63,10 +65,11 @@ def test_what_cannot_run_here_is_python_at_least():
 
 def test_the_page_names_every_option_and_every_column_and_no_other():
     page = PAGE.read_text()
-    tables = {title: page.split(f"## {title}\n")[1].split("\n## ")[0] for title in ("Schema", "Options")}
+    tables = {title: page.split(f"## {title}\n")[1].split("\n## ")[0] for title in ("Schema", "Options", "Writing")}
     named = {title: re.findall(r"^\| `(\w+)` \|", text, re.M) for title, text in tables.items()}
     assert named["Schema"] == ARROW_SCHEMA.names
     assert named["Options"] == list(OPTIONS)
+    assert named["Writing"] == [*COLUMNS, *SINK_OPTIONS]
 
 
 def test_every_page_that_it_links_to_exists():

@@ -1,0 +1,240 @@
+"""Laws of the sink's task, without Spark: each row at least once, within the window, and clear refusals."""
+
+import os
+import pickle
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pyarrow as pa
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from pyspark.sql.types import StructType
+from umqtt_kit.certs import Authority
+from umqtt_testkit.mosquitto import Mosquitto
+from umqtt_testkit.peer import Link, ScriptedPeer
+from umqtt_testkit.waiting import eventually
+from umqtt_testkit.wire import Packet, Type
+
+from spark_ingest.errors import BrokerRefused, IngestError, PublishFailed, UsageError
+from spark_ingest.source.sink import SinkOptions, _Publisher, publish_rows
+
+ROWS = StructType().add("topic", "string").add("payload", "binary").add("qos", "integer").add("retain", "boolean")
+TEXTS = StructType().add("topic", "string").add("payload", "string")
+
+
+def options(url: str, schema: StructType = ROWS, **more: object) -> SinkOptions:
+    return SinkOptions({"broker": url, **{name: str(value) for name, value in more.items()}}, schema)
+
+
+def batches(rows: list[tuple], size: int = 10) -> Iterator[pa.RecordBatch]:
+    names = ["topic", "payload", "qos", "retain"]
+    for start in range(0, len(rows), size):
+        columns = zip(*rows[start : start + size], strict=True)
+        yield pa.RecordBatch.from_arrays([pa.array(list(column)) for column in columns], names[: len(rows[0])])
+
+
+def numbered(count: int, qos: int = 1) -> list[tuple]:
+    return [("out", b"%d" % i, qos, False) for i in range(count)]
+
+
+def publishes(link: Link) -> Iterator[Packet]:
+    """What comes on a link that is a PUBLISH, until DISCONNECT or the end."""
+    while (packet := link.receive()) is not None and packet.type is not Type.DISCONNECT:
+        if packet.type is Type.PUBLISH:
+            yield packet
+        else:
+            link.answer(packet)
+
+
+@pytest.mark.parametrize("seed", range(60 if os.environ.get("UMQTT_FULL_SWEEPS") else 6))
+def test_a_task_ends_when_the_broker_has_acknowledged_every_row_whatever_links_break(seed, monkeypatch):
+    """Planted: a task that takes leave once everything is sent; one that waits for all but the last."""
+    monkeypatch.setattr(_Publisher, "_random", lambda *_: 0)
+    rng = random.Random(seed)
+    cuts = [rng.randint(0, 25) for _ in range(2)]
+    acknowledged: set[bytes] = set()
+    rows = numbered(40, qos=rng.choice((1, 2)))
+
+    def script(peer: ScriptedPeer) -> None:
+        for cut in (*cuts, len(rows) * 2):
+            link = peer.accept()
+            link.accept_session()
+            for packet in publishes(link):
+                if not cut:
+                    break
+                cut -= 1
+                acknowledged.add(packet.payload)
+                link.answer(packet)
+            if not cut:
+                link.reset()
+
+    with ScriptedPeer() as peer:
+        peer.run(script)
+        publish_rows(batches(rows), options(peer.url, window=rng.choice((1, 7, 100))))
+        assert acknowledged == {row[1] for row in rows}, f"seed {seed}"
+
+
+def test_no_more_rows_are_taken_than_the_window_has_room_for():
+    """Planted: three windows of messages in the client's outbox."""
+    window, taken, acknowledged = 5, 0, 0
+
+    def script(peer: ScriptedPeer) -> None:
+        nonlocal acknowledged
+        link = peer.accept()
+        link.accept_session()
+        waiting: list[Packet] = []
+        for packet in publishes(link):
+            waiting.append(packet)
+            if len(waiting) == window:
+                for one in waiting:
+                    acknowledged += 1
+                    link.answer(one)
+                waiting.clear()
+
+    def one_by_one() -> Iterator[pa.RecordBatch]:
+        nonlocal taken
+        for batch in batches(numbered(6 * window), 1):
+            taken += 1
+            assert taken - acknowledged <= window + 1
+            yield batch
+
+    with ScriptedPeer() as peer:
+        peer.run(script)
+        publish_rows(one_by_one(), options(peer.url, window=window))
+
+
+def test_nothing_connects_for_a_partition_without_rows():
+    publish_rows([], options("mqtt://127.0.0.1:1"))
+    publish_rows([pa.RecordBatch.from_pylist([], pa.schema([("topic", pa.string())]))], options("mqtt://127.0.0.1:1"))
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ((None, b"x"), "topic is null"),
+        (("a", None), "payload is null"),
+        (("a/#", b"x"), "topic is empty or has a wildcard"),
+        (("", b"x"), "topic is empty or has a wildcard"),
+        (("a\0b", b"x"), "NUL"),
+        (("a" * 65536, b"x"), "too long"),
+        (("a", b"x", 3), "qos"),
+    ],
+)
+def test_a_row_that_is_no_message_stops_the_task_and_is_named(row, reason):
+    """Planted: a row that is passed over."""
+    with ScriptedPeer() as peer, pytest.raises(PublishFailed, match=rf"row 3 of a partition.*{reason}"):
+        publish_rows(batches([("a", b"x", 1)[: len(row)]] * 2 + [row], 1), options(peer.url))
+
+
+@pytest.mark.parametrize(
+    ("given", "schema", "reason"),
+    [
+        ({"broker": None}, ROWS, "needs option broker"),
+        ({"broker": "127.0.0.1"}, ROWS, "is not a broker's address"),
+        ({"broker": "mqtt://u:secret@x"}, ROWS, "must not hold credentials"),
+        ({"brokr": "mqtt://x"}, ROWS, "has no option brokr; it has broker, topic"),
+        ({"path": "spool"}, ROWS, "has no option path"),
+        ({"window": "0"}, ROWS, "window must be a whole number from 1"),
+        ({"window": "10001"}, ROWS, "window must be a whole number from 1 to 10000"),
+        ({"timeout": "soon"}, ROWS, "timeout must be a time such as"),
+        ({"username": "u", "passwordFile": "none"}, ROWS, "cannot read the password file none"),
+        ({"caFile": "ca.pem"}, ROWS, "use mqtts://"),
+        ({}, StructType().add("topic", "string"), "no column payload"),
+        ({}, StructType().add("payload", "binary"), "no column topic: add one, or give option topic"),
+        ({}, StructType().add("topic", "binary").add("payload", "binary"), "column topic must be string, not binary"),
+        ({}, StructType().add("topic", "string").add("payload", "long"), "payload must be binary or string"),
+        ({}, StructType().add("retian", "boolean").add("payload", "binary"), "does not publish retian: select topic"),
+    ],
+)
+def test_options_and_columns_that_cannot_work_are_refused_before_anything_is_published(given, schema, reason):
+    named = {"broker": "mqtt://127.0.0.1:1", **given}
+    with pytest.raises(UsageError, match=reason) as refused:
+        SinkOptions({name: value for name, value in named.items() if value is not None}, schema)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_broker_that_refuses_ends_the_task_at_once_and_the_password_is_in_no_text(tmp_path):
+    """Planted: a sink that goes on trying; a password in the message."""
+    (tmp_path / "password").write_text("this-must-not-be-seen\n")
+    with ScriptedPeer() as peer:
+        given = options(peer.url, username="u", passwordFile=tmp_path / "password")
+
+        def script(peer: ScriptedPeer) -> None:
+            assert peer.accept().accept_session(return_code=5).password == b"this-must-not-be-seen"
+
+        peer.run(script)
+        with pytest.raises(BrokerRefused, match="refused the sink: not authorized") as refused:
+            publish_rows(batches(numbered(3)), given)
+    assert refused.value.return_code == 5
+    assert "this-must-not" not in str(refused.value) + repr(given)
+
+
+def test_a_broker_that_acknowledges_nothing_ends_the_task_after_the_timeout_with_the_reason():
+    with ScriptedPeer() as peer:
+        peer.refuse()
+        with pytest.raises(PublishFailed, match=r"acknowledged nothing for 0\.001 s: .*refused"):
+            publish_rows(batches(numbered(3)), options(peer.url, timeout="1ms"))
+
+
+def test_columns_arrive_as_they_are_over_tls_with_a_client_certificate_and_a_stranger_gets_nothing(tmp_path):
+    """The executor has no file: what the driver has read comes pickled. Planted: files that the task opens."""
+    ours, strangers = Authority(tmp_path / "ca"), Authority(tmp_path / "stranger")
+    for authority in (ours, strangers):
+        authority.create("test")
+    ours.issue_broker(["127.0.0.1"])
+    ours.issue_device("sink")
+    at_broker, mine = ours.folder / "broker", ours.folder / "devices" / "sink"
+    lines = (
+        f"cafile {ours.folder}/ca.pem\ncertfile {at_broker}/cert.pem\nkeyfile {at_broker}/key.pem",
+        "require_certificate true\nuse_identity_as_username true",
+    )
+    got: list[tuple] = []
+    with Mosquitto(tmp_path, *lines) as broker:
+        url = f"mqtts://127.0.0.1:{broker.port}"
+        given = options(url, caFile=ours.folder / "ca.pem", certFile=mine / "cert.pem", keyFile=mine / "key.pem")
+        stranger = options(url, caFile=strangers.folder / "ca.pem")
+        texts = options(
+            url, TEXTS, topic="all", caFile=ours.folder / "ca.pem", certFile=mine / "cert.pem", keyFile=mine / "key.pem"
+        )
+        reader = paho.Client(CallbackAPIVersion.VERSION2, "reader")
+        reader.tls_set(str(ours.folder / "ca.pem"), str(mine / "cert.pem"), str(mine / "key.pem"))
+        reader.on_message = lambda _client, _data, m: got.append((m.topic, m.payload, m.qos, m.retain))
+        reader.on_connect = lambda client, *_: client.subscribe("#", 2)
+        subscribed: list[object] = []
+        reader.on_subscribe = lambda *_: subscribed.append(True)
+        reader.connect("127.0.0.1", broker.port)
+        reader.loop_start()
+        eventually(lambda: subscribed, "the subscription")
+        for file in (ours.folder / "ca.pem", mine / "cert.pem", mine / "key.pem"):
+            file.rename(file.with_suffix(".moved"))
+        rows = [
+            ("a", b"\x00\xff", 1, False),
+            ("b", b"", 2, True),
+            ("c", b"x" * 70_000, 0, None),
+            ("d", b"1", None, None),
+        ]
+        publish_rows(batches(rows), pickle.loads(pickle.dumps(given)))
+        publish_rows(batches([("ignored", "ü")]), texts)
+        with pytest.raises(PublishFailed, match="shows a certificate that is not trusted"):
+            publish_rows(batches(rows), stranger)
+        eventually(lambda: len(got) >= 5, lambda: f"five messages: {got}")
+        reader.disconnect()
+        reader.loop_stop()
+    assert sorted(got) == [
+        ("a", b"\x00\xff", 1, False),
+        ("all", "ü".encode(), 1, False),
+        ("b", b"", 2, False),
+        ("c", b"x" * 70_000, 0, False),
+        ("d", b"1", 1, False),
+    ]
+
+
+def test_certificates_that_only_executors_could_complete_are_refused(tmp_path):
+    authority = Authority(tmp_path / "ca")
+    authority.create("test")
+    authority.issue_device("sink")
+    mine: Path = authority.folder / "devices" / "sink"
+    with pytest.raises(IngestError, match="certFile needs caFile too"):
+        options("mqtts://127.0.0.1:1", certFile=mine / "cert.pem", keyFile=mine / "key.pem")
