@@ -1,25 +1,12 @@
-"""docs/cluster.md: its examples are Python, its options and links exist."""
+"""docs/cluster.md: its options and links exist."""
 
 import re
-import sys
 from pathlib import Path
 
 from spark_ingest.pipeline import command
 
-ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "host_tests" / "docs"))
-
-from examples import examples  # noqa: E402
-
-FILE = ROOT / "docs" / "cluster.md"
+FILE = Path(__file__).resolve().parents[3] / "docs" / "cluster.md"
 PAGE = FILE.read_text()
-
-
-def test_the_page_s_examples_are_python():
-    found = examples(FILE)
-    assert found and not [one for one in found if one.run]
-    for example in found:
-        compile(example.source, f"{FILE.name}:{example.line}", "exec")
 
 
 def test_every_option_of_the_pipeline_that_the_page_names_exists(capsys):
