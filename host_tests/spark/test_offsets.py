@@ -14,7 +14,7 @@ from spark_helpers import fill
 
 from spark_ingest.errors import DataLoss, UsageError
 from spark_ingest.pipeline.plan import drop_oversized_plan
-from spark_ingest.source.offsets import Offset, Range, SpoolTree, bytes_between
+from spark_ingest.source.offsets import Offset, Range, SpoolTree, bytes_between, lag_behind
 from spark_ingest.source.rows import read_range
 from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.blocks import BLOCK_HEADER, BlockHeader, Position, Run, encode_position, segment_path
@@ -310,6 +310,18 @@ def test_the_lag_is_the_bytes_between_an_offset_and_the_durable_position(consume
     assert bytes_between(latest, latest, root) == 0
     assert bytes_between(offset, latest, root) == latest["north"]["position"]
     assert bytes_between({}, latest, root) == offset["north"]["position"] + latest["north"]["position"]
+
+
+def test_the_lag_is_told_for_each_collector_also_for_one_that_nobody_has_read(consumed):
+    """Planted: only collectors that the offset names."""
+    root, offset = consumed
+    fill(root / "south", numbered(0, 1, 3))
+    latest = SpoolTree(root).latest()
+    behind = lag_behind(offset, root)
+    assert {name: place.pop("lagBytes") for name, place in behind.items()} == {
+        name: latest[name]["position"] for name in ("north", "south")
+    }
+    assert behind == latest
 
 
 def test_a_folder_that_does_not_exist_is_a_usage_error(tmp_path):

@@ -262,7 +262,7 @@ class Pipeline:
 
     def _observe(self, query: "StreamingQuery") -> None:
         """Take the figures of the newest micro-batch, and the lag."""
-        from ..source.offsets import SpoolTree, bytes_between
+        from ..source.offsets import lag_behind
 
         progress = query.lastProgress
         if progress is None:
@@ -274,7 +274,7 @@ class Pipeline:
         if end is not None:
             end = json.loads(end) if isinstance(end, str) else end
             assert self._spools is not None
-            self._lag_bytes = bytes_between(end, SpoolTree(self._spools).latest(), self._spools)
+            self._lag_bytes = sum(place["lagBytes"] for place in lag_behind(end, self._spools).values())
         if not self._lag_bytes:
             self._waiting_since_ms = None
         elif self._waiting_since_ms is None or progress["batchId"] != self._newest_batch:

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ..errors import UsageError
-from .offsets import Offset, Range, SpoolTree, bytes_between
+from .offsets import Offset, Range, SpoolTree, lag_behind
 from .options import Options
 from .rows import SPARK_SCHEMA, read_range
 
@@ -169,13 +169,9 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Each place has ``lagBytes`` too: the bytes of spool between it and the end of the micro-batch just planned.
         """
-        tree = SpoolTree(self._options.spools, fail_on_data_loss=False)
-        latest, end = tree.latest(), self._end
-        if end is None:
-            return latest
-        lag = {name: bytes_between({name: end[name]} if name in end else {}, {name: place}, self._options.spools)
-               for name, place in latest.items()}  # fmt: skip
-        return {name: {**place, "lagBytes": lag[name]} for name, place in latest.items()}
+        if self._end is None:
+            return SpoolTree(self._options.spools).latest()
+        return lag_behind(self._end, self._options.spools)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._options.tree().latest()

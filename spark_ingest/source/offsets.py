@@ -363,7 +363,22 @@ class _Room:
         return _Room(self.rows * part, self.size * part, self.is_empty)
 
 
-def bytes_between(start: Mapping[str, Place], latest: Mapping[str, Place], spools: Spools | Path) -> int:
-    """Spool bytes between an offset and the durable positions: the lag. Passes over what is gone."""
-    ranges = SpoolTree(spools, fail_on_data_loss=False).ranges(dict(start), dict(latest))
+def bytes_between(start: Mapping[str, Place], end: Mapping[str, Place], spools: Spools | Path) -> int:
+    """Spool bytes between two offsets. Passes over what is gone."""
+    ranges = SpoolTree(spools, fail_on_data_loss=False).ranges(dict(start), dict(end))
     return sum(r.end - r.start for r in ranges)
+
+
+class Lag(Place):
+    """A durable place, and how many bytes of the spool lie before it that were not read."""
+
+    lagBytes: int
+
+
+def lag_behind(end: Mapping[str, Place], spools: Spools | Path) -> dict[str, Lag]:
+    """The durable places now, each with the bytes since `end`, up to where its spool was read."""
+    latest = SpoolTree(spools, fail_on_data_loss=False).latest()
+    read = {name: {name: end[name]} if name in end else {} for name in latest}
+    return {
+        name: {**place, "lagBytes": bytes_between(read[name], {name: place}, spools)} for name, place in latest.items()
+    }

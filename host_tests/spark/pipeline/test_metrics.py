@@ -89,9 +89,9 @@ def test_messages_wait_since_the_newest_micro_batch_that_ended_or_since_they_cam
     pipeline, at = running(tmp_path), [0]
     pipeline._spools = object()
     monkeypatch.setattr("spark_ingest.pipeline.pipeline.time.time_ns", lambda: at[0] * 1_000_000)
-    monkeypatch.setattr("spark_ingest.source.offsets.SpoolTree", lambda _spools: type("T", (), {"latest": dict})())
     for at[0], (batch_id, lag) in enumerate(batches, 1):
-        monkeypatch.setattr("spark_ingest.source.offsets.bytes_between", lambda *_, lag=lag: lag)
+        behind = {"north": {"lagBytes": lag}}
+        monkeypatch.setattr("spark_ingest.source.offsets.lag_behind", lambda *_, behind=behind: behind)
         progress = {"numInputRows": 0, "sources": [{"endOffset": {}}], "batchId": batch_id}
         pipeline._observe(type("Query", (), {"lastProgress": progress})())
     assert pipeline.status()["waiting_since_ms"] == since
