@@ -24,7 +24,7 @@ from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.messages import messages
 
 # What an engine itself does not survive: (engine, fault): its issue. docs/engines.md tells users.
-CANNOT = {("rabbitmq", "kill all"): "rabbitmq-server 15725"}
+CANNOT = {("rabbitmq", "kill all with new sessions"): "rabbitmq-server 15725"}
 
 _Item = TypeVar("_Item", bound=Hashable)
 
@@ -53,9 +53,16 @@ def wipe_one(cluster: Cluster, fleet: Fleet, rng: random.Random) -> None:
     shutil.rmtree(node.folder / "store")
     node.start()
     node.await_listening()
+    cluster.copy_to(node)
 
 
 def kill_all(cluster: Cluster, fleet: Fleet, rng: random.Random) -> None:
+    cluster.await_sessions([*(device.name for device in fleet.devices), "umqtt-collector-collector"])
+    kill_all_now(cluster, fleet, rng)
+
+
+def kill_all_now(cluster: Cluster, fleet: Fleet, rng: random.Random) -> None:
+    del fleet
     for node in cluster.nodes:
         node.signal(signal.SIGKILL)
     for node in cluster.nodes:
@@ -64,6 +71,7 @@ def kill_all(cluster: Cluster, fleet: Fleet, rng: random.Random) -> None:
         node.start()
     for node in cluster.nodes:
         node.await_listening()
+    cluster.elect_leaders()
 
 
 FAULTS: dict[str, Callable[[Cluster, Fleet, random.Random], None]] = {
@@ -71,6 +79,7 @@ FAULTS: dict[str, Callable[[Cluster, Fleet, random.Random], None]] = {
     "stop one": stop_one,
     "wipe one": wipe_one,
     "kill all": kill_all,
+    "kill all with new sessions": kill_all_now,
 }
 
 

@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Self
@@ -68,6 +68,9 @@ class Node:
         """Whether somebody can connect."""
         assert self._process is not None
         assert self._process.poll() is None, f"{self.name} has ended: {self.log[-2000:]}"
+        return self._accepts()
+
+    def _accepts(self) -> bool:
         with suppress(OSError), socket.create_connection((_HOST, self.port), 5):
             return True
         return False
@@ -102,6 +105,8 @@ class Node:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        # A child that is dying still accepts connections.
+        eventually(lambda: not self._accepts(), f"{self.name} has gone")
         assert self._log is not None
         self._log.close()
 
@@ -160,6 +165,15 @@ class Cluster:
 
     def forget(self, node: Node) -> None:
         """What an operator does before a node that has lost its disk comes back."""
+
+    def copy_to(self, node: Node) -> None:
+        """What an operator does when that node has come back."""
+
+    def await_sessions(self, client_ids: Iterable[str]) -> None:
+        """Wait until these sessions outlive the death of all nodes at once."""
+
+    def elect_leaders(self) -> None:
+        """What an operator does after all nodes have died at once."""
 
     def _balancer(self) -> Node:
         program = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
@@ -262,13 +276,35 @@ class RabbitMq(Cluster):
         }
         return Node(name, folder, [str(_RABBITMQ)], environment, port)
 
-
     def forget(self, node: Node) -> None:
-        other = next(one for one in self.nodes if one is not node)
-        tool = str(_RABBITMQ.with_name("rabbitmqctl"))
-        place = f"{other.name}@{_HOST}"
-        command = [tool, "-n", place, "forget_cluster_node", f"{node.name}@{_HOST}"]
-        done = subprocess.run(command, env=other.environment, capture_output=True, text=True, check=False)
+        self._operate(self._other(node), "rabbitmqctl", "forget_cluster_node", f"{node.name}@{_HOST}")
+
+    def copy_to(self, node: Node) -> None:
+        self._operate(self._other(node), "rabbitmq-queues", "grow", f"{node.name}@{_HOST}", "all")
+
+    def await_sessions(self, client_ids: Iterable[str]) -> None:
+        queues = [f"mqtt-subscription-{client_id}qos1".encode() for client_id in client_ids]
+        places = [f"store/{node.name}@{_HOST}/quorum/{node.name}@{_HOST}/names.dets" for node in self.nodes]
+        registers = [node.folder / place for node, place in zip(self.nodes, places, strict=True)]
+
+        def missing() -> list[bytes]:
+            found = [register.read_bytes() for register in registers]
+            return [queue for queue in queues if not all(queue in register for register in found)]
+
+        patiently(lambda: not missing(), missing)
+
+    def elect_leaders(self) -> None:
+        for node in self.nodes:
+            self._operate(node, str(FILES / "rabbitmq" / "elect-leaders"))
+
+    def _other(self, node: Node) -> Node:
+        return next(one for one in self.nodes if one is not node)
+
+    def _operate(self, node: Node, tool: str, *arguments: str) -> None:
+        """Run a tool of RabbitMQ on a node."""
+        environment = {**node.environment, "PATH": f"{_RABBITMQ.parent}:{node.environment['PATH']}"}
+        command = [tool, "-n", f"{node.name}@{_HOST}", *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
 

@@ -25,9 +25,10 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield running
 
 
-def test_a_node_that_is_killed_costs_no_reading_and_no_command(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", ["kill one", pytest.param("kill all", marks=pytest.mark.tier(3))])
+def test_nodes_that_are_killed_cost_no_reading_and_no_command(cluster: Cluster, tmp_path: Path, fault: str) -> None:
     # Planted: devices purge the session that another node shows them; the engine keeps a session on one node alone.
-    outcome = run(cluster, tmp_path, ["kill one"], seed=1, spark=False)
+    outcome = run(cluster, tmp_path, [fault], seed=1, spark=False)
     assert outcome.acknowledged > 50 and outcome.commands > 3
     assert (outcome.lost, outcome.commands_lost) == (0, 0), outcome
 
