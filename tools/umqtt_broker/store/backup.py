@@ -57,14 +57,21 @@ def backup(store_path: str, to: str) -> StoreInfo:
     The copy holds everything that was acknowledged before this was called. An older backup at `to` is replaced, any
     other file refused. Returns what the copy holds. Raises StoreError; then `to` is what it was before.
     """
+    with new_copy(store_path, to) as partial:
+        return info(partial)
+
+
+@contextlib.contextmanager
+def new_copy(store_path: str, to: str) -> Iterator[str]:
+    """Yield the name of a checked copy of the store, which takes the name `to` if all goes well. See backup()."""
     if os.path.exists(to):
         if os.path.exists(store_path) and os.path.samefile(store_path, to):
-            raise StoreError(f"{to} is the store itself — name another file for the backup")
+            raise StoreError(f"{to} is the store itself — name another file")
         with _reading(to):
             pass  # ours: it may be replaced
     with _reading(store_path) as database, new_file(to) as partial:
         _copy(database, partial)
-        return info(partial)
+        yield partial
 
 
 def restore(source: str, store_path: str) -> str | None:
@@ -143,9 +150,8 @@ def _copy(database: sqlite3.Connection, to: str) -> None:
         if schema.check(copy, to) >= schema.COUNTS_COMMITS:
             # The copy is behind the lock file of its store as soon as that goes on; it is put back all the same.
             copy.execute("UPDATE broker SET run = x''")
-        verdict = copy.execute("PRAGMA integrity_check(1)").fetchone()[0]
-        if verdict != "ok":
-            raise StoreError(f"the copy {to} is damaged ({verdict}) — the disk or the file it was made from is broken")
+        if damage := schema.first_damage(copy):
+            raise StoreError(f"the copy {to} is damaged ({damage}) — the disk or the file it was made from is broken")
     finally:
         copy.close()
 

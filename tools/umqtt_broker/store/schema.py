@@ -123,6 +123,10 @@ _MIGRATIONS = (
     ALTER TABLE will ADD COLUMN expiry INTEGER;
     ALTER TABLE will ADD COLUMN delay INTEGER NOT NULL DEFAULT 0;
     """,
+    """
+    -- The brokers whose stores were added to this one; in a file of `umqtt store export` also its own. See transfer.py.
+    CREATE TABLE imported (broker_id BLOB PRIMARY KEY) WITHOUT ROWID;
+    """,
 )
 
 
@@ -130,8 +134,8 @@ _MIGRATIONS = (
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 _COLUMNS = (
-    "SELECT m.type, m.name, c.name, c.type, c.pk FROM sqlite_schema m LEFT JOIN pragma_table_info(m.name) c"
-    " WHERE m.sql IS NOT NULL ORDER BY 1, 2, c.cid"
+    "SELECT m.type, m.name, m.rootpage > 0, c.name, c.type, c.pk FROM sqlite_schema m"
+    " LEFT JOIN pragma_table_info(m.name) c WHERE m.sql IS NOT NULL ORDER BY 1, 2, c.cid"
 )
 
 # What this program writes.
@@ -188,12 +192,22 @@ def check(database: sqlite3.Connection, path: str) -> int:
     execute = database.execute
     version = execute("PRAGMA user_version").fetchone()[0]
     application_id = execute("PRAGMA application_id").fetchone()[0]
-    is_empty = execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0
+    try:
+        is_empty = execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0
+    except UnicodeDecodeError as error:
+        # SQLite's message names what it could not read.
+        raise DamagedRow("the list of its tables is garbled") from error
     if application_id != _APPLICATION_ID and not (is_empty and version == 0):
         raise StoreError(f"{path} is a database, but not a broker's store — name another file with --store")
     if version > VERSION:
         raise StoreError(f"store {path} has version {version}, this broker knows {VERSION} — use a newer umqtt")
     return version
+
+
+def first_damage(database: sqlite3.Connection) -> str:
+    """Return the first finding of SQLite's own check in one line, "" for none. Raises sqlite3.Error."""
+    verdict = " ".join(database.execute("PRAGMA integrity_check(1)").fetchone()[0].split())
+    return "" if verdict == "ok" else verdict
 
 
 def _prepare(database: sqlite3.Connection, path: str) -> None:
@@ -204,6 +218,11 @@ def _prepare(database: sqlite3.Connection, path: str) -> None:
     # A burst must not leave its log behind at full size for ever.
     execute(f"PRAGMA journal_size_limit = {64 * 1024 * 1024}")
     migrate(database, version, VERSION)
+    check_tables(database)
+
+
+def check_tables(database: sqlite3.Connection) -> None:
+    """Raise DamagedRow unless the tables are those of the newest version. Raises sqlite3.Error."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
         migrate(fresh, 0, VERSION)
         if database.execute(_COLUMNS).fetchall() != fresh.execute(_COLUMNS).fetchall():
