@@ -35,6 +35,10 @@ class PortInUse(BrokerError):
 class StoreError(BrokerError):
     """The store cannot be opened, is newer than this program, or another broker has it open."""
 
+    def __init__(self, text: str) -> None:
+        # SQLite quotes what it could not read, line ends included.
+        super().__init__(" ".join(text.split("\n")))
+
 
 class MalformedPacket(BrokerError):
     """A client broke the protocol; the network connection must be closed [MQTT-4.8.0-1].

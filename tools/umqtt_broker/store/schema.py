@@ -205,8 +205,8 @@ def check(database: sqlite3.Connection, path: str) -> int:
 
 
 def first_damage(database: sqlite3.Connection) -> str:
-    """Return the first finding of SQLite's own check in one line, "" for none. Raises sqlite3.Error."""
-    verdict = " ".join(database.execute("PRAGMA integrity_check(1)").fetchone()[0].split())
+    """Return the first finding of SQLite's own check, "" for none. Raises sqlite3.Error."""
+    verdict = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
     return "" if verdict == "ok" else verdict
 
 
