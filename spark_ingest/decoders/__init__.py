@@ -5,6 +5,7 @@
 ``json``       a JSON object, and the checks that every JSON payload passes
 ``cbor``       a CBOR map, likewise
 ``protobuf``   a Protobuf message, described by a descriptor file
+``sparkplug``  Sparkplug B, with what births have said
 ``number``     a payload that is one number
 ``fields``     from the fields of an object to a reading: the mapping that JSON, CBOR and Protobuf share
 ``rules``      ``ingest.toml``: which decoder reads which topic

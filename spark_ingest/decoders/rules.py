@@ -2,7 +2,7 @@
 
     [[decoder]]                               # the first whose topic matches reads the message
     topic = "zigbee2mqtt/{device}"            # + and # as in a topic filter; {device}: the level that says whose it is
-    format = "json"                           # json, cbor, protobuf, number, umqtt, or a Python file: "packed.py"
+    format = "json"                           # json, cbor, protobuf, number, umqtt, sparkplug, or a Python file: "a.py"
     metrics = { temp_c = "temperature" }      # metric = field; without it every number is a metric
 
 Topics that no rule matches are read as the pipeline reads them without a file. Paths are relative to the file.
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from ..errors import UsageError
 from ..toml_file import read_toml, take_tables
+from . import sparkplug
 from .cbor import cbor_object
 from .fields import FieldMap
 from .json import json_object
@@ -32,6 +33,7 @@ _KEYS: Mapping[str, frozenset[str]] = {
     "protobuf": _MAPPING | {"descriptor", "message"},
     "number": frozenset(("metric",)),
     "umqtt": frozenset(),
+    "sparkplug": frozenset(),
 }
 _NAMED = ("{device}", "{metric}")
 
@@ -59,6 +61,11 @@ class Rules(NamedTuple):
             return None
         # Topics of 64 KB that a client makes up must not stay in memory.
         return _remembered(self.decoders, topic) if len(topic) <= _REMEMBERED_LENGTH else _match(self.decoders, topic)
+
+    @property
+    def has_sparkplug(self) -> bool:
+        """Whether a rule reads Sparkplug, whose messages need the births before them."""
+        return any(table["format"] == "sparkplug" for table in json.loads(self.decoders or "[]"))
 
 
 NO_RULES = Rules()
@@ -110,7 +117,10 @@ def _check(where: str, table: dict[str, Any]) -> None:
             raise UsageError(f"{where}: {key} = {value!r} must be {'a table of names' if key == 'metrics' else 'text'}")
     if (table.get("boot") is None) != (table.get("seq") is None):
         raise UsageError(f"{where}: boot and seq are one identity: give both or neither")
-    if ("{device}" in levels) == ("device" in table) and kind != "python":
+    if kind == "sparkplug":
+        if levels[0] != "spBv1.0" or "{device}" in levels or "{metric}" in levels:
+            raise UsageError(f"{where}: topic of sparkplug begins with spBv1.0/ and has no {{device}}: spBv1.0/#")
+    elif ("{device}" in levels) == ("device" in table) and kind != "python":
         raise UsageError(f"{where}: whose a reading is, is said by {{device}} in the topic, or by the key device")
     if kind == "number" and ("{metric}" in levels) == ("metric" in table):
         raise UsageError(f"{where}: the metric's name is {{metric}} in the topic, or the key metric")
@@ -122,7 +132,10 @@ def _match(decoders: str, name: str) -> Match | None:
     for pattern, decode in _compiled(decoders):
         found = pattern.fullmatch(name)
         if found:
-            return Match(decode, Topic(name, **found.groupdict()))
+            named = found.groupdict()
+            if decode is sparkplug.read_alone:
+                named = {"device": sparkplug.node_of(name)}
+            return Match(decode, Topic(name, **named))
     return None
 
 
@@ -152,6 +165,8 @@ def _decoder(table: Mapping[str, Any]) -> Decode:
         return _python(Path(kind))
     if kind == "umqtt":
         return each_payload(_own)
+    if kind == "sparkplug":
+        return sparkplug.read_alone
     if kind == "number":
         metric = table.get("metric")
         return each_payload(lambda topic, payload: Reading({metric or topic.metric or "": number(payload)}))

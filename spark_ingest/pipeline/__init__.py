@@ -7,6 +7,7 @@
 ``clock``     when a reading was taken, although the device's clock may be wrong
 ``dedup``     which readings are new: a set kept as highest seq and open gaps per boot
 ``progress``  that set, as immutable files per micro-batch
+``births``    likewise what Sparkplug's births have said
 ``silver``    rows of silver, and what becomes of readings that it already has
 ``batch``     one micro-batch: decode, deduplicate, commit to bronze, silver and the tables beside it
 ``cluster``   the same on executors: ``cluster_tasks`` writes ``cluster_files``, the driver commits

@@ -26,6 +26,7 @@ from ..tables.delta import Delta, note_rules
 from ..tables.parquet import Parquet
 from ..tables.schemas import BRONZE_SCHEMA, PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
 from ..tables.table import Table
+from .births import BirthFiles
 from .dedup import Limits, Seen
 from .messages import MESSAGE_COLUMNS, Parts, owner_of, part
 from .progress import Progress
@@ -110,6 +111,7 @@ class BatchWriter:
         if isinstance(bronze := self.tables["bronze"], Delta):
             note_rules(bronze, trust_ids=rules.trust_ids, decoders=bool(rules.decoders))
         self._progress = Progress(state, limits)
+        self._births = BirthFiles(state, report) if rules.has_sparkplug else None
         self._seen: tuple[int, Seen] | None = None
         self._on_stage = on_stage
         self._report = report
@@ -133,11 +135,14 @@ class BatchWriter:
         totals.rows_bronze += new
         # A replay finds the rows of its first attempt in silver: they were not seen before it.
         committed = self.tables["silver"].has(f"{query_id}/silver", batch_id)
-        parts = part(messages, self._rules)
+        births = self._births.before(batch_id) if self._births else None
+        parts = part(messages, self._rules, births)
         seen = self._seen_before(batch_id, parts.readings if committed else parts.readings.slice(0, 0))
         rows = judge(messages, parts, seen, self.tables["silver"], self._rules)
         self._on_stage("decoded")
         self._progress.save(batch_id, seen)
+        if self._births and births is not None:
+            self._births.save(batch_id, births)
         self._on_stage("progress written")
         # Its key is the identity, which `seen` has looked at; not the place.
         totals.rows_silver += commit("silver", rows["silver"], by_place=False)
@@ -147,6 +152,8 @@ class BatchWriter:
         totals.rows_logs += commit("logs", rows["logs"])
         # Only now: had anything failed, the set in memory would hold readings that no table has.
         self._seen = (batch_id, seen)
+        if self._births and births is not None:
+            self._births.keep(batch_id, births)
         totals.batches += 1
         totals.messages += read
         totals.replayed += read - new

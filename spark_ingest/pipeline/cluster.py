@@ -20,7 +20,7 @@ import pyarrow.dataset as pa_dataset
 
 from ..decoders.rules import NO_RULES, Rules
 from ..durable import read_checked, replace_checked
-from ..errors import FileDamaged, IngestError
+from ..errors import FileDamaged, IngestError, UsageError
 from ..printable import remark
 from ..tables.delta import Delta, note_rules
 from ..tables.schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
@@ -64,7 +64,7 @@ class ClusterWriter:
     :param on_stage: called with a name of STAGES when that stage is done; for tests that stop the process there.
     :param run: runs the micro-batch's tasks; another than Spark in tests.
     :param report: takes one line for a person.
-    :raises UsageError: the tables cannot be written.
+    :raises UsageError: the tables cannot be written, or a rule is for Sparkplug.
     """
 
     def __init__(
@@ -79,6 +79,8 @@ class ClusterWriter:
         run: "Callable[[DataFrame, Job], Reports] | None" = None,
         report: Callable[[str], None] = remark,
     ) -> None:
+        if rules.has_sparkplug:
+            raise UsageError("Sparkplug is read in order, which executors do not see: give --write-path driver")
         self._run = run or run_on_spark
         self._report = report
         self.totals = Totals()

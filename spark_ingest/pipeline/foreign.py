@@ -13,6 +13,7 @@ import pyarrow as pa
 from ..decoders.reading import BadRecord, Reading, run
 from ..decoders.record import Record, a_name, checked
 from ..decoders.rules import Match, Rules
+from ..decoders.sparkplug import Births, read_alone
 from ..tables.table import places
 from .record import Owner, quarantine, readings_table
 
@@ -33,8 +34,11 @@ class Foreign(NamedTuple):
     quarantined: pa.Table
 
 
-def decode_foreign(messages: pa.Table, rules: Rules) -> Foreign | None:
-    """What the decoders of rules read; None where no topic is one of theirs. Never raises for what a device sent."""
+def decode_foreign(messages: pa.Table, rules: Rules, births: Births) -> Foreign | None:
+    """What the decoders of rules read; None where no topic is one of theirs. Never raises for what a device sent.
+
+    :param births: what Sparkplug's births before these messages said; what these say is added.
+    """
     if not rules.decoders or not messages.num_rows:
         return None
     encoded = messages["topic"].combine_chunks().dictionary_encode()
@@ -45,6 +49,8 @@ def decode_foreign(messages: pa.Table, rules: Rules) -> Foreign | None:
         return None
     messages, codes = messages.filter(pa.array(mask)), codes[mask]
     payloads = messages["payload"].to_pylist()
+    results: list[Reading | BadRecord | None] = [None] * len(payloads)
+    in_order: list[int] = []
     records: list[Record | None] = [None] * len(payloads)
     reasons: dict[int, str] = {}
     owners: dict[int, Owner] = {}
@@ -52,15 +58,26 @@ def decode_foreign(messages: pa.Table, rules: Rules) -> Foreign | None:
     for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
         match = matches[codes[rows[0]]]
         assert match is not None
-        results = run(match.decode, match.topic, [payloads[row] for row in rows])
-        for row, result in zip(rows.tolist(), results, strict=True):
-            try:
-                records[row] = record = _checked(result, match)
-            except BadRecord as error:
-                reasons[row], owners[row] = str(error)[:_LONGEST_REASON], (_device_of(match), None, None)
-            else:
-                if record.refused:
-                    reasons[row], owners[row] = record.refused, (record.device_id, record.boot, record.seq)
+        if match.decode is read_alone:
+            in_order += rows.tolist()
+            continue
+        decoded = run(match.decode, match.topic, [payloads[row] for row in rows])
+        for row, result in zip(rows.tolist(), decoded, strict=True):
+            results[row] = result
+    for row in sorted(in_order):
+        # One node's messages on all of its topics, in the order in which they came.
+        collector, topic, dup = (messages[name][row].as_py() for name in ("collector", "topic", "dup"))
+        results[row] = births.result(collector, topic, payloads[row], dup)
+    for row, result in enumerate(results):
+        match = matches[codes[row]]
+        assert match is not None and result is not None
+        try:
+            records[row] = record = _checked(result, match)
+        except BadRecord as error:
+            reasons[row], owners[row] = str(error)[:_LONGEST_REASON], (_device_of(match), None, None)
+        else:
+            if record.refused:
+                reasons[row], owners[row] = record.refused, (record.device_id, record.boot, record.seq)
     refused = sorted(reasons)
     read = [(row, record) for row, record in enumerate(records) if record is not None]
     return Foreign(

@@ -21,6 +21,7 @@ from ..decoders.json import json_object, json_text
 from ..decoders.reading import BadRecord
 from ..decoders.record import extra_fields
 from ..decoders.rules import NO_RULES, Rules
+from ..decoders.sparkplug import Births
 from ..tables.schemas import BRONZE_SCHEMA, LOGS_SCHEMA, READING_SCHEMA, STATUS_SCHEMA
 from .foreign import decode_foreign, owner_of_foreign
 from .record import (
@@ -59,12 +60,13 @@ class Parts(NamedTuple):
     logs: pa.Table
 
 
-def part(messages: pa.Table, rules: Rules = NO_RULES) -> Parts:
+def part(messages: pa.Table, rules: Rules = NO_RULES, births: Births | None = None) -> Parts:
     """Part messages by topic and decode them; never raises for what a device sent.
 
     :param messages: MESSAGE_COLUMNS; order is kept.
+    :param births: what Sparkplug's births before them said, to which these add; None: there were none.
     """
-    foreign = decode_foreign(messages, rules)
+    foreign = decode_foreign(messages, rules, Births() if births is None else births)
     if foreign is None:
         return _part_own(messages, rules.trust_ids)
     parts = _part_own(messages.filter(pa.array(~foreign.mask)), rules.trust_ids)

@@ -19,6 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from ..decoders.rules import Rules, load
+from ..decoders.sparkplug import Births
 from ..errors import IngestError, UsageError
 from ..tables.delta import REMOVED, WRITER, Delta, noted_rules, transactions
 from ..tables.schemas import PARTITIONED_BY, SCHEMAS
@@ -106,9 +107,9 @@ def _rebuild(tables: Path, rules: Rules, report: Callable[[str], None]) -> int:
     held = {app: batch_id for app, batch_id in transactions(bronze.path).items() if not app.startswith(REMOVED)}
     for name, table in rebuilt.items():
         _write(name, table, SCHEMAS[name].empty_table(), "overwrite", CommitProperties())
-    seen, rows = Seen(), 0
+    seen, births, rows = Seen(), Births(), 0
     for day, messages in _days(bronze):
-        parts = part(messages, rules)
+        parts = part(messages, rules, births)
         for name, some in judge(messages, parts, seen, rebuilt["silver"], rules).items():
             if some.num_rows:
                 _write(name, rebuilt[name], some, "append", CommitProperties())

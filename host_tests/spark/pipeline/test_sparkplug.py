@@ -1,0 +1,336 @@
+"""Sparkplug B: births make data readable, and a message has the same identity however often and in whatever cuts it is
+read. Payloads are written here by hand, so that the decoder's table of fields is checked too."""
+
+import os
+import random
+import struct
+from itertools import pairwise
+
+import pytest
+from gold_fleet import QUERY, table_of
+from spark_helpers import RECEIVED_MS
+from test_decoders import Stopped, content, rows, rules
+
+from spark_ingest.decoders import sparkplug
+from spark_ingest.decoders.reading import BadRecord
+from spark_ingest.decoders.sparkplug import Births
+from spark_ingest.errors import UsageError
+from spark_ingest.pipeline.batch import BatchWriter
+from spark_ingest.pipeline.cluster import ClusterWriter
+from spark_ingest.pipeline.messages import devices_of, part
+from spark_ingest.pipeline.rebuild import rebuild
+
+RULE = '[[decoder]]\ntopic = "spBv1.0/#"\nformat = "sparkplug"\n'
+INT8, INT16, INT32, INT64, UINT64, FLOAT, DOUBLE, BOOLEAN, STRING, DATASET = 1, 2, 3, 4, 8, 9, 10, 11, 12, 16
+
+
+def varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 127:
+        encoded.append(number & 127 | 128)
+        number >>= 7
+    return bytes((*encoded, number))
+
+
+def tagged(number: int, value: int | bytes | float, wire: str = "") -> bytes:
+    """A field: a whole number, bytes, or with `wire` a float ("f") or a double ("d")."""
+    if wire:
+        return varint(number << 3 | (5 if wire == "f" else 1)) + struct.pack("<" + wire, value)
+    if isinstance(value, bytes):
+        return varint(number << 3 | 2) + varint(len(value)) + value
+    return varint(number << 3) + varint(int(value))
+
+
+def metric(name: str | None = None, alias: int | None = None, datatype: int | None = None, value: bytes = b"") -> bytes:
+    parts = [tagged(1, name.encode())] if name is not None else []
+    parts += [tagged(2, alias)] if alias is not None else []
+    parts += [tagged(4, datatype)] if datatype is not None else []
+    return b"".join([*parts, value])
+
+
+def payload(seq: int | None, timestamp: int | None, *metrics: bytes) -> bytes:
+    parts = [tagged(1, timestamp)] if timestamp is not None else []
+    parts += [tagged(2, one) for one in metrics]
+    return b"".join([*parts, *([tagged(3, seq)] if seq is not None else [])])
+
+
+def double(number: float) -> bytes:
+    return tagged(13, number, "d")
+
+
+def birth(bd_seq: int, at: int, *metrics: bytes) -> tuple[str, bytes]:
+    first = metric("bdSeq", datatype=UINT64, value=tagged(11, bd_seq))
+    return "spBv1.0/plant/NBIRTH/edge", payload(0, at, first, *metrics)
+
+
+def node(kind: str, seq: int | None, at: int | None, *metrics: bytes) -> tuple[str, bytes]:
+    return f"spBv1.0/plant/{kind}/edge", payload(seq, at, *metrics)
+
+
+def device(kind: str, seq: int, at: int, *metrics: bytes) -> tuple[str, bytes]:
+    return f"spBv1.0/plant/{kind}/edge/press", payload(seq, at, *metrics)
+
+
+def sent(*messages: tuple[str, bytes], at: int = 0, redelivered: tuple[int, ...] = ()):
+    table = table_of([(topic, one, RECEIVED_MS) for topic, one in messages], at)
+    dup = [i in redelivered for i in range(len(messages))]
+    return table.set_column(table.schema.get_field_index("dup"), "dup", [dup])
+
+
+BIRTH = birth(3, 1000, metric("temp", 1, DOUBLE, double(20.5)), metric("count", 2, INT8))
+
+
+def test_births_aliases_deaths_a_rebirth_and_a_restart(tmp_path):
+    """Planted: aliases of devices without their prefix; a rebirth that goes on with the old numbers."""
+    parts = part(
+        sent(
+            BIRTH,
+            device("DBIRTH", 1, 1001, metric("force", 7, FLOAT, tagged(12, 1.5, "f"))),
+            node("NDATA", 2, 1002, metric(alias=1, value=double(21.0))),
+            device(
+                "DDATA", 3, 1003, metric(alias=7, value=tagged(12, 2.5, "f")), metric("force", value=tagged(12, 3, "f"))
+            ),
+            device("DDEATH", 4, 1004),
+            birth(3, 2000, metric("temp", 9, DOUBLE, double(1.0))),
+            node("NDATA", 1, 2001, metric(alias=9, value=double(2.0))),
+            node("NDEATH", None, None, metric("bdSeq", datatype=UINT64, value=tagged(11, 3))),
+            birth(4, 3000),
+            node("NDATA", 1, 3001, metric("new", datatype=BOOLEAN, value=tagged(14, 1))),
+        ),
+        rules(tmp_path, RULE),
+    )
+    assert [(row["boot"], row["seq"], dict(row["metrics"])) for row in parts.readings.to_pylist()] == [
+        ("3-1000", 0, {"bdSeq": 3.0, "temp": 20.5, "count": None}),
+        ("3-1000", 1, {"press/force": 1.5}),
+        ("3-1000", 2, {"temp": 21.0}),
+        ("3-1000", 3, {"press/force": 2.5}),
+        ("3-1000", 4, {}),
+        ("3-2000", 0, {"bdSeq": 3.0, "temp": 1.0}),
+        ("3-2000", 1, {"temp": 2.0}),
+        ("4-3000", 0, {"bdSeq": 4.0}),
+        ("4-3000", 1, {"new": 1.0}),
+    ]
+    assert {row["device_id"] for row in parts.readings.to_pylist()} == {"plant/edge"}
+    assert [dict(row["extra"])["sparkplug"] for row in parts.unnumbered.to_pylist()] == ['"NDEATH"']
+    assert dict(parts.readings.to_pylist()[4]["extra"])["sparkplug"] == '"DDEATH press"'
+    assert "several values" in "".join(parts.quarantined["reason"].to_pylist()) and parts.quarantined.num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("datatype", "value", "read"),
+    [
+        (INT8, tagged(10, 0xFF), -1.0),
+        (INT8, tagged(10, 0xFFFFFF80), -128.0),
+        (INT16, tagged(10, 0x7FFF), 32767.0),
+        (INT32, tagged(10, 0xFFFFFFFE), -2.0),
+        (INT64, tagged(11, (1 << 64) - 5), -5.0),
+        (UINT64, tagged(11, 1 << 63), float(1 << 63)),
+        (None, tagged(10, 0xFFFFFFFF), 4294967295.0),
+        (FLOAT, tagged(12, 1.5, "f"), 1.5),
+        (DOUBLE, double(float("nan")), None),
+        (BOOLEAN, tagged(14, 0), 0.0),
+        (INT32, tagged(7, 1), None),
+        (STRING, tagged(15, "ü".encode()), "text"),
+        (DATASET, tagged(17, b"\x08\x01"), "refused"),
+        (99, tagged(16, b"x"), "refused"),
+    ],
+)
+def test_each_type_of_value(tmp_path, datatype, value, read):
+    """By name with its type, and by alias with the birth's. Planted: whole numbers without their sign."""
+    how = rules(tmp_path, RULE)
+    named = part(sent(birth(1, 5), node("NDATA", 1, 6, metric("x", None, datatype, value))), how)
+    known = birth(1, 5, metric("x", 1, datatype))
+    by_alias = part(sent(known, node("NDATA", 1, 6, metric(alias=1, value=value))), how)
+    for parts in (named, by_alias):
+        row = parts.readings.to_pylist()[1]
+        if read == "text":
+            assert dict(row["extra"]) == {"x": '"\\u00fc"'} and not row["metrics"]
+        elif read == "refused":
+            assert not row["metrics"]
+            assert parts.quarantined["reason"].to_pylist() == [
+                "metric 'x' is not a number: b'a value that is neither number nor text'"
+            ]
+        else:
+            assert dict(row["metrics"]) == {"x": read}
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (("spBv1.0/plant/NDATA/edge", b"\xff\xff"), "not a Sparkplug payload"),
+        (("spBv1.0/plant/NCMD/edge", b""), "its topic is not one of Sparkplug's births, data and deaths"),
+        (("spBv1.0/plant/DDATA/edge", payload(1, 1)), "its topic is not one"),
+        (("spBv1.0/STATE/host", b"{}"), "its topic is not one"),
+        (("spBv1.0/plant/NDATA/other", payload(1, 1)), "the birth certificate of its node was not received"),
+        ((f"spBv1.0/plant/NBIRTH/{'x' * 300}", birth(1, 1)[1]), "group/node is too long"),
+        (("spBv1.0/plant/NBIRTH/other", payload(0, 1)), "NBIRTH without bdSeq"),
+        (node("NBIRTH", 0, 1, metric("bdSeq", value=tagged(11, 1)), metric(alias=3)), "a metric's name is missing"),
+        (node("NDATA", None, 7), "NDATA without seq"),
+        (node("NDATA", 7, None), "NDATA without timestamp"),
+        (node("NDATA", 256, 7), "out of range: 256"),
+        (node("NDATA", 1, 1 << 63), "out of range"),
+        (node("NDATA", 1, 1001, tagged(1, b"\xff\xfe")), "a text is not UTF-8"),
+    ],
+)
+def test_what_cannot_be_read_is_quarantined_with_the_reason_and_changes_nothing_after_it(tmp_path, message, reason):
+    """Planted: a birth that is half refused and half remembered."""
+    good = node("NDATA", 1, 1002, metric(alias=1, value=double(21.0)))
+    parts = part(sent(BIRTH, message, good), rules(tmp_path, RULE))
+    quarantined = parts.quarantined.to_pylist()
+    assert [row["topic"] for row in quarantined] == [message[0]]
+    assert reason in quarantined[0]["reason"]
+    assert [(row["seq"], dict(row["metrics"]).get("temp")) for row in parts.readings.to_pylist()] == [
+        (0, 20.5),
+        (1, 21.0),
+    ]
+
+
+def test_a_metric_whose_alias_no_birth_has_costs_only_itself(tmp_path):
+    """Planted: the message's number is lost with it, and counts as missing."""
+    data = node("NDATA", 1, 1001, metric(alias=5, value=double(1)), metric(alias=1, value=double(2)))
+    parts = part(sent(BIRTH, data), rules(tmp_path, RULE))
+    assert dict(parts.readings.to_pylist()[1]["metrics"]) == {"temp": 2.0}
+    (row,) = parts.quarantined.to_pylist()
+    assert row["reason"] == "metric 'alias 5' is not a number: b'no birth certificate has it'"
+    assert (row["device_id"], row["boot"], row["seq"]) == ("plant/edge", "3-1000", 1)
+
+
+def history(rng: random.Random, count: int) -> list[tuple[str, bytes]]:
+    """What one node sends: births now and then, its seq in a circle."""
+    messages: list[tuple[str, bytes]] = []
+    seq = at = 0
+    for i in range(count):
+        at += rng.choice((0, 1, 1, 7))
+        if i == 0 or rng.random() < 0.003:
+            # A node's clock tells two births apart.
+            at += 1
+            seq = 0
+            messages.append(birth(rng.randrange(256), at, metric("temp", 1, DOUBLE, double(i))))
+        else:
+            seq = (seq + 1) % 256
+            messages.append(node("NDATA", seq, at, metric(alias=1, value=double(i))))
+    return messages
+
+
+def identities(messages: list[tuple[str, bytes]], redelivered: frozenset[int] = frozenset()) -> list[tuple]:
+    births = Births()
+    found = []
+    for i, (topic, one) in enumerate(messages):
+        reading = births.read("north", topic, one, redelivered=i in redelivered)
+        found.append((reading.boot, reading.seq))
+        if i % 50 == 0:
+            births = Births(births.to_bytes())
+    return found
+
+
+@pytest.mark.parametrize("seed", range(40 if "UMQTT_FULL_SWEEPS" in os.environ else 3))
+def test_a_message_that_is_redelivered_has_the_number_that_it_had(seed):
+    """Over several rounds of seq, and births. Planted: the number that lies nearest to the newest one."""
+    rng = random.Random(seed)
+    messages = history(rng, 1500)
+    once = identities(messages)
+    assert len(set(once)) == len(once)
+    for boot in {boot for boot, _ in once}:
+        numbers = [number for one, number in once if one == boot]
+        assert numbers == list(range(len(numbers)))
+    end = rng.randrange(2, 1500)
+    back = rng.randrange(1, min(end, 1200))
+    births = [i for i, (topic, _) in enumerate(messages) if "NBIRTH" in topic and i < end]
+    # Of sessions, the last two are remembered.
+    start = max(end - back, births[-2] if len(births) > 1 else 0)
+    again = [*range(end), *range(start, end), *range(end, 1500)]
+    read = identities([messages[i] for i in again], frozenset(range(end, end + end - start)))
+    assert read == [once[i] for i in again], f"seed {seed}: {start}, {end}"
+
+
+def test_what_comes_again_after_too_many_messages_is_quarantined():
+    """Planted: it is counted from the birth."""
+    births = Births()
+    births.read("north", *BIRTH)
+    for i in range(1, 4500):
+        births.read("north", *node("NDATA", i % 256, 1000 + i))
+    assert births.read("north", *node("NDATA", 600 % 256, 1600), redelivered=True).seq == 600
+    with pytest.raises(BadRecord, match="older than what is remembered"):
+        births.read("north", *node("NDATA", 20, 1020), redelivered=True)
+
+
+@pytest.mark.parametrize("seed", range(10 if "UMQTT_FULL_SWEEPS" in os.environ else 1))
+def test_whatever_is_broken_off_and_repeated_the_tables_are_those_of_one_reading(tmp_path, monkeypatch, seed):
+    """Planted: births as they are after the micro-batch that is repeated; a rebuild that forgets them after a piece."""
+    monkeypatch.setattr("spark_ingest.pipeline.rebuild._CHUNK_ROWS", 90)
+    rng = random.Random(seed)
+    messages, how = history(rng, 400), rules(tmp_path, RULE)
+    cuts = [0, *sorted(rng.sample(range(1, 400), 4)), 400]
+    batches = [sent(*messages[a:b], at=a) for a, b in pairwise(cuts)]
+    whole, tables = tmp_path / "whole", tmp_path / "tables"
+    BatchWriter(whole, whole / "state", rules=how).write(sent(*messages), 0, QUERY)
+
+    def stop(_stage: str) -> None:
+        if rng.random() < 0.12:
+            raise Stopped
+
+    writer = BatchWriter(tables, tables / "state", rules=how, on_stage=stop)
+    for batch_id, batch in enumerate(batches):
+        while True:
+            try:
+                writer.write(batch, batch_id, QUERY)
+                break
+            except Stopped:
+                writer = BatchWriter(tables, tables / "state", rules=how, on_stage=stop)
+    assert content(tables, "silver") == content(whole, "silver")
+    assert len(rows(tables, "silver")) == 400 and not rows(tables, "quarantine")
+    assert sum(path.name.startswith("births-") for path in (tables / "state").iterdir()) <= 2
+    rebuild(tables, config=tmp_path / "ingest.toml")
+    assert content(tables, "silver") == content(whole, "silver")
+
+
+def test_damaged_births_are_said_in_a_line_and_the_next_birth_makes_data_readable_again(tmp_path):
+    how, said = rules(tmp_path, RULE), []
+    BatchWriter(tmp_path, tmp_path / "state", rules=how).write(sent(BIRTH), 0, QUERY)
+    file = tmp_path / "state" / "births-0.json"
+    file.write_bytes(file.read_bytes()[:-1] + b" ")
+    data = node("NDATA", 1, 2001, metric(alias=1, value=double(2.0)))
+    writer = BatchWriter(tmp_path, tmp_path / "state", rules=how, report=said.append)
+    writer.write(sent(data, at=1), 1, QUERY)
+    assert "births-0.json is damaged: Sparkplug nodes are unknown until their next birth" in said[0] and len(said) == 1
+    again = birth(3, 2000, metric("temp", 1, DOUBLE, double(1.0)))
+    writer.write(sent(again, data, at=2), 2, QUERY)
+    assert len(rows(tmp_path, "quarantine")) == 1 and len(rows(tmp_path, "silver")) == 3
+
+
+def test_nodes_that_somebody_makes_up_push_out_the_longest_silent_and_no_more(monkeypatch):
+    """Planted: births that are never forgotten; one that forgets the node that speaks."""
+    monkeypatch.setattr(sparkplug, "_LARGEST", 50)
+    births = Births()
+    births.read("north", *BIRTH)
+    for i in range(100):
+        births.read("north", *node("NDATA", i + 1, 1001 + i))
+        births.read("north", f"spBv1.0/made/NBIRTH/up{i}", birth(1, 1)[1])
+        assert len(births.to_bytes()) < 12_000
+    births.read("north", *node("NDATA", 101, 1200))
+    with pytest.raises(BadRecord, match="birth certificate of its node was not received"):
+        births.read("north", "spBv1.0/made/NDATA/up0", payload(1, 2))
+
+
+def test_no_bytes_break_it(tmp_path):
+    """Bytes of a birth and of data, cut and changed. Planted: an error of Protobuf's that nobody catches."""
+    rng, births = random.Random(7), Births()
+    seeds = [BIRTH, node("NDATA", 1, 1001, metric(alias=1, value=double(2)), metric("s", value=tagged(15, b"text")))]
+    for _ in range(1000):
+        topic, one = rng.choice(seeds)
+        data = bytearray(one[: rng.randrange(len(one) + 1)])
+        for _ in range(rng.randrange(4)):
+            if data:
+                data[rng.randrange(len(data))] = rng.randrange(256)
+        births.result("north", topic, bytes(data), False)
+    Births(births.to_bytes())
+
+
+def test_a_cluster_refuses_it_a_topic_must_fit_and_forgetting_knows_whose_it_is(tmp_path):
+    how = rules(tmp_path, RULE)
+    with pytest.raises(UsageError, match="--write-path driver"):
+        ClusterWriter(tmp_path, tmp_path / "state", buckets=2, rules=how)
+    for topic in ("spBv1.0/{device}/#", "plant/#"):
+        with pytest.raises(UsageError, match=r"topic of sparkplug begins with spBv1\.0/"):
+            rules(tmp_path, RULE.replace("spBv1.0/#", topic))
+    assert devices_of("spBv1.0/plant/DDATA/edge/press", b"", how) == {"plant/edge"}

@@ -1,0 +1,58 @@
+"""What Sparkplug's births have said, as immutable files per micro-batch: ``births-N.json``, checked.
+
+As with the set of readings seen (:mod:`progress`), micro-batch N reads what there was after N-1, never the latest: a
+message that is read again has the same number again. A micro-batch without Sparkplug messages writes no file.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from ..decoders.sparkplug import Births
+from ..durable import read_checked, replace_checked
+from ..errors import FileDamaged
+
+_NAME = re.compile(r"births-(\d+)\.json")
+
+
+class BirthFiles:
+    """The files in `folder`, which exists; one process writes them.
+
+    :param report: takes one line for a person.
+    """
+
+    def __init__(self, folder: Path, report: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._report = report
+        self._kept: tuple[int, Births] | None = None
+
+    def before(self, batch_id: int) -> Births:
+        """What births had said before micro-batch `batch_id`, which begins now."""
+        found = [_NAME.fullmatch(path.name) for path in self._folder.iterdir()]
+        numbers = [int(name[1]) for name in found if name]
+        newest = max((number for number in numbers if number < batch_id), default=None)
+        for number in numbers:
+            # The others are of micro-batches that are never repeated, or of an attempt at this one.
+            if number != newest:
+                self._path(number).unlink()
+        kept, self._kept = self._kept, None
+        if kept is not None and kept[0] == batch_id - 1:
+            return kept[1]
+        try:
+            return Births() if newest is None else Births(bytes(read_checked(self._path(newest))))
+        except FileDamaged as error:
+            self._report(f"{error}: Sparkplug nodes are unknown until their next birth; umqtt tables rebuild reads all")
+            return Births()
+
+    def save(self, batch_id: int, births: Births) -> None:
+        """Make durable what births have said after micro-batch `batch_id`."""
+        if births.changed:
+            replace_checked(self._path(batch_id), births.to_bytes())
+            births.changed = False
+
+    def keep(self, batch_id: int, births: Births) -> None:
+        """Remember it for the next micro-batch: every table has this one."""
+        self._kept = batch_id, births
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"births-{number}.json"
