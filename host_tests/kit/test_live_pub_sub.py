@@ -176,7 +176,7 @@ def test_what_came_while_the_process_was_stopped_counts_though_the_time_is_over(
             ahead_s += WAIT_LIMIT_S
         return bool(came)
 
-    with Link(make_access(at), on_message=lambda topic, payload, qos, retain: came.append(payload)) as link:
+    with Link(make_access([at]), on_message=lambda topic, payload, qos, retain: came.append(payload)) as link:
         link.subscribe(topic)
         assert link.wait_for(stopped, WAIT_LIMIT_S)
 

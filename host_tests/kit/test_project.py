@@ -93,6 +93,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         (["--broker", "mqtt://typed:1"], {}, "mqtt://typed:1", None),
         (["--broker", "mqtt://typed:1", "--username", "me"], {}, "mqtt://typed:1", "me"),
         ([], {"UMQTT_BROKER": "mqtt://set:1"}, "mqtt://set:1", None),
+        ([], {"UMQTT_BROKER": "mqtt://set:1 mqtt://set:2"}, "mqtt://set:1 mqtt://set:2", None),
+        (["--broker", "mqtt://typed:1", "--broker", "mqtt://typed:2"], {}, "mqtt://typed:1 mqtt://typed:2", None),
     ],
 )
 def test_the_command_line_comes_first_and_credentials_go_to_the_files_own_broker(
@@ -105,8 +107,14 @@ def test_the_command_line_comes_first_and_credentials_go_to_the_files_own_broker
     (tmp_path / "umqtt.toml").write_text("broker = 'mqtt://project:1'\nusername = 'owner'\nca = 'certs/ca.pem'\n")
     umqtt("cmd", "pump-7", "ping", *given, env=environment)
     ((found_broker, found_username, _, ca, *_),) = asked
-    assert (found_broker, found_username) == (broker_url, username)
+    assert (" ".join(found_broker), found_username) == (broker_url, username)
     assert ca == (folder / "ca.pem" if broker_url == "mqtt://project:1" else None)
+
+
+def test_a_list_of_brokers_is_all_of_them(umqtt, tmp_path, asked):
+    (tmp_path / "umqtt.toml").write_text("broker = ['mqtt://one:1', 'mqtt://two:1']\nusername = 'owner'\n")
+    umqtt("cmd", "pump-7", "ping")
+    assert asked[0][:2] == (("mqtt://one:1", "mqtt://two:1"), "owner")
 
 
 def test_the_nearest_file_above_counts_and_its_paths_are_its_own(tmp_path):

@@ -41,12 +41,12 @@ def complete_device_id(context: click.Context, option: click.Parameter, incomple
     from umqtt_kit.remote import known_devices
 
     given: dict[str, Any] = {
-        name: context.params.get(name) for name in ("broker", "username", "password_file", "ca", "cert", "key")
+        name: context.params.get(name) for name in ("username", "password_file", "ca", "cert", "key")
     }
     if given["username"] and not given["password_file"] and "UMQTT_PASSWORD" not in os.environ:
         return []  # it would be asked for
     with contextlib.suppress(KitError):
-        access = make_access(**given, timeout_s=_CONNECT_WITHIN_S)
+        access = make_access(context.params["broker"], **given, timeout_s=_CONNECT_WITHIN_S)
         return _beginning(incomplete, known_devices(access, _RETAINED_WITHIN_S))
     return []
 

@@ -2,7 +2,7 @@
 
     @broker_options
     def command(access: Access, …):
-        with Link(access, on_message=take) as link:      # connected, or KitError (exit code 4) that says why not
+        with Links(access, on_message=take) as link:     # connected, or KitError (exit code 4) that says why not
             link.subscribe("fleet/+/log")                # acknowledged by the broker
             link.publish(topic, payload, qos=1)
             link.wait_for(lambda: not link.pending, 30)
@@ -16,12 +16,13 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import select
 import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -57,7 +58,8 @@ _REFUSALS = {
 @dataclass(frozen=True)
 class Access:
     """How to reach a broker. addresses: mqtt://host:port or mqtts://host:port, tried in turn; ca, cert, key: PEM;
-    timeout_s: for each address. repr() shows no secret."""
+    timeout_s: for each address. others: further brokers of the fleet, each with devices of its own. repr() shows no
+    secret."""
 
     addresses: tuple[str, ...]
     username: str | None = None
@@ -66,11 +68,17 @@ class Access:
     cert: bytes | None = field(default=None, repr=False)
     key: bytes | None = field(default=None, repr=False)
     timeout_s: float = 10.0
+    others: tuple[Access, ...] = ()
+
+    @property
+    def each(self) -> tuple[Access, ...]:
+        """This broker and the others, one by one."""
+        return (replace(self, others=()), *self.others)
 
     @property
     def where(self) -> str:
         """The addresses, for people."""
-        return ", ".join(self.addresses)
+        return ", ".join(address for access in self.each for address in access.addresses)
 
 
 def broker_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,7 +95,7 @@ def broker_options_if(flag: str | None) -> Callable[[Callable[..., Any]], Callab
 def _with_broker_options(function: Callable[..., Any], flag: str | None) -> Callable[..., Any]:
     @functools.wraps(function)
     def with_access(
-        *arguments: Any, broker: str, username: str | None, password_file: Path | None, ca: Path | None,
+        *arguments: Any, broker: tuple[str, ...], username: str | None, password_file: Path | None, ca: Path | None,
         cert: Path | None, key: Path | None, connect_timeout: float, **options: Any,
     ) -> Any:  # fmt: skip
         wanted = flag is None or options[flag]
@@ -110,8 +118,9 @@ def _with_broker_options(function: Callable[..., Any], flag: str | None) -> Call
         click.option("--ca", type=_FILE, help="Who signed the broker's certificate. [default: those trusted here]"),
         click.option("--password-file", type=_FILE, help="Its first line is the password. [default: UMQTT_PASSWORD]"),
         click.option("--username", envvar="UMQTT_USERNAME", metavar="NAME", help="At the broker."),
-        click.option("--broker", envvar="UMQTT_BROKER", default="mqtt://127.0.0.1:1883", show_default=True,
-                     metavar="URL", help="mqtt://HOST:PORT or mqtts://HOST:PORT."),
+        click.option("--broker", envvar="UMQTT_BROKER", default=["mqtt://127.0.0.1:1883"], show_default=True,
+                     metavar="URL", multiple=True,
+                     help="mqtt://HOST:PORT or mqtts://HOST:PORT. Several share a fleet: each has devices of its own."),
     ):  # fmt: skip
         with_access = option(with_access)
     return with_access
@@ -122,13 +131,28 @@ def _from_project(name: str) -> bool:
 
 
 def make_access(
-    broker: str, username: str | None = None, password_file: Path | None = None, ca: Path | None = None,
+    brokers: Sequence[str], username: str | None = None, password_file: Path | None = None, ca: Path | None = None,
     cert: Path | None = None, key: Path | None = None, timeout_s: float = 10.0,
 ) -> Access:  # fmt: skip
     """An Access from what the user gave; the password from a file, UMQTT_PASSWORD or the terminal.
 
     Raises KitError (exit code 2).
     """
+    for broker in brokers:
+        _check_address(broker)
+    if len(set(brokers)) < len(brokers):
+        raise KitError("--broker names one broker twice — name each once", EXIT_USAGE)
+    if (cert is None) != (key is None):
+        raise KitError("--cert and --key go together — give both", EXIT_USAGE)
+    password = _password(username, password_file)
+    contents = [_content(file) for file in (ca, cert, key)]
+    if contents[0] is None and any(broker.startswith("mqtts:") for broker in brokers):
+        contents[0] = _trusted_here()
+    each = [Access((broker,), username, password, *contents, timeout_s=timeout_s) for broker in brokers]
+    return replace(each[0], others=tuple(each[1:]))
+
+
+def _check_address(broker: str) -> None:
     if "@" in broker:
         # Not repeated: it may hold a password.
         raise KitError(
@@ -137,22 +161,15 @@ def make_access(
     scheme, found, _ = broker.partition("://")
     if not found or scheme not in ("mqtt", "mqtts"):
         raise KitError(f"--broker {broker} is no broker's address — give mqtt://HOST or mqtts://HOST", EXIT_USAGE)
-    if (cert is None) != (key is None):
-        raise KitError("--cert and --key go together — give both", EXIT_USAGE)
-    password = _password(username, password_file)
-    contents = [_content(file) for file in (ca, cert, key)]
-    if scheme == "mqtts" and contents[0] is None:
-        contents[0] = _trusted_here()
-    return Access((broker,), username, password, *contents, timeout_s=timeout_s)
 
 
 class Link:
     """A client, connected within the context. Raises KitError (exit code 4) when that cannot be had.
 
     on_message(topic: str, payload: bytes, qos: int, retain: bool): called for each message before it is acknowledged;
-    one for which it returns False is not, and comes again when the session goes on. on_lost(why: str), on_back(): the
-    link broke after it was there, and is there again. session: client id of a session that the broker keeps; without
-    one it forgets this client in the end.
+    one for which it returns False is not, and comes again when the session goes on. on_lost(text: str): the link broke
+    after it was there: to which address, and why. on_back(where: str): it is there again. session: client id of a
+    session that the broker keeps; without one it forgets this client in the end.
     """
 
     def __init__(
@@ -161,7 +178,7 @@ class Link:
         *,
         on_message: Callable[[str, bytes, int, bool], bool | None] | None = None,
         on_lost: Callable[[str], object] | None = None,
-        on_back: Callable[[], object] | None = None,
+        on_back: Callable[[str], object] | None = None,
         session: str | None = None,
         rx_size: int = _RX_SIZE,
     ) -> None:
@@ -236,18 +253,12 @@ class Link:
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
         """Drive the link until the condition holds (True) or the time is over (False); None: for ever."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        self.client.tick()
-        while not condition():
-            if self._failed is not None:
-                raise self._failed
-            left_ms = _POLL_MS if deadline is None else int((deadline - time.monotonic()) * 1000)
-            if left_ms <= 0:
-                # A process that was stopped has the answer before it, and has not read it yet.
-                self.client.tick()
-                return condition()
-            self.client.poll(min(_POLL_MS, left_ms))
-        return True
+        return wait_for([self], condition, timeout_s)
+
+    def raise_failure(self) -> None:
+        """Raise what a mistake in on_message has raised."""
+        if self._failed is not None:
+            raise self._failed
 
     def close(self, quiesce_ms: int = _GOODBYE_MS) -> None:
         """Say goodbye, after up to quiesce_ms for what was not sent. May be called again."""
@@ -297,12 +308,16 @@ class Link:
 
     def _connected(self, session_present: bool) -> None:
         if self._was_connected and self._on_back:
-            self._on_back()
+            self._on_back(self._access.where)
         self._was_connected = True
 
     def _lost(self, problem: BaseException) -> None:
+        self._tell_lost(problem)
+
+    def _tell_lost(self, problem: BaseException) -> None:
         if self._on_lost:
-            self._on_lost(explain(problem, self._access.timeout_s).partition(" — ")[0])
+            why = explain(problem, self._access.timeout_s).partition(" — ")[0]
+            self._on_lost(f"{self._access.where}: {why}")
 
     def _note(self, problem: BaseException) -> None:
         from umqtt_robust.errors import Downgraded, Refused
@@ -315,8 +330,8 @@ class Link:
         elif not self._was_connected:
             self._problem = self._problem or problem
             self._untried = max(self._untried - 1, 0)
-        elif self._on_lost:
-            self._on_lost(explain(problem, self._access.timeout_s).partition(" — ")[0])
+        else:
+            self._tell_lost(problem)
 
     def _take(self, topic: bytes, payload: bytes) -> None:
         # What it says of the message, before on_message makes it look at others.
@@ -330,6 +345,38 @@ class Link:
     def _fail(self, topic: bytes, payload: bytes | None, error: Exception) -> None:
         # A mistake in on_message, which the client keeps from its own loop: raised by wait_for().
         self._failed = error
+
+
+def wait_for(links: Sequence[Link], condition: Callable[[], bool], timeout_s: float | None) -> bool:
+    """Drive links until the condition holds (True) or the time is over (False); None: for ever."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    wait_ms = _tick(links)
+    while not condition():
+        for link in links:
+            link.raise_failure()
+        left_ms = _POLL_MS if deadline is None else int((deadline - time.monotonic()) * 1000)
+        if left_ms > 0:
+            _await_bytes(links, max(1, min(wait_ms, _POLL_MS, left_ms)))
+        # Also at the end: a process that was stopped has the answer before it, and has not read it yet.
+        wait_ms = _tick(links)
+        if left_ms <= 0:
+            return condition()
+    return True
+
+
+def _tick(links: Sequence[Link]) -> int:
+    """Drive each client once. Returns the milliseconds until one of them must be driven again."""
+    return min(link.client.tick() for link in links)
+
+
+def _await_bytes(links: Sequence[Link], most_ms: int) -> None:
+    """Wait until one of the clients can read or write."""
+    clients = [link.client for link in links]
+    if len(clients) == 1:
+        clients[0].poll(most_ms)
+        return
+    sockets = {client.socket: client.waits() for client in clients if client.socket is not None}
+    select.select(list(sockets), [found for found, waits in sockets.items() if waits], [], most_ms / 1000)
 
 
 def client_options(access: Access) -> dict[str, Any]:

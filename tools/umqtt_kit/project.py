@@ -1,6 +1,6 @@
 """umqtt.toml: what the commands of one project have in common, so that nothing is typed twice.
 
-    broker = "mqtts://broker.example"      # --broker, and so on: each key is the option of that name
+    broker = "mqtts://broker.example"      # --broker, and so on: each key is the option of that name; or a list
     username = "owner"
     password_file = "owner.password"
     ca = "certs/ca.pem"
@@ -51,6 +51,8 @@ def read_project(start: Path) -> dict[str, Any]:
             raise KitError(f"{file}: a password lies in no project file — give password_file", EXIT_USAGE)
         if key not in KEYS:
             raise KitError(f"{file}: there is no key {key!r} — known are: {', '.join(KEYS)}", EXIT_USAGE)
+        if key == "broker" and isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+            continue
         if not isinstance(value, str) or not value:
             raise KitError(f"{file}: {key} must be text — put it in quotes", EXIT_USAGE)
         if key in _FILES or (key == "fleet" and (file.parent / value).is_file()):
@@ -66,5 +68,6 @@ def defaults_of(command: click.Command, values: dict[str, Any]) -> dict[str, Any
         if (command.name, key) == _CONNECTED or command.name in _NOT_FOR:
             continue
         if isinstance(option, click.Option) and key in values and option.name:
-            found[option.name] = [values[key]] if option.multiple else values[key]
+            value = values[key]
+            found[option.name] = [value] if option.multiple and isinstance(value, str) else value
     return found

@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, EXIT_USAGE, KitError
-from umqtt_kit.mqtt import Access, Link
+from umqtt_kit.links import Links
+from umqtt_kit.mqtt import Access
 from umqtt_kit.strict_json import loads
 
 #: What a device takes of a command, its id and name included: _MAX_COMMAND_BYTES of firmware/app/commands.py.
@@ -53,7 +54,7 @@ class Remote:
         self._replies: dict[str, dict[str, Any]] = {}
         self._where = access.where
         self._also = {self.topic(leaf): take for leaf, take in (also or {}).items()}
-        self.link = Link(access, on_message=self._take)
+        self.link = Links(access, on_message=self._take)
 
     def __enter__(self) -> Self:
         self.link.__enter__()
@@ -138,7 +139,7 @@ class Remote:
 def known_devices(access: Access, within_s: float = _STATUS_WITHIN_S) -> list[str]:
     """The ids of all devices that have said a status, which the broker retains. Raises KitError."""
     found: set[str] = set()
-    with Link(access, on_message=lambda topic, *_: found.add(topic.split("/")[1])) as link:
+    with Links(access, on_message=lambda topic, *_: found.add(topic.split("/")[1])) as link:
         link.subscribe("fleet/+/status")
         link.wait_for(lambda: False, within_s)
     return sorted(found)

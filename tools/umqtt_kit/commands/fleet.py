@@ -78,7 +78,8 @@ def fleet(
     if status is not None:
         require_writable_folder(status.parent, "--status")
     _allow_open_files(devices)
-    check_host(access.where)
+    for broker in access.each:
+        check_host(broker.where)
     settings = DeviceSettings(access, interval_ms, keep_alive, witness=witness)
     try:
         members = [

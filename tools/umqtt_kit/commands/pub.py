@@ -18,7 +18,8 @@ from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import broker_options
 
 if TYPE_CHECKING:
-    from umqtt_kit.mqtt import Access, Link, QoS
+    from umqtt_kit.links import Links
+    from umqtt_kit.mqtt import Access, QoS
 
 _TICK_S = 0.1
 _READ_SIZE = 64 * 1024
@@ -50,7 +51,7 @@ def pub(
       umqtt pub greenhouse/lamp on --broker mqtt://192.168.1.2
       sensors | umqtt pub greenhouse/readings --lines --qos 2
     """
-    from umqtt_kit.mqtt import Link
+    from umqtt_kit.links import Links
 
     if sum((payload is not None, file is not None, lines)) != 1:
         raise click.UsageError('give one of PAYLOAD ("" for an empty one, - for stdin), --file and --lines')
@@ -59,18 +60,18 @@ def pub(
     # Read before connecting: a broker ends connections that say nothing for long.
     repeated = None if lines else [_payload(payload, file)] * count
     published = 0
-    with Link(access, on_lost=lambda why: say(f"{access.where}: {why}; connecting again")) as link:
+    with Links(access, on_lost=lambda text: say(f"{text}; connecting again")) as link:
         for message in _stdin_lines(link) if repeated is None else repeated:
             link.publish(topic, message, qos, retain)
             published += 1
         if not link.wait_for(lambda: not link.pending, timeout):
-            unsure = max(link.client.pending, 1)
+            unsure = max(link.unacknowledged, 1)
             raise KitError(
                 f"{access.where}: {unsure} of {published} messages not acknowledged within {timeout:g} s — see its log",
                 EXIT_NETWORK,
             )
-        if link.client.downgraded:
-            say(f"{access.where}: took {link.client.downgraded} messages at QoS 2 for QoS 1: it may deliver some twice")
+        if link.downgraded:
+            say(f"{access.where}: took {link.downgraded} messages at QoS 2 for QoS 1: it may deliver some twice")
     if as_json:
         click.echo(json.dumps({"topic": topic, "published": published, "qos": qos, "retain": retain}))
 
@@ -87,13 +88,13 @@ def _payload(payload: str | None, file: Path | None) -> bytes:
     return (payload or "").encode(errors="surrogateescape")
 
 
-def _stdin_lines(link: Link) -> Iterator[bytes]:
+def _stdin_lines(link: Links) -> Iterator[bytes]:
     """Lines without their ends, as they come; in between the link is kept alive and its acknowledgements are read."""
     descriptor = sys.stdin.fileno()
     begun = b""
     while True:
         if not select.select([descriptor], [], [], _TICK_S)[0]:
-            link.client.tick()
+            link.tick()
             continue
         data = os.read(descriptor, _READ_SIZE)
         *whole, begun = (begun + data).split(b"\n")

@@ -50,7 +50,7 @@ def sub(
       umqtt sub '#' --fields time,topic,retain,payload
       umqtt sub 'fleet/#' --json --count 10 --timeout 60
     """
-    from umqtt_kit.mqtt import Link
+    from umqtt_kit.links import Links
     from umqtt_kit.stop import Stop
 
     if session is not None and qos == 2:
@@ -75,11 +75,11 @@ def sub(
                 stop.now()
             return True
 
-        link = Link(
+        link = Links(
             access,
             on_message=take,
-            on_lost=lambda why: say(f"{access.where}: {why}; connecting again"),
-            on_back=lambda: say(f"{access.where}: connected again"),
+            on_lost=lambda text: say(f"{text}; connecting again"),
+            on_back=lambda where: say(f"{where}: connected again"),
             session=session,
             rx_size=_LARGEST,
         )

@@ -7,6 +7,7 @@ import os
 import resource
 import sys
 import time
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +56,7 @@ class Device:
         self._head = f'{{"v":1,"id":{json.dumps(device_id)},"boot":"{self.boot}","seq":'
         self.client = Client(
             device_id.encode(),
-            settings.access.addresses,
+            settings.access.each[zlib.crc32(device_id.encode()) % len(settings.access.each)].addresses,
             keep_alive=settings.keep_alive,
             clean_session=False,
             store=MemoryStore(settings.outbox_messages),

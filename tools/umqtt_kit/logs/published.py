@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_ingest.printable import printable
+from umqtt_kit.links import Links
 from umqtt_kit.logs.entries import Entry, now
-from umqtt_kit.mqtt import Access, Link
+from umqtt_kit.mqtt import Access
 from umqtt_kit.strict_json import loads
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -31,11 +32,11 @@ def follow(
     def on_message(topic: str, payload: bytes, qos: int, retain: bool) -> None:
         take(entry_of(topic, payload))
 
-    link = Link(
+    link = Links(
         access,
         on_message=on_message,
-        on_lost=lambda why: say(f"{access.where}: {why}; connecting again"),
-        on_back=lambda: say(f"{access.where}: connected again"),
+        on_lost=lambda text: say(f"{text}; connecting again"),
+        on_back=lambda where: say(f"{where}: connected again"),
     )
     with link:
         link.subscribe(*topics(devices))

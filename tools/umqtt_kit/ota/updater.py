@@ -49,5 +49,5 @@ class Updater(Remote):
         piece = content[offset : offset + size]
         head = f"{words[0]} {offset} {len(content)}\n".encode()
         # Not waited for: what finds no room the device asks for again.
-        self.link.client.publish(self.topic("update/data"), head + piece)
+        self.link.offer(self.topic("update/data"), head + piece)
         self._on_sent(len(piece))

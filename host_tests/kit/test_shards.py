@@ -1,0 +1,138 @@
+"""Commands over several brokers that share a fleet: each has devices of its own, and nobody is asked which."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import paho.mqtt.publish as paho
+import pytest
+from cable import broker
+from umqtt_kit.__main__ import run
+from umqtt_kit.links import Links
+from umqtt_kit.mqtt import Link, make_access
+from umqtt_kit.remote import known_devices
+from umqtt_testkit.ports import reserved_port
+from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+pytestmark = pytest.mark.tier(1)
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    with ExitStack() as running:
+        ports = [running.enter_context(broker(tmp_path_factory.mktemp(f"s{number}"))) for number in range(4)]
+        yield [f"mqtt://127.0.0.1:{port}" for port in ports]
+
+
+@pytest.fixture
+def shards(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The brokers' addresses, which the commands know."""
+    monkeypatch.setenv("UMQTT_BROKER", " ".join(urls))
+    return urls
+
+
+@contextmanager
+def device(url: str, device_id: str) -> Iterator[None]:
+    """One that answers each command with its text."""
+    over = threading.Event()
+    ready = threading.Event()
+
+    def answer(topic: str, payload: bytes, qos: int, retain: bool) -> None:
+        del topic, qos, retain
+        reply = {"id": json.loads(payload)["id"], "ok": True, "result": url}
+        link.publish(f"fleet/{device_id}/reply", json.dumps(reply).encode(), 1)
+
+    def serve() -> None:
+        with link:
+            link.subscribe(f"fleet/{device_id}/cmd")
+            link.publish(f"fleet/{device_id}/status", b'{"online": true}', 1, True)
+            link.wait_for(lambda: not link.pending, WAIT_LIMIT_S)
+            ready.set()
+            link.wait_for(over.is_set, None)
+
+    link = Link(make_access([url]), on_message=answer)
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        assert ready.wait(WAIT_LIMIT_S)
+        yield
+    finally:
+        over.set()
+        thread.join(WAIT_LIMIT_S)
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+def test_a_command_finds_its_device_at_whichever_broker(shards: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    # Planted: the command goes to the first broker alone.
+    with ExitStack() as devices:
+        for number, url in enumerate(shards):
+            devices.enter_context(device(url, f"pump-{number}"))
+        for number, url in enumerate(shards):
+            assert run(["cmd", f"pump-{number}", "ping"]) == 0
+            assert capsys.readouterr().out == f"{url}\n"
+        assert known_devices(make_access(shards)) == ["pump-0", "pump-1", "pump-2", "pump-3"]
+
+
+def test_what_comes_from_any_of_them_is_read(shards: list[str]) -> None:
+    # Planted: the first link alone is driven.
+    came: list[bytes] = []
+    with Links(make_access(shards), on_message=lambda topic, payload, *_: came.append(payload)) as links:
+        links.subscribe("test/live")
+        for url in shards:
+            paho.single("test/live", url, 1, port=port_of(url))
+        assert links.wait_for(lambda: len(came) == len(shards), WAIT_LIMIT_S)
+    assert sorted(came) == sorted(url.encode() for url in shards)
+
+
+def test_what_any_of_them_has_is_printed(shards: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for url in shards:
+        paho.single("test/kept", url, 1, retain=True, port=port_of(url))
+    assert run(["sub", "test/kept", "--count", "4", "--timeout", str(WAIT_LIMIT_S)]) == 0
+    assert sorted(capsys.readouterr().out.splitlines()) == sorted(f"test/kept {url}" for url in shards)
+
+
+def test_one_that_is_away_is_named_and_holds_up_no_other(
+    shards: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = f"mqtt://127.0.0.1:{reserved_port()}"
+    monkeypatch.setenv("UMQTT_BROKER", " ".join([away, *shards]))
+    assert run(["pub", "test/away", "x", "-q", "1", "--retain"]) == 0
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"{away}: nothing listens there") and errors.endswith("going on without it\n")
+    assert errors.count("\n") == 1
+    monkeypatch.setenv("UMQTT_BROKER", f"{away} mqtt://127.0.0.1:{reserved_port()}")
+    assert run(["pub", "test/away", "x"]) == 4
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("brokers", "said"),
+    [
+        (["mqtt://one.example", "mqtt://one.example"], "names one broker twice"),
+        (["mqtt://one.example", "mqtt://name:word@two.example"], "no user name and no password"),
+        (["mqtt://one.example", "http://two.example"], "http://two.example is no broker's address"),
+    ],
+)
+def test_a_list_with_a_mistake_is_one_line(brokers: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [part for one in brokers for part in ("--broker", one)]
+    assert run(["sub", "#", *arguments]) == 2
+    errors = capsys.readouterr().err
+    assert said in errors and errors.count("\n") == 1 and "word@" not in errors
+
+
+def test_simulated_devices_are_spread_by_their_ids(shards: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    # Planted: every device goes to the first broker; or where chance takes it.
+    arguments = ["fleet", "--devices", "24", "--name", "spread", "--interval-ms", "100", "--seconds", "0.5"]
+    assert run([*arguments, "--json"]) == 0
+    capsys.readouterr()
+    found = [{name for name in known_devices(make_access([url])) if re.match("spread-", name)} for url in shards]
+    assert sum(map(len, found)) == 24 and all(len(part) >= 2 for part in found)
+    assert run([*arguments, "--json"]) == 0
+    assert found == [{name for name in known_devices(make_access([url])) if "spread-" in name} for url in shards]

@@ -1,0 +1,89 @@
+"""The connection to all brokers that share a fleet: `--broker` given several times.
+
+Each broker has devices of its own, and which has which is not known here. So what is published goes to all of them, and
+what any of them has is read. A broker that cannot be reached at the start is left out, and that is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from umqtt_kit.console import say
+from umqtt_kit.errors import KitError
+from umqtt_kit.mqtt import Access, Link, QoS, wait_for
+
+
+class Links:
+    """As mqtt.Link, to each broker of `access`. options: those of Link. Raises KitError when none can be reached."""
+
+    def __init__(self, access: Access, **options: Any) -> None:
+        self._links = [Link(one, **options) for one in access.each]
+
+    def __enter__(self) -> Self:
+        problems: list[KitError] = []
+        for link in list(self._links):
+            try:
+                link.__enter__()
+            except KitError as error:
+                problems.append(error)
+                self._links.remove(link)
+            except BaseException:
+                self.close(0)
+                raise
+        if not self._links:
+            raise problems[0]
+        for problem in problems:
+            say(f"{problem}; going on without it")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for link in self._links:
+            link.__exit__(kind, error, trace)
+
+    @property
+    def pending(self) -> int:
+        """Messages that a broker has not acknowledged, or that were not written yet."""
+        return sum(link.pending for link in self._links)
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages above QoS 0 that a broker has not acknowledged."""
+        return sum(link.client.pending for link in self._links)
+
+    @property
+    def downgraded(self) -> int:
+        """Messages at QoS 2 that a broker took for QoS 1."""
+        return sum(link.client.downgraded for link in self._links)
+
+    def subscribe(self, *filters: str, qos: QoS = 1) -> None:
+        """As Link.subscribe(), at each broker."""
+        for link in self._links:
+            link.subscribe(*filters, qos=qos)
+
+    def publish(self, topic: str, payload: bytes, qos: QoS = 0, retain: bool = False) -> None:
+        """As Link.publish(), to each broker."""
+        for link in self._links:
+            link.publish(topic, payload, qos, retain)
+
+    def offer(self, topic: str, payload: bytes) -> None:
+        """Publish at QoS 0 what may be left out where there is no room; waits for nothing."""
+        for link in self._links:
+            link.client.publish(topic, payload)
+
+    def tick(self) -> None:
+        """Read and write what can be, without waiting."""
+        for link in self._links:
+            link.client.tick()
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Drive all links until the condition holds (True) or the time is over (False); None: for ever."""
+        return wait_for(self._links, condition, timeout_s)
+
+    def close(self, quiesce_ms: int) -> None:
+        """As Link.close(), each of them."""
+        for link in self._links:
+            link.close(quiesce_ms)
