@@ -5,6 +5,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "transports"))
 
-from transport_fixtures import interpreter, mosquitto, program
+from transport_fixtures import certificates, interpreter, mosquitto, program
 
-__all__ = ("interpreter", "mosquitto", "program")
+__all__ = ("certificates", "interpreter", "mosquitto", "program")

@@ -19,6 +19,7 @@ TOGETHER = (
     (
         "spark/test_pipeline.py",
         "spark/test_source.py",
+        "spark/test_spark_examples.py",
         "spark/report/test_sql_examples.py",
         "spark/source/test_source_docs.py",
         "spark/source/test_sink_spark.py",
