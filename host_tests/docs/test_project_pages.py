@@ -1,0 +1,41 @@
+"""The pages at the top of the project name files, tests and make targets that exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.tier(0)
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "examples/README.md")
+_LINK = re.compile(r'\]\(([^\s)#]+)[^\s)]*(?:\s+"([^"]+)")?\)')
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_a_page_links_to_exists(name: str) -> None:
+    """Planted: a link to a test that has another name now."""
+    page = ROOT / name
+    for target, test in _LINK.findall(page.read_text()):
+        if "://" in target:
+            continue
+        assert (page.parent / target).exists(), target
+        if test:
+            assert f"def {test}(" in (page.parent / target).read_text(), f"{target} has no {test}"
+
+
+def test_every_promise_of_the_threat_model_names_its_test() -> None:
+    """Planted: a promise without a test."""
+    text = (ROOT / "SECURITY.md").read_text()
+    lists = re.findall(r"cannot:\n\n((?:- .*\n(?:  .*\n)*)+)", text)
+    promises = [item for one in lists for item in re.split("^- ", one, flags=re.MULTILINE)[1:]]
+    assert len(promises) >= 10
+    missing = [item for item in promises if not _LINK.search(item)]
+    assert not missing
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_make_targets_that_a_page_names_exist(name: str) -> None:
+    """Planted: `make tests` in CONTRIBUTING.md."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", (ROOT / name).read_text(), re.MULTILINE))
+    assert named <= targets
