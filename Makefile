@@ -3,13 +3,15 @@ VENV := .venv
 PY := $(VENV)/bin/python
 ARGS ?=
 BASE ?=
+VERSION ?=
+KEY ?=
 # Each of the hundreds of processes of a test run would compile our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 # A file's tests share what is slow to start, so a worker takes whole files, the longest first.
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-costs lint types bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-firmware prove-broker prove-ingest prove-cluster fuzz clean
+.PHONY: help setup demo check test test-costs lint types bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-firmware prove-broker prove-ingest prove-cluster fuzz release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +81,9 @@ prove-cluster: setup ## Nodes of RabbitMQ, of NATS, and shards killed, stopped a
 fuzz: setup ## The packet path with atheris, which is installed for it (ARGS="--minutes M --corpus DIR")
 	@$(PY) -m pip install --disable-pip-version-check --quiet "atheris>=2.3"
 	@$(PY) host_tests/broker/fuzz_broker.py $(ARGS)
+
+release: setup ## Wheel, sdist, mip index and their hashes in dist, changelog section, tag (VERSION=0.3.0, KEY=FILE to sign)
+	@$(PY) tools/release.py "$(VERSION)" $(if $(KEY),--key "$(KEY)")
 
 clean: ## Remove what setup and the demo made
 	rm -rf $(VENV) umqtt-demo build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,176 @@
+"""Makes a release: `make release VERSION=0.3.0`, with KEY=~/.ssh/id_ed25519 also signed.
+
+    dist/umqtt_robust-0.3.0-py3-none-any.whl, dist/umqtt_robust-0.3.0.tar.gz
+    dist/mip/            the index for `mpremote mip install --index`
+    dist/SHA256SUMS      of all of these; SHA256SUMS.sig by ssh-keygen, namespace umqtt-robust
+    a commit that turns the changelog's section Unreleased into that of the version, and the tag v0.3.0
+
+Nothing is pushed or uploaded. All of it is made in a worktree of its own, from what is committed. Branch, tag and dist
+change only when the wheel has been tried in an empty environment, so a release that fails leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from write_packages import version, write_index
+
+ROOT = Path(__file__).resolve().parent.parent
+_NAMESPACE = "umqtt-robust"
+_UNRELEASED = "## [Unreleased]\n"
+# File -> the line that holds the version. package.json is written from the first.
+_VERSIONS = {"firmware/app/__init__.py": 'VERSION = "{}"', "CITATION.cff": "version: {}"}
+_TRY = "from umqtt_robust import Client; Client('pump-7', 'mqtt://127.0.0.1').publish('t', b'21', qos=1)"
+
+
+class Refused(Exception):
+    """No release; str() says why and what to do."""
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="make release")
+    parser.add_argument("version", nargs="?", default="")
+    parser.add_argument("--key", type=Path, help="private key for ssh-keygen, or the public one of a key in ssh-agent")
+    given = parser.parse_args(arguments)
+    try:
+        release(ROOT, given.version, given.key)
+    except (Refused, OSError) as error:
+        print(f"release: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def release(root: Path, wanted: str, key: Path | None) -> None:
+    """Release the committed state of `root`. Raises Refused."""
+    check(root, wanted, key)
+    with worktree(root) as tree:
+        prepare(tree, wanted)
+        git(tree, "commit", "--quiet", "--all", "--message", f"release: Version {wanted}.")
+        built = tree / "dist"
+        # The same commit gives the same files.
+        stamp = git(tree, "log", "-1", "--format=%ct").strip()
+        run(tree, sys.executable, "-m", "hatchling", "build", "-d", str(built), SOURCE_DATE_EPOCH=stamp)
+        try_wheel(next(built.glob("*.whl")))
+        write_index(built / "mip", tree)
+        write_sums(built, key)
+        commit = git(tree, "rev-parse", "HEAD").strip()
+        shutil.rmtree(root / "dist", ignore_errors=True)
+        shutil.copytree(built, root / "dist")
+    git(root, "merge", "--quiet", "--ff-only", commit)
+    git(root, "tag", "--annotate", "--message", f"Version {wanted}", f"v{wanted}")
+    print(f"v{wanted} is committed, tagged and in dist; to publish it: git push --follow-tags, and upload dist")
+
+
+def check(root: Path, wanted: str, key: Path | None) -> None:
+    """Raises Refused where this cannot become a release."""
+    if not re.fullmatch(r"\d+\.\d+\.\d+", wanted):
+        raise Refused(f"{wanted!r} is no version - try: make release VERSION=0.3.0")
+    if dirty := git(root, "status", "--porcelain").splitlines():
+        raise Refused(f"{dirty[0][3:]} is not committed ({len(dirty)} such files) - commit or stash first")
+    if not git(root, "branch", "--show-current").strip():
+        raise Refused("no branch is checked out - git switch to one first")
+    if numbers(wanted) < numbers(version(root)):
+        raise Refused(f"{wanted} is older than {version(root)}, which is here already")
+    if git(root, "tag", "--list", f"v{wanted}").strip():
+        raise Refused(f"the tag v{wanted} exists already - choose a higher version")
+    if not unreleased(root).strip():
+        raise Refused("the section Unreleased of CHANGELOG.md is empty - say what has changed")
+    if key is not None and not key.is_file():
+        raise Refused(f"there is no key {key}")
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(".")]
+
+
+def unreleased(root: Path) -> str:
+    """What CHANGELOG.md says of the next release. Raises Refused."""
+    _, found, rest = (root / "CHANGELOG.md").read_text().partition(_UNRELEASED)
+    if not found:
+        raise Refused("CHANGELOG.md has no section [Unreleased]")
+    return re.split(r"^## ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def prepare(tree: Path, wanted: str) -> None:
+    """Write the version wherever it stands, and give the changelog its section. Raises Refused."""
+    for name, line in _VERSIONS.items():
+        file = tree / name
+        text, count = re.subn(
+            "^" + re.escape(line).replace(r"\{\}", ".*") + "$",
+            line.format(wanted),
+            file.read_text(),
+            flags=re.MULTILINE,
+        )
+        if count != 1:
+            raise Refused(f"{name} has {count} lines like {line.format(wanted)!r}, not one")
+        file.write_text(text)
+    run(tree, sys.executable, "tools/write_packages.py")
+    today = datetime.datetime.now(datetime.UTC).date()
+    changelog = tree / "CHANGELOG.md"
+    section = f"{_UNRELEASED}\n## [{wanted}] - {today}\n"
+    changelog.write_text(changelog.read_text().replace(_UNRELEASED, section, 1))
+
+
+def try_wheel(wheel: Path) -> None:
+    """Install it where nothing else is, import the client and ask for the command. Raises Refused."""
+    with tempfile.TemporaryDirectory(prefix="umqtt-release-") as folder:
+        python = f"{folder}/bin/python"
+        run(wheel.parent, sys.executable, "-m", "venv", "--without-pip", folder)
+        pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "--quiet")
+        run(wheel.parent, *pip, "install", "--no-index", str(wheel))
+        run(Path(folder), python, "-I", "-c", _TRY)
+        command = subprocess.run([f"{folder}/bin/umqtt"], cwd=folder, capture_output=True, text=True, check=False)
+        if "pip install one of" not in command.stderr:
+            raise Refused(f"umqtt without an extra does not say which one is missing: {command.stderr}")
+
+
+def write_sums(folder: Path, key: Path | None) -> None:
+    """SHA256SUMS of all files below `folder`, as sha256sum writes it; signed, if there is a key."""
+    files = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+    lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in files]
+    (folder / "SHA256SUMS").write_text("".join(lines))
+    if key is not None:
+        run(folder, "ssh-keygen", "-q", "-Y", "sign", "-f", str(key.resolve()), "-n", _NAMESPACE, "SHA256SUMS")
+
+
+@contextmanager
+def worktree(root: Path) -> Iterator[Path]:
+    """A worktree of HEAD, removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="umqtt-release-") as folder:
+        tree = Path(folder) / "tree"
+        git(root, "worktree", "add", "--quiet", "--detach", str(tree))
+        try:
+            yield tree
+        finally:
+            git(root, "worktree", "remove", "--force", str(tree))
+
+
+def git(root: Path, *arguments: str) -> str:
+    """What git prints. Raises Refused."""
+    return run(root, "git", *arguments)
+
+
+def run(folder: Path, *command: str, **environment: str) -> str:
+    """Run a command; what it prints. Raises Refused."""
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines() or ["without a word"]
+        raise Refused(f"{' '.join(command[:4])} ... failed: {said[-1]}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
