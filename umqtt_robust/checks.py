@@ -27,13 +27,13 @@ def connect(session, keep_alive):
     session.password = password
 
 
-def will(topic, payload, qos, retain):
-    """The four, as packets.connect() takes them."""
+def will(topic, payload, qos, retain, properties):
+    """The five, as packets.connect() takes them."""
     topic = check_topic_name(topic)
     payload = payload.encode() if isinstance(payload, str) else copy(payload)
     if qos not in (0, 1, 2) or len(payload) > 65535:
         raise InvalidArgument("a will has qos 0, 1 or 2 and a payload of at most 65535 bytes")
-    return topic, payload, qos, retain
+    return topic, payload, qos, retain, properties
 
 
 def copy(payload):

@@ -16,12 +16,12 @@ def _random(n):
     return int.from_bytes(os.urandom(4), "big") % n
 
 
-def Will(topic, payload, qos=0, retain=False):
+def Will(topic, payload, qos=0, retain=False, properties=None):
     """The message that the broker publishes when this client is lost (3.1.2.5): what Client(will=...) takes.
 
-    Raises InvalidArgument.
+    properties: of MQTT 5, see mqtt5.py. Raises InvalidArgument.
     """
-    return load("checks").will(topic, payload, qos, retain)
+    return load("checks").will(topic, payload, qos, retain, properties)
 
 
 class Client(Session):

@@ -2,7 +2,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from .errors import MQTTError
-from .session import Session, _Handler, _LargeHandler, _RawHandler, _Will
+from .session import Session, _Handler, _LargeHandler, _Properties, _RawHandler, _Will
 from .store import Store
 from .transport import Transport
 
@@ -14,6 +14,7 @@ def Will(
     payload: str | bytes | bytearray | memoryview,
     qos: Literal[0, 1, 2] = 0,
     retain: bool = False,
+    properties: _Properties | None = None,
 ) -> _Will: ...
 
 class Client(Session):
@@ -56,6 +57,8 @@ class Client(Session):
         allow_mqtt31: bool = False,
         handler_retries: int = 0,
         keep_broker_queue: bool | None = None,
+        protocol: Literal[4, 5, "auto"] = 4,
+        connect_properties: _Properties | None = None,
         ticks: Callable[[], int] = ...,
         random: Callable[[int], int] = ...,
         on_connect: Callable[[bool], object] | None = None,

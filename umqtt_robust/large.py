@@ -5,9 +5,10 @@ Left unacknowledged it would come back at every reconnect.
 
 from ._platform import const, print_exception
 from .errors import MQTTError, ProtocolError
-from .packets import DUP, PUBACK, QOS, QOS_2
+from .packets import DUP, PUBACK, QOS, QOS_2, decode_length
 
 _SHOWN = const(64)  # bytes of a topic name that there is no memory for
+_MOST_PROPERTIES = const(65535)  # bytes
 
 
 class MessageTooLarge(MQTTError):
@@ -37,6 +38,8 @@ class LargeMessages:
         self._whole = True  # there is memory for the topic name
         self._id_left = 2 if head & QOS else 0
         self._packet_id = 0
+        self._properties = bytearray()
+        self._properties_left = -1 if self._session.mqtt5 else 0  # -1: their length is missing
         self._offset = -1  # into the payload; -1: not there yet
         self._size = 0
         self._handler = None
@@ -70,6 +73,8 @@ class LargeMessages:
         elif self._id_left:
             self._packet_id = self._packet_id << 8 | buf[i]
             self._id_left -= 1
+        elif self._properties_left:
+            k = self._feed_properties(buf, i, n)
         else:
             if self._offset < 0:
                 self._begin_payload()
@@ -84,9 +89,33 @@ class LargeMessages:
             self._end()
         return i + k
 
+    def _feed_properties(self, buf, i, n):
+        k = 1
+        if self._properties_left < 0:
+            self._properties.append(buf[i])
+            got = decode_length(self._properties, 0, len(self._properties))
+            if got:
+                self._properties_left = got[0]
+                self._whole = self._whole and got[0] <= _MOST_PROPERTIES
+            if got and got[0] > self._left - 1:
+                raise ProtocolError("malformed PUBLISH")
+            return k
+        k = min(n - i, self._properties_left)
+        self._properties_left -= k
+        try:
+            if self._whole:
+                self._properties += buf[i : i + k]
+        except MemoryError:
+            self._whole = False
+        return k
+
     def _begin_payload(self):
         session = self._session
         head = self._head
+        if self._properties_left:
+            raise ProtocolError("malformed PUBLISH")
+        if self._whole and session.mqtt5:
+            session.mqtt5.handle_publish(self._properties, 0, 0, 0, len(self._properties))
         self._offset = 0
         self._size = self._left
         try:

@@ -1,6 +1,7 @@
 """MQTT 3.1.1 on the wire: the first bytes of packets, and the packets that are made as bytes (chapters 2 and 3).
 
-SendBuffer makes the others, without allocating; Session.receive() takes apart what comes.
+SendBuffer makes the others, without allocating; Session.receive() takes apart what comes. What MQTT 5 adds to the
+packets is made and read in mqtt5.py.
 """
 
 from ._platform import const
@@ -35,26 +36,27 @@ def string(text):
     return bytes((len(text) >> 8, len(text) & 255)) + text
 
 
-def connect(client_id, keep_alive, clean_session, will=None, username=None, password=None, level=4):
+def connect(client_id, keep_alive, clean_session, will=None, username=None, password=None, level=4, properties=b"",
+            will_properties=b""):  # fmt: skip
     """CONNECT (3.1) without its fixed header.
 
     keep_alive: seconds. will: what Will() returns, or None. level: 4 for MQTT 3.1.1, 3 for MQTT 3.1; a bridge sets its
-    highest bit. The others are bytes, or None.
+    highest bit. properties, will_properties: of MQTT 5, with their length before them. The others are bytes, or None.
     """
     flags = 2 if clean_session else 0
-    fields = [client_id]
+    fields = properties + string(client_id)
     if will:
-        topic, message, qos, retain = will
+        topic, message, qos, retain = will[:4]
         flags |= 4 | qos << 3 | (32 if retain else 0)
-        fields += topic, message
+        fields += will_properties + string(topic) + string(message)
     if username is not None:
         flags |= 128
-        fields.append(username)
+        fields += string(username)
         if password is not None:  # never without a user name [MQTT-3.1.2-22]
             flags |= 64
-            fields.append(password)
+            fields += string(password)
     head = string(b"MQIsdp" if level & 127 == 3 else b"MQTT")
-    return head + bytes((level, flags, keep_alive >> 8, keep_alive & 255)) + b"".join([string(one) for one in fields])
+    return head + bytes((level, flags, keep_alive >> 8, keep_alive & 255)) + fields
 
 
 def decode_length(buf, i, end):

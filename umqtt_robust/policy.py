@@ -13,6 +13,8 @@ DROP_NEWEST = 2  # the new message is dropped
 FULL = 0
 EXPIRED = 1
 UNREADABLE = 2  # the store found it damaged; topic and payload are empty
+TOO_LARGE = 3  # the broker takes no packet as large; MQTT 5
+REFUSED = 4  # the broker refused it; MQTT 5
 
 
 class Policy:
@@ -76,7 +78,7 @@ class Policy:
             elif self._uptime >= self._deadline[packet_id]:
                 del self._deadline[packet_id]
                 if not outbox.flags[outbox.slot_of[packet_id]] & MAYBE_SENT:
-                    self._drop(packet_id, EXPIRED)
+                    self.drop(packet_id, EXPIRED)
         return True
 
     def _bytes(self):
@@ -96,20 +98,26 @@ class Policy:
         outbox = self._session.outbox
         for packet_id in outbox.queue:
             if not outbox.flags[outbox.slot_of[packet_id]] & MAYBE_SENT:  # never one that may have been sent
-                self._drop(packet_id, FULL)
+                self.drop(packet_id, FULL)
                 return True
         return False
 
-    def drop_unreadable(self, packet_id):
+    def drop_unsendable(self, packet_id):
         """The store cannot read a message any more."""
-        self._drop(packet_id, UNREADABLE)
+        self.drop(packet_id, UNREADABLE)
 
-    def _drop(self, packet_id, reason):
+    def lifetime(self, packet_id):
+        """Seconds that are left to a message, at least 1; None: it does not expire."""
+        deadline = self._deadline.get(packet_id)
+        return deadline and max(1, deadline - self._uptime - 1)
+
+    def drop(self, packet_id, reason):
+        """Drops a message, counts and reports it. reason: one of those above."""
         session = self._session
         session.discarded += 1
         if session.on_dropped:
             topic, payload = session.outbox.store.load(session.outbox.slot_of[packet_id])
-            session.on_dropped(packet_id, topic, payload, reason)
+            session.on_dropped(packet_id, topic.split(b"\0")[0], payload, reason)
         session.remove(packet_id)
 
 

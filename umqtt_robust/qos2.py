@@ -152,8 +152,11 @@ class Qos2:
     def handle_publish(self, head, packet_id, topic, payload):
         """PUBLISH: message and id are durable before PUBREC; with DUP under a known id it is the same message again."""
         known = self._inbound.get(packet_id)
-        if not (known and head & DUP and (known[0] & _HANDED_OVER or known[1:] == (topic, payload))):
-            self._session.check_inbound(topic)
+        mqtt5 = self._session.mqtt5
+        plain = topic.split(b"\0")[0] if mqtt5 else topic  # properties may change on the way
+        same = known and (known[0] & _HANDED_OVER or known[2] == payload and known[1].split(b"\0")[0] == plain)
+        if not (same and head & DUP):
+            self._session.check_inbound(plain)
             if known:
                 # The broker uses the id for another message: it has lost the session, and we the CONNACK that said so.
                 self._give_up(packet_id)
@@ -222,8 +225,9 @@ class Qos2:
     def _hand_over(self, packet_id, message):
         flags, topic, payload = message
         if not flags & _HANDED_OVER:
-            self._session.describe(flags, packet_id, packet_id in self._old)
-            self._session.hand_over(topic, payload)
+            session = self._session
+            session.describe(flags, packet_id, packet_id in self._old)
+            session.hand_over(topic if session.mqtt5 else topic.split(b"\0")[0], payload)
 
     def _give_up(self, packet_id):
         # Its PUBREL will never come, and a stale id would swallow a new message. The message is ours since PUBREC.

@@ -27,16 +27,17 @@ class SendBuffer:
         self._start = self.end = self._cut = self._body_at = 0
         self.written_at = self.now
 
-    def put(self, head, payload, topic=b"", packet_id=0):
+    def put(self, head, payload, topic=b"", packet_id=0, properties=b""):
         """Puts a packet; False when there is no room for it now.
 
         head: its first byte. payload: all that comes after the fixed header (2.2), or with `topic` what comes after
-        the topic name and, unless it is 0, the packet id: then it is a PUBLISH (3.3).
+        the topic name and, unless it is 0, the packet id: then it is a PUBLISH (3.3). properties: of MQTT 5, before
+        the payload.
         """
         tx = self._bytes
         i = self.end
         k = len(payload)
-        j = len(topic) + (4 if packet_id else 2) if topic else 0
+        j = len(topic) + (4 if packet_id else 2) + len(properties) if topic else 0
         n = k + j
         room = len(tx) - i - j - _FIXED_HEADER - _RESERVE
         if room < k and (room < 0 or self.body is not None):
@@ -44,7 +45,7 @@ class SendBuffer:
                 return False
             # Not even the topic fits.
             topic = string(topic) + bytes((packet_id >> 8, packet_id & 255)) if packet_id else string(topic)
-            return self.put(head, topic + payload)
+            return self.put(head, topic + properties + payload)
         tx[i] = head
         i += 1
         while n > 127:  # the remaining length: 2.2.3
@@ -65,6 +66,10 @@ class SendBuffer:
                 tx[i] = packet_id >> 8
                 tx[i + 1] = packet_id & 255
                 i += 2
+            if properties:
+                n = i + len(properties)
+                tx[i:n] = properties
+                i = n
         if room < k:
             self.end = self._cut = i
             self.body = payload

@@ -67,8 +67,8 @@ class Session:
     # attribute that only the class has costs several times as much to read.
     tx_size = 1024
     policy = handler_retries = downgraded = 0
-    max_bytes = keep_broker_queue = None
-    level = 4  # of the protocol: MQTT 3.1.1; 3: MQTT 3.1
+    max_bytes = keep_broker_queue = connect_properties = None
+    protocol = level = 4  # MQTT 3.1.1; level: of this link, or of the next one; 3: MQTT 3.1
     allow_mqtt31 = False
     purge = False  # CONNECT is sent to make the broker forget this client
     fetching = False  # a new link is being made for what the last one left: see backpressure.py
@@ -85,6 +85,7 @@ class Session:
         self.ping_after = self.ping_timeout = 0
         self.queue_qos0 = self.manual_ack = False
         self.on_raw = self.on_acknowledged = None
+        self.mqtt5 = None  # the part of that name, while this link speaks MQTT 5
         for name in options:
             # Everything else that an instance has so far is a method.
             if name not in ("ticks", "random") and callable(getattr(self, name, print)):
@@ -144,6 +145,8 @@ class Session:
             self.last_id = outbox.queue[-1]
         if outbox.lifetimes or self.policy or self.max_bytes:
             self.part("policy")
+        if self.protocol != 4:
+            self.part("mqtt5")
         self.close()
 
     def part(self, name):
@@ -176,6 +179,8 @@ class Session:
         """
         self.state = AWAIT_CONNACK
         self.broker = broker
+        if self.protocol != 4:
+            self.part("mqtt5").open()
         self.out.open(write)
         self.heard_at = self._look_at = self.now
         self.out.put(CONNECT, self.connect_packet())
@@ -184,8 +189,9 @@ class Session:
     def connect_packet(self):
         """CONNECT without its fixed header, as open() sends it."""
         purge = self.purge  # without a will: it would be published
+        more = self.mqtt5.connect_properties() if self.mqtt5 else ()
         return connect(self.client_id, self.keep_alive_ms // 1000, purge or self.clean_session,
-                       None if purge else self.will, self.username, self.password, self.level)  # fmt: skip
+                       None if purge else self.will, self.username, self.password, self.level, *more)  # fmt: skip
 
     def close(self):
         """The link is gone: what was not acknowledged goes again on the next one."""
@@ -262,11 +268,11 @@ class Session:
 
     # Sending
 
-    def publish(self, topic, payload, qos=0, retain=False, expires_in=None):
+    def publish(self, topic, payload, qos=0, retain=False, expires_in=None, properties=None):
         """Sends a message, or keeps it until there is a link.
 
         topic: str or bytes; payload: bytes, str, bytearray or memoryview; expires_in: ms after which it is dropped if
-        it was never sent. Returns 0 at QoS 0, when the message is on its way, which no broker confirms; above that its
+        it was never sent; properties: of MQTT 5, see mqtt5.py. Returns 0 at QoS 0, when the message is on its way, which no broker confirms; above that its
         packet id, as long as it is in the outbox; None when it was dropped, and counted. Raises InvalidArgument,
         OutboxFull and StoreError; the message is not in the outbox then.
         """
@@ -276,6 +282,8 @@ class Session:
         topic = self._topic_bytes
         if type(payload) is not bytes:
             payload = payload.encode() if isinstance(payload, str) else load("checks").copy(payload)
+        if properties or self.mqtt5:
+            topic = self.part("mqtt5").publish(topic, payload, qos, expires_in, properties)
         head = PUBLISH | RETAIN if retain else PUBLISH
         up = self.state == UP
         if qos == 0:
@@ -327,8 +335,12 @@ class Session:
         try:
             if self.subscriptions.must_send:  # what the program asked for first goes first
                 self.subscriptions.send()
-            if not out.put(head, payload, topic, packet_id):
-                if not out.flush() or not out.put(head, payload, topic, packet_id):
+            properties = b""
+            if self.mqtt5:
+                head, topic, properties = self.mqtt5.load(head, topic, packet_id)
+            sent_id = packet_id if head & QOS else 0
+            if not out.put(head, payload, topic, sent_id, properties):
+                if not out.flush() or not out.put(head, payload, topic, sent_id, properties):
                     return False
             if at_once:
                 out.flush()
@@ -359,9 +371,13 @@ class Session:
             slot = outbox.slot_of[packet_id]
             topic, payload = outbox.store.load(slot)
             flags = outbox.flags[slot] & 15
+            if b"\0" in topic and not self.mqtt5:
+                topic = topic.partition(b"\0")[0]  # the broker takes no properties
             if not topic:  # the store cannot read it any more: it must not hold up the others
-                self.part("policy").drop_unreadable(packet_id)
-            elif not self._send(PUBLISH | flags, topic, packet_id if flags & QOS else 0, payload, False):
+                self.part("policy").drop_unsendable(packet_id)
+            elif self.mqtt5 and self.mqtt5.drop_unsendable(packet_id, flags, topic, payload):
+                continue
+            elif not self._send(PUBLISH | flags, topic, packet_id, payload, False):
                 return
             elif not flags & QOS:
                 self.remove(packet_id)
@@ -414,7 +430,7 @@ class Session:
                     break
             elif head == PUBACK and self.state == UP and length == 2:
                 acknowledged = True
-                self._handle_puback(buf[j] << 8 | buf[j + 1])
+                self.handle_puback(buf[j] << 8 | buf[j + 1])
             elif not self._handle_other(head, buf, j, length):
                 break
             if self.state == CLOSED:  # a callback closed the link
@@ -434,6 +450,7 @@ class Session:
         k = t + (buf[j] << 8 | buf[j + 1]) if t <= end else end + 1
         p = k + 2 if qos else k
         packet_id = 0
+        kept = b""
         if qos and p <= end:
             packet_id = buf[k] << 8 | buf[k + 1]
         # [MQTT-3.3.1-2], [MQTT-3.3.1-4], [MQTT-2.3.1-1]
@@ -441,11 +458,13 @@ class Session:
             raise ProtocolError("malformed PUBLISH")
         if qos and not self.out.has_room():
             return False
+        if self.mqtt5:
+            p, kept = self.mqtt5.handle_publish(buf, t, k, p, end)
         if qos == QOS_2:
-            self.part("qos2").handle_publish(head, packet_id, bytes(buf[t:k]), bytes(buf[p:end]))
+            self.part("qos2").handle_publish(head, packet_id, bytes(buf[t:k]) + kept, bytes(buf[p:end]))
             return True
         if self.pending > self.handover_limit:
-            self.part("backpressure").take(head, packet_id, bytes(buf[t:k]), bytes(buf[p:end]))
+            self.part("backpressure").take(head, packet_id, bytes(buf[t:k]) + kept, bytes(buf[p:end]))
             return True
         self.describe(head, packet_id, head & DUP > 0)
         if qos and self.manual_ack:
@@ -460,12 +479,13 @@ class Session:
                 self._find_route(bytes(view[t:k]))
             self._deliver(self._seen, bytes(view[p:end]))
         if self.handover_limit == BLOCKED:
-            self.part("backpressure").put_back(head, packet_id, bytes(buf[t:k]), bytes(buf[p:end]))
+            self.part("backpressure").put_back(head, packet_id, bytes(buf[t:k]) + kept, bytes(buf[p:end]))
         elif qos and self.state == UP and not self.manual_ack:
             self.out.put_ack(PUBACK, packet_id)
         return True
 
-    def _handle_puback(self, packet_id):
+    def handle_puback(self, packet_id):
+        """PUBACK has come. Raises ProtocolError and StoreError."""
         outbox = self.outbox
         slot = outbox.slot_of.get(packet_id)
         if slot is None or not outbox.flags[slot] & DUP:
@@ -483,6 +503,10 @@ class Session:
 
     def _handle_other(self, head, buf, j, length):
         # Any other packet; False: it must wait for room in the send buffer.
+        if self.mqtt5:
+            length = self.mqtt5.receive(head, buf, j, length)
+            if length is None:
+                return True
         if self.state << 8 | head not in LINK or length != (3 if head == SUBACK else 0 if head == PINGRESP else 2):
             raise ProtocolError("malformed or unexpected packet %d" % (head >> 4))
         if head == PINGRESP:
@@ -540,6 +564,8 @@ class Session:
 
     def hand_over(self, topic, payload):
         """Hands over a message that was kept, after describe()."""
+        if self.mqtt5:
+            topic = self.mqtt5.hand_over(topic)
         if self.on_raw:
             k = len(topic)
             self._call(self.on_raw, topic + payload, 0, k, k, k + len(payload))

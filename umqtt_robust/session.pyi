@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .errors import MQTTError
@@ -11,8 +11,11 @@ _RawHandler = Callable[[bytearray | bytes, int, int, int, int], object]
 # on_large(topic, offset, size, chunk); chunk is valid until the handler returns
 _LargeHandler = Callable[[bytes, int, int, memoryview], object]
 
+# Properties of MQTT 5, by their names: see mqtt5.py.
+_Properties = Mapping[str, Any]
+
 # What Client(will=...) takes, as Will() returns it.
-_Will = tuple[bytes, bytes, int, bool]
+_Will = tuple[bytes, bytes, int, bool, _Properties | None]
 
 # write(buf, offset, size): how many bytes it took, 0 or None: none now
 _Write = Callable[[bytes | bytearray, int, int], int | None]
@@ -30,6 +33,8 @@ class Session:
     manual_ack: bool
     allow_mqtt31: bool
     keep_broker_queue: bool | None
+    protocol: int | str
+    connect_properties: _Properties | None
     handler_retries: int
     clean_session: bool
     ticks: Callable[[], int]
@@ -60,6 +65,9 @@ class Session:
     packet_id: int
     flags: int
     redelivered: bool
+    # With MQTT 5; likewise, and of the last CONNACK.
+    properties: dict[str, Any]
+    connack_properties: dict[str, Any]
 
     connected: bool
     pending: int
@@ -97,6 +105,7 @@ class Session:
         qos: int = 0,
         retain: bool = False,
         expires_in: int | None = None,
+        properties: _Properties | None = None,
     ) -> int | None: ...
     def on(self, topic_filter: str | bytes, handler: _Handler | None) -> None: ...
     def subscribe(self, topic_filter: str | bytes, qos: int = 0) -> None: ...

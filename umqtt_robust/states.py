@@ -4,7 +4,7 @@ States are named after what they wait for, so the name says who moves next. What
 [MQTT-4.8.0-1].
 """
 
-from .packets import CONNACK, PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, UNSUBACK
+from .packets import CONNACK, DISCONNECT, PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK, UNSUBACK
 
 # The link: (state << 8 | first byte of the packet): next state. Of PUBLISH the first byte without its flags.
 CLOSED = 0
@@ -22,6 +22,9 @@ LINK = {
     UP << 8 | UNSUBACK: UP,
     UP << 8 | PINGRESP: UP,
 }
+
+# What MQTT 5 adds: the broker says why it closes the link.
+LINK_5 = {UP << 8 | DISCONNECT: CLOSED}
 
 # A message to the broker: (state << 8 | acknowledgement): next state. The states are those bits of its flags, in the
 # outbox and in the store, that STATE selects: its QoS, and whether PUBREC came.

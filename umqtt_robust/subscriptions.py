@@ -54,6 +54,8 @@ class Subscriptions:
             if not state & LEAVING:
                 head = SUBSCRIBE
                 body += bytes((state & 3,))
+            if session.mqtt5:
+                body = session.mqtt5.subscribe(body, topic_filter)
             if not session.out.put(head, body):
                 self.must_send = True
                 return
@@ -71,10 +73,11 @@ class Subscriptions:
         state = self.filters.get(topic_filter, 0)
         if not topic_filter:
             session.unexpected += topic_filter == b""  # nobody asked; None: a later request counts
-        elif state & LEAVING or return_code == 0x80:
+        elif state & LEAVING or return_code == 0x80 or session.mqtt5 and return_code > 0x80:
             del self.filters[topic_filter]
             if return_code:
-                session.report(load("errors").Refused("subscribe", topic_filter))
+                what = "unsubscribe" if state & LEAVING else "subscribe"
+                session.report(load("errors").Refused(what, topic_filter, return_code))
         elif return_code > 2:  # [MQTT-3.9.3-2]
             raise ProtocolError("malformed SUBACK")
         else:

@@ -1,4 +1,4 @@
-"""The client against a real broker, on CPython and on MicroPython: client_suite.py PORT OTHER_PORT.
+"""The client against a real broker, on CPython and on MicroPython: client_suite.py PORT OTHER_PORT PROTOCOL.
 
 Prints a line a check: `ok NAME` or, behind the traceback, `failed NAME`. Each check has topics and client ids of its
 own. The other port is that of another broker, for the failover.
@@ -8,7 +8,7 @@ own. The other port is that of another broker, for the failover.
 import sys
 
 from durable_store import DurableStore, Flash
-from links import LIMIT_MS, Device, connected, fresh, wait
+from links import LIMIT_MS, Device, connected, fresh, versions, wait
 
 from umqtt_robust import Will
 
@@ -223,8 +223,8 @@ def check_packet_ids_through_the_wrap(port, other):
 
 def check_mqtt_3_1(port, other):
     for clean_session in (True, False):
-        device = Device(b"old13", port, clean_session=clean_session)
-        device.client._level = 3
+        device = Device(b"old13", port, clean_session=clean_session, protocol=4)
+        device.client.level = 3
         device.client.subscribe(b"old", 2)
         wait(device.up, device)
         device.client.publish(b"old", b"level 3", 2)
@@ -350,7 +350,8 @@ def check_an_empty_client_id(port, other):
 CHECKS = sorted([name for name in globals() if name.startswith("check_")])
 
 
-def main(port, other):
+def main(port, other, protocol):
+    versions[0] = protocol
     for name in CHECKS:
         try:
             globals()[name](port, other)
@@ -367,4 +368,4 @@ def main(port, other):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(*[int(argument) for argument in sys.argv[1:]])

@@ -6,6 +6,7 @@ from umqtt_robust._platform import ticks_diff, ticks_ms
 from umqtt_robust.transport import TCP
 
 LIMIT_MS = 30000
+versions = [4]  # what clients are told as `protocol`
 
 
 class Link(TCP):
@@ -44,6 +45,7 @@ class Device:
         self.cuts = []
         self.closed_ports = []
         options.setdefault("clean_session", False)
+        options.setdefault("protocol", versions[0])
         urls = ["mqtt://127.0.0.1:%d" % port for port in ports]
         self.client = client = Client(
             client_id, urls, random=lambda n: min(n - 1, 30), transports={"mqtt": self._link}, **options

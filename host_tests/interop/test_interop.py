@@ -18,8 +18,12 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 HERE = Path(__file__).resolve().parent
 LAWS = HERE.parent / "laws"
 
+# By interpreter, broker and version of MQTT.
+_Suites = dict[tuple[str, str, int], "subprocess.Popen[str]"]
+
 INTERPRETERS = "cpython", "micropython"
 BROKERS = "mosquitto", "paired_broker"
+PROTOCOLS = 4, 5
 
 
 @contextmanager
@@ -37,32 +41,32 @@ def paired_broker() -> Iterator[int]:
             assert process.wait(WAIT_LIMIT_S) == 0
 
 
-def suite_command(interpreter: str, port: int, other: int) -> list[str]:
+def suite_command(interpreter: str, port: int, other: int, protocol: int = 4) -> list[str]:
     """The command that runs client_suite.py against a broker, with another one to fail over to."""
     if interpreter == "cpython":
         path = [str(LAWS), *device_search_path()]
         code = f"import sys, runpy; sys.path[:0] = {path!r}; sys.argv.pop(0); sys.path.insert(0, {str(HERE)!r}); "
         code += "runpy.run_path(sys.argv[0], run_name='__main__')"
-        return [sys.executable, "-c", code, str(HERE / "client_suite.py"), str(port), str(other)]
+        return [sys.executable, "-c", code, str(HERE / "client_suite.py"), str(port), str(other), str(protocol)]
     path = [str(HERE), str(LAWS), *device_search_path()]
-    code = f"import sys; sys.path[:0] = {path!r}; import client_suite; client_suite.main({port}, {other})"
+    code = f"import sys; sys.path[:0] = {path!r}; import client_suite; client_suite.main({port}, {other}, {protocol})"
     return [*micropython_command("4M"), "-c", code]
 
 
 @pytest.fixture(scope="session")
-def suites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], subprocess.Popen[str]]]:
+def suites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Suites]:
     """The suite on each interpreter against each broker, all at once: it mostly waits. Each has brokers of its own."""
-    started: dict[tuple[str, str], subprocess.Popen[str]] = {}
+    started: _Suites = {}
     with ExitStack() as stack:
-        for interpreter, broker in product(INTERPRETERS, BROKERS):
+        for interpreter, broker, protocol in product(INTERPRETERS, BROKERS, PROTOCOLS):
             mosquitto = stack.enter_context(Mosquitto(tmp_path_factory.mktemp("mosquitto"), "allow_anonymous true"))
             ports = {"mosquitto": mosquitto.port, "paired_broker": stack.enter_context(paired_broker())}
             try:
-                command = suite_command(interpreter, ports.pop(broker), *ports.values())
+                command = suite_command(interpreter, ports.pop(broker), *ports.values(), protocol)
             except MicroPythonMissing:
                 continue
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            started[interpreter, broker] = stack.enter_context(process)
+            started[interpreter, broker, protocol] = stack.enter_context(process)
             stack.callback(process.kill)
         yield started
 
@@ -90,13 +94,11 @@ def interpreter(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(scope="module", params=BROKERS)
-def results(
-    request: pytest.FixtureRequest, suites: dict[tuple[str, str], subprocess.Popen[str]], interpreter: str
-) -> Results:
-    if (interpreter, request.param) not in suites:
+@pytest.fixture(scope="module", params=product(BROKERS, PROTOCOLS), ids=lambda pair: f"{pair[0]}-{pair[1]}")
+def results(request: pytest.FixtureRequest, suites: _Suites, interpreter: str) -> Results:
+    if (interpreter, *request.param) not in suites:
         pytest.skip("MicroPython is not there")
-    return Results(suites[interpreter, request.param])
+    return Results(suites[(interpreter, *request.param)])
 
 
 @pytest.mark.parametrize("check", client_suite.CHECKS)

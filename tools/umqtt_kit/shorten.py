@@ -24,6 +24,8 @@ sorted split start startswith staticmethod step stop str strip sum super throw t
 values write zip
 """
 ROM_NAMES = tuple(_WORDS.split())
+# Short names of modules and functions that the firmware of every board has: they take no heap, but an .mpy spells them.
+SPELLED_ROM_NAMES = ("e", "pi", "io", "os", "gc", "re", "exp", "log", "sin", "cos", "tan", "add", "sys", "path")
 # Two letters are next best.
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 # Nodes that say how a name is used, and which operator stands there: half of all nodes, and none of them has a name.
@@ -371,6 +373,6 @@ def short_names(wanted: Iterable[str], at_hand: Iterable[str], taken: Iterable[s
     at_hand: names that the source uses for something of another kind: they cost nothing more.
     """
     taken = set(taken)
-    pool = [*at_hand, *ROM_NAMES, *_LETTERS, *(a + b for a in _LETTERS for b in _LETTERS)]
+    pool = [*at_hand, *ROM_NAMES, *SPELLED_ROM_NAMES, *_LETTERS, *(a + b for a in _LETTERS for b in _LETTERS)]
     free = [name for name in dict.fromkeys(pool) if name not in taken and not keyword.iskeyword(name)]
     return dict(zip(wanted, free, strict=False))

@@ -1,0 +1,379 @@
+"""MQTT 5: what it adds to MQTT 3.1.1, for Client(protocol=5).
+
+The session is the same. This module makes and reads what version 5 adds to the packets, properties and reason codes,
+and turns it into what the core knows: a smaller window, a refusal, a link that is lost.
+
+Properties are a dictionary: {"content_type": "text/plain", "user_property": [("site", "north")]}. Names are those of
+the standard (2.2.2.2) in lower case; a value is an int, or str or bytes, and bytes when it was received. What may stand
+more than once is a list; a user property is a pair.
+
+In the outbox, and where messages wait, the properties of a message lie behind its topic name and a NUL, which no topic
+name may hold [MQTT-1.5.4-2].
+"""
+
+from ._platform import NEVER, const, load
+from .base_errors import ProtocolError
+from .errors import Downgraded, InvalidArgument, Refused
+from .packets import (
+    CONNACK,
+    DUP,
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    QOS,
+    QOS_2,
+    RETAIN,
+    SUBACK,
+    UNSUBACK,
+    decode_length,
+)
+from .states import AWAIT_PUBCOMP, LINK_5, STATE, UP
+
+# Where a property may stand, in packets that this client sends
+_CONNECT = const(1)
+_WILL = const(2)
+_PUBLISH = const(4)
+# and in those that it receives.
+_CONNACK = const(8)
+_MESSAGE = const(16)
+_ANSWER = const(32)  # PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK
+_DISCONNECT = const(64)
+_EVERYWHERE = const(127)
+
+# Kinds of values (1.5); a positive one is a number of so many bytes.
+_VARIABLE = const(0)
+_TEXT = const(-1)
+_BINARY = const(-2)
+_PAIR = const(-3)
+
+# Name, identifier, kind, places: table 2-4 of the standard.
+_TABLE = (
+    ("payload_format_indicator", 0x01, 1, _WILL | _PUBLISH | _MESSAGE),
+    ("message_expiry_interval", 0x02, 4, _WILL | _MESSAGE),  # of a PUBLISH: expires_in
+    ("content_type", 0x03, _TEXT, _WILL | _PUBLISH | _MESSAGE),
+    ("response_topic", 0x08, _TEXT, _WILL | _PUBLISH | _MESSAGE),
+    ("correlation_data", 0x09, _BINARY, _WILL | _PUBLISH | _MESSAGE),
+    ("subscription_identifier", 0x0B, _VARIABLE, _MESSAGE),
+    ("session_expiry_interval", 0x11, 4, _CONNECT | _CONNACK),
+    ("assigned_client_identifier", 0x12, _TEXT, _CONNACK),
+    ("server_keep_alive", 0x13, 2, _CONNACK),
+    ("will_delay_interval", 0x18, 4, _WILL),
+    ("server_reference", 0x1C, _TEXT, _CONNACK | _DISCONNECT),
+    ("reason_string", 0x1F, _TEXT, _CONNACK | _ANSWER | _DISCONNECT),
+    ("receive_maximum", 0x21, 2, _CONNECT | _CONNACK),
+    ("topic_alias_maximum", 0x22, 2, _CONNACK),
+    ("maximum_qos", 0x24, 1, _CONNACK),
+    ("retain_available", 0x25, 1, _CONNACK),
+    ("user_property", 0x26, _PAIR, _EVERYWHERE),
+    ("maximum_packet_size", 0x27, 4, _CONNECT | _CONNACK),
+    # Whether the broker has wildcards, subscription identifiers and shared subscriptions: it refuses what it has not,
+    # so these are only skipped, and their numbers are their names.
+    (0x28, 0x28, 1, _CONNACK),
+    (0x29, 0x29, 1, _CONNACK),
+    (0x2A, 0x2A, 1, _CONNACK),
+)
+_REPEAT = ("user_property", "subscription_identifier")
+
+# First bytes of packets that have a reason code here, beside that of LINK_5.
+_HEADS = (CONNACK, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK)
+
+# Reason codes (2.4) that mean more here than yes (below 0x80) or no.
+_REFUSED = const(0x80)
+_NO_SUBSCRIPTION_EXISTED = const(0x11)
+_OLD = const(1)  # the return code of a broker that knows nothing newer than MQTT 3.1.1
+_UNSUPPORTED_VERSION = const(0x84)
+_NOT_AUTHORIZED = const(0x87)
+_BANNED = const(0x8A)
+_QUOTA_EXCEEDED = const(0x97)
+
+_MOST_INBOUND = const(64)  # messages that the broker may send before the first is acknowledged; what qos2.py keeps
+
+_MALFORMED = "malformed packet"
+
+
+def with_length(block):
+    """Bytes with their length before them, as a variable byte integer (1.5.5)."""
+    n = len(block)
+    length = b""
+    while n > 127:
+        length += bytes((n & 127 | 128,))
+        n >>= 7
+    return length + bytes((n,)) + block
+
+
+def encode(properties, place):
+    """Properties, which are a dictionary or None, with their length before them.
+
+    place: where they are to stand. Raises InvalidArgument.
+    """
+    block = b""
+    for name in properties or ():
+        try:
+            for known, identifier, kind, places in _TABLE:
+                if known == name and places & place:
+                    for value in properties[name] if name in _REPEAT else (properties[name],):
+                        block += bytes((identifier,)) + _encode_value(kind, value)
+                    break
+            else:
+                raise ValueError
+        except (TypeError, ValueError):
+            raise InvalidArgument("bad property " + name)
+    return with_length(block)
+
+
+def _encode_value(kind, value):
+    if kind == _PAIR:
+        name, value = value
+        return _encode_value(_TEXT, name) + _encode_value(_TEXT, value)
+    if kind <= 0:
+        value = load("topics").check_utf8(value, "property") if kind == _TEXT else b"" + value
+        return _encode_value(2, len(value)) + value
+    if not 0 <= value < 1 << 8 * kind:
+        raise ValueError
+    return value.to_bytes(kind, "big")
+
+
+def decode(buf, i, end, place):
+    """The properties at buf[i], in a packet that goes up to `end`: (dictionary, index of what follows them).
+
+    place: where they stand. Raises ProtocolError.
+    """
+    properties = {}
+    length, i = decode_length(buf, i, end) or (end, i)
+    stop = i + length
+    while i < stop <= end:
+        for name, identifier, kind, places in _TABLE:
+            if identifier == buf[i] and places & place:
+                break
+        else:
+            break
+        i += 1
+        if kind > 0:
+            value = int.from_bytes(buf[i : i + kind], "big")
+            i += kind
+        elif kind == _VARIABLE:
+            value, i = decode_length(buf, i, stop) or (0, stop + 1)
+        else:
+            value, i = _decode_field(buf, i)
+            if kind == _PAIR:
+                second, i = _decode_field(buf, i)
+                value = value, second
+        if name in _REPEAT:
+            value = properties.pop(name, []) + [value]
+        if name in properties:
+            break
+        properties[name] = value
+    if i != stop or stop > end:
+        raise ProtocolError(_MALFORMED)
+    return properties, i
+
+
+def _decode_field(buf, i):
+    # Beyond the end slices are short; who calls this sees the index.
+    end = i + 2 + int.from_bytes(buf[i : i + 2], "big")
+    return bytes(buf[i + 2 : end]), end
+
+
+class Mqtt5:
+    """The codec of one session, and what its link has agreed on."""
+
+    def __init__(self, session):
+        self._session = session
+        self._configured = session.window, session.keep_alive_ms, session.ping_after
+        self._old = []  # names of brokers that know nothing newer than MQTT 3.1.1
+        session.properties = session.connack_properties = {}
+        if session.protocol not in (4, 5, "auto"):
+            raise InvalidArgument("protocol is 4, 5 or auto")
+        self.connect_properties()
+
+    def forget(self, session):
+        """The link is gone: open() comes before the next one."""
+
+    def pump(self):
+        return True
+
+    # Sending
+
+    def open(self):
+        """A link is there: chooses its version, before CONNECT."""
+        session = self._session
+        session.window, session.keep_alive_ms, session.ping_after = self._configured
+        session.level = min(session.level, 4) if session.broker in self._old else 5
+        session.mqtt5 = self if session.level == 5 else None
+
+    def connect_properties(self):
+        """The properties of CONNECT and those of its will, encoded. Raises InvalidArgument."""
+        session = self._session
+        properties = dict(session.connect_properties or {})
+        if session.purge:
+            properties["session_expiry_interval"] = 0
+        elif not session.clean_session:
+            properties.setdefault("session_expiry_interval", 0xFFFFFFFF)  # for ever, as in MQTT 3.1.1
+        # What can be kept until it is handed over, in RAM or in the store.
+        properties.setdefault("receive_maximum", min(_MOST_INBOUND, session.outbox.store.slots))
+        return encode(properties, _CONNECT), encode((session.will or (None,))[-1], _WILL)
+
+    def publish(self, topic, payload, qos, expires_in, properties):
+        """The topic name of a message, with its properties behind it. Raises InvalidArgument."""
+        session = self._session
+        if session.protocol == 4:
+            raise InvalidArgument("properties need protocol=5")
+        block = encode(properties, _PUBLISH)
+        if expires_in is not None and not qos:
+            load("checks").publish(0, qos, expires_in)
+            block = _with_lifetime(block, (expires_in + 999) // 1000)
+        if block != b"\0":
+            topic += b"\0" + block
+        if len(topic) > 65535 or session.connected and self._is_too_large(qos << 1, topic, 0, payload):
+            raise InvalidArgument("larger than the broker takes")
+        return topic
+
+    def load(self, head, topic, packet_id):
+        """First byte, topic name and properties of a PUBLISH, as they leave on this link."""
+        session = self._session
+        topic, _, block = topic.partition(b"\0")
+        policy = session.parts.get("policy")
+        lifetime = policy and policy.lifetime(packet_id)
+        block = block or b"\0"
+        if lifetime:
+            block = _with_lifetime(block, lifetime)
+        if head & QOS_2 and "maximum_qos" in session.connack_properties:
+            head ^= QOS  # QoS 1: PUBACK ends it, as with a broker that takes QoS 2 for QoS 1
+        if head & RETAIN and "retain_available" in session.connack_properties:
+            head ^= RETAIN
+        return head, topic, block
+
+    def _is_too_large(self, head, topic, packet_id, payload):
+        head, topic, block = self.load(head, topic, packet_id)
+        n = len(topic) + len(block) + len(payload) + (4 if head & QOS else 2)
+        n += 2 if n < 128 else 3 if n < 16384 else 4 if n < 2097152 else 5
+        return n > self._session.connack_properties.get("maximum_packet_size", n)
+
+    def drop_unsendable(self, packet_id, head, topic, payload):
+        """Drops a message of the outbox that is larger than the broker takes; False: it is not."""
+        if not self._is_too_large(head, topic, packet_id, payload):
+            return False
+        self._session.part("policy").drop(packet_id, load("policy").TOO_LARGE)
+        return True
+
+    def subscribe(self, body, topic_filter):
+        """SUBSCRIBE or UNSUBSCRIBE without its fixed header: `body` with what MQTT 5 adds."""
+        return body[:2] + b"\0" + body[2:]
+
+    # Receiving
+
+    def handle_publish(self, buf, t, k, p, end):
+        """Reads the properties of a PUBLISH at buf[p]; buf[t:k] is its topic name. Raises ProtocolError.
+
+        Returns the index of its payload, and what to keep behind the topic name if it has to wait.
+        """
+        self._session.properties, i = decode(buf, p, end, _MESSAGE)
+        if b"\0" in bytes(buf[t:k]):
+            raise ProtocolError(_MALFORMED)
+        return i, b"\0" + bytes(buf[p:i]) if i > p + 1 else b""
+
+    def hand_over(self, topic):
+        """A message that was kept is handed over: its topic name; its properties are set."""
+        topic, _, block = topic.partition(b"\0")
+        self._session.properties = decode(block or b"\0", 0, len(block) or 1, _MESSAGE)[0]
+        return topic
+
+    def receive(self, head, buf, j, length):
+        """Any packet but PUBLISH: what MQTT 5 adds is dealt with, and taken off.
+
+        Returns the length that the packet has in MQTT 3.1.1, or None: it is done with. Raises LinkLost and StoreError.
+        """
+        session = self._session
+        closes = session.state << 8 | head in LINK_5
+        if not closes and ((session.state == UP) == (head == CONNACK) or head not in _HEADS):
+            return length  # the core knows it, or that it breaks the protocol
+        answers_filter = head == SUBACK or head == UNSUBACK
+        i = j if closes else j + 1 if head == CONNACK else j + 2
+        end = j + length
+        reason = -1  # there is none
+        properties = {}
+        if answers_filter:
+            properties, i = decode(buf, i, end, _ANSWER)
+        if i < end:
+            reason = buf[i]
+            i += 1
+        if i < end:
+            place = _CONNACK if head == CONNACK else _DISCONNECT if closes else _ANSWER
+            properties, i = decode(buf, i, end, place)
+        elif head == CONNACK and reason != _OLD:
+            i = -1
+        if i != end or reason < 0 and answers_filter:
+            raise ProtocolError(_MALFORMED)
+        told = properties.get("reason_string", b"")
+        if head == CONNACK:
+            self._handle_connack(buf[j], reason, properties, told)
+            return None
+        reason = max(reason, 0)
+        if closes:
+            raise Refused("disconnect", reason, told)
+        packet_id = buf[j] << 8 | buf[j + 1]
+        if answers_filter:
+            session.subscriptions.handle_answer(packet_id, 0 if reason == _NO_SUBSCRIPTION_EXISTED else reason)
+        elif reason >= _REFUSED and (head == PUBACK or head == PUBREC):
+            self._handle_refusal(packet_id, reason, told)
+        elif head == PUBACK:
+            session.handle_puback(packet_id)
+        else:
+            return 2
+        return None
+
+    def _handle_connack(self, session_present, reason, properties, told):
+        session = self._session
+        if session_present > 1 or session_present and reason:  # [MQTT-3.2.2-6]
+            raise ProtocolError(_MALFORMED)
+        if reason:
+            if reason == _OLD or reason == _UNSUPPORTED_VERSION:
+                session.retry_delay = NEVER
+                if session.protocol == "auto":
+                    self._old.append(session.broker)
+                    session.level = 4
+                    session.retry_delay = 0
+            elif _UNSUPPORTED_VERSION < reason <= _NOT_AUTHORIZED or reason == _BANNED:  # this will hardly change
+                session.retry_delay = NEVER
+            raise Refused("connect", reason, told)
+        session.connack_properties = properties
+        if "server_keep_alive" in properties:
+            session.keep_alive_ms = properties["server_keep_alive"] * 1000
+            session.ping_after = 0
+        session.client_id = properties.get("assigned_client_identifier", session.client_id)
+        session.window = min(session.window, properties.get("receive_maximum", session.window))
+        if not session.window or properties.get("maximum_packet_size") == 0:
+            raise ProtocolError(_MALFORMED)
+        if properties.get("maximum_qos") == 0:
+            session.window = 0  # what waits at QoS 1 and 2 waits for another broker
+            session.report(Downgraded("the broker takes QoS 0 alone"))
+        if "retain_available" in properties:
+            session.report(Downgraded("the broker keeps no retained messages"))
+        session.handle_connack(session_present, 0)
+
+    def _handle_refusal(self, packet_id, reason, told):
+        # PUBACK or PUBREC says that the broker does not take a message.
+        session = self._session
+        outbox = session.outbox
+        slot = outbox.slot_of.get(packet_id)
+        flags = outbox.flags[slot] if slot is not None else 0
+        if not flags & DUP or flags & STATE == AWAIT_PUBCOMP:
+            session.unexpected += 1
+            return
+        refused = Refused("publish", outbox.store.load(slot)[0].split(b"\0")[0], reason, told)
+        if reason == _QUOTA_EXCEEDED:
+            raise refused  # this passes: it goes again on another link
+        session.report(refused)
+        session.part("policy").drop(packet_id, load("policy").REFUSED)
+
+
+def _with_lifetime(block, seconds):
+    # Properties with a message expiry interval, which comes first, in place of the one that they had.
+    block = block[decode_length(block, 0, len(block))[1] :]
+    if block[:1] == b"\2":
+        block = block[5:]
+    return with_length(b"\2" + min(seconds, 0xFFFFFFFF).to_bytes(4, "big") + block)
+
+
+part = Mqtt5  # what Session.part() makes
