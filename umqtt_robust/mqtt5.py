@@ -89,8 +89,6 @@ _QUOTA_EXCEEDED = const(0x97)
 
 _MOST_INBOUND = const(64)  # messages that the broker may send before the first is acknowledged; what qos2.py keeps
 
-_MALFORMED = "malformed packet"
-
 
 def with_length(block):
     """Bytes with their length before them, as a variable byte integer (1.5.5)."""
@@ -114,6 +112,8 @@ def encode(properties, place):
                 if known == name and places & place:
                     for value in properties[name] if name in _REPEAT else (properties[name],):
                         block += bytes((identifier,)) + _encode_value(kind, value)
+                    if name == "response_topic":
+                        load("topics").check_topic_name(value)
                     break
             else:
                 raise ValueError
@@ -140,7 +140,7 @@ def decode(buf, i, end, place):
     place: where they stand. Raises ProtocolError.
     """
     properties = {}
-    length, i = decode_length(buf, i, end) or (end, i)
+    length, i = decode_length(buf, i, end) or (end + 1, i)
     stop = i + length
     while i < stop <= end:
         for name, identifier, kind, places in _TABLE:
@@ -162,10 +162,10 @@ def decode(buf, i, end, place):
         if name in _REPEAT:
             value = properties.pop(name, []) + [value]
         if name in properties:
-            break
+            i = stop + 1
         properties[name] = value
     if i != stop or stop > end:
-        raise ProtocolError(_MALFORMED)
+        raise ProtocolError("malformed")
     return properties, i
 
 
@@ -225,7 +225,7 @@ class Mqtt5:
             block = _with_lifetime(block, (expires_in + 999) // 1000)
         if block != b"\0":
             topic += b"\0" + block
-        if len(topic) > 65535 or session.connected and self._is_too_large(qos << 1, topic, 0, payload):
+        if len(topic) > 65535 or session.connected and self.is_too_large(qos << 1, topic, 0, payload):
             raise InvalidArgument("larger than the broker takes")
         return topic
 
@@ -244,18 +244,12 @@ class Mqtt5:
             head ^= RETAIN
         return head, topic, block
 
-    def _is_too_large(self, head, topic, packet_id, payload):
+    def is_too_large(self, head, topic, packet_id, payload):
+        """Whether the broker of this link takes no PUBLISH that is as large."""
         head, topic, block = self.load(head, topic, packet_id)
         n = len(topic) + len(block) + len(payload) + (4 if head & QOS else 2)
         n += 2 if n < 128 else 3 if n < 16384 else 4 if n < 2097152 else 5
         return n > self._session.connack_properties.get("maximum_packet_size", n)
-
-    def drop_unsendable(self, packet_id, head, topic, payload):
-        """Drops a message of the outbox that is larger than the broker takes; False: it is not."""
-        if not self._is_too_large(head, topic, packet_id, payload):
-            return False
-        self._session.part("policy").drop(packet_id, load("policy").TOO_LARGE)
-        return True
 
     def subscribe(self, body, topic_filter):
         """SUBSCRIBE or UNSUBSCRIBE without its fixed header: `body` with what MQTT 5 adds."""
@@ -270,7 +264,7 @@ class Mqtt5:
         """
         self._session.properties, i = decode(buf, p, end, _MESSAGE)
         if b"\0" in bytes(buf[t:k]):
-            raise ProtocolError(_MALFORMED)
+            raise ProtocolError("malformed")
         return i, b"\0" + bytes(buf[p:i]) if i > p + 1 else b""
 
     def hand_over(self, topic):
@@ -298,13 +292,13 @@ class Mqtt5:
         if i < end:
             reason = buf[i]
             i += 1
-        if i < end:
+        if i < end and not answers_filter:
             place = _CONNACK if head == CONNACK else _DISCONNECT if closes else _ANSWER
             properties, i = decode(buf, i, end, place)
         elif head == CONNACK and reason != _OLD:
             i = -1
         if i != end or reason < 0 and answers_filter:
-            raise ProtocolError(_MALFORMED)
+            raise ProtocolError("malformed")
         told = properties.get("reason_string", b"")
         if head == CONNACK:
             self._handle_connack(buf[j], reason, properties, told)
@@ -326,15 +320,13 @@ class Mqtt5:
     def _handle_connack(self, session_present, reason, properties, told):
         session = self._session
         if session_present > 1 or session_present and reason:  # [MQTT-3.2.2-6]
-            raise ProtocolError(_MALFORMED)
+            raise ProtocolError("malformed")
         if reason:
-            if reason == _OLD or reason == _UNSUPPORTED_VERSION:
-                session.retry_delay = NEVER
-                if session.protocol == "auto":
-                    self._old.append(session.broker)
-                    session.level = 4
-                    session.retry_delay = 0
-            elif _UNSUPPORTED_VERSION < reason <= _NOT_AUTHORIZED or reason == _BANNED:  # this will hardly change
+            if (reason == _OLD or reason == _UNSUPPORTED_VERSION) and session.protocol == "auto":
+                self._old.append(session.broker)
+                session.level = 4
+                session.retry_delay = 0
+            elif reason <= _NOT_AUTHORIZED or reason == _BANNED:  # this will hardly change
                 session.retry_delay = NEVER
             raise Refused("connect", reason, told)
         session.connack_properties = properties
@@ -344,7 +336,7 @@ class Mqtt5:
         session.client_id = properties.get("assigned_client_identifier", session.client_id)
         session.window = min(session.window, properties.get("receive_maximum", session.window))
         if not session.window or properties.get("maximum_packet_size") == 0:
-            raise ProtocolError(_MALFORMED)
+            raise ProtocolError("malformed")
         if properties.get("maximum_qos") == 0:
             session.window = 0  # what waits at QoS 1 and 2 waits for another broker
             session.report(Downgraded("the broker takes QoS 0 alone"))

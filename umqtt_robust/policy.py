@@ -103,8 +103,9 @@ class Policy:
         return False
 
     def drop_unsendable(self, packet_id):
-        """The store cannot read a message any more."""
-        self.drop(packet_id, UNREADABLE)
+        """The store cannot read a message any more, or the broker takes none as large."""
+        outbox = self._session.outbox
+        self.drop(packet_id, TOO_LARGE if outbox.store.load(outbox.slot_of[packet_id])[0] else UNREADABLE)
 
     def lifetime(self, packet_id):
         """Seconds that are left to a message, at least 1; None: it does not expire."""

@@ -373,10 +373,9 @@ class Session:
             flags = outbox.flags[slot] & 15
             if b"\0" in topic and not self.mqtt5:
                 topic = topic.partition(b"\0")[0]  # the broker takes no properties
-            if not topic:  # the store cannot read it any more: it must not hold up the others
+            if not topic or self.mqtt5 and self.mqtt5.is_too_large(flags, topic, packet_id, payload):
+                # The store cannot read it any more, or this broker does not take it: it must not hold up the others.
                 self.part("policy").drop_unsendable(packet_id)
-            elif self.mqtt5 and self.mqtt5.drop_unsendable(packet_id, flags, topic, payload):
-                continue
             elif not self._send(PUBLISH | flags, topic, packet_id, payload, False):
                 return
             elif not flags & QOS:

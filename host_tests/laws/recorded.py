@@ -1,6 +1,6 @@
 """A recorded session, played to a client in pieces. The client only reacts: the events must be the same each time."""
 
-from umqtt_testkit.encoder import publish
+from umqtt_testkit.encoder import properties, publish
 from world import Broker, World
 
 RX = 96
@@ -19,7 +19,8 @@ class Recording(Broker):
         self.send(b"c", b"down/\xc3\xa4", b"retained", 2)
         for qos in range(3):
             self.send(b"c", b"down/large", bytes(range(200)) * 2, qos)
-        wire.send(publish(b"down/kept", b"x", retain=True))
+        label = properties(correlation_data=b"x") if self.level == 5 else b""
+        wire.send(publish(b"down/kept", b"x", retain=True, properties=label))
         self.send(b"c", b"down/last", b"the end", 2)
 
 
@@ -80,10 +81,12 @@ def begin(world):
             large.append((topic, size, bytearray()))
         large[-1][2].extend(chunk)
         if offset + len(chunk) == size:
-            events.append(("large", topic, bytes(large[-1][2])))
+            events.append(("large", topic, bytes(large[-1][2]), client.mqtt5 and client.properties))
 
     client.on_large = on_large
-    client.on_message = lambda topic, payload: events.append((topic, payload, client.flags, client.packet_id))
+    client.on_message = lambda topic, payload: events.append(
+        (topic, payload, client.flags, client.packet_id, client.mqtt5 and client.properties)
+    )
 
 
 def make_world():

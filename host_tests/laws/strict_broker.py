@@ -12,11 +12,17 @@ from umqtt_testkit.encoder import (
     SUBSCRIBE,
     UNSUBSCRIBE,
     acknowledgement,
+    connack,
     encode,
+    parse_properties,
     parse_publish,
+    properties,
     publish,
     split_packets,
 )
+
+# With MQTT 5: how many messages a client may have in flight.
+_RECEIVE_MAXIMUM = 5
 
 
 def _selects(topic_filter, topic):
@@ -60,13 +66,15 @@ class BrokerSession:
 
 
 class Broker:
-    """MQTT 3.1.1 for one client at a time.
+    """MQTT 3.1.1 and 5 for one client at a time.
 
     late: takes a message at QoS 2 over at PUBREL, not at PUBLISH. hold_recs: answers so many PUBRECs at once, the
     last first. lose_sessions: a lost link loses the session too. lost_unseen: the client may not have seen that, so
     it may go on with what it had. down: refuses connections. mqtt31: speaks only
     MQTT 3.1.
     taken: (topic, payload) of every message that it took over; at QoS 1 as often as it came.
+    labels: by payload, what came as correlation data with it, None where nothing did; what it sends to a client of MQTT 5
+    has the beginning of its payload there.
     """
 
     def __init__(self, name="a", return_code=0, late=False, hold_recs=0, mqtt31=False):
@@ -79,6 +87,8 @@ class Broker:
         self.wire = self.session = None
         self.rest = b""
         self.taken = []
+        self.labels = {}
+        self.level = 4  # of this link
         self.seen = []  # packets of the client: (first byte, body)
         self.faults = []
         self.connects = []
@@ -106,9 +116,25 @@ class Broker:
             return
         packets, self.rest = split_packets(self.rest + data)
         for head, body in packets:
+            body = self._without_properties(head >> 4, head, body)
             self.seen.append((head, body))
             if self.answer:
                 self._take(wire, head, body)
+
+    def _without_properties(self, kind, head, body):
+        if self.level != 5 or self.session is None or kind not in (PUBLISH, SUBSCRIBE, UNSUBSCRIBE):
+            return body
+        at = 2
+        if kind == PUBLISH:
+            at += (body[0] << 8 | body[1]) + (2 if head & 6 else 0)
+        found, end = parse_properties(body, at)
+        body = body[:at] + body[end:]
+        if kind == PUBLISH:
+            label = found.get("correlation_data")
+            known = self.labels.setdefault(parse_publish(head, body)[2], [])
+            if label not in known:
+                known.append(label)
+        return body
 
     def fault(self, text):
         self.faults.append(text)
@@ -142,13 +168,17 @@ class Broker:
         if self.session:
             self.fault("a second CONNECT")
         i = 2 + (body[0] << 8 | body[1])  # the protocol level
+        self.level = body[i]
         code = self.return_code or (1 if self.mqtt31 and body[i] != 3 else 0)
         if code:
             wire.send(bytes((0x20, 2, 0, code)))
             wire.fin = True
             return
-        n = body[i + 4] << 8 | body[i + 5]
-        client_id = body[i + 6 : i + 6 + n]
+        found, at = {}, i + 4
+        if self.level == 5:
+            found, at = parse_properties(body, at)
+        n = body[at] << 8 | body[at + 1]
+        client_id = body[at + 2 : at + 2 + n]
         clean = body[i + 1] & 2
         if clean:
             self.sessions.pop(client_id, None)
@@ -156,14 +186,16 @@ class Broker:
         if not present:
             self.sessions[client_id] = BrokerSession(wire)
         self.session = self.sessions[client_id]
-        if clean:
+        if clean or self.level == 5 and not found.get("session_expiry_interval"):
             del self.sessions[client_id]
         self._acks = []  # what the client is to acknowledge on this link, in order
         self._recs = []
         self._held = []
         self._rels = {}
         self._asked = []  # packet ids of requests whose answer the client has not read
-        wire.send(bytes((0x20, 2, 1 if present and not self.mqtt31 else 0, 0)), lambda: self._told(present))
+        self._in_flight = []  # packet ids of its messages that are not acknowledged on this link
+        limits = properties(receive_maximum=_RECEIVE_MAXIMUM) if self.level == 5 else b""
+        wire.send(connack(present and not self.mqtt31, 0, limits), lambda: self._told(present))
         for message in self.session.queue:
             self._send(message)
 
@@ -181,10 +213,11 @@ class Broker:
         topic_filter = body[4 : 4 + n]
         if kind == UNSUBSCRIBE:
             self.session.subscriptions.pop(topic_filter, None)
-            wire.send(acknowledgement(11, packet_id), lambda: asked.remove(packet_id))
+            answer = b"\0\0" if self.level == 5 else b""
+            wire.send(acknowledgement(11, packet_id, answer), lambda: asked.remove(packet_id))
         else:
             self.session.subscriptions[topic_filter] = body[4 + n]
-            suback = encode(0x90, body[:2] + bytes((body[4 + n],)))
+            suback = encode(0x90, body[:2] + (b"\0" if self.level == 5 else b"") + bytes((body[4 + n],)))
             wire.send(suback, lambda: asked.remove(packet_id))
 
     # From the client
@@ -203,6 +236,7 @@ class Broker:
         if qos == 1:
             self.taken.append(message)
             if self.acknowledge:
+                self._done(packet_id)
                 wire.send(acknowledgement(PUBACK, packet_id), lambda: session.in_use.pop(packet_id, None))
             return
         if packet_id not in session.inbound:
@@ -230,6 +264,13 @@ class Broker:
         elif not head & 8:
             self.fault("packet id %d sent again without DUP" % packet_id)
         session.in_use[packet_id] = message + (wire,)
+        self._in_flight.append(packet_id)
+        if self.level == 5 and len(self._in_flight) > _RECEIVE_MAXIMUM:
+            self.fault("more messages in flight than the receive maximum")
+
+    def _done(self, packet_id):
+        if packet_id in self._in_flight:
+            self._in_flight.remove(packet_id)
 
     def release_held(self):
         """Sends the PUBRECs that were held back, the last first."""
@@ -260,6 +301,7 @@ class Broker:
         if message and self.late:
             self.taken.append(message)
         if self.acknowledge:
+            self._done(packet_id)
             wire.send(acknowledgement(PUBCOMP, packet_id), lambda: session.in_use.pop(packet_id, None))
 
     def _acknowledged(self, wire, kind, packet_id):
@@ -303,7 +345,10 @@ class Broker:
             return
         if message.qos:
             (self._acks if message.qos == 1 else self._recs).append(message.packet_id)
-        self.wire.send(publish(message.topic, message.payload, message.qos, message.packet_id, dup=message.sent))
+        label = properties(correlation_data=message.payload[:8]) if self.level == 5 else b""
+        self.wire.send(
+            publish(message.topic, message.payload, message.qos, message.packet_id, dup=message.sent, properties=label)
+        )
         message.sent = True
 
     def forget(self, client_id):

@@ -2,7 +2,7 @@
 
 from traffic import DOWN, NEW, Traffic, check_order, length_of_a_session, sweep
 from umqtt_testkit.portable import Rng, equal
-from world import Broker, Flash, World, every
+from world import Broker, Flash, World, every, with_mqtt5
 
 HEAP = "4M"
 TIMEOUT_S = 100
@@ -176,3 +176,11 @@ def test_order_check_itself():
     except AssertionError:
         return
     raise AssertionError("a wrong order was not found")
+
+
+test_session_present_exactly_once_with_mqtt5 = with_mqtt5(test_session_present_exactly_once)
+test_two_cuts_session_present_exactly_once_with_mqtt5 = with_mqtt5(test_two_cuts_session_present_exactly_once)
+test_session_lost_at_least_once_and_no_stale_id_with_mqtt5 = with_mqtt5(test_session_lost_at_least_once_and_no_stale_id)
+test_session_lost_and_its_connack_too_with_mqtt5 = with_mqtt5(test_session_lost_and_its_connack_too, sampled=False)
+test_second_broker_at_least_once_and_no_stale_id_with_mqtt5 = with_mqtt5(test_second_broker_at_least_once_and_no_stale_id, sampled=False)
+test_pieces_of_any_size_and_a_link_that_is_often_full_with_mqtt5 = with_mqtt5(test_pieces_of_any_size_and_a_link_that_is_often_full)

@@ -2,7 +2,7 @@
 
 from traffic import DOWN, NEW, UP, Traffic, length_of_a_session, sweep
 from umqtt_testkit.portable import Rng, equal
-from world import Broker, Flash, World, every
+from world import Broker, Flash, World, every, with_mqtt5
 
 from umqtt_robust.errors import StoreError
 
@@ -206,9 +206,9 @@ def test_a_write_that_fails_at_every_step_loses_nothing():
             client = world.client
             publish = client.publish
 
-            def careful(topic, payload, qos, publish=publish, refused=refused):
+            def careful(topic, payload, qos, publish=publish, refused=refused, **properties):
                 try:
-                    publish(topic, payload, qos)
+                    publish(topic, payload, qos, **properties)
                 except StoreError:
                     refused.append((topic, payload, qos))
 
@@ -233,3 +233,12 @@ def test_a_write_that_fails_at_every_step_loses_nothing():
             except BaseException:
                 print("write", at, "and", failing, "more")
                 raise
+
+
+test_power_cut_at_every_byte_exactly_once_with_mqtt5 = with_mqtt5(test_power_cut_at_every_byte_exactly_once)
+test_power_cut_at_every_write_exactly_once_with_mqtt5 = with_mqtt5(test_power_cut_at_every_write_exactly_once)
+test_power_cut_at_every_write_while_the_session_is_lost_with_mqtt5 = with_mqtt5(test_power_cut_at_every_write_while_the_session_is_lost, sampled=False)
+test_power_cut_at_every_write_while_another_broker_takes_over_with_mqtt5 = with_mqtt5(test_power_cut_at_every_write_while_another_broker_takes_over, sampled=False)
+test_many_power_cuts_exactly_once_with_mqtt5 = with_mqtt5(test_many_power_cuts_exactly_once)
+test_a_restart_between_any_two_ticks_with_memory_only_with_mqtt5 = with_mqtt5(test_a_restart_between_any_two_ticks_with_memory_only, sampled=False)
+test_a_write_that_fails_at_every_step_loses_nothing_with_mqtt5 = with_mqtt5(test_a_write_that_fails_at_every_step_loses_nothing)

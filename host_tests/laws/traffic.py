@@ -1,6 +1,6 @@
 """The session that the sweeps cut: messages at QoS 1 and 2 both ways, and what must be true of them afterwards."""
 
-from world import PowerCut
+from world import PowerCut, version
 
 UP = [(b"up/%d" % (i % 2), b"reading %d" % i, 1 + i // 2 % 2) for i in range(6)]
 DOWN = [(b"down/%d" % (i % 2), b"command %d" % i, 2 - i // 2 % 2) for i in range(5)]
@@ -34,7 +34,8 @@ class Traffic:
             message = UP[self.made]
             self.made += 1
             try:
-                world.client.publish(*message)
+                label = {"correlation_data": message[1]} if version[0] == 5 else None
+                world.client.publish(*message, properties=label)
             except PowerCut:
                 self.doubtful.append(message)
                 world.restart()
@@ -73,6 +74,9 @@ class Traffic:
                 assert n < 2 or qos == 1, (message, n)
             else:
                 assert n == 1 if qos == 2 and exactly_once else n >= 1, (message, n)
+            if version[0] == 5 and n:
+                for broker in world.brokers:
+                    assert broker.labels.get(payload, [payload]) == [payload], (message, broker.labels)
         if ordered:
             check_order(taken, [m for m in UP if m not in self.doubtful], ((1, 2),))
 

@@ -9,11 +9,11 @@ from cut_wire import PowerCut, Wire
 from durable_store import DurableStore, Flash
 from strict_broker import Broker
 from umqtt_testkit.encoder import PINGREQ, PUBLISH, encode, publish
-from umqtt_testkit.portable import Clock
+from umqtt_testkit.portable import Clock, skip
 
 from umqtt_robust import Client
 
-__all__ = ("PINGREQ", "PUBLISH", "Broker", "DurableStore", "Flash", "PowerCut", "Wire", "World", "encode", "publish")
+__all__ = ("PINGREQ", "PUBLISH", "Broker", "DurableStore", "Flash", "PowerCut", "Wire", "World", "encode", "publish", "version", "with_mqtt5")
 
 # `make test` samples the longest sweeps; this runs them whole.
 FULL = bool(os.getenv("UMQTT_FULL_SWEEPS"))
@@ -21,7 +21,30 @@ FULL = bool(os.getenv("UMQTT_FULL_SWEEPS"))
 
 def every(total, step):
     """Where a sweep cuts: everywhere, or at every `step`th place; both ends always."""
+    if version[0] == 5:
+        step *= 3
     return range(total + 1) if FULL else sorted(set(range(0, total, step)) | {total})
+
+
+version = [4]  # of MQTT: what clients are told as `protocol`
+
+
+def with_mqtt5(test, sampled=True):
+    """The same law under MQTT 5. `make test` takes a place in three of those that it takes of MQTT 3.1.1.
+
+    sampled: whether it takes any.
+    """
+
+    def test_with_mqtt5():
+        if not (sampled or FULL):
+            skip("a sweep of `make prove-client`")
+        version[0] = 5
+        try:
+            test()
+        finally:
+            version[0] = 4
+
+    return test_with_mqtt5
 
 
 class World:
@@ -48,6 +71,7 @@ class World:
         self.redelivered = []  # for each of them
         self.power_cuts = 0
         options.setdefault("clean_session", False)
+        options.setdefault("protocol", version[0])
         options.setdefault("random", lambda n: n - 1)
         self.options = options
         self.start()
@@ -83,6 +107,8 @@ class World:
         self.start()
 
     def _message(self, topic, payload):
+        if self.client.mqtt5 and self.client.properties != {"correlation_data": payload[:8]}:
+            self.brokers[0].fault("%r came with %r" % (payload, self.client.properties))
         self.messages.append((topic, payload))
         self.redelivered.append(self.client.redelivered)
 

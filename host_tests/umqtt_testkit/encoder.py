@@ -175,8 +175,9 @@ def connect(
     return encode(16, string(name) + bytes((level, flags)) + uint16(keep_alive) + fields)
 
 
-def connack(session_present=False, return_code=0):
-    return encode(32, bytes((1 if session_present else 0, return_code)))
+def connack(session_present=False, return_code=0, properties=b""):
+    """A CONNACK. properties: b"" before MQTT 5."""
+    return encode(32, bytes((1 if session_present else 0, return_code)) + properties)
 
 
 def publish(topic_name, payload, qos=0, packet_id=0, *, retain=False, dup=False, properties=b""):
