@@ -122,14 +122,15 @@ class Client(Inbox):
         if packet_id in self._awaited:
             self._awaited[packet_id] = reason
 
-    async def publish(self, topic, payload, qos=0, retain=False, expires_in=None):
+    async def publish(self, topic, payload, qos=0, retain=False, expires_in=None, properties=None):
         """Publishes; returns when the message is acknowledged, at QoS 0 when the link has taken it.
 
-        Waits while there is no link or no room. Raises Dropped when it expired, InvalidArgument and LinkLost.
+        Waits while there is no link or no room. Raises Dropped when it expired or the broker refused it (args[0]: the
+        reason, see policy.py), InvalidArgument and LinkLost.
         """
         while True:
             try:
-                packet_id = Inbox.publish(self, topic, payload, qos, retain, expires_in)
+                packet_id = Inbox.publish(self, topic, payload, qos, retain, expires_in, properties)
                 if packet_id is not None:
                     break
             except OutboxFull:

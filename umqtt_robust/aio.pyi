@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ class Client(Inbox):
         qos: int = 0,
         retain: bool = False,
         expires_in: int | None = None,
+        properties: Mapping[str, Any] | None = None,
     ) -> None: ...
     async def subscribe(self, topic_filter: str | bytes, qos: int = 0) -> None: ...  # type: ignore[override]
     async def unsubscribe(self, topic_filter: str | bytes) -> None: ...  # type: ignore[override]

@@ -24,7 +24,8 @@ class Inbox(Client):
     resting = False  # the socket is not read unless an answer is awaited
 
     def __init__(self, *arguments, **options):
-        # [topic, payload, packet id or 0: nothing to acknowledge, whether at QoS 2], and an error that take() raises
+        # [topic, payload, packet id or 0: nothing to acknowledge, whether at QoS 2, properties], and an error that
+        # take() raises
         self.inbox = []
         self._taken = []  # the one that the program has
         self.inbox_size = options.pop("inbox_size", 4096)
@@ -53,7 +54,7 @@ class Inbox(Client):
             Client._read(self)
 
     def _arrived(self, topic, payload):
-        self.inbox.append([topic, payload, self.packet_id, self.flags & QOS_2])
+        self.inbox.append([topic, payload, self.packet_id, self.flags & QOS_2, self.mqtt5 and self.properties])
         self._waiting_bytes += len(topic) + len(payload) + _COST
 
     def _piece(self, topic, offset, size, chunk):
@@ -89,8 +90,9 @@ class Inbox(Client):
         self._taken = [message]
         topic, payload = message[:2]
         self._waiting_bytes -= len(topic) + len(payload) + _COST
-        if len(message) > 4:
-            raise message[4]
+        self.properties = message[4]
+        if len(message) > 5:
+            raise message[5]
         return topic, payload
 
     def release(self):

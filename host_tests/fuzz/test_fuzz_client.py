@@ -6,7 +6,7 @@ import os
 
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
-from soup import BAD, CONNACK, ODD, OK, Eater, verdict
+from soup import BAD, ODD, OK, Eater, connack, verdict
 from test_packet_soup import check
 from umqtt_testkit.encoder import (
     PUBACK,
@@ -69,7 +69,7 @@ def test_a_truncated_packet_is_never_an_event(stream: bytes, data: st.DataObject
     """Planted: a packet ends where the bytes end."""
     cut = stream[: data.draw(st.integers(0, len(stream)))]
     eater = Eater()
-    assert not eater.eat([CONNACK + cut], fin=True)
+    assert not eater.eat([connack() + cut], fin=True)
     messages, _, state = verdict(cut)
     assert state == ODD or eater.messages == messages
 
@@ -80,9 +80,9 @@ def test_after_any_stream_the_next_link_is_clean(links: list[bytes]):
     """Planted: half a packet of the last link begins the first one of the next."""
     eater = Eater()
     for stream in links:
-        eater.eat([CONNACK + stream])
-    up = eater.eat([CONNACK + publish(b"t", b"after", 1, 7)])
-    assert up or eater.eat([CONNACK + publish(b"t", b"after", 1, 7)])
+        eater.eat([connack() + stream])
+    up = eater.eat([connack() + publish(b"t", b"after", 1, 7)])
+    assert up or eater.eat([connack() + publish(b"t", b"after", 1, 7)])
     assert (b"t", b"after") in eater.messages
 
 

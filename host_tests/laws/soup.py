@@ -1,12 +1,17 @@
 """Packets that a broken or hostile broker might send, and a second opinion on what they mean."""
 
-from umqtt_testkit.encoder import encode, publish, string, uint16
+from umqtt_testkit.encoder import PROPERTIES, encode, properties, publish, string, uint16
+from world import version
 
 from umqtt_robust import Client
 from umqtt_robust.errors import MQTTError
 
 RX = 128
-CONNACK = b"\x20\x02\x00\x00"
+
+
+def connack(session_present=0):
+    """The CONNACK with which everything begins."""
+    return encode(0x20, bytes((session_present, 0)) + (b"\0" if version[0] == 5 else b""))
 
 
 class Peer:
@@ -50,6 +55,7 @@ class Eater:
         self.peer = None
         options.setdefault("clean_session", False)
         options.setdefault("rx_size", RX)
+        options.setdefault("protocol", version[0])
         self.client = client = Client(
             b"c", "mqtt://h", keep_alive=0, ticks=lambda: self.now, random=lambda n: 0,
             transports={"mqtt": self._make}, **options
@@ -100,7 +106,7 @@ OK, BAD, MORE, ODD = "ok", "bad", "more", "odd"
 
 
 def verdict(data, rx=RX):
-    """(messages, acknowledgements, state) that MQTT 3.1.1 asks of a client without requests of its own.
+    """(messages, acknowledgements, state) that MQTT asks of a client without requests of its own.
 
     state: OK; BAD: the link must be closed; MORE: the last packet is not whole, closing early is allowed;
     ODD: a topic beyond the buffer.
@@ -126,14 +132,21 @@ def verdict(data, rx=RX):
         end = j + length
         large = end - i > rx
         kind = head >> 4
-        if kind not in (3, 4, 5, 6, 7, 9, 11, 13):
+        if kind not in (3, 4, 5, 6, 7, 9, 11, 13) and not (kind == 14 and version[0] == 5):
             return messages, answers, BAD if end <= len(data) or large else MORE
         if end > len(data):
             return messages, answers, MORE
         body = data[j:end]
         i = end
         if kind != 3:
-            if head & 15 != (2 if kind == 6 else 0) or length != {13: 0, 9: 3}.get(kind, 2):
+            if head & 15 != (2 if kind == 6 else 0):
+                return messages, answers, BAD
+            if version[0] == 5:
+                if kind == 14 or not good_body(kind, body):  # DISCONNECT closes the link, whatever it says
+                    return messages, answers, BAD
+                if kind == 5 and len(body) > 2 and body[2] > 127:
+                    continue
+            elif length != {13: 0, 9: 3}.get(kind, 2):
                 return messages, answers, BAD
             if kind == 5:
                 answers.append((6, uint16_at(body, 0)))
@@ -157,6 +170,11 @@ def take_publish(head, body, large, messages, answers, stored):
     qos = head >> 1 & 3
     n = uint16_at(body, 0) if len(body) > 1 else 99999
     k = 2 + n + (2 if qos else 0)
+    if version[0] == 5 and k <= len(body):
+        after = after_properties(body, k, _OF_PUBLISH)
+        if after is None:
+            return ODD if large else BAD
+        k = after
     if k > len(body) or qos == 3 or not qos and head & 8 and not large:
         return BAD
     topic = bytes(body[2 : 2 + n])
@@ -185,6 +203,62 @@ def take_publish(head, body, large, messages, answers, stored):
             stored[packet_id] = message
         answers.append((5, packet_id))
     return OK
+
+
+# Names of the properties that a broker may send with a PUBLISH, and with an acknowledgement.
+_OF_PUBLISH = (
+    "payload_format_indicator", "message_expiry_interval", "content_type", "response_topic", "correlation_data",
+    "subscription_identifier", "user_property",
+)  # fmt: skip
+_OF_ANSWER = ("reason_string", "user_property")
+
+
+def after_properties(body, at, names):
+    """The index behind the properties at body[at]; None: they are malformed."""
+    length = shift = 0
+    while True:
+        if at >= len(body) or shift > 21:
+            return None
+        length |= (body[at] & 127) << shift
+        shift += 7
+        at += 1
+        if body[at - 1] < 128:
+            break
+    end = at + length
+    if end > len(body):
+        return None
+    seen = []
+    while at < end:
+        found = [name for name in names if PROPERTIES[name][0] == body[at]]
+        if not found or found[0] in seen and found[0] not in ("user_property", "subscription_identifier"):
+            return None
+        seen += found
+        at += 1
+        kind = PROPERTIES[found[0]][1]
+        if kind == "variable":
+            digits = 0
+            while at < end and body[at] > 127:
+                at += 1
+                digits += 1
+            if digits > 3:
+                return None
+            at += 1
+        elif kind == "text" or kind == "pair":
+            for _ in range(1 if kind == "text" else 2):
+                at += 2 + (uint16_at(body, at) if at + 1 < end else 1 << 20)
+        else:
+            at += kind
+    return at if at == end else None
+
+
+def good_body(kind, body):
+    """Whether a packet that is no PUBLISH is well formed in MQTT 5, and one that nobody waits for does no harm."""
+    if kind == 13:
+        return not body
+    if kind == 9 or kind == 11:
+        after = after_properties(body, 2, _OF_ANSWER)
+        return after is not None and after == len(body) - 1
+    return len(body) in (2, 3) or len(body) > 3 and after_properties(body, 3, _OF_ANSWER) == len(body)
 
 
 def good_text(text):
@@ -218,6 +292,28 @@ def good_text(text):
 TOPICS = (b"t", b"a/b", b"\xc3\xa4/x", b"/", b"long/" + b"x" * 60)
 
 
+def some_properties(rng, kind):
+    """b"" before MQTT 5. kind: of the packet."""
+    if version[0] != 5:
+        return b""
+    if rng.chance(50):
+        return b"\0"
+    if kind != 3:
+        return properties(reason_string=rng.bytes(rng.below(9)), user_property=[(b"a", b"b")] * rng.below(3))
+    return properties(
+        message_expiry_interval=rng.below(1 << 30), content_type=b"text", correlation_data=rng.bytes(rng.below(20)),
+        subscription_identifier=[1, 128, 70000][: rng.below(4)], user_property=[(b"a", b"b")] * rng.below(12),
+    )  # fmt: skip
+
+
+def reason(rng, kind):
+    """What may follow the packet id of an acknowledgement; nothing before MQTT 5."""
+    if version[0] != 5 or rng.chance(40):
+        return b""
+    code = bytes((rng.choice((0, 0, 0x10, 0x87, 0x92, 0x97)),))
+    return code if rng.chance(50) else code + some_properties(rng, kind)
+
+
 def valid_packet(rng):
     kind = rng.below(10)
     packet_id = rng.choice((1, 2, 3, 257, 65535))
@@ -225,13 +321,17 @@ def valid_packet(rng):
         qos = rng.below(3)
         size = rng.choice((0, 1, 5, 30, 100, 127, 128, 300))
         dup = qos > 0 and rng.chance(20)
-        return publish(rng.choice(TOPICS), rng.bytes(size), qos, packet_id, retain=rng.chance(20), dup=dup)
+        topic, payload, retain = rng.choice(TOPICS), rng.bytes(size), rng.chance(20)
+        return publish(topic, payload, qos, packet_id, retain=retain, dup=dup, properties=some_properties(rng, 3))
     if kind < 8:
         ack = rng.choice((4, 5, 6, 6, 7))
-        return encode(ack << 4 | (2 if ack == 6 else 0), uint16(packet_id))
+        return encode(ack << 4 | (2 if ack == 6 else 0), uint16(packet_id) + reason(rng, ack))
     if kind == 8:
-        return rng.choice((b"\xd0\x00", encode(0xB0, uint16(packet_id))))
-    return encode(0x90, uint16(packet_id) + bytes((rng.choice((0, 1, 2, 128)),)))
+        unsuback = some_properties(rng, 11)
+        if unsuback:
+            unsuback += b"\x11"
+        return rng.choice((b"\xd0\x00", encode(0xB0, uint16(packet_id) + unsuback)))
+    return encode(0x90, uint16(packet_id) + some_properties(rng, 9) + bytes((rng.choice((0, 1, 2, 128)),)))
 
 
 def strange_packet(rng):

@@ -2,20 +2,24 @@
 
 import gc
 
-from soup import BAD, CONNACK, ODD, OK, Eater, make_stream, valid_packet, verdict
+from soup import BAD, ODD, OK, Eater, connack, make_stream, valid_packet, verdict
 from umqtt_testkit.encoder import split_packets
 from umqtt_testkit.portable import Rng, equal
-from world import FULL
+from world import FULL, version, with_mqtt5
 
 HEAP = "1M"
 TIMEOUT_S = 100
 ROUNDS = 20000 if FULL else 2500
 
 
+def rounds():
+    return ROUNDS if FULL or version[0] == 4 else ROUNDS // 3
+
+
 def check(stream, pieces):
     """The client makes of the stream what MQTT 3.1.1 says."""
     eater = Eater()
-    up = eater.eat([CONNACK + pieces[0]] + pieces[1:] if pieces else [CONNACK])
+    up = eater.eat([connack() + pieces[0]] + pieces[1:] if pieces else [connack()])
     messages, answers, state = verdict(stream)
     if state == ODD:
         return state
@@ -35,7 +39,7 @@ def check(stream, pieces):
 def test_soup():
     # Planted: PUBLISH may have QoS 3.
     states = {}
-    for seed in range(ROUNDS):
+    for seed in range(rounds()):
         rng = Rng(seed, quiet=True)
         stream = make_stream(rng)
         pieces = rng.pieces(stream) if rng.chance(50) else [stream] if stream else []
@@ -47,18 +51,18 @@ def test_soup():
         states[state] = states.get(state, 0) + 1
     print(states)
     for state in (OK, BAD):
-        assert states[state] > ROUNDS // 20, states
+        assert states[state] > rounds() // 20, states
 
 
 def test_truncated_at_every_byte_then_the_end():
     # Planted: a packet ends where the bytes end.
-    for seed in range(20):
+    for seed in range(20 if FULL or version[0] == 4 else 6):
         rng = Rng(seed, quiet=True)
         stream = b"".join([valid_packet(rng) for _ in range(3)])
         for at in range(len(stream)):
             eater = Eater()
             try:
-                assert not eater.eat([CONNACK + stream[:at]], fin=True)
+                assert not eater.eat([connack() + stream[:at]], fin=True)
                 messages, _, state = verdict(stream[:at])
                 if state != ODD:
                     equal(eater.messages, messages)
@@ -68,15 +72,15 @@ def test_truncated_at_every_byte_then_the_end():
 
 
 def test_anything_instead_of_connack():
-    # Planted: PUBLISH may come before CONNACK.
-    for seed in range(ROUNDS // 5):
+    # Planted: PUBLISH may come before connack().
+    for seed in range(rounds() // 5):
         rng = Rng(seed, quiet=True)
         stream = make_stream(rng) if rng.chance(60) else bytes((0x20, 2, rng.below(4), rng.below(8)))
-        if stream.startswith(CONNACK):
+        if stream.startswith(connack()):
             continue
-        accepted = stream[:4] in (b"\x20\x02\x00\x00", b"\x20\x02\x01\x00")
+        accepted = stream.startswith(connack(0)) or stream.startswith(connack(1))
         eater = Eater()
-        up = eater.eat([stream or CONNACK[:2]])
+        up = eater.eat([stream or connack()[:2]])
         try:
             if accepted:
                 continue
@@ -91,7 +95,7 @@ def test_anything_instead_of_connack():
 def test_soup_with_work_in_progress_ends_in_order():
     # Planted: the count of messages in flight outlives the link.
     # Messages in flight and requests open: acknowledgements of anything must not break the client.
-    for seed in range(ROUNDS // 10):
+    for seed in range(rounds() // 10):
         rng = Rng(seed, quiet=True)
         eater = Eater()
         client = eater.client
@@ -101,14 +105,14 @@ def test_soup_with_work_in_progress_ends_in_order():
         pending = client.pending
         stream = make_stream(rng)
         try:
-            eater.eat([CONNACK, stream or b"\xd0"])
-            eater.eat([CONNACK[:2] + bytes((rng.below(2), 0)), make_stream(rng) or b"\xd0"])
+            eater.eat([connack(), stream or b"\xd0"])
+            eater.eat([connack(rng.below(2)), make_stream(rng) or b"\xd0"])
             assert client.pending <= pending
             equal(sorted(client.outbox.slot_of), sorted(client.outbox.queue))
             assert 0 <= client.in_flight <= client.window, client.in_flight
             # And then it works with a good broker.
             for _ in range(3):
-                eater.eat([CONNACK])
+                eater.eat([connack()])
                 if client.connected:
                     break
             assert client.connected
@@ -129,8 +133,8 @@ def test_memory_is_bounded():
     for turn in range(2):
         for seed in range(turn * 300, 300 + turn * 300):
             rng = Rng(seed, quiet=True)
-            eater.eat([CONNACK + make_stream(rng)])
-        eater.eat([CONNACK])
+            eater.eat([connack() + make_stream(rng)])
+        eater.eat([connack()])
         eater.messages = eater.errors = rng = None
         gc.collect()
         used.append(gc.mem_alloc())
@@ -141,6 +145,13 @@ def test_a_length_of_256_megabytes_takes_no_memory():
     # Planted: begin() makes room for the whole message.
     for head in (0x30, 0x32, 0x34, 0x40, 0x90):
         eater = Eater()
-        up = eater.eat([CONNACK, bytes((head, 0xFF, 0xFF, 0xFF, 0x7F)), b"\0\1t\0\1" + bytes(5000)])
+        up = eater.eat([connack(), bytes((head, 0xFF, 0xFF, 0xFF, 0x7F)), b"\0\1t\0\1" + bytes(5000)])
         equal(up, head & 0xF0 == 0x30)
         equal(eater.messages, [])
+
+
+test_soup_with_mqtt5 = with_mqtt5(test_soup)
+test_truncated_at_every_byte_then_the_end_with_mqtt5 = with_mqtt5(test_truncated_at_every_byte_then_the_end)
+test_anything_instead_of_connack_with_mqtt5 = with_mqtt5(test_anything_instead_of_connack)
+test_soup_with_work_in_progress_ends_in_order_with_mqtt5 = with_mqtt5(test_soup_with_work_in_progress_ends_in_order)
+test_memory_is_bounded_with_mqtt5 = with_mqtt5(test_memory_is_bounded)
