@@ -25,7 +25,7 @@ def Will(topic, payload, qos=0, retain=False, properties=None):
 
 
 class Client(Session):
-    """An MQTT 3.1.1 client that keeps every message at QoS 1 and 2 until the broker has acknowledged it.
+    """An MQTT 3.1.1 and MQTT 5 client that keeps every message at QoS 1 and 2 until the broker has acknowledged it.
 
     client_id: str or bytes. servers: URL or several, tried in turn; {name: URLs} says that these are nodes of a cluster
     of that name, which share their sessions. keep_alive: seconds, 0 switches it off.
@@ -36,7 +36,8 @@ class Client(Session):
     ping_timeout: ms, see keep_alive(); rx_size, tx_size: bytes of the buffers; policy, max_bytes: of a full outbox,
     see policy.py; queue_qos0: keep messages at QoS 0 while they cannot be sent; manual_ack: see acknowledge();
     transports: {scheme: factory(host, port, path)} beside TCP for mqtt; allow_plain: servers may mix mqtts and mqtt;
-    allow_mqtt31: fall back to MQTT 3.1; keep_broker_queue: see resume.py; ticks(): ms that wrap at 2**30;
+    allow_mqtt31: fall back to MQTT 3.1; protocol: 4 for MQTT 3.1.1, 5 or "auto", and connect_properties of MQTT 5, see
+    mqtt5.py; keep_broker_queue: see resume.py; ticks(): ms that wrap at 2**30;
     random(n): 0 to n - 1; handler_retries: how often a handler that raised is called again with its message, which
     repeats whatever it did before it raised; 0 unless told.
 
@@ -48,7 +49,8 @@ class Client(Session):
     Attributes to read: connected; closed, after disconnect(); subscribed, when the broker has answered every
     subscribe() and unsubscribe(); pending, how many messages are in the outbox, and in_flight, how many of them were
     sent on this link; socket, for select and poll, or None. While a handler runs, packet_id, flags (of its PUBLISH) and
-    redelivered describe the message.
+    redelivered describe the message; with MQTT 5 properties too. mqtt5: None while the link speaks MQTT 3.1.1;
+    connack_properties: what the broker granted.
 
     Counters: sent, received, discarded, unhandled, dead_letters, unexpected (acknowledgements), downgraded (to QoS 1),
     reconnects.

@@ -9,9 +9,9 @@ MQTTError
 └── LinkLost            the link is gone or dead; the client reconnects by itself; args[0]: why. "ack_timeout",
     │                   "connect_timeout" and "ping_timeout" are the options whose time went by without an answer
     ├── ProtocolError   the peer broke the protocol; the link is closed [MQTT-4.8.0-1]
-    ├── Refused         the broker said no: args are ("connect", return code) or ("subscribe", topic filter, return code);
-    │                   with MQTT 5, where the code is a reason code, also ("unsubscribe", topic filter, code),
-    │                   ("publish", topic, code, reason string) and ("disconnect", code, reason string)
+    ├── Refused         the broker said no: args are ("connect", return code) or ("subscribe", topic filter, code);
+    │                   with MQTT 5 ("connect", reason code, reason string), ("unsubscribe", topic filter, code),
+    │                   ("publish", topic, code, reason string) and ("disconnect", code, reason string) too
     └── SessionPurged   in resume.py: the broker remembered a session that this client cannot vouch for
 
 The first three are raised at the call that caused them. LinkLost and what is below it, and a StoreError of what

@@ -9,3 +9,5 @@ DROP_NEWEST: Final = 2
 FULL: Final = 0
 EXPIRED: Final = 1
 UNREADABLE: Final = 2
+TOO_LARGE: Final = 3
+REFUSED: Final = 4

@@ -7,8 +7,8 @@
     wait_ms = session.work()     # sends what may go and keeps the link alive
     session.close()              # the link is gone
 
-MQTT 3.1.1; what stands in brackets is the number of a normative statement. What few programs need lies in modules of
-its own, loaded when it is first needed: see part().
+MQTT 3.1.1; mqtt5.py adds MQTT 5. What stands in brackets is the number of a normative statement. What few programs need
+lies in modules of its own, loaded when it is first needed: see part().
 """
 
 from ._platform import NEVER, TICKS_MASK, const, load, print_exception, ticks_diff, ticks_ms
@@ -272,9 +272,9 @@ class Session:
         """Sends a message, or keeps it until there is a link.
 
         topic: str or bytes; payload: bytes, str, bytearray or memoryview; expires_in: ms after which it is dropped if
-        it was never sent; properties: of MQTT 5, see mqtt5.py. Returns 0 at QoS 0, when the message is on its way, which no broker confirms; above that its
-        packet id, as long as it is in the outbox; None when it was dropped, and counted. Raises InvalidArgument,
-        OutboxFull and StoreError; the message is not in the outbox then.
+        it was never sent; properties: of MQTT 5, see mqtt5.py. Returns 0 at QoS 0, when the message is on its way,
+        which no broker confirms; above that its packet id, as long as it is in the outbox; None when it was dropped,
+        and counted. Raises InvalidArgument, OutboxFull and StoreError; the message is not in the outbox then.
         """
         if topic is not self._topic:
             self._topic_bytes = _checked(topic, "check_topic_name")

@@ -45,7 +45,7 @@ class Session:
     on_large: _LargeHandler | None
     # on_acknowledged(packet_id)
     on_acknowledged: Callable[[int], object] | None
-    # on_dropped(packet_id, topic, payload, reason): policy.FULL, EXPIRED or UNREADABLE
+    # on_dropped(packet_id, topic, payload, reason): policy.FULL, EXPIRED, UNREADABLE, TOO_LARGE or REFUSED
     on_dropped: Callable[[int, bytes, bytes, int], object] | None
     on_error: Callable[[MQTTError | OSError | MemoryError], object] | None
     # on_dead_letter(topic, payload, error); payload is None of a message that came in pieces
@@ -68,6 +68,8 @@ class Session:
     # With MQTT 5; likewise, and of the last CONNACK.
     properties: dict[str, Any]
     connack_properties: dict[str, Any]
+    # Not None while the link speaks MQTT 5.
+    mqtt5: Any
 
     connected: bool
     pending: int

@@ -18,10 +18,10 @@ def test_the_diagrams_are_up_to_date():
 
 def test_every_transition_is_drawn():
     drawn = sum(sum(state in diagram.names for state, _ in diagram.table) for diagram in draw_states.diagrams())
-    assert drawn == len(states.LINK) + len(states.OUTBOUND) + len(states.INBOUND)
+    assert drawn == len(states.LINK) + len(states.LINK_5) + len(states.OUTBOUND) + len(states.INBOUND)
 
 
-@pytest.mark.parametrize("table", ["LINK", "OUTBOUND", "INBOUND"])
+@pytest.mark.parametrize("table", ["LINK", "LINK_5", "OUTBOUND", "INBOUND"])
 def test_a_transition_that_is_taken_away_changes_the_diagrams(monkeypatch, table):
     shorter = dict(getattr(states, table))
     shorter.popitem()

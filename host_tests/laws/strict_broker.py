@@ -73,8 +73,8 @@ class Broker:
     it may go on with what it had. down: refuses connections. mqtt31: speaks only
     MQTT 3.1.
     taken: (topic, payload) of every message that it took over; at QoS 1 as often as it came.
-    labels: by payload, what came as correlation data with it, None where nothing did; what it sends to a client of MQTT 5
-    has the beginning of its payload there.
+    labels: by payload, what came as correlation data with it, None where nothing did. What it sends to a client of
+    MQTT 5 has the beginning of its payload there.
     """
 
     def __init__(self, name="a", return_code=0, late=False, hold_recs=0, mqtt31=False):

@@ -37,6 +37,8 @@ def test_random_splits_give_the_same_events():
         equal(play(recorded, ends), events, "seed %d" % seed)
 
 
-test_every_split_of_a_recorded_session_gives_the_same_events_with_mqtt5 = with_mqtt5(test_every_split_of_a_recorded_session_gives_the_same_events)
+test_every_split_of_a_recorded_session_gives_the_same_events_with_mqtt5 = with_mqtt5(
+    test_every_split_of_a_recorded_session_gives_the_same_events
+)
 test_pieces_of_equal_size_give_the_same_events_with_mqtt5 = with_mqtt5(test_pieces_of_equal_size_give_the_same_events)
 test_random_splits_give_the_same_events_with_mqtt5 = with_mqtt5(test_random_splits_give_the_same_events, sampled=False)

@@ -13,7 +13,10 @@ from umqtt_testkit.portable import Clock, skip
 
 from umqtt_robust import Client
 
-__all__ = ("PINGREQ", "PUBLISH", "Broker", "DurableStore", "Flash", "PowerCut", "Wire", "World", "encode", "publish", "version", "with_mqtt5")
+__all__ = (
+    "PINGREQ", "PUBLISH", "Broker", "DurableStore", "Flash", "PowerCut", "Wire", "World", "encode", "publish",
+    "version", "with_mqtt5",
+)  # fmt: skip
 
 # `make test` samples the longest sweeps; this runs them whole.
 FULL = bool(os.getenv("UMQTT_FULL_SWEEPS"))
