@@ -201,6 +201,7 @@ class Mqtt5:
         session.window, session.keep_alive_ms, session.ping_after = self._configured
         session.level = min(session.level, 4) if session.broker in self._old else 5
         session.mqtt5 = self if session.level == 5 else None
+        session.connack_properties = {}
 
     def connect_properties(self):
         """The properties of CONNECT and those of its will, encoded. Raises InvalidArgument."""
@@ -238,9 +239,9 @@ class Mqtt5:
         block = block or b"\0"
         if lifetime:
             block = _with_lifetime(block, lifetime)
-        if head & QOS_2 and "maximum_qos" in session.connack_properties:
+        if head & QOS_2 and session.connack_properties.get("maximum_qos") == 1:
             head ^= QOS  # QoS 1: PUBACK ends it, as with a broker that takes QoS 2 for QoS 1
-        if head & RETAIN and "retain_available" in session.connack_properties:
+        if head & RETAIN and session.connack_properties.get("retain_available") == 0:
             head ^= RETAIN
         return head, topic, block
 
@@ -340,7 +341,7 @@ class Mqtt5:
         if properties.get("maximum_qos") == 0:
             session.window = 0  # what waits at QoS 1 and 2 waits for another broker
             session.report(Downgraded("the broker takes QoS 0 alone"))
-        if "retain_available" in properties:
+        if properties.get("retain_available") == 0:
             session.report(Downgraded("the broker keeps no retained messages"))
         session.handle_connack(session_present, 0)
 

@@ -334,7 +334,30 @@ def valid_packet(rng):
     return encode(0x90, uint16(packet_id) + some_properties(rng, 9) + bytes((rng.choice((0, 1, 2, 128)),)))
 
 
+def strange_properties(rng):
+    """Packets with properties that may not be, and those that only MQTT 5 has."""
+    return rng.choice(
+        (
+            publish(b"t", b"x", properties=b"\2\x7f\0"),
+            publish(b"t", b"x", properties=properties(receive_maximum=5)),
+            publish(b"t", b"x", properties=properties(content_type=[b"a", b"b"])),
+            publish(b"t", b"x", properties=properties(topic_alias=1)),  # the client has allowed none
+            publish(b"t", b"x", 1, 3, properties=b"\5\x26\0\1a\0"),
+            publish(b"t", b"", 1, 3, properties=b"\5\3\0\1a"),
+            publish(b"t", b"", 1, 3, properties=b"\x85\x80\x80\x80\0"),
+            encode(0x40, b"\0\1\0" + properties(content_type=b"x")),
+            encode(0x40, b"\0\1\0" + properties(reason_string=[b"x", b"y"])),
+            encode(0xB0, b"\0\1\0"),
+            encode(0xE0, b"\x8b" + properties(server_reference=b"x")),
+            encode(0xE0),
+            encode(0xF0, b"\x18\0"),
+        )
+    )
+
+
 def strange_packet(rng):
+    if version[0] == 5 and rng.chance(50):
+        return strange_properties(rng)
     return rng.choice(
         (
             b"\x20\x02\x01\x00",

@@ -22,7 +22,7 @@ from umqtt_testkit.encoder import (
 )
 
 # With MQTT 5: how many messages a client may have in flight.
-_RECEIVE_MAXIMUM = 5
+_RECEIVE_MAXIMUM = 2
 
 
 def _selects(topic_filter, topic):

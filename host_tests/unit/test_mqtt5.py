@@ -312,6 +312,10 @@ def test_a_broker_without_qos_2_and_retained_messages_gets_what_it_takes():
     link.give(acknowledgement(PUBACK, 1))
     equal((link.session.pending, link.session.downgraded), (0, 1))
     equal([type(error) for error in link.errors], [Downgraded, Downgraded])
+    link = Link(up(maximum_qos=2, retain_available=1))  # what need not be said
+    link.session.publish("t", b"a", 2, retain=True)
+    equal([(first, topic) for first, topic, *_ in map(published, link.packets())], [(0x35, b"t")])
+    equal(link.errors, [])
     link = Link(up(maximum_qos=0))
     link.session.publish("t", b"a", 1)
     link.session.publish("t", b"b", 0)
@@ -333,7 +337,12 @@ def test_auto_falls_back_once_and_remembers_for_each_broker():
         equal(session.retry_delay, 0)
         session.publish("t", b"x", 1, properties={"content_type": "lost on this broker"})
         for broker, level in (("old", 4), ("new", 5), ("old", 4), ("new", 5)):
-            link.open(connack() if level == 4 else up(), broker)
+            link.open(connack() if level == 4 else up(maximum_packet_size=100), broker)
+            if level == 4:  # what another broker has said does not count here
+                session.publish("u", bytes(200), 0)
+                equal(encoder.parse_publish(*link.packets()[0]), (b"u", 0, bytes(200)))
+                session.close()
+                link.open(connack(), broker)
             equal(link.connect[1][6], level)
             (packet,) = link.packets()
             if level == 4:
