@@ -76,7 +76,8 @@ class Client(Inbox):
         try:
             while True:
                 self._wake.clear()
-                self.awaited = self.in_flight or self.subscriptions.requests
+                requests = self.parts.get("request")
+                self.awaited = self.in_flight or self.subscriptions.requests or requests and requests.waiting
                 ms = self.tick()
                 if "policy" in self.parts:  # messages expire by the second, also while there is no link
                     self.part("policy").pump()
@@ -146,6 +147,18 @@ class Client(Inbox):
                 reason = self._awaited.pop(packet_id)
             if reason is not None:
                 raise Dropped(reason)
+
+    async def request(self, topic, payload, timeout_ms=10000, qos=1):
+        """Sends a request with MQTT 5 (see request.py) and returns the payload of the answer.
+
+        Raises asyncio.TimeoutError when there is none in time, and what publish() raises at the call.
+        """
+        answers = []
+        self.part("request").send(topic, payload, answers.append, timeout_ms, qos)
+        await self._satisfied(lambda: answers)
+        if answers[0] is None:
+            raise asyncio.TimeoutError
+        return answers[0]
 
     async def subscribe(self, topic_filter, qos=0):
         """Returns when the broker has agreed. Raises Refused, InvalidArgument and LinkLost."""

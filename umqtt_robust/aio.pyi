@@ -24,6 +24,13 @@ class Client(Inbox):
         expires_in: int | None = None,
         properties: Mapping[str, Any] | None = None,
     ) -> None: ...
+    async def request(
+        self,
+        topic: str | bytes,
+        payload: bytes | str | bytearray | memoryview,
+        timeout_ms: int = 10000,
+        qos: int = 1,
+    ) -> bytes: ...
     async def subscribe(self, topic_filter: str | bytes, qos: int = 0) -> None: ...  # type: ignore[override]
     async def unsubscribe(self, topic_filter: str | bytes) -> None: ...  # type: ignore[override]
     def __aiter__(self) -> Self: ...

@@ -74,7 +74,12 @@ class Backpressure:
         self._session.handover_limit = SKIPPING if self.skipped else WAIT if waits else self._limit
 
     def take(self, head, packet_id, topic=b"", payload=b""):
-        """A message waits, or is skipped."""
+        """A message waits, or is skipped; an answer that somebody waits for is handed over."""
+        request = self._session.parts.get("request")
+        if request and not head & QOS and request.takes(topic):
+            self._session.describe(head, packet_id, False)
+            self._session.hand_over(topic, payload)
+            return
         if head != PUBREL:
             keeps = not self._session.clean_session  # the broker
             if self.skipped and head & QOS or self._bytes > LIMIT and (keeps or not head & QOS):

@@ -66,7 +66,7 @@ class Session:
     # Options and callbacks that are seldom read. Those that every message needs are set on the instance, because an
     # attribute that only the class has costs several times as much to read.
     tx_size = 1024
-    policy = handler_retries = downgraded = 0
+    policy = handler_retries = downgraded = too_large = 0
     max_bytes = keep_broker_queue = connect_properties = None
     protocol = level = 4  # MQTT 3.1.1; level: of this link, or of the next one; 3: MQTT 3.1
     allow_mqtt31 = False
@@ -98,7 +98,7 @@ class Session:
         self.state = CLOSED
         self.connected = False
         self.sent = self.received = self.discarded = self.unhandled = self.dead_letters = self.unexpected = 0
-        self.too_large = self.packet_id = self.flags = self.pending = self.in_flight = self.last_id = 0
+        self.packet_id = self.flags = self.pending = self.in_flight = self.last_id = 0
         self.wait_ms = self.up_since = self.ping = self.heard_at = self._look_at = self.ping_at = 0
         self.broker = ""  # the name of the broker of this link
         self.retry_delay = None  # ms until the next link; None: whoever makes links decides

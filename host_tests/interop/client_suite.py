@@ -408,6 +408,31 @@ def check_a_lost_client_is_told_about_when_its_delay_is_over(port, other):
     equal(watcher.client.properties.get("content_type"), b"text/plain")
 
 
+def check_a_request_is_answered(port, other):
+    # Planted: an answer is taken for that of the request that was sent last.
+    if versions[0] != 5:
+        return
+    answering = connected(b"a25", port, clean_session=True)
+
+    def answer(topic, payload):
+        asked = answering.client.properties
+        answering.client.publish(
+            asked["response_topic"], payload + b"!", 1, properties={"correlation_data": asked["correlation_data"]}
+        )
+
+    answering.client.on(b"ask25", answer)
+    answering.client.subscribe(b"ask25", 1)
+    wait(answering.up, answering)
+    asking = connected(b"b25", port, clean_session=True)
+    answers = []
+    for name in (b"x", b"y", b"z"):
+        asking.client.part("request").send(b"ask25", name, lambda payload, name=name: answers.append((name, payload)))
+    asking.client.part("request").send(b"nobody25", b"?", lambda payload: answers.append(payload), 100)
+    wait(lambda: len(answers) == 4, asking, answering)
+    equal(sorted([one for one in answers if one]), [(b"x", b"x!"), (b"y", b"y!"), (b"z", b"z!")])
+    assert None in answers and not asking.client.part("request").waiting
+
+
 def check_the_broker_says_why_it_ends_a_link(port, other):
     if versions[0] != 5:
         return

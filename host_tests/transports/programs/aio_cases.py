@@ -230,6 +230,32 @@ async def large_messages_are_whole():
     return {}
 
 
+async def an_answer_is_awaited_while_the_inbox_is_full():
+    async with client("a", protocol=5) as other:
+        await other.subscribe("ok/ask")
+
+        async def answer():
+            async for _topic, payload in other:
+                asked = other.properties
+                data = {"correlation_data": asked["correlation_data"]}
+                await other.publish(asked["response_topic"], payload + b"!", 1, properties=data)
+
+        answering = asyncio.create_task(answer())
+        async with client("r", protocol=5, inbox_size=100) as one:
+            await one.subscribe("ok/full")
+            one.part("request").topic = "ok/reply"
+            for _ in range(4):
+                await one.publish("ok/full", bytes(50), 1)
+            assert await one.request("ok/ask", b"1") == b"1!"
+            assert await one.request("ok/ask", b"2") == b"2!"
+            await fails(asyncio.TimeoutError, one.request("ok/nobody", b"?", 100))
+            for _ in range(4):
+                assert await one.__anext__() == (b"ok/full", bytes(50))
+                assert one.properties == {}
+        answering.cancel()
+    return {}
+
+
 async def idle_ticks():
     ticks = []
     async with client() as one:
@@ -247,7 +273,8 @@ async def main():
     for case in (talk, reply_in_the_loop, refused, qos_0_waits_for_the_link, cancelled_publish_is_delivered,
                  cancelled_wait_loses_no_message, full_outbox_waits, expired_is_an_error, outside_is_an_error,
                  leaving_ends_what_waits, what_a_callback_raises_comes_out,
-                 what_does_not_fit_stays_at_the_broker, large_messages_are_whole, idle_ticks):  # fmt: skip
+                 what_does_not_fit_stays_at_the_broker, large_messages_are_whole,
+                 an_answer_is_awaited_while_the_inbox_is_full, idle_ticks):  # fmt: skip
         if case is expired_is_an_error and config["url"][:5] != "mqtt:":
             continue
         if (case is refused) == bool(config.get("refuses")):
