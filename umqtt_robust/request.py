@@ -8,6 +8,7 @@ Who answers publishes to the response topic of the request, with its correlation
 import os
 
 from ._platform import NEVER, const, ticks_diff
+from .client import Client  # its calls, which those of aio only wait for
 from .errors import InvalidArgument
 from .packets import QOS
 from .topics import check_topic_name
@@ -44,9 +45,10 @@ class Request:
         wanted = check_topic_name(self.topic)
         if self._subscribed != wanted:
             session.on(wanted, self._handle_answer)
-            session.subscribe(wanted)  # at QoS 0, so that it need not keep the order of acknowledgements
+            # At QoS 0, so that it need not keep the order of acknowledgements.
+            Client.subscribe(session, wanted)
             self._subscribed = wanted
-        session.publish(topic, payload, qos, False, timeout_ms, properties)
+        Client.publish(session, topic, payload, qos, False, timeout_ms, properties)
         self.waiting[data] = on_answer, session.now, timeout_ms
         session.wait_ms = 0  # tick() is due: it knows the deadline
 
