@@ -338,6 +338,8 @@ class Session:
             properties = b""
             if self.mqtt5:
                 head, topic, properties = self.mqtt5.load(head, topic, packet_id)
+            elif b"\0" in topic:
+                topic = topic.partition(b"\0")[0]  # the broker takes no properties
             sent_id = packet_id if head & QOS else 0
             if not out.put(head, payload, topic, sent_id, properties):
                 if not out.flush() or not out.put(head, payload, topic, sent_id, properties):
@@ -371,8 +373,6 @@ class Session:
             slot = outbox.slot_of[packet_id]
             topic, payload = outbox.store.load(slot)
             flags = outbox.flags[slot] & 15
-            if b"\0" in topic and not self.mqtt5:
-                topic = topic.partition(b"\0")[0]  # the broker takes no properties
             if not topic or self.mqtt5 and self.mqtt5.is_too_large(flags, topic, packet_id, payload):
                 # The store cannot read it any more, or this broker does not take it: it must not hold up the others.
                 self.part("policy").drop_unsendable(packet_id)

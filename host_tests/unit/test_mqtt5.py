@@ -339,7 +339,7 @@ def test_auto_falls_back_once_and_remembers_for_each_broker():
         for broker, level in (("old", 4), ("new", 5), ("old", 4), ("new", 5)):
             link.open(connack() if level == 4 else up(maximum_packet_size=100), broker)
             if level == 4:  # what another broker has said does not count here
-                session.publish("u", bytes(200), 0)
+                session.publish("u", bytes(200), 0, properties={"content_type": "x"})
                 equal(encoder.parse_publish(*link.packets()[0]), (b"u", 0, bytes(200)))
                 session.close()
                 link.open(connack(), broker)
