@@ -18,6 +18,7 @@ from umqtt_kit.bundle import INIT, PACKAGE, Bundle, library_folder
 from umqtt_kit.deploy.build import build
 from umqtt_kit.mpy_cross import compile_file
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 _TESTS = Path(__file__).resolve().parents[1]
 _FOLDERS = [_TESTS / "unit", _TESTS / "laws"]
@@ -26,7 +27,8 @@ _CLIENT = "not (test_app or test_encoder)"  # the firmware and the test kit have
 # A file of every module of the bundle, and the laws that use the most of them.
 _SAMPLED_FILES = [
     *(_TESTS / "unit" / f"test_{name}.py" for name in ("aio_alone", "allocation", "client", "flash_store", "late",
-                                                       "outbox", "packets", "policy", "tls", "topics", "websocket")),
+                                                       "mqtt5", "outbox", "packets", "policy", "request", "tls",
+                                                       "topics", "websocket")),
     *(_TESTS / "laws" / f"test_{name}.py" for name in ("inbox", "keep_alive", "large_messages", "order", "regressions",
                                                        "subscriptions")),
 ]  # fmt: skip
@@ -82,6 +84,20 @@ def test_every_rom_name_is_in_the_rom(tmp_path: Path):
     assert [name for name in shorten.ROM_NAMES if len(name) > 2 and name.encode() in compiled] == []
 
 
+def test_spelled_rom_names_take_no_heap(tmp_path: Path):
+    # Planted: a name that is not in the ROM.
+    program = tmp_path / "names.py"
+    program.write_text(
+        f"import micropython\nclass O: pass\no = O()\nnames = {' '.join(shorten.SPELLED_ROM_NAMES)!r}.split()\n"
+        "micropython.qstr_info()\nfor name in names: getattr(o, name, None)\nmicropython.qstr_info()\n"
+    )
+    ended = subprocess.run(
+        [*micropython_command(), str(program)], capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False
+    )
+    before, after = ended.stdout.splitlines()
+    assert before == after
+
+
 def test_programs_find_every_public_name(tmp_path: Path):
     bundle = Bundle(library_folder())
     shortened = {*bundle.attributes, *bundle.variables}
@@ -95,8 +111,8 @@ def test_programs_find_every_public_name(tmp_path: Path):
 def test_what_is_deployed_names_its_functions_as_the_readable_modules_do():
     # Planted: deploy gives short names to functions.
     files = build("UNIX", ()).files
-    assert b"_handle_puback" in files["/lib/umqtt_robust/__init__.mpy"]
+    assert b"_handle_other" in files["/lib/umqtt_robust/__init__.mpy"]
     assert b"handle_pubrel" in files["/lib/umqtt_robust/qos2.mpy"]
     names = shorten.Names([ast.parse(text) for text in Bundle(library_folder(), short_names=False).sources.values()])
     assert "heard_at" not in names.attributes  # what tracebacks do not show is short
-    assert b"_handle_puback" not in build("UNIX", (), short_names=True).files["/lib/umqtt_robust/__init__.mpy"]
+    assert b"_handle_other" not in build("UNIX", (), short_names=True).files["/lib/umqtt_robust/__init__.mpy"]

@@ -9,7 +9,6 @@ from umqtt_robust._platform import NEVER
 from umqtt_robust.base_errors import LinkLost, ProtocolError
 from umqtt_robust.errors import Downgraded, InvalidArgument, Refused
 from umqtt_robust.policy import EXPIRED, REFUSED, TOO_LARGE
-from umqtt_robust.session import Session
 from umqtt_robust.store import MemoryStore
 
 _NONE = b"\0"  # the length of no properties
@@ -17,7 +16,7 @@ _DISCONNECT = 0xE0
 
 
 class Link:
-    """A session, and both directions of its link as bytes."""
+    """A client that is driven as a session: its link is two directions of bytes."""
 
     def __init__(self, answer=None, **options):
         self.clock = Clock()
@@ -26,7 +25,7 @@ class Link:
         self.messages = []
         options.setdefault("clean_session", False)
         options.setdefault("protocol", 5)
-        self.session = Session(b"c", ticks=self.clock.ticks_ms, on_error=self.errors.append, **options)
+        self.session = Client(b"c", "mqtt://h", ticks=self.clock.ticks_ms, on_error=self.errors.append, **options)
         self.session.on_dropped = lambda *arguments: self.dropped.append(arguments)
         self.session.on_message = self._message
         self.buf = bytearray(256)

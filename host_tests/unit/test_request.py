@@ -67,7 +67,6 @@ def test_what_is_not_answered_in_time_is_told_once():
 def test_an_answer_is_acknowledged_where_the_program_acknowledges_by_hand():
     # Planted: an answer holds up the acknowledgements of all messages behind it.
     link = _asking(manual_ack=True)
-    link.session.acknowledge = link.session.part("manual_ack").acknowledge
     link.request.send("ask", b"1", link.answers.append)
     for packet in link.packets():
         if packet[0] & 0xF0 == 0x30:
