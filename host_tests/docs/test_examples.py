@@ -1,4 +1,4 @@
-"""Every Python example of the README and of the client's guide runs and prints what it says, on both interpreters."""
+"""Every Python example of the README and the pages on the client runs and prints what it says, on both interpreters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import umqtt_robust
 from examples import Example, examples, run
 
 _ROOT = Path(__file__).resolve().parents[2]
-_FILES = ("README.md", "docs/client.md", "docs/architecture.md")
+_FILES = ("README.md", "docs/client.md", "docs/architecture.md", "docs/migrate.md")
 _ALL = [(name, example) for name in _FILES for example in examples(_ROOT / name)]
 _CLIENT_GUIDE = _ROOT / "docs" / "client.md"
 _AT_ONCE = 6
