@@ -39,3 +39,17 @@ def test_the_make_targets_that_a_page_names_exist(name: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"(?:^|`)make ([a-z-]+)", (ROOT / name).read_text(), re.MULTILINE))
     assert named <= targets
+
+
+def test_the_figures_of_the_comparison_stand_on_the_pages_that_it_names() -> None:
+    """Planted: a bench was repeated, and only its own page has the new figure."""
+    text = (ROOT / "README.md").read_text()
+    table = text[text.index("| instead of") : text.index("¹ On a")]
+    notes = re.findall(r"^([¹²]) .*?\]\((.*?)#", text, re.MULTILINE)
+    assert len(notes) == 2
+    for mark, page in notes:
+        (row,) = (line for line in table.splitlines() if mark in line)
+        figures = re.findall(r"\d+[,.]\d+", row.partition(mark)[0])
+        assert figures
+        source = (ROOT / page).read_text()
+        assert all(figure in source for figure in figures), f"{page} has other figures than {figures}"
