@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
+from class_names import uses_and_makes
 from umqtt_testkit import encoder
 from umqtt_testkit.portable import Clock
 
@@ -107,32 +107,13 @@ def test_a_packet_passes_the_modules_that_the_page_says(walks: dict[str, list[st
     assert {name for name, walk in walks.items() if len(walk) > _MOST[name]} == set()
 
 
-def _uses_and_makes(source: str, class_name: str) -> tuple[set[str], set[str]]:
-    """Names that a class reads of `self`, and those that it makes: methods, class attributes and assignments."""
-    tree = ast.parse(source)
-    (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name)
-    assert not found.bases
-    used: set[str] = set()
-    made = {node.name for node in found.body if isinstance(node, ast.FunctionDef)}
-    for node in found.body:
-        made |= {one.id for one in ast.walk(node) if isinstance(node, ast.Assign) and isinstance(one, ast.Name)}
-    for method in (node for node in found.body if isinstance(node, ast.FunctionDef)):
-        for node in ast.walk(method):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-                if isinstance(node.ctx, ast.Store) and method.name in ("__init__", "start"):
-                    made.add(node.attr)
-                else:
-                    used.add(node.attr)
-    return used, made
-
-
 @pytest.mark.parametrize("planted", [False, True])
 def test_the_core_uses_no_name_that_is_made_above_it(planted: bool) -> None:
     # Planted: work() asks for the client's transport.
     source = (_LIBRARY / "session.py").read_text()
     if planted:
         source = source.replace("        if self.broken:", "        if self.broken and self.transport:")
-    used, made = _uses_and_makes(source, "Session")
+    used, made = uses_and_makes(source, "Session")
     assert used - made == ({"transport"} if planted else set())
 
 

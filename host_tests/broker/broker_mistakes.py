@@ -71,9 +71,9 @@ SqliteStore.set_will = lambda self, client_id, will: None
 
 # Shared subscriptions: what a member that goes had not acknowledged is nobody's.
 DROPS_WHAT_THE_DEPARTED_HAD = """
-def forgetful(self, entries):
-    for entry in entries:
-        self.acknowledge(entry[0])
+def forgetful(self, positions):
+    for position in positions:
+        self.acknowledge(position)
 SharedQueue.give_back = forgetful
 """
 

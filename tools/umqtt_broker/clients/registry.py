@@ -419,8 +419,13 @@ class Sessions:
         self._router.flush()
 
     def _new(self, key: bytes, client_id: bytes, mount: bytes, clean: bool) -> Session:
-        kind = DurableSession if self._store.durable and not clean else Session
-        session = self._by_client_id[key] = kind(key, client_id, mount, clean, self._context)
+        is_durable = self._store.durable and not clean
+        session = (
+            DurableSession(key, client_id, mount, self._context)
+            if is_durable
+            else Session(key, client_id, mount, self._context, clean)
+        )
+        self._by_client_id[key] = session
         self._stats.sessions = len(self._by_client_id)
         return session
 

@@ -14,6 +14,7 @@ from umqtt_robust.topics import matches
 from ..protocol.messages import RetainedMessage
 from ..protocol.reason_codes import ReasonCode
 from ..protocol.topics import is_too_deep, is_topic_filter, is_topic_name, is_utf8
+from ..sessions.queue import MessageQueue
 from ..sessions.session import Session
 from ..sessions.shared_queue import SharedQueue
 from . import readings
@@ -252,7 +253,7 @@ class Api:
             raise web.HTTPBadRequest(text=f"topic={query['topic']} is not a topic name")
         everyone = self._view.subscribers(topic_name)
         found, matched = await smallest(
-            [entry for entry in everyone if not isinstance(entry[0], SharedQueue)],
+            [(session, qos) for session, qos in everyone if isinstance(session, Session)],
             query["limit"],
             lambda entry: entry[0].key,
             lambda entry: entry[0].key > after,
@@ -363,7 +364,7 @@ class Api:
         return {"done": True}
 
 
-def _by_key(session: Session) -> bytes:
+def _by_key(session: MessageQueue) -> bytes:
     # The client identifier; behind a mount point that and a zero byte before it, which no identifier holds.
     return session.key
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from ..sessions.queue import MessageQueue
 from ..sessions.session import Session
 from .readings import is_slow, listener_name
 from .slices import slices
@@ -47,7 +48,7 @@ class Survey:
     def __init__(
         self,
         sessions: Callable[[], Iterable[Session]],
-        groups: Callable[[], Iterable[Session]],
+        groups: Callable[[], Iterable[MessageQueue]],
         window: Callable[[], int],
         clock: Callable[[], float],
     ) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from ..bridge.state import BridgeStatus
 from ..clients.connection import Connection
 from ..protocol.messages import RetainedMessage
+from ..sessions.queue import MessageQueue
 from ..sessions.session import Session, Subscription
 from ..sessions.shared_queue import SharedQueue
 from ..settings.broker import Listener
@@ -51,7 +52,7 @@ class BrokerView:
         """Every shared subscription."""
         return list(self._broker.router.shares)
 
-    def subscribers(self, topic_name: bytes) -> list[tuple[Session, int]]:
+    def subscribers(self, topic_name: bytes) -> list[tuple[MessageQueue, int]]:
         """The sessions and groups that subscribe to a topic name, each with its QoS."""
         found = self._broker.router.subscriptions.match(topic_name)
         return [(one.session if isinstance(one, Subscription) else one, qos) for one, qos in found]

@@ -14,9 +14,10 @@ from ..protocol.packets5 import HAS_PROPERTIES, RETAIN_HANDLING, encode_content
 from ..protocol.reason_codes import ReasonCode
 from ..protocol.topic_filters import matches, split
 from ..protocol.topics import MAX_REMEMBERED, check_topic_name, has_wildcard, is_topic_name, split_shared
+from ..sessions.queue import MessageQueue
 from ..sessions.session import Session, Subscription
 from ..sessions.shared_queue import SharedQueue
-from .bridge_loops import ORIGIN, BridgeLoops, is_origin
+from .bridge_loops import ORIGIN, BridgeLoops, Route, is_origin
 from .retained import RetainedMessages
 from .routes5 import Route5, route5
 from .shared_groups import Shares
@@ -31,8 +32,8 @@ _FEW_ENDS = 1000
 _MOST_ENDS = 1000
 
 
-# Sessions with the QoS of their subscriptions.
-_Routes = list[tuple[Session, int]]
+# Sessions and groups with the QoS of their subscriptions.
+_Routes = list[tuple[MessageQueue, int]]
 
 # Subscriptions that are removed at once when their session ends: about half a millisecond.
 _FEW = 100
@@ -57,7 +58,7 @@ class _Apart(NamedTuple):
     """
 
     mounted: dict[bytes, _Routes]
-    bridged: _Routes
+    bridged: list[Route]
     version5: list[Route5]
 
 
@@ -70,7 +71,7 @@ class Router:
     """Who gets what. `dirty` lists the sessions with packets to flush, each once."""
 
     def __init__(self, context: BrokerContext) -> None:
-        self.subscriptions: SubscriptionTrie[Session | Subscription] = SubscriptionTrie()
+        self.subscriptions: SubscriptionTrie[MessageQueue | Subscription] = SubscriptionTrie()
         self.shares = Shares(context, self.subscriptions)
         self.retained = RetainedMessages()
         self.bridge_loops = BridgeLoops()
@@ -162,7 +163,7 @@ class Router:
         for mount, routes in mounted.items():
             self.publish(topic_name, payload, qos, 0, routes, topic_name[len(mount) :])
         source = self._source
-        others = [route for route in bridged if not _is_same(route[0], source)]
+        others: _Routes = [route for route in bridged if not _is_same(route[0], source)]
         if others:
             self.publish(topic_name, payload, qos, 0, others, topic_name, retain)
 
@@ -269,7 +270,7 @@ class Router:
             self.retained.remove(topic_name)
         self._stats.retained = len(self.retained)
         routes, (mounted, bridged, version5) = self._match(topic_name)
-        self.publish(topic_name, payload, 0, 0, routes + bridged, topic_name)
+        self.publish(topic_name, payload, 0, 0, [*routes, *bridged], topic_name)
         for mount, behind in mounted.items():
             self.publish(topic_name, payload, 0, 0, behind, topic_name[len(mount) :])
         self._publish_to_version5(version5, topic_name, payload, 0, 0)
@@ -297,9 +298,9 @@ class Router:
     def _match(self, topic_name: bytes) -> tuple[_Routes, _Apart]:
         """Return who wants `topic_name` and may read it."""
         routes: _Routes = []
-        bridged: _Routes = []
+        bridged: list[Route] = []
         mounted: dict[bytes, _Routes] = {}
-        version5: dict[Session, list[tuple[Subscription | None, int]]] = {}
+        version5: dict[MessageQueue, list[tuple[Subscription | None, int]]] = {}
         for subscriber, granted_qos in self.subscriptions.match(topic_name):
             subscription = subscriber if isinstance(subscriber, Subscription) else None
             session = subscriber.session if isinstance(subscriber, Subscription) else subscriber
@@ -308,7 +309,7 @@ class Router:
                 continue
             if session.rights is not None and not session.rights.may_read(topic_name):
                 continue
-            if session.is_bridge and subscription is None:
+            if isinstance(session, Session) and session.is_bridge and subscription is None:
                 bridged.append((session, granted_qos))
                 continue
             if session.mount:
@@ -349,7 +350,7 @@ class Router:
         """Add a subscription that the store knows of."""
         shared, qos = split_shared(topic_filter), options & 3
         before = session.options.pop(topic_filter, None)
-        subscriber: Session | Subscription = session
+        subscriber: MessageQueue | Subscription = session
         if options != qos or identifier:
             if not session.options:
                 # Most sessions have none.
@@ -472,18 +473,18 @@ class Router:
             self._store.set_retained(topic_name, message)
 
 
-def _seen_qos(session: Session, subscription: Subscription | None, topic_name: bytes) -> int | None:
+def _seen_qos(session: MessageQueue, subscription: Subscription | None, topic_name: bytes) -> int | None:
     """Return the highest QoS of the filters that reach a name as it is seen behind a mount point; None if none does.
 
     The trie knows whole names only: its wildcards reach names that begin with $ there [MQTT-4.7.2-1].
     """
-    filters = session.subscriptions
+    filters: dict[bytes, int] = {}
     if subscription is not None:
         filters = {subscription.topic_filter: subscription.options & 3}
-    elif session.options:
-        filters = {one: qos for one, qos in filters.items() if one not in session.options}
-    if isinstance(session, SharedQueue):
+    elif isinstance(session, SharedQueue):
         filters = {session.shared_filter: session.granted_qos}
+    elif isinstance(session, Session):
+        filters = {one: qos for one, qos in session.subscriptions.items() if one not in session.options}
     mount = session.mount
     name = split(topic_name[len(mount) :])
     found = (

@@ -3,32 +3,33 @@
 from typing import NamedTuple
 
 from ..protocol.packets5 import NO_LOCAL, RETAIN_AS_PUBLISHED, encode_identifier
-from ..sessions.session import Session, Subscription
+from ..sessions.queue import MessageQueue
+from ..sessions.session import Subscription
 
 
 class Route5(NamedTuple):
-    """A session with what its matching subscriptions add up to: it gets a message once, at the highest QoS.
+    """A session or group with what its matching subscriptions add up to: it gets a message once, at the highest QoS.
 
     retain_as_published: one of them wants the retain flag as it is. identifiers: of all of them that have one, encoded
     [MQTT-3.3.4-4]. own: the same for what the client itself publishes, without the subscriptions that are no-local
     [MQTT-3.8.3-3]; None: it does not get that.
     """
 
-    session: Session
+    session: MessageQueue
     qos: int
     retain_as_published: bool
     identifiers: bytes
     own: "Route5 | None"
 
 
-def route5(session: Session, found: list[tuple[Subscription | None, int]]) -> Route5:
+def route5(session: MessageQueue, found: list[tuple[Subscription | None, int]]) -> Route5:
     """Add up the subscriptions of a session that match a topic name, each with its QoS."""
     local = [each for each in found if each[0] is None or not each[0].options & NO_LOCAL]
     own = _add_up(session, local, None) if local else None
     return _add_up(session, found, own)
 
 
-def _add_up(session: Session, found: list[tuple[Subscription | None, int]], own: Route5 | None) -> Route5:
+def _add_up(session: MessageQueue, found: list[tuple[Subscription | None, int]], own: Route5 | None) -> Route5:
     subscriptions = [subscription for subscription, _ in found if subscription is not None]
     return Route5(
         session,

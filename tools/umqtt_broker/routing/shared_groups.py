@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from ..core.context import BrokerContext
+from ..sessions.queue import MessageQueue
 from ..sessions.session import Session, Subscription
-from ..sessions.shared_queue import DurableSharedQueue, MemorySharedQueue, SharedQueue
+from ..sessions.shared_queue import DurableSharedQueue, SharedQueue
 from ..store import RecoveredSession
 from .subscriptions import SubscriptionTrie
 
@@ -16,7 +17,7 @@ class Shares:
     store on disk every one is recorded: a member with a persistent session may join at any time.
     """
 
-    def __init__(self, context: BrokerContext, trie: SubscriptionTrie[Session | Subscription]) -> None:
+    def __init__(self, context: BrokerContext, trie: SubscriptionTrie[MessageQueue | Subscription]) -> None:
         self._context = context
         self._stats = context.stats
         self._store = context.store
@@ -79,8 +80,8 @@ class Shares:
                 self._end(group)
 
     def _new(self, key: bytes, name: bytes, mount: bytes) -> SharedQueue:
-        kind = DurableSharedQueue if self._store.durable else MemorySharedQueue
-        group = self._by_key[key] = kind(key, name, mount, False, self._context)
+        kind = DurableSharedQueue if self._store.durable else SharedQueue
+        group = self._by_key[key] = kind(key, name, mount, self._context)
         return group
 
     def _end(self, group: SharedQueue) -> None:

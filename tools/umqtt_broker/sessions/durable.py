@@ -1,4 +1,4 @@
-"""A session whose queue outlives the process: the same queue, recorded before anything of it is seen outside.
+"""A queue that outlives the process, and a session with one: recorded before anything of it is seen outside.
 
 Only the front of a long queue is in memory; the rest is on disk alone and paged in as the cursor comes near.
 """
@@ -12,6 +12,7 @@ from ..store import RecoveredSession
 from ..store.base import DeliveryRow
 from .entry import OPEN, Entry
 from .ports import ClientConnection, Group
+from .queue import MessageQueue
 from .session import Session
 
 # A gate: the store must know that the message may have been sent, so that after a crash it goes again with DUP.
@@ -26,28 +27,12 @@ _PAGE = 1000
 _MOST_IN_MEMORY = 4 * 1024 * 1024
 
 
-class DurableSession(Session):
-    """See Session. Every message above QoS 0, and what becomes of it, is recorded in `store` under `number`."""
+class DurableQueue(MessageQueue):
+    """See MessageQueue. Every message above QoS 0, and what becomes of it, is recorded in `store` under `number`."""
 
-    __slots__ = (
-        "_last_position",
-        "_loaded_to",
-        "_loading",
-        "_maybe_sent_to",
-        "_passing",
-        "_passing_bytes",
-        "_sent_limit",
-        "_sent_limit_batch",
-        "_sent_limit_safe",
-        "_spilled",
-        "_spilled_to",
-        "_store",
-    )
-
-    def __init__(self, key: bytes, client_id: bytes, mount: bytes, clean: bool, context: BrokerContext) -> None:
-        super().__init__(key, client_id, mount, clean, context)
+    def __init__(self, key: bytes, client_id: bytes, mount: bytes, context: BrokerContext) -> None:
+        super().__init__(key, client_id, mount, context)
         self.store = self._store = context.store
-        self._last_position = 0
         # The part of the queue that is on disk alone: positions behind _loaded_to up to _spilled_to; 0 for none.
         self._spilled = 0
         self._spilled_to = 0
@@ -65,16 +50,8 @@ class DurableSession(Session):
     def restore(self, recovered: RecoveredSession) -> None:
         """Take over what the store knew. The queue stays on disk until a connection wants it."""
         self.number = recovered.number
-        self.username = recovered.username
         self.protocol_level = recovered.protocol_level
-        self.session_expiry = recovered.session_expiry
-        self.away_since = recovered.away_since
-        self.inbound = recovered.inbound or self.inbound
-        self.last_packet_id = recovered.last_packet_id
         self._last_position = recovered.last_position
-        self.in_flight = {
-            packet_id: (position, packet_id, 2, None, b"", OPEN, 0) for position, packet_id in recovered.released
-        }
         self._spilled = recovered.queued - len(recovered.released)
         self._spilled_to = recovered.last_position if self._spilled else 0
         self.queued_bytes = recovered.queued_bytes
@@ -91,49 +68,6 @@ class DurableSession(Session):
     def waiting(self) -> tuple[int, int]:
         """What limits count: messages that wait for their client, not for the disk, and their payload bytes."""
         return self.queued - self._passing, self.queued_bytes - self._passing_bytes
-
-    def attach(self, connection: ClientConnection) -> None:
-        """Belong to `connection`. Nothing is sent before go_online(), which follows the CONNACK."""
-        super().attach(connection)
-        if self.queue or self._spilled_to:
-            self._move_sent_limit(self._sent_to)
-
-    def detach(self) -> None:
-        """Belong to no connection. What is in flight goes back to the front, with DUP [MQTT-4.4.0-1]."""
-        super().detach()
-        if self._passing and self._context.limits is not None:
-            self._context.limits.added(self, self._passing, self._passing_bytes)
-        self._passing = self._passing_bytes = 0
-        if self._sent_limit != self._sent_to:
-            self._sent_limit = self._sent_limit_safe = self._sent_to
-            self._store.set_sent_limit(self.number, self._sent_to)
-
-    # Messages to the client
-
-    def deliver(self, qos: int, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
-        """Record a QoS 1 or 2 message at the end of the queue; one of QoS 1 may pass straight through."""
-        in_flight = self.in_flight
-        packet_id = self.last_packet_id
-        while True:
-            packet_id = packet_id + 1 if packet_id < 65535 else 1
-            if packet_id not in in_flight:
-                break
-        self.last_packet_id = packet_id
-        # Exactly once: the identifier of a QoS 2 message must be safe before the client can know it.
-        if qos == 2 or self.queue or self._spilled_to or len(in_flight) >= self.window:
-            self._enqueue(packet_id, qos, head, topic_name, payload, flags)
-            return
-        expires_at = self._expiry.deadline
-        position = self._sent_to = self._last_position = self._last_position + 1
-        self._store.add_delivery((self.number, position, packet_id, 1, flags, 1, 0, topic_name, payload, expires_at))
-        in_flight[packet_id] = (position, packet_id, 1, head, payload, OPEN, expires_at)
-        output = self.output
-        assert output is not None  # the window is open
-        output += (head, UINT16[packet_id], payload)
-        self._sent += 1
-        if not self.dirty:
-            self.dirty = True
-            self._context.dirty.append(self)
 
     def _enqueue(self, packet_id: int, qos: int, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
         limits = self._context.limits
@@ -155,8 +89,7 @@ class DurableSession(Session):
             self._spilled += 1
             sent = False
         else:
-            # To a connected client it will soon be sent: saying so now spares a second write when it is.
-            sent = bool(qos) and self.connection is not None and waiting < config.max_inflight_messages
+            sent = bool(qos) and self._is_soon_sent(waiting)
             gate = OPEN
             if qos and not sent:
                 gate = _NEEDS_SENT_LIMIT
@@ -173,11 +106,13 @@ class DurableSession(Session):
             self._store.wake(self)
 
     def _room(self) -> int:
-        """Return how many messages of the queue have room in the window: they wait for a commit only."""
-        connection = self.connection
-        if connection is None or connection.congested or self._spilled_to:
-            return 0
-        return max(0, self.most_in_flight - len(self.in_flight))
+        """Return how many messages of the queue have room in a client's window: they wait for a commit only."""
+        return 0
+
+    def _is_soon_sent(self, waiting: int) -> bool:
+        """Tell whether a message with so many before it is sent soon: saying so now spares a second write then."""
+        del waiting
+        return False
 
     def _pass(self, size: int) -> None:
         self._passing += 1
@@ -202,35 +137,6 @@ class DurableSession(Session):
         if self._spilled_to and not self._loading and self.window and len(self.queue) < self._page_size() // 2 + 1:
             self._load()
 
-    def messages_ahead(self, qos: int) -> int:
-        """Return how many messages a group's message at `qos` would have before it; -1: the session can take none."""
-        waiting = len(self.queue)
-        ahead = len(self.in_flight) + waiting
-        # At QoS 2 each waits for a commit before it is sent, and they may do so together; at QoS 1 it would overtake.
-        if ahead >= self.window or self._spilled_to or (waiting and qos != 2):
-            return -1
-        return ahead
-
-    def transfer(self, group: Group, entry: Entry, head: bytes) -> None:
-        """Take a group's message at QoS 2: it moves to this session's queue in one transaction, then it is sent."""
-        payload, expires_at = entry[4], entry[6]
-        packet_id = self._next_packet_id()
-        position = self._last_position = self._last_position + 1
-        self._append((position, packet_id, 2, head, payload, self._store.batch, expires_at))
-        self._store.move_delivery(group.number, entry[0], self.number, position, packet_id, 2)
-        self.queued_bytes += len(payload)
-        if self._context.limits is not None:
-            self._pass(len(payload))
-        self._store.wake(self)
-
-    def make_own(self, group: Group, packet_id: int) -> None:
-        """A message in flight is this session's from now on: its group is gone."""
-        at, _, _, head, payload, _, expires_at = self.in_flight[packet_id]
-        super().make_own(group, packet_id)
-        position = self._sent_to = self._last_position = self._last_position + 1
-        self._store.move_delivery(group.number, at, self.number, position, packet_id, 1)
-        self.in_flight[packet_id] = (position, packet_id, 1, head, payload, OPEN, expires_at)
-
     def drop_expired(self) -> None:
         """Drop what is too old at the front of the queue, whether the window is open or not."""
         super().drop_expired()
@@ -239,9 +145,6 @@ class DurableSession(Session):
 
     def _drop(self, position: int) -> None:
         super()._drop(position)
-        self._store.remove_delivery(self.number, position)
-
-    def _on_qos0_sent(self, position: int) -> None:
         self._store.remove_delivery(self.number, position)
 
     def _is_safe(self, position: int, gate: int) -> bool:
@@ -262,13 +165,6 @@ class DurableSession(Session):
 
     def _windows_ahead(self) -> int:
         return self._context.config.max_inflight_messages * _SENT_LIMIT_WINDOWS
-
-    def _record_packet_id(self, position: int, packet_id: int, qos: int, gate: int) -> int:
-        self._store.set_packet_id(self.number, position, packet_id)
-        if qos == 2:
-            gate = self._store.batch
-            self._store.wake(self)
-        return gate
 
     # The part of the queue that is on disk
 
@@ -318,3 +214,110 @@ class DurableSession(Session):
         payload = payload_of(row.payload) if has_properties else encode_content(row.payload)
         self._resize(len(payload) - len(row.payload))
         return payload
+
+
+class DurableSession(DurableQueue, Session):
+    """A session whose queue outlives the process."""
+
+    def restore(self, recovered: RecoveredSession) -> None:
+        """Take over what the store knew. The queue stays on disk until a connection wants it."""
+        super().restore(recovered)
+        self.username = recovered.username
+        self.session_expiry = recovered.session_expiry
+        self.away_since = recovered.away_since
+        self.inbound = recovered.inbound or self.inbound
+        self.last_packet_id = recovered.last_packet_id
+        self.in_flight = {
+            packet_id: (position, packet_id, 2, None, b"", OPEN, 0) for position, packet_id in recovered.released
+        }
+
+    def attach(self, connection: ClientConnection) -> None:
+        """Belong to `connection`. Nothing is sent before go_online(), which follows the CONNACK."""
+        super().attach(connection)
+        if self.queue or self._spilled_to:
+            self._move_sent_limit(self._sent_to)
+
+    def detach(self) -> None:
+        """Belong to no connection. What is in flight goes back to the front, with DUP [MQTT-4.4.0-1]."""
+        super().detach()
+        if self._passing and self._context.limits is not None:
+            self._context.limits.added(self, self._passing, self._passing_bytes)
+        self._passing = self._passing_bytes = 0
+        if self._sent_limit != self._sent_to:
+            self._sent_limit = self._sent_limit_safe = self._sent_to
+            self._store.set_sent_limit(self.number, self._sent_to)
+
+    def deliver(self, qos: int, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
+        """Record a QoS 1 or 2 message at the end of the queue; one of QoS 1 may pass straight through."""
+        in_flight = self.in_flight
+        packet_id = self.last_packet_id
+        while True:
+            packet_id = packet_id + 1 if packet_id < 65535 else 1
+            if packet_id not in in_flight:
+                break
+        self.last_packet_id = packet_id
+        # Exactly once: the identifier of a QoS 2 message must be safe before the client can know it.
+        if qos == 2 or self.queue or self._spilled_to or len(in_flight) >= self.window:
+            self._enqueue(packet_id, qos, head, topic_name, payload, flags)
+            return
+        expires_at = self._expiry.deadline
+        position = self._sent_to = self._last_position = self._last_position + 1
+        self._store.add_delivery((self.number, position, packet_id, 1, flags, 1, 0, topic_name, payload, expires_at))
+        in_flight[packet_id] = (position, packet_id, 1, head, payload, OPEN, expires_at)
+        output = self.output
+        assert output is not None  # the window is open
+        output += (head, UINT16[packet_id], payload)
+        self._sent += 1
+        if not self.dirty:
+            self.dirty = True
+            self._context.dirty.append(self)
+
+    def _room(self) -> int:
+        """See DurableQueue."""
+        connection = self.connection
+        if connection is None or connection.congested or self._spilled_to:
+            return 0
+        return max(0, self.most_in_flight - len(self.in_flight))
+
+    def _is_soon_sent(self, waiting: int) -> bool:
+        """See DurableQueue: if the client is connected."""
+        return self.connection is not None and waiting < self._context.config.max_inflight_messages
+
+    def messages_ahead(self, qos: int) -> int:
+        """Return how many messages a group's message at `qos` would have before it; -1: the session can take none."""
+        waiting = len(self.queue)
+        ahead = len(self.in_flight) + waiting
+        # At QoS 2 each waits for a commit before it is sent, and they may do so together; at QoS 1 it would overtake.
+        if ahead >= self.window or self._spilled_to or (waiting and qos != 2):
+            return -1
+        return ahead
+
+    def transfer(self, group: Group, entry: Entry, head: bytes) -> None:
+        """Take a group's message at QoS 2: it moves to this session's queue in one transaction, then it is sent."""
+        payload, expires_at = entry[4], entry[6]
+        packet_id = self._next_packet_id()
+        position = self._last_position = self._last_position + 1
+        self._append((position, packet_id, 2, head, payload, self._store.batch, expires_at))
+        self._store.move_delivery(group.number, entry[0], self.number, position, packet_id, 2)
+        self.queued_bytes += len(payload)
+        if self._context.limits is not None:
+            self._pass(len(payload))
+        self._store.wake(self)
+
+    def make_own(self, group: Group, packet_id: int) -> None:
+        """A message in flight is this session's from now on: its group is gone."""
+        at, _, _, head, payload, _, expires_at = self.in_flight[packet_id]
+        super().make_own(group, packet_id)
+        position = self._sent_to = self._last_position = self._last_position + 1
+        self._store.move_delivery(group.number, at, self.number, position, packet_id, 1)
+        self.in_flight[packet_id] = (position, packet_id, 1, head, payload, OPEN, expires_at)
+
+    def _on_qos0_sent(self, position: int) -> None:
+        self._store.remove_delivery(self.number, position)
+
+    def _record_packet_id(self, position: int, packet_id: int, qos: int, gate: int) -> int:
+        self._store.set_packet_id(self.number, position, packet_id)
+        if qos == 2:
+            gate = self._store.batch
+            self._store.wake(self)
+        return gate

@@ -1,4 +1,4 @@
-"""One session: subscriptions, the ordered queue with its cursor, the in-flight window, incoming QoS 2.
+"""One session: subscriptions, the in-flight window in front of the ordered queue, incoming QoS 2.
 
 How a message moves. There is no path for offline clients beside the one for connected ones:
 
@@ -27,9 +27,9 @@ from ..protocol.messages import Will
 from ..protocol.packets import DUP, PUBREL, UINT16, topic_name_in
 from ..protocol.packets5 import age
 from ..settings.broker import Listener
-from ..store import Store
-from .entry import OPEN, SHARED, Entry, converted
+from .entry import OPEN, SHARED, Entry
 from .ports import ClientConnection, Group, PendingRetained
+from .queue import MessageQueue
 
 _NONE_INBOUND = cast("set[int]", frozenset())
 _NO_OPTIONS: dict[bytes, "Subscription"] = {}
@@ -50,149 +50,81 @@ class Subscription:
         self.identifier = identifier
 
 
-class Session:
-    """The state MQTT keeps for a client identifier. `store` is None if nothing of it outlives the process.
+class Session(MessageQueue):
+    """The state MQTT keeps for a client identifier. See MessageQueue for its queue.
 
-    key: what it is found under: client_id, and what the mount point of its listener adds. mount: that mount point:
-    subscriptions have it, what the client sees has not. listener: where it came in last; None: not since the start.
-    username, rights: who it is and what it may do; rights None: everything. away_since: when its last connection ended,
-    in seconds since 1970. queued_bytes: payload bytes that wait behind the cursor. dropped: messages dropped for this
-    session. will: of the connected client. has_ended: nobody knows it any more; its last subscriptions are going.
-    shared: the queues of its shared subscriptions. borrowed: by packet identifier, the queue a message in flight is of.
-    protocol_level: of its client now, or when it was last here; the queue is in the form for it: see entry.converted().
-    options: what its subscriptions have beside a QoS, for those that have. session_expiry: seconds that its client may
-    stay away; None: for ever. receive_maximum, max_packet_size: what its client takes; 0: no limit to the size.
-    will_is_due: since when its client has gone and left a will that is published later; 0: it has not.
-    is_bridge: the client is another broker. origin: which one; bridges of one origin do not get each other's messages.
+    listener: where it came in last; None: not since the start. username, rights: who it is and what it may do.
+    away_since: when its last connection ended, in seconds since 1970. will: of the connected client. shared: the queues
+    of its shared subscriptions. borrowed: by packet identifier, the queue a message in flight is of. protocol_level: of
+    its client now, or when it was last here. options: what its subscriptions have beside a QoS, for those that have.
+    session_expiry: seconds that its client may stay away; None: for ever. receive_maximum, max_packet_size: what its
+    client takes; 0: no limit to the size. will_is_due: since when its client has gone and left a will that is published
+    later; 0: it has not. is_bridge: the client is another broker. origin: which one; bridges of one origin do not get
+    each other's messages. window: how many messages may be in flight, 0 while it is shut. output: collects packets
+    until the flush, None while nothing may be sent.
     """
 
     __slots__ = (
-        "_context",
-        "_expiry",
         "_sent",
-        "_sent_to",
-        "_stats",
         "away_since",
         "borrowed",
         "checks_rights",
         "clean",
-        "client_id",
         "connection",
-        "dirty",
-        "dropped",
-        "has_ended",
         "in_flight",
         "inbound",
         "is_bridge",
         "keeps_qos0",
-        "key",
         "last_packet_id",
         "listener",
         "max_packet_size",
-        "mount",
-        "number",
         "options",
         "origin",
         "output",
-        "protocol_level",
-        "qos0_output",
-        "queue",
-        "queued_bytes",
         "receive_maximum",
         "retained_delivery",
-        "rights",
         "session_expiry",
         "shared",
-        "store",
         "subscriptions",
         "username",
         "will",
         "will_is_due",
-        "window",
     )
 
-    def __init__(self, key: bytes, client_id: bytes, mount: bytes, clean: bool, context: BrokerContext) -> None:
-        self.key = key
-        self.client_id = client_id
-        self.mount = mount
+    def __init__(self, key: bytes, client_id: bytes, mount: bytes, context: BrokerContext, clean: bool = False) -> None:
+        super().__init__(key, client_id, mount, context)
         self.clean = clean
-        self.store: Store | None = None
-        self.number = 0
         self.connection: ClientConnection | None = None
         self.listener: Listener | None = None
         self.username: bytes | None = None
-        self.rights: Rights | None = None
         # What waits may have been let in by other rights.
         self.checks_rights = False
         self.will: Will | None = None
-        self.has_ended = False
         self.is_bridge = False
         self.origin: bytes | None = None
         self.subscriptions: dict[bytes, int] = {}
         self.options = _NO_OPTIONS
-        self.protocol_level = 4
         self.session_expiry: int | None = None
         self.receive_maximum = 65535
         self.max_packet_size = 0
         self.will_is_due = 0
-        # Nothing until it is needed: an empty deque takes 700 bytes, and most clients of a fleet only publish.
-        self.queue = cast("deque[Entry]", ())
         self.inbound = _NONE_INBOUND
-        self.queued_bytes = 0
         self.in_flight: dict[int, Entry] = {}
         self.shared: Sequence[Group] = ()
         self.borrowed: dict[int, Group] | None = None
         self.retained_delivery: PendingRetained | None = None
         self.away_since = 0
-        self.dropped = 0
-        # The reasons for which nothing may be sent are many: one comparison each instead of asking for all of them.
-        # window: how many messages may be in flight, 0 while it is shut. output: collects packets until the flush, None
-        # while nothing may be sent. qos0_output: the same, or None where each QoS 0 message must be looked at.
-        self.window = 0
         self.output: list[bytes] | None = None
-        self.qos0_output: list[bytes] | None = None
-        self.dirty = False
         self.last_packet_id = 0
         # Messages above QoS 0 in `output`: each is three pieces there.
         self._sent = 0
-        # The highest position sent.
-        self._sent_to = 0
         self.keeps_qos0 = context.config.queue_qos0_messages and not clean
-        self._context = context
-        self._stats = context.stats
-        self._expiry = context.expiry
-
-    @property
-    def queued(self) -> int:
-        """Messages waiting behind the cursor."""
-        return len(self.queue)
-
-    @property
-    def waiting(self) -> tuple[int, int]:
-        """What limits count: messages that wait for their client, and their payload bytes."""
-        return self.queued, self.queued_bytes
 
     # The connection's comings and goings
 
     def attach(self, connection: ClientConnection) -> None:
         """Belong to `connection`. Nothing is sent before go_online(), which follows the CONNACK."""
         self.connection = connection
-
-    def set_protocol_level(self, protocol_level: int) -> None:
-        """Have a client of another version: what waits gets the form for it."""
-        is_version5 = protocol_level == 5
-        has_changed = is_version5 != (self.protocol_level == 5)
-        self.protocol_level = protocol_level
-        if has_changed and self.queue:
-            before = sum(len(entry[4]) for entry in self.queue)
-            self.queue = deque(converted(entry, is_version5) for entry in self.queue)
-            self._resize(sum(len(entry[4]) for entry in self.queue) - before)
-
-    def _resize(self, size: int) -> None:
-        """What waits takes so many bytes more."""
-        self.queued_bytes += size
-        if self._context.limits is not None:
-            self._context.limits.added(self, 0, size)
 
     @property
     def most_in_flight(self) -> int:
@@ -274,12 +206,7 @@ class Session:
     # Messages to the client
 
     def deliver(self, qos: int, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
-        """Put a QoS 1 or 2 message at the end of the queue; if nothing is before it, into the window.
-
-        `head` is the PUBLISH up to the topic name, for this QoS and retain flag and as the client is to see it;
-        `topic_name` is whole, with a mount point. payload: in the form for this session: see entry.Entry. flags: see
-        DeliveryRow.
-        """
+        """Put a QoS 1 or 2 message at the end of the queue; if nothing is before it, into the window."""
         in_flight = self.in_flight
         # _next_packet_id() written out, in DurableSession too: calling it takes 0.12 µs instead of 0.09, and a message
         # about 1.5.
@@ -316,26 +243,9 @@ class Session:
             else:
                 self._stats.dropped_qos0_slow += 1
 
-    def _enqueue(self, packet_id: int, qos: int, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
-        del topic_name, flags
-        limits = self._context.limits
-        if limits is None:
-            self._append((0, packet_id, qos, head, payload, OPEN, self._expiry.deadline))
-            self.queued_bytes += len(payload)
-        elif limits.admit(self):
-            self._append((0, packet_id, qos, head, payload, OPEN, self._expiry.deadline))
-            self.queued_bytes += len(payload)
-            limits.published(self, len(payload))
-
-    def _append(self, entry: Entry) -> None:
-        if not self.queue and not isinstance(self.queue, deque):
-            self.queue = deque()
-        self.queue.append(entry)
-
     def pump(self) -> None:
         """Move the cursor: send from the front of the queue while the window has room."""
-        while self._advance():
-            self._write()
+        super().pump()
         for group in self.shared:
             if group.queued:
                 group.pump()
@@ -343,7 +253,7 @@ class Session:
             self.retained_delivery.resume()
 
     def _advance(self) -> bool:
-        """Move the cursor until a buffer is full. Returns True if there may be more to send."""
+        """See MessageQueue: into `in_flight` and `output`."""
         queue, in_flight, window, output = self.queue, self.in_flight, self.window, self.output
         if not queue or not window:
             return False
@@ -394,26 +304,6 @@ class Session:
             self.checks_rights = False
         return size > enough
 
-    def drop_expired(self) -> None:
-        """Drop what is too old at the front of the queue, whether the window is open or not."""
-        queue = self.queue
-        dropped = size = 0
-        while queue and self._is_expired(queue[0]):
-            entry = queue.popleft()
-            self._drop_expired(entry[0])
-            dropped += 1
-            size += len(entry[4])
-        if dropped:
-            self._count_out(dropped, size)
-
-    def _is_expired(self, entry: Entry) -> bool:
-        """Tell whether a message is too old to be sent.
-
-        Never one that the client may have seen: its packet identifier is in use until it is acknowledged.
-        """
-        head, expires_at = entry[3], entry[6]
-        return bool(expires_at and head and not head[0] & DUP and expires_at <= self._expiry.now())
-
     def set_rights(self, rights: Rights | None) -> None:
         """Let the client do what `rights` say from now on, also with what waits for it."""
         if self.rights is not rights:
@@ -430,25 +320,6 @@ class Session:
         most = self.max_packet_size
         return bool(most) and len(head) + len(payload) + (2 if qos else 0) > most
 
-    def _drop_too_large(self, position: int) -> None:
-        """Drop a message that is larger than the client takes [MQTT-3.1.2-25 of MQTT 5]."""
-        self._stats.dropped_too_large += 1
-        self._drop(position)
-
-    def _drop_expired(self, position: int) -> None:
-        self._stats.dropped_expired += 1
-        self._drop(position)
-
-    def _drop(self, position: int) -> None:
-        """Drop a message that waits."""
-        del position
-        self.dropped += 1
-
-    def _count_out(self, messages: int, size: int) -> None:
-        self.queued_bytes -= size
-        if self._context.limits is not None:
-            self._context.limits.removed(self, messages, size)
-
     def _renumber(self) -> None:
         """Give the message at the cursor a free packet identifier: a message sent before it has taken its own."""
         position, _, qos, head, payload, gate, expires_at = self.queue[0]
@@ -457,11 +328,6 @@ class Session:
         self.queue[0] = (position, packet_id, qos, head, payload, gate, expires_at)
 
     # What a DurableSession has to say about it
-
-    def _is_safe(self, position: int, gate: int) -> bool:
-        """Tell whether the store knows enough for the message at the cursor; if not, on_commit() follows."""
-        del position, gate
-        return True
 
     def _record_packet_id(self, position: int, packet_id: int, qos: int, gate: int) -> int:
         """A message that was not sent has another packet identifier. Returns its gate."""
@@ -526,12 +392,6 @@ class Session:
 
     # Output
 
-    def flush(self) -> None:
-        """Write what has collected, in one piece."""
-        self.dirty = False
-        if self.output:
-            self._write()
-
     def _write(self) -> None:
         connection, output = self.connection, self.output
         if connection is None or not output:
@@ -547,9 +407,3 @@ class Session:
     def _collect(self) -> None:
         self.output = []
         self.qos0_output = None if self.keeps_qos0 else self.output
-
-    def mark_dirty(self) -> None:
-        """Have flush() called at the end of what the event loop is doing."""
-        if not self.dirty:
-            self.dirty = True
-            self._context.dirty.append(self)

@@ -1,6 +1,6 @@
 """The queue of one shared subscription: one ordered queue, from which the members of a group take (MQTT 5, 4.8.2).
 
-To the router and the store it is a session among others. What differs is where its messages go:
+To the store it is a queue like a session's. What differs is where its messages go:
 
     deliver()    gives a message at once to a member with room in its window, if nothing waits before it.
     queue        what no member had room for, in order; what a departed member left unacknowledged stands first.
@@ -22,15 +22,16 @@ from ..core.context import BrokerContext
 from ..protocol.packets import DUP, PUBLISH, encode_publish_head, topic_name_in
 from ..protocol.packets5 import HAS_PROPERTIES, add_identifiers, age, encode_identifier, payload_of
 from ..protocol.topics import split_shared
-from .durable import DurableSession
+from .durable import DurableQueue
 from .entry import OPEN, Entry, converted
+from .queue import MessageQueue
 from .session import Session
 
 # Messages passed over at the front of the queue that no member with room may read, before the queue waits for one.
 _LOOK_AHEAD = 1000
 
 
-class SharedQueue(Session):
+class SharedQueue(MessageQueue):
     """A shared subscription of one group behind one mount point. Made by routing.shared_groups.
 
     members: sessions with the QoS granted to each. holders: who has which message in flight at QoS 1, by position: the
@@ -38,8 +39,8 @@ class SharedQueue(Session):
     MQTT 5 on.
     """
 
-    def __init__(self, key: bytes, name: bytes, mount: bytes, clean: bool, context: BrokerContext) -> None:
-        super().__init__(key, name, mount, clean, context)
+    def __init__(self, key: bytes, name: bytes, mount: bytes, context: BrokerContext) -> None:
+        super().__init__(key, name, mount, context)
         self.members: dict[Session, int] = {}
         self.holders: dict[int, tuple[Session, int, Entry]] = {}
         self.rights = _OfAnyMember(self.members)
@@ -150,6 +151,11 @@ class SharedQueue(Session):
             self._stats.dropped_qos0_slow += 1
         else:
             self._stats.dropped_qos0_offline += 1
+
+    def is_too_large(self, qos: int, head: bytes, payload: bytes) -> bool:
+        """See MessageQueue. Each member is asked when it is chosen."""
+        del qos, head, payload
+        return False
 
     def give_back(self, positions: list[int]) -> None:
         """Take back what a departed member left unacknowledged, with DUP: it goes first, in order, to the others."""
@@ -284,8 +290,10 @@ class SharedQueue(Session):
             member.flush()
 
     def _record_sent(self, qos: int, topic_name: bytes, payload: bytes, flags: int) -> int:
-        """Record a message that goes straight to a member at QoS 1. Returns its position."""
-        raise NotImplementedError
+        """A message goes straight to a member at QoS 1. Returns its position."""
+        del qos, topic_name, payload, flags
+        self._last_position += 1
+        return self._last_position
 
     def _has_rights(self) -> bool:
         return any(member.rights is not None for member in self._turns)
@@ -295,31 +303,7 @@ class SharedQueue(Session):
         return self.mount + topic_name_in(head)
 
 
-class MemorySharedQueue(SharedQueue):
-    """A queue that ends with the process."""
-
-    def __init__(self, key: bytes, name: bytes, mount: bytes, clean: bool, context: BrokerContext) -> None:
-        super().__init__(key, name, mount, clean, context)
-        self._last_position = 0
-
-    def _enqueue(self, packet_id: int, qos: int, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
-        del topic_name, flags
-        limits = self._context.limits
-        if limits is not None and not limits.admit(self):
-            return
-        self._last_position += 1
-        self._append((self._last_position, packet_id, qos, head, payload, OPEN, self._expiry.deadline))
-        self.queued_bytes += len(payload)
-        if limits is not None:
-            limits.published(self, len(payload))
-
-    def _record_sent(self, qos: int, topic_name: bytes, payload: bytes, flags: int) -> int:
-        del qos, topic_name, payload, flags
-        self._last_position += 1
-        return self._last_position
-
-
-class DurableSharedQueue(SharedQueue, DurableSession):
+class DurableSharedQueue(DurableQueue, SharedQueue):
     """A queue that outlives the process, recorded under a number as a session's is."""
 
     def _record_sent(self, qos: int, topic_name: bytes, payload: bytes, flags: int) -> int:

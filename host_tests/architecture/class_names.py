@@ -1,0 +1,21 @@
+"""Which names a class uses and which it makes, read from its source."""
+
+import ast
+
+
+def uses_and_makes(source: str, class_name: str) -> tuple[set[str], set[str]]:
+    """Names that a class reads of `self`, and those that it makes: methods, class attributes and assignments."""
+    tree = ast.parse(source)
+    (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name)
+    used: set[str] = set()
+    made = {node.name for node in found.body if isinstance(node, ast.FunctionDef)}
+    for node in found.body:
+        made |= {one.id for one in ast.walk(node) if isinstance(node, ast.Assign) and isinstance(one, ast.Name)}
+    for method in (node for node in found.body if isinstance(node, ast.FunctionDef)):
+        for node in ast.walk(method):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+                if isinstance(node.ctx, ast.Store) and method.name in ("__init__", "start"):
+                    made.add(node.attr)
+                else:
+                    used.add(node.attr)
+    return used, made

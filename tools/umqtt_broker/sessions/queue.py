@@ -1,0 +1,210 @@
+"""The ordered queue that a session and a shared subscription have: what waits behind the cursor, bounded and counted.
+
+To the router this is a subscriber: it is given messages. Where they go is said by the two kinds of queue: `Session` has
+one client and its window, `SharedQueue` has members. One that must outlive the process is a DurableQueue as well.
+"""
+
+from collections import deque
+from typing import cast
+
+from ..access.permission import Rights
+from ..core.context import BrokerContext
+from ..protocol.packets import DUP
+from ..store import Store
+from .entry import OPEN, Entry, converted
+
+
+class MessageQueue:
+    """Messages that wait, in order. `store` is None if nothing of it outlives the process; `number` is its own there.
+
+    key: what it is found under: client_id, and what the mount point of its listener adds. client_id: of a group: its
+    name. mount: that mount point: subscriptions have it, what the client sees has not. rights: who may read what;
+    None: everything. queued_bytes: payload bytes that wait behind the cursor. dropped: messages dropped here.
+    has_ended: nobody knows it any more; its last subscriptions are going. protocol_level: 5: what waits has properties,
+    see entry.converted(). window: 0: nothing may be sent. qos0_output: where QoS 0 messages go, None where each must be
+    looked at. dirty: it is in the context's list of those to flush.
+    """
+
+    __slots__ = (
+        "_context",
+        "_expiry",
+        "_last_position",
+        "_sent_to",
+        "_stats",
+        "client_id",
+        "dirty",
+        "dropped",
+        "has_ended",
+        "key",
+        "mount",
+        "number",
+        "protocol_level",
+        "qos0_output",
+        "queue",
+        "queued_bytes",
+        "rights",
+        "store",
+        "window",
+    )
+
+    def __init__(self, key: bytes, client_id: bytes, mount: bytes, context: BrokerContext) -> None:
+        self.key = key
+        self.client_id = client_id
+        self.mount = mount
+        self.store: Store | None = None
+        self.number = 0
+        self.rights: Rights | None = None
+        self.has_ended = False
+        self.protocol_level = 4
+        # Nothing until it is needed: an empty deque takes 700 bytes, and most clients of a fleet only publish.
+        self.queue = cast("deque[Entry]", ())
+        self.queued_bytes = 0
+        self.dropped = 0
+        # The reasons for which nothing may be sent are many: one comparison each instead of asking for all of them.
+        self.window = 0
+        self.qos0_output: list[bytes] | None = None
+        self.dirty = False
+        # Positions: of the last message, and the highest that was sent.
+        self._last_position = 0
+        self._sent_to = 0
+        self._context = context
+        self._stats = context.stats
+        self._expiry = context.expiry
+
+    @property
+    def queued(self) -> int:
+        """Messages waiting behind the cursor."""
+        return len(self.queue)
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """What limits count: messages that wait for their client, and their payload bytes."""
+        return self.queued, self.queued_bytes
+
+    def set_protocol_level(self, protocol_level: int) -> None:
+        """Have a client of another version: what waits gets the form for it."""
+        is_version5 = protocol_level == 5
+        has_changed = is_version5 != (self.protocol_level == 5)
+        self.protocol_level = protocol_level
+        if has_changed and self.queue:
+            before = sum(len(entry[4]) for entry in self.queue)
+            self.queue = deque(converted(entry, is_version5) for entry in self.queue)
+            self._resize(sum(len(entry[4]) for entry in self.queue) - before)
+
+    def _resize(self, size: int) -> None:
+        """What waits takes so many bytes more."""
+        self.queued_bytes += size
+        if self._context.limits is not None:
+            self._context.limits.added(self, 0, size)
+
+    # What a Session and a SharedQueue do each in its way
+
+    def deliver(self, qos: int, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
+        """Take a QoS 1 or 2 message: send it, or let it wait.
+
+        `head` is the PUBLISH up to the topic name, for this QoS and retain flag and as the client is to see it;
+        `topic_name` is whole, with a mount point. payload: in the form for this queue: see entry.Entry. flags: see
+        DeliveryRow.
+        """
+        raise NotImplementedError
+
+    def deliver_qos0(self, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
+        """Take a QoS 0 message that cannot go the short way."""
+        raise NotImplementedError
+
+    def is_too_large(self, qos: int, head: bytes, payload: bytes) -> bool:
+        """Tell whether no client can take a message of this size."""
+        raise NotImplementedError
+
+    def mark_dirty(self) -> None:
+        """Have flush() called at the end of what the event loop is doing."""
+        if not self.dirty:
+            self.dirty = True
+            self._context.dirty.append(self)
+
+    def flush(self) -> None:
+        """Write what has collected, in one piece."""
+        self.dirty = False
+        self._write()
+
+    def on_commit(self) -> None:
+        """What the queue waited for is safe."""
+        raise NotImplementedError
+
+    def _advance(self) -> bool:
+        """Send from the front of the queue until a buffer is full. Returns True if there may be more to send."""
+        raise NotImplementedError
+
+    def _write(self) -> None:
+        """Write what has been sent."""
+        raise NotImplementedError
+
+    # What waits
+
+    def _enqueue(self, packet_id: int, qos: int, head: bytes, topic_name: bytes, payload: bytes, flags: int) -> None:
+        """Put a message at the end, unless a limit has it dropped."""
+        del topic_name, flags
+        limits = self._context.limits
+        if limits is not None and not limits.admit(self):
+            return
+        position = self._last_position = self._last_position + 1
+        self._append((position, packet_id, qos, head, payload, OPEN, self._expiry.deadline))
+        self.queued_bytes += len(payload)
+        if limits is not None:
+            limits.published(self, len(payload))
+
+    def _append(self, entry: Entry) -> None:
+        if not self.queue and not isinstance(self.queue, deque):
+            self.queue = deque()
+        self.queue.append(entry)
+
+    def pump(self) -> None:
+        """Move the cursor: send from the front of the queue while there is room."""
+        while self._advance():
+            self._write()
+
+    def drop_expired(self) -> None:
+        """Drop what is too old at the front of the queue, whether the window is open or not."""
+        queue = self.queue
+        dropped = size = 0
+        while queue and self._is_expired(queue[0]):
+            entry = queue.popleft()
+            self._drop_expired(entry[0])
+            dropped += 1
+            size += len(entry[4])
+        if dropped:
+            self._count_out(dropped, size)
+
+    def _is_expired(self, entry: Entry) -> bool:
+        """Tell whether a message is too old to be sent.
+
+        Never one that the client may have seen: its packet identifier is in use until it is acknowledged.
+        """
+        head, expires_at = entry[3], entry[6]
+        return bool(expires_at and head and not head[0] & DUP and expires_at <= self._expiry.now())
+
+    def _drop_too_large(self, position: int) -> None:
+        """Drop a message that is larger than the client takes [MQTT-3.1.2-25 of MQTT 5]."""
+        self._stats.dropped_too_large += 1
+        self._drop(position)
+
+    def _drop_expired(self, position: int) -> None:
+        self._stats.dropped_expired += 1
+        self._drop(position)
+
+    def _drop(self, position: int) -> None:
+        """Drop a message that waits."""
+        del position
+        self.dropped += 1
+
+    def _count_out(self, messages: int, size: int) -> None:
+        self.queued_bytes -= size
+        if self._context.limits is not None:
+            self._context.limits.removed(self, messages, size)
+
+    # What a DurableQueue has to say about it
+
+    def _is_safe(self, position: int, gate: int) -> bool:
+        """Tell whether the store knows enough for the message at the cursor; if not, on_commit() follows."""
+        del position, gate
+        return True
