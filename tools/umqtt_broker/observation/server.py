@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import ipaddress
 import socket
 from importlib.resources import files
 
@@ -11,6 +10,7 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from prometheus_client.exposition import choose_encoder
 
 from ..errors import BrokerError, ConfigError
+from ..settings.broker import is_loopback_name
 from .api import Api
 from .guard import Guard, Handler, error_response
 from .metrics import BrokerCollector, Scrape
@@ -156,14 +156,10 @@ def _static(content: bytes, content_type: str) -> Handler:
 
 def check_loopback(host: str) -> None:
     """Raise ConfigError unless only this machine reaches `host`: the token would cross the network in the clear."""
-    try:
-        if host == "localhost" or ipaddress.ip_address(host).is_loopback:
-            return
-    except ValueError:
-        pass  # a name other than localhost: nobody knows what it stands for tomorrow
-    raise ConfigError(
-        f"http_host {host} is not a loopback address — use 127.0.0.1, and a proxy with TLS or ssh -L for others"
-    )
+    if not is_loopback_name(host):
+        raise ConfigError(
+            f"http_host {host} is not a loopback address — use 127.0.0.1, and a proxy with TLS or ssh -L for others"
+        )
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -227,6 +227,14 @@ def is_loopback(listener: Listener) -> bool:
     return bool(listener.path) or all(address.is_loopback for address in _addresses(listener.host))
 
 
+def is_loopback_name(host: str) -> bool:
+    """Tell whether a host is certain to be this machine; what a name but localhost stands for may change."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def _addresses(host: str) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
     try:
         yield ipaddress.ip_address(host or "0.0.0.0")

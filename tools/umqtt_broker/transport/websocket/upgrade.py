@@ -2,11 +2,11 @@
 
 import base64
 import hashlib
-import ipaddress
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from ...errors import BrokerError
+from ...settings.broker import is_loopback_name
 
 # Bytes of a request with its headers. Browsers send cookies; 8 KiB is what web servers take.
 MAX_REQUEST = 8192
@@ -102,7 +102,6 @@ def _check_origin(found: list[str], origins: Collection[str], is_local: bool) ->
 
 def _is_local_origin(origin: str) -> bool:
     try:
-        host = urlsplit(origin).hostname or ""
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        return is_loopback_name(urlsplit(origin).hostname or "")
     except ValueError:
         return False
