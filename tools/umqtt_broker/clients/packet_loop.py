@@ -27,6 +27,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
     end = len(data)
     at = length = body = 0
     messages = 0
+    # What follows, up to the length of a packet, and the last lines stand in packet_loop5 too: it says why.
     step = FIRST_STEP
     # Where the clock is looked at next, or where less than two bytes are left.
     look = min(step, end - 1)

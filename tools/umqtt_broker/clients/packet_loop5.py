@@ -1,4 +1,8 @@
-"""The packet loop of a client of MQTT 5: as packet_loop does for earlier versions, chosen once a connection."""
+"""The packet loop of a client of MQTT 5: as packet_loop does for earlier versions, chosen once a connection.
+
+How a packet is found in what was read stands in both, word for word, as a test sees to: a generator of packets would
+cost each of them 0.05 µs, and a message at QoS 0 about 1.5.
+"""
 
 from ..errors import MalformedPacket
 from ..protocol import packets5, properties
@@ -34,6 +38,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
     at = length = body = 0
     messages = 0
     step = FIRST_STEP
+    # Where the clock is looked at next, or where less than two bytes are left.
     look = min(step, end - 1)
     try:
         if connection.job is not None and not connection.do_job(acknowledgements):
@@ -130,6 +135,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
     finally:
         connection.count_in(messages)
     if at < end:
+        # How much there must be before it is worth looking again.
         needed = length + (body - at) if end - at >= 2 and body else end - at + 1
         connection.keep_rest(data[at:] if at else data, needed)
     return True

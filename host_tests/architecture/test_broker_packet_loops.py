@@ -1,0 +1,25 @@
+"""What the packet loops of the broker have in common stands in both of them, and is the same."""
+
+from pathlib import Path
+
+import pytest
+import umqtt_broker
+
+_CLIENTS = Path(umqtt_broker.__file__).parent / "clients"
+
+
+def _between(source: str, first: str, last: str) -> str:
+    """Return the text from one line to another, both of which stand there once."""
+    assert source.count(first) == source.count(last) == 1
+    return source[source.index(first) : source.index(last)]
+
+
+@pytest.mark.parametrize("planted", ["", "step += step", "else end - at + 1"])
+def test_both_loops_find_packets_in_the_same_way(planted: str) -> None:
+    """Planted, and found: a change of one of them."""
+    loops = [(_CLIENTS / name).read_text() for name in ("packet_loop.py", "packet_loop5.py")]
+    if planted:
+        loops[1] = loops[1].replace(planted, "pass")
+    heads = [_between(loop, "    step = FIRST_STEP\n", "if not body:\n") for loop in loops]
+    ends = [_between(loop, "    finally:\n", "connection.keep_rest(data[at:] if at") for loop in loops]
+    assert (heads[0] == heads[1] and ends[0] == ends[1]) is not bool(planted)
