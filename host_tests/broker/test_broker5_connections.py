@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from broker_peer import BrokerProcess, BrokerThread, Peer, StartBroker
+from broker_wire import Transport, stop_time
 from peer5 import Peer5
+from umqtt_broker import Broker, BrokerConfig
 from umqtt_broker.access.permission import Permission, Rights
+from umqtt_broker.clients.connection import Connection
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, DISCONNECT, SUBACK
 
@@ -325,14 +329,68 @@ def test_a_reason_string_that_does_not_fit_is_left_out(peer5: Connect5) -> None:
         assert [one.properties for one in peer.wait_closed()] == [text]
 
 
-def test_an_answer_that_does_not_fit_is_not_sent(peer5: Connect5) -> None:
-    # Planted: a SUBACK of any size.
-    peer = peer5(b"client", maximum_packet_size=30)
-    for make in (encoder.subscribe, encoder.unsubscribe):
-        for count in (30, 5):
-            requests = [(b"%d" % number, 0) if make is encoder.subscribe else b"%d" % number for number in range(count)]
-            peer.send(make(count, *requests, properties=b"\0"))
-        assert [one.packet_id for one in peer.flush()] == [5]
+# Each is answered by another packet, of 2 to 38 bytes; the last is malformed.
+_ANSWERED = [
+    encoder.subscribe(1, *((b"%d" % number, 0) for number in range(30)), properties=b"\0"),
+    encoder.subscribe(2, (b"t", 2), properties=b"\0"),
+    encoder.unsubscribe(3, *(b"%d" % number for number in range(33)), properties=b"\0"),
+    encoder.publish(b"$SYS/x", b"", 1, 4, properties=b"\0"),
+    encoder.publish(b"t", b"x", 2, 6, properties=b"\0"),
+    encoder.publish(b"t", b"x" * 20, 1, 5, properties=b"\0"),
+    encoder.acknowledgement(encoder.PUBREL, 7) + encoder.acknowledgement(encoder.PUBREL, 6),
+    encoder.pingreq(),
+    encoder.publish(b"a/#", b"", properties=b"\0"),
+]
+
+
+def _answers(broker: Broker, **properties: int) -> list[bytes]:
+    """Return the packets that a client gets which says these properties in its CONNECT."""
+    transport = Transport()
+    connection = Connection(broker, broker.config.all_listeners()[0])
+    connection.connection_made(transport)
+    connection.data_received(encoder.connect(b"client", properties=encoder.properties(**properties)))
+    if not transport.closed:
+        connection.data_received(b"".join(_ANSWERED))
+    connection.connection_lost(None)
+    packets, rest = encoder.split_packets(bytes(transport.written))
+    assert not rest
+    return [encoder.encode(first, body) for first, body in packets]
+
+
+def test_no_packet_is_larger_than_the_client_takes_and_every_other_comes() -> None:
+    """Planted: PUBACK and PUBCOMP with a reason code, CONNACK or DISCONNECT of any size; PINGRESP left out as well."""
+
+    async def sweep() -> None:
+        async with Broker(BrokerConfig(port=0, sys_interval=0)) as broker:
+            stop_time(broker.loop)
+            connack, *unlimited, disconnect = _answers(broker)
+            for most in range(1, 50):
+                # Without what is optional.
+                bare = connack if most >= len(connack) else b"\x20\x03\0\0\0"
+                end = disconnect if most >= len(disconnect) else b"\xe0\x01\x90"
+                expected = [one for one in (bare, *unlimited, end) if len(one) <= most]
+                assert _answers(broker, maximum_packet_size=most) == (expected if most >= len(bare) else []), most
+            assert {len(one) for one in unlimited} >= {2, 4, 5, 6, 35, 38}
+
+    asyncio.run(sweep())
+
+
+def test_a_client_that_wants_no_reasons_in_words_gets_none(start_broker: StartBroker) -> None:
+    """Planted: the property ignored; a malformed CONNECT's limits are not looked at."""
+    broker = start_broker()
+    for options, expected in (
+        ({}, {"reason_string": b"invalid UTF-8"}),
+        ({"request_problem_information": 1}, {"reason_string": b"invalid UTF-8"}),
+        ({"request_problem_information": 0}, {}),
+        ({"maximum_packet_size": 20}, {}),
+    ):
+        with Peer5(broker.port) as peer:
+            refused = peer.ask(b"\xff", **options)
+            assert (refused.reason_codes, refused.properties) == (b"\x81", expected)
+    with Peer5(broker.port) as peer:
+        peer.connect5(b"client", request_problem_information=0)
+        peer.send(encoder.publish(b"a/#", b"", properties=b"\0"))
+        assert [(one.reason_codes, one.properties) for one in peer.wait_closed()] == [(b"\x90", {})]
 
 
 class _Rights(Rights):

@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+import pytest
 from broker_wire import Transport, stop_time
 from umqtt_broker import Broker, BrokerConfig
 from umqtt_broker.clients.connection import Connection
@@ -15,9 +16,13 @@ AT_QOS_1, AT_QOS_2, RELEASED = "QoS 1", "QoS 2", "released"
 
 
 class Reference:
-    """What MQTT 3.1.1 says of acknowledgements, one at a time. A client that broke the protocol is heard no more."""
+    """What MQTT says of acknowledgements, one at a time. A client that broke the protocol is heard no more.
 
-    def __init__(self, in_flight: dict[int, str]) -> None:
+    not_found: what the answer has behind a packet identifier that nobody knows.
+    """
+
+    def __init__(self, in_flight: dict[int, str], not_found: bytes) -> None:
+        self.not_found = not_found
         self.in_flight = dict(in_flight)
         self.inbound = {packet_id for packet_id, state in in_flight.items() if state == AT_QOS_2}
         self.answer = b""
@@ -29,8 +34,8 @@ class Reference:
             return
         state = self.in_flight.get(packet_id)
         if kind == PUBREL:
+            self.answer += encoder.acknowledgement(7, packet_id, b"" if packet_id in self.inbound else self.not_found)
             self.inbound.discard(packet_id)
-            self.answer += encoder.acknowledgement(7, packet_id)
             return
         fitting = {PUBACK: (AT_QOS_1,), PUBREC: (AT_QOS_2, RELEASED), PUBCOMP: (RELEASED,)}[kind]
         if state is not None and state not in fitting:
@@ -43,7 +48,7 @@ class Reference:
             if kind == PUBREC:
                 self.in_flight[packet_id] = RELEASED  # behind those released before it
         if kind == PUBREC:
-            self.answer += encoder.acknowledgement(6, packet_id)
+            self.answer += encoder.acknowledgement(6, packet_id, self.not_found if state is None else b"")
 
 
 def acknowledgements(rng: random.Random) -> list[tuple[int, int]]:
@@ -55,7 +60,7 @@ def acknowledgements(rng: random.Random) -> list[tuple[int, int]]:
         for _ in range(rng.randint(1, 8)):
             packet_id = rng.randint(1, MESSAGES + 2)
             if is_careful and kind in (PUBACK, PUBREC) and packet_id <= MESSAGES:
-                packet_id = packet_id - packet_id % 2 + (kind == PUBREC)
+                packet_id = packet_id - packet_id % 2 + (kind == PUBREC) or 2
             found.append((kind, packet_id))
     return found
 
@@ -75,17 +80,25 @@ def states(connection: Connection) -> dict[int, str]:
     }
 
 
-async def tell(broker: Broker, seed: int) -> None:
-    rng = random.Random(seed)
+def tell(broker: Broker, seed: int, level: int) -> None:
     transport = Transport()
     connection = Connection(broker, broker.config.all_listeners()[0])
     connection.connection_made(transport)
-    connection.data_received(encoder.connect(b"client") + encoder.subscribe(1, (b"a", 2)))
+    try:
+        check(broker, connection, transport, random.Random(seed), level)
+    finally:
+        connection.connection_lost(None)
+
+
+def check(broker: Broker, connection: Connection, transport: Transport, rng: random.Random, level: int) -> None:
+    none = b"\0" if level == 5 else b""
+    connection.data_received(encoder.connect(b"client", properties=none or None))
+    connection.data_received(encoder.subscribe(1, (b"a", 2), properties=none))
     for packet_id in range(1, MESSAGES + 1):
-        connection.data_received(encoder.publish(b"a", b"x", 1 + packet_id % 2, packet_id))
+        connection.data_received(encoder.publish(b"a", b"x", 1 + packet_id % 2, packet_id, properties=none))
     session = connection.session
     assert session is not None
-    reference = Reference(states(connection))
+    reference = Reference(states(connection), b"\x92" if level == 5 else b"")
     assert list(reference.in_flight) == list(range(1, MESSAGES + 1)) and session.inbound == reference.inbound
 
     transport.written.clear()
@@ -98,22 +111,28 @@ async def tell(broker: Broker, seed: int) -> None:
             connection.data_received(stream[start:end])
     for one in sent:
         reference.take(*one)
+    if level == 5 and reference.is_broken:
+        reference.answer += encoder.disconnect(
+            b"\x81" + encoder.properties(reason_string=connection.ending[11:].encode())
+        )
     assert bytes(transport.written) == reference.answer
     assert transport.closed == reference.is_broken
     assert broker.stats.unknown_acknowledgements - unknown == reference.unknown
     if not reference.is_broken:
         assert list(states(connection).items()) == list(reference.in_flight.items())
         assert session.inbound == reference.inbound
-    connection.connection_lost(None)
 
 
-def test_runs_are_as_if_each_had_come_alone() -> None:
+@pytest.mark.parametrize("level", [4, 5])
+def test_runs_are_as_if_each_had_come_alone(level: int) -> None:
+    """Planted: a PUBREL that nobody knows is answered with success; 0x92 for all identifiers of the run."""
+
     async def sweep() -> None:
         async with Broker(BrokerConfig(port=0, sys_interval=0)) as broker:
             stop_time(broker.loop)
             for seed in range(1000):
                 try:
-                    await tell(broker, seed)
+                    tell(broker, seed, level)
                 except AssertionError as error:
                     raise AssertionError(f"seed {seed}") from error
 

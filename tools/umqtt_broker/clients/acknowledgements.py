@@ -8,6 +8,8 @@ import struct
 
 from ..errors import MalformedPacket
 from ..protocol.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
+from ..protocol.packets5 import encode_acknowledgement
+from ..protocol.reason_codes import ReasonCode
 from ..sessions.entry import OPEN, SHARED
 from ..sessions.session import Session
 from ..stats import Stats
@@ -52,12 +54,14 @@ def _on_pubrecs(session: Session, stats: Stats, run: bytes, acknowledgements: li
     """The client has the messages: from now on PUBREL is sent again, never PUBLISH [MQTT-4.3.3-1]."""
     in_flight, store = session.in_flight, session.store
     answered = 0
+    unknown: list[int] = []
     try:
         for (packet_id,) in _packet_ids(run):
             entry = in_flight.get(packet_id)
             if entry is None or entry[2] != 2:
                 # PUBREL goes out all the same: without it the client could not forget the identifier.
                 count_unknown(stats, entry is not None, "PUBREC for a QoS 1 message")
+                unknown.append(answered)
             elif entry[3] is not None:
                 # At the end, so that PUBRELs are resent in the order of their PUBRECs [MQTT-4.6.0-4].
                 del in_flight[packet_id]
@@ -66,7 +70,7 @@ def _on_pubrecs(session: Session, stats: Stats, run: bytes, acknowledgements: li
                     store.set_released(session.number, entry[0])
             answered += _SIZE
     finally:
-        acknowledgements.append(_answer(run[:answered], PUBREL))
+        acknowledgements.append(_answer(session, run[:answered], PUBREL, unknown))
 
 
 def process_failed_pubrec(session: Session, stats: Stats, packet_id_bytes: bytes) -> None:
@@ -85,13 +89,16 @@ def _on_pubrels(session: Session, stats: Stats, run: bytes, acknowledgements: li
     """The client knows that its messages are here: their identifiers may be used again."""
     del stats
     inbound, store = session.inbound, session.store
-    for (packet_id,) in _packet_ids(run):
-        # An identifier nobody knows was completed before: the client only missed the PUBCOMP.
+    unknown: list[int] = []
+    for number, (packet_id,) in enumerate(_packet_ids(run)):
         if packet_id in inbound:
             inbound.remove(packet_id)
             if store is not None:
                 store.set_inbound(session.number, packet_id, False)
-    acknowledgements.append(_answer(run, PUBCOMP))
+        else:
+            # It was completed before: the client only missed the PUBCOMP.
+            unknown.append(number * _SIZE)
+    acknowledgements.append(_answer(session, run, PUBCOMP, unknown))
 
 
 def _on_pubcomps(session: Session, stats: Stats, run: bytes, acknowledgements: list[bytes]) -> None:
@@ -113,8 +120,12 @@ _KINDS = {first_byte: bytes((first_byte,)) for first_byte in _PROCESS}
 ACKNOWLEDGEMENTS = frozenset(_PROCESS)
 
 
-def _answer(run: bytes, first_byte: int) -> bytes:
-    """A run of another kind with the same packet identifiers."""
+def _answer(session: Session, run: bytes, first_byte: int, unknown: list[int]) -> bytes:
+    """A run of another kind with the same packet identifiers. unknown: where those begin that nobody knows."""
+    if unknown and session.protocol_level == 5:
+        codes = dict.fromkeys(unknown, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
+        starts = range(0, len(run), _SIZE)
+        return b"".join(encode_acknowledgement(first_byte, run[at + 2 : at + 4], codes.get(at, 0)) for at in starts)
     answer = bytearray(run)
     answer[::_SIZE] = bytes((first_byte,)) * (len(run) // _SIZE)
     return bytes(answer)

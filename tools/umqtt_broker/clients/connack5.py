@@ -9,10 +9,9 @@ from ..protocol.packets import (
     SERVER_UNAVAILABLE,
     UNACCEPTABLE_PROTOCOL_VERSION,
 )
-from ..protocol.packets5 import encode_connack, encode_disconnect
+from ..protocol.packets5 import Connect5, encode_connack, encode_disconnect
 from ..protocol.properties import NONE
 from ..protocol.reason_codes import ReasonCode
-from ..sessions.ports import ClientConnection
 from ..settings.broker import BrokerConfig
 from .packet_loop5 import TOPIC_ALIAS_MAXIMUM
 
@@ -32,14 +31,16 @@ def accepted(
     """Return the CONNACK of a client that is let in.
 
     keep_alive, session_expiry: seconds, as they count. What the broker does without limits goes without saying: QoS 2,
-    wildcards, shared subscriptions and their identifiers, a Receive Maximum of 65,535.
+    wildcards, shared subscriptions and their identifiers, a Receive Maximum of 65,535. What the client need not know is
+    left out where it would make the packet larger than the client takes.
     """
     version5 = connect.version5
     assert version5 is not None  # it is a client of MQTT 5
-    said: dict[int, object] = {
+    optional = {
         properties.MAXIMUM_PACKET_SIZE: config.max_packet_size,
         properties.TOPIC_ALIAS_MAXIMUM: TOPIC_ALIAS_MAXIMUM,
     }
+    said: dict[int, object] = {}
     if session_expiry != version5.session_expiry:
         said[properties.SESSION_EXPIRY_INTERVAL] = session_expiry
     if connect.has_assigned_id:
@@ -48,22 +49,29 @@ def accepted(
         said[properties.SERVER_KEEP_ALIVE] = keep_alive
     if not config.retain_available:
         said[properties.RETAIN_AVAILABLE] = 0
-    return encode_connack(ReasonCode.SUCCESS, session_present, said)
+    return _fit(
+        version5,
+        encode_connack(ReasonCode.SUCCESS, session_present, optional | said),
+        encode_connack(ReasonCode.SUCCESS, session_present, said),
+    )
 
 
-def refused(code: int, reason: str = "") -> bytes:
+def refused(limits: Connect5, code: int, reason: str = "") -> bytes:
     """Return the CONNACK of a client that is not let in. code: a return code of MQTT 3.1.1, or a reason code."""
-    return encode_connack(_REASONS.get(code, code), False, _said(reason))
+    code = _REASONS.get(code, code)
+    return _fit(limits, encode_connack(code, False, _said(limits, reason)), encode_connack(code, False, NONE))
 
 
-def disconnect(connection: ClientConnection, reason_code: int, reason: str) -> bytes:
+def disconnect(limits: Connect5, reason_code: int, reason: str) -> bytes:
     """Return the DISCONNECT of a client that breaks the protocol."""
-    packet = encode_disconnect(reason_code, _said(reason))
-    # [MQTT-3.14.2-3] the reason string is left out where it would not fit.
-    if connection.max_packet_size and len(packet) > connection.max_packet_size:
-        return encode_disconnect(reason_code)
-    return packet
+    return _fit(limits, encode_disconnect(reason_code, _said(limits, reason)), encode_disconnect(reason_code))
 
 
-def _said(reason: str) -> properties.Properties:
-    return {properties.REASON_STRING: reason.encode()} if reason else NONE
+def _fit(limits: Connect5, whole: bytes, bare: bytes) -> bytes:
+    """Return a packet, without what is optional if it would be too large [MQTT-3.2.2-19, MQTT-3.14.2-3]."""
+    return bare if limits.max_packet_size and len(whole) > limits.max_packet_size else whole
+
+
+def _said(limits: Connect5, reason: str) -> properties.Properties:
+    # [MQTT-3.1.2-29] would allow it in these two packets: a client that asks not to be told is not told.
+    return {properties.REASON_STRING: reason.encode()} if reason and limits.wants_reasons else NONE

@@ -14,7 +14,7 @@ from ..core.timers import Deadline, Deadlines
 from ..core.turns import LONGEST, SLICE, Job, Turns
 from ..errors import MalformedPacket
 from ..log import RefusalLog
-from ..protocol.connect import Connect, UnacceptableProtocol, decode_connect, is_version_5, refusal
+from ..protocol.connect import Connect, UnacceptableProtocol, answer_limits, decode_connect, is_version_5, refusal
 from ..protocol.packets import (
     ACCEPTED,
     BAD_USER_NAME_OR_PASSWORD,
@@ -23,7 +23,7 @@ from ..protocol.packets import (
     UNACCEPTABLE_PROTOCOL_VERSION,
     encode_connack,
 )
-from ..protocol.packets5 import encode_disconnect
+from ..protocol.packets5 import Connect5, encode_disconnect
 from ..protocol.reason_codes import ReasonCode
 from ..routing.publish_checks import publisher
 from ..routing.router import Publish, Router
@@ -32,6 +32,7 @@ from ..settings.broker import Listener
 from ..transport.peers import peer_address
 from . import connack5, packet_loop, packet_loop5
 from .backpressure import Backpressure
+from .framing import fitting
 from .registry import Sessions
 
 # A client that sends but does not read its acknowledgements is not read from while more than this many output buffers
@@ -42,6 +43,7 @@ _UNREAD_BUFFERS = 8
 _CLOSE_TIMEOUT = 5.0
 
 _NO_ALIASES: dict[int, bytes] = {}
+_NO_LIMITS = Connect5()
 _REASON_CODES = frozenset(ReasonCode)
 
 _log = logging.getLogger(__name__)
@@ -72,7 +74,7 @@ class Connection(asyncio.Protocol):
     peer: address of the client. protocol_level: 3 for MQTT 3.1, 4 for 3.1.1, 5 for 5. connected_at, heard_at: when its
     CONNECT was accepted and when something last came, in the event loop's time. keep_alive: seconds, 0: none.
     messages_in, messages_out: PUBLISH packets. established: the CONNACK is written. congested: the peer reads too
-    slowly for more output. receive_maximum, max_packet_size, topic_aliases: see Connect5 and packet_loop5. closing:
+    slowly for more output. client_limits, topic_aliases: see Connect5 and packet_loop5. closing:
     nothing more is read. awaiting_commit: how many lists of its packets wait for the store. backpressure: None as long
     as the client is read freely. publish: how its messages get to the router.
     """
@@ -96,6 +98,7 @@ class Connection(asyncio.Protocol):
         "_until",
         "awaiting_commit",
         "backpressure",
+        "client_limits",
         "closing",
         "congested",
         "connected_at",
@@ -106,13 +109,11 @@ class Connection(asyncio.Protocol):
         "job",
         "keep_alive",
         "listener",
-        "max_packet_size",
         "messages_in",
         "messages_out",
         "peer",
         "protocol_level",
         "publish",
-        "receive_maximum",
         "router",
         "session",
         "stats",
@@ -163,8 +164,7 @@ class Connection(asyncio.Protocol):
         self._process = packet_loop.process
         # What a client of MQTT 5 is told when everything else has left.
         self._disconnect = b""
-        self.receive_maximum = 65535
-        self.max_packet_size = 0
+        self.client_limits = _NO_LIMITS
         self.topic_aliases = _NO_ALIASES
         self.established = False
         self.congested = False
@@ -354,9 +354,9 @@ class Connection(asyncio.Protocol):
                 self._log_refused(refusal(error.reason, data))
             if self.protocol_level == 5:
                 if self.session is None:
-                    acknowledgements.append(connack5.refused(error.reason_code, error.reason))
+                    acknowledgements.append(connack5.refused(self.client_limits, error.reason_code, error.reason))
                 else:
-                    self._disconnect = connack5.disconnect(self, error.reason_code, error.reason)
+                    self._disconnect = connack5.disconnect(self.client_limits, error.reason_code, error.reason)
             self.ending = f"malformed: {error.reason}"
             is_open = False
         session = self.session
@@ -439,6 +439,7 @@ class Connection(asyncio.Protocol):
         try:
             if is_version_5(packet):
                 self.protocol_level = 5
+                self.client_limits = answer_limits(packet)
             connect = decode_connect(packet, flags)
         except UnacceptableProtocol as error:
             self._log_refused(error.reason)
@@ -480,8 +481,6 @@ class Connection(asyncio.Protocol):
             self._refuse(return_code)
             return
         if connect.version5 is not None:
-            self.receive_maximum = connect.version5.receive_maximum
-            self.max_packet_size = connect.version5.max_packet_size
             self.topic_aliases = {}
             self._process = packet_loop5.process
         session_present = self._broker.sessions.connect(self, connect)
@@ -506,6 +505,10 @@ class Connection(asyncio.Protocol):
             assert self.session is not None  # it is let in
             granted = self._broker.sessions.granted_session_expiry(self.session)
             connack = [connack5.accepted(connect, session_present, self.keep_alive, granted, config)]
+            if 0 < connect.version5.max_packet_size < len(connack[0]):
+                self.ending = "its Maximum Packet Size leaves no room for CONNACK"
+                self.close()
+                return
         if self.session is not None and self.session.store is None and not self.must_wait():
             self.release(connack)
         else:
@@ -540,7 +543,7 @@ class Connection(asyncio.Protocol):
         """Answer a CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
         self.stats.connections_refused += 1
         is_version5 = self.protocol_level == 5
-        self.write([connack5.refused(return_code) if is_version5 else encode_connack(return_code)])
+        self.write([connack5.refused(self.client_limits, return_code) if is_version5 else encode_connack(return_code)])
         self.close()
 
     # Output
@@ -564,8 +567,9 @@ class Connection(asyncio.Protocol):
                 self.session.go_online()
 
     def write(self, packets: list[bytes]) -> None:
-        """Write packets in one piece."""
-        self.send(b"".join(packets))
+        """Write packets in one piece, but for those that the client does not take [MQTT-3.1.2-24, -25 of MQTT 5]."""
+        data = b"".join(packets)
+        self.send(fitting(data, self.client_limits.max_packet_size) if self.client_limits.max_packet_size else data)
 
     def send(self, data: bytes) -> None:
         """Write whole packets."""
@@ -599,7 +603,7 @@ class Connection(asyncio.Protocol):
     def _close_transport(self) -> None:
         """Close behind the last packet."""
         if self._disconnect:
-            self.send(self._disconnect)
+            self.write([self._disconnect])
         self._gone = True
         self.transport.close()
 
@@ -613,7 +617,7 @@ class Connection(asyncio.Protocol):
     def abort(self, reason_code: int = 0) -> None:
         """Close at once. A client of MQTT 5 is told the reason code, if it can take it."""
         if reason_code and self.protocol_level == 5 and self.established:
-            self.send(encode_disconnect(reason_code))
+            self.write([encode_disconnect(reason_code)])
         self.closing = self._gone = True
         self._stop_waiting()
         self.transport.abort()

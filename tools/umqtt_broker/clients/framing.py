@@ -23,6 +23,19 @@ def remaining_length(data: bytes, at: int, end: int) -> tuple[int, int]:
     raise MalformedPacket("remaining length")
 
 
+def fitting(data: bytes, most: int) -> bytes:
+    """Return the whole packets in `data` that have `most` bytes at most: the client takes no others."""
+    if len(data) <= most:
+        return data
+    kept: list[bytes] = []
+    at = 0
+    while length := packet_length(data, at, len(data)):
+        if length <= most:
+            kept.append(data[at : at + length])
+        at += length
+    return b"".join(kept)
+
+
 def packet_length(data: bytes, at: int, max_packet_size: int) -> int:
     """Return how many bytes the packet at `at` takes, whole or not; 0 if too few are there to know.
 

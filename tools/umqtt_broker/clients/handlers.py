@@ -96,7 +96,7 @@ def _unsubscribe(connection: RequestClient, session: Session, packet: bytes) -> 
 
     def finish(acknowledgements: list[bytes]) -> None:
         if is_version5:
-            _answer5(session, packets5.encode_unsuback(packet[:2], bytes(reason_codes)), acknowledgements)
+            acknowledgements.append(packets5.encode_unsuback(packet[:2], bytes(reason_codes)))
         else:
             acknowledgements.append(b"\xb0\x02" + packet[:2])
 
@@ -132,18 +132,12 @@ def _subscribe(connection: RequestClient, session: Session, packet: bytes) -> Jo
 
     def finish(acknowledgements: list[bytes]) -> None:
         if is_version5:
-            _answer5(session, packets5.encode_suback(packet[:2], bytes(return_codes)), acknowledgements)
+            acknowledgements.append(packets5.encode_suback(packet[:2], bytes(return_codes)))
         else:
             acknowledgements.append(packets.encode_suback(packet[0] << 8 | packet[1], bytes(return_codes)))
         _follow_suback(connection, session, granted, acknowledgements)
 
     return Job(connection.store.recorded, steps(), finish)
-
-
-def _answer5(session: Session, answer: bytes, acknowledgements: list[bytes]) -> None:
-    # [MQTT-3.1.2-24, -25] of MQTT 5: what the client does not take counts as sent.
-    if not session.max_packet_size or len(answer) <= session.max_packet_size:
-        acknowledgements.append(answer)
 
 
 def _wants_retained(options: int, is_subscribed: bool) -> bool:

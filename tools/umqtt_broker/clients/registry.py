@@ -212,7 +212,8 @@ class Sessions:
         else:
             self._return(session, owner)
         session.username, _, session.session_expiry = owner
-        session.receive_maximum, session.max_packet_size = connection.receive_maximum, connection.max_packet_size
+        session.receive_maximum = connection.client_limits.receive_maximum
+        session.max_packet_size = connection.client_limits.max_packet_size
         if session.protocol_level != packet.protocol_level:
             session.set_protocol_level(packet.protocol_level)
             for group in session.shared:

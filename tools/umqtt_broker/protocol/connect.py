@@ -46,6 +46,14 @@ def is_version_5(packet: bytes) -> bool:
     return packet.startswith(_BEGIN_OF_5)
 
 
+def answer_limits(packet: bytes) -> Connect5:
+    """Return what the body of a CONNECT of MQTT 5 says of answers, which holds if the rest is malformed.
+
+    Raises MalformedPacket.
+    """
+    return decode_connect_properties(packet, len(_BEGIN_OF_5) + 3)[0]  # behind flags and keep-alive
+
+
 def refusal(reason: str, data: bytes) -> str:
     """Return why something that is no CONNECT is refused, in the words of the log: what it seems to be instead."""
     if data.startswith((b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ")):

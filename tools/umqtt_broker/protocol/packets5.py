@@ -37,13 +37,14 @@ class Connect5(NamedTuple):
     """What a CONNECT of MQTT 5 says beside what one of 3.1.1 does.
 
     session_expiry: seconds, 0xFFFFFFFF: never. max_packet_size: bytes; 0: no limit. authentication_method: None: no
-    enhanced authentication.
+    enhanced authentication. wants_reasons: the client wants to be told why in words.
     """
 
     session_expiry: int = 0
     receive_maximum: int = 65535
     max_packet_size: int = 0
     authentication_method: bytes | None = None
+    wants_reasons: bool = True
 
 
 def decode_connect_properties(packet: bytes, at: int) -> tuple[Connect5, int]:
@@ -57,6 +58,7 @@ def decode_connect_properties(packet: bytes, at: int) -> tuple[Connect5, int]:
         found.get(properties.RECEIVE_MAXIMUM, 65535),
         found.get(properties.MAXIMUM_PACKET_SIZE, 0),
         method,
+        found.get(properties.REQUEST_PROBLEM_INFORMATION, 1) == 1,
     )
     return connect, at
 
@@ -174,7 +176,7 @@ def encode_unsuback(packet_id: bytes, reason_codes: bytes) -> bytes:
 
 def encode_disconnect(reason_code: int, disconnect_properties: Properties = NONE) -> bytes:
     """Encode a DISCONNECT (3.14)."""
-    encoded = properties.encode(disconnect_properties)
+    encoded = properties.encode(disconnect_properties) if disconnect_properties else b""
     return b"".join((bytes((DISCONNECT,)), encode_remaining_length(1 + len(encoded)), bytes((reason_code,)), encoded))
 
 

@@ -3,6 +3,7 @@
 from collections import deque
 from typing import Protocol
 
+from ..protocol.packets5 import Connect5
 from ..settings.broker import Listener
 
 # Filters, each followed by its granted QoS.
@@ -35,8 +36,7 @@ class ClientConnection(Output, Protocol):
     keep_alive: int
     messages_in: int
     messages_out: int
-    receive_maximum: int
-    max_packet_size: int
+    client_limits: Connect5
 
     @property
     def is_held_back(self) -> bool:
