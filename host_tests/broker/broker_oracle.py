@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from broker_oracle5 import Connection5, Violation
+
 OPEN, CLOSED, EITHER = "open", "closed", "either"
 _MAX_PACKET = 16 * 1024 * 1024
 _ACKNOWLEDGEMENTS = (0x40, 0x50, 0x70)
@@ -55,15 +57,18 @@ def verdict(stream: bytes) -> str:
     """CLOSED if a packet of the stream breaks the protocol, refuses or ends it; EITHER where it depends on state."""
     level = 0
     certain = True
-    if is_version5(stream):
-        # The codec's own tests say what of it is broken.
-        return EITHER
+    version5 = Connection5()
     try:
         while stream:
             packet, stream = _cut(stream, known=bool(level))
             if packet is None:
                 return EITHER  # what is there of the last packet may be enough to see that it is wrong
-            if not level:
+            if not level and packet[0] == 0x10 and packet[1].startswith(b"\0\4MQTT\5"):
+                level = 5
+                certain = version5.connect(packet[1])
+            elif level == 5:
+                certain = version5.take(*packet) and certain
+            elif not level:
                 level = _connect(packet)
             elif packet[0] in _ACKNOWLEDGEMENTS:
                 _acknowledgement(packet)
@@ -72,7 +77,7 @@ def verdict(stream: bytes) -> str:
                 certain = False
             else:
                 certain = _packet(packet) and certain
-    except _Violation:
+    except (_Violation, Violation):
         return CLOSED
     return OPEN if certain else EITHER
 

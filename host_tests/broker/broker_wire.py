@@ -158,6 +158,19 @@ class Wire:
         """
         owed = self._pending()
         connection, transport = self._connect()
+        try:
+            closed, answer = self._try(connection, transport, pieces, owed)
+        finally:
+            connection.connection_lost(None)
+        self._bystander.data_received(encoder.pingreq())
+        assert self._bystander_transport.written[-2:] == b"\xd0\0", "the bystander is not answered"
+        self._bystander_transport.written.clear()
+        assert not self._errors, self._errors
+        stats = self._broker.stats
+        assert stats.connections == 1
+        return closed, answer
+
+    def _try(self, connection: Connection, transport: Transport, pieces: list[bytes], owed: int) -> tuple[bool, bytes]:
         sent = 0
         for piece in pieces:
             if transport.closed:
@@ -178,13 +191,6 @@ class Wire:
             len(b"".join(map(bytes, message[:2]))) + len(message.passed_on) + 30 for message in kept.values()
         )
         assert len(answer) <= (16 + retained) * (sent + 1) + owed, "the answer outgrows the question"
-        connection.connection_lost(None)
-        self._bystander.data_received(encoder.pingreq())
-        assert self._bystander_transport.written[-2:] == b"\xd0\0", "the bystander is not answered"
-        self._bystander_transport.written.clear()
-        assert not self._errors, self._errors
-        stats = self._broker.stats
-        assert stats.connections == 1
         return closed, answer
 
     def forget_everything(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
+from broker_oracle5 import properties_verdict
 from hypothesis import given, settings
 from umqtt_broker.errors import MalformedPacket
 from umqtt_broker.protocol import packets5, properties
@@ -156,15 +157,55 @@ def test_broken_properties_have_the_reason_code_of_the_standard(name: str):
     assert refused.value.reason_code == reason_code
 
 
+# Numbers of each size, texts and what is none.
+_VALUES = [
+    *(number.to_bytes(size, "big") for size in (1, 2, 4) for number in (0, 1, 2, 127, 128, 255)),
+    b"\x80\x01", b"\x80\x00", b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff\x01",
+    *(encoder.string(text) for text in (b"", b"a", b"a/#", b"+", b"\xff", b"\0", b"\xed\xa0\x80")),
+    *(encoder.string(name) + encoder.string(b"") for name in (b"", b"a", b"\xff")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("packet", _WITH_PROPERTIES)
+def test_every_value_of_every_property_is_judged_alike(packet: int) -> None:
+    # Planted: a Receive Maximum of 0 taken; one table with a property in the place of another.
+    for identifier in range(0x30):
+        for value in _VALUES:
+            one = bytes((identifier,)) + value
+            for content in (one, one + one, one[:-1]):
+                data = encoder.variable(len(content)) + content
+                reason = 0
+                try:
+                    properties.decode(data, 0, len(data), packet)
+                except MalformedPacket as error:
+                    reason = error.reason_code
+                assert reason == properties_verdict(data, packet), data
+
+
+@st.composite
+def _damaged_properties(draw: st.DrawFn) -> tuple[bytes, int]:
+    """Properties with bytes changed, left out or put in, of the packet that they were made for or of another."""
+    packet, values = draw(_blocks)
+    data = bytearray(encoder.properties(**values))
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(data) - 1))
+        data[at : at + draw(st.integers(0, 1))] = draw(st.binary(max_size=2))
+        if not data:
+            break
+    return bytes(data), draw(st.sampled_from((packet, packet, *_WITH_PROPERTIES)))
+
+
 @_FUZZ
-@given(st.binary(max_size=40), st.sampled_from(_WITH_PROPERTIES))
-def test_any_bytes_are_properties_or_malformed(data: bytes, packet: int):
-    # Planted: an index beyond the end (IndexError), a text that is not checked (it could not be encoded again).
+@given(_damaged_properties() | st.tuples(st.binary(max_size=40), st.sampled_from(_WITH_PROPERTIES)))
+def test_any_bytes_are_properties_or_malformed(properties_of: tuple[bytes, int]):
+    # Planted: an index beyond the end (IndexError), a text that is not checked, a Receive Maximum of 0 taken.
+    data, packet = properties_of
     try:
         found, end = properties.decode(data, 0, len(data), packet)
-    except MalformedPacket:
+    except MalformedPacket as error:
+        assert error.reason_code == properties_verdict(data, packet)
         return
-    assert end <= len(data)
+    assert end <= len(data) and properties_verdict(data, packet) == 0
     assert properties.decode(properties.encode(found), 0, len(data) + 4, packet)[0] == found
 
 

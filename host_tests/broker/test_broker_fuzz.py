@@ -167,6 +167,37 @@ def test_whatever_a_client_sends_the_broker_answers_validly_or_closes(
     asyncio.run(play())
 
 
+@pytest.mark.timeout(3600 if _FULL else 180)
+def test_every_byte_of_a_session_of_mqtt_5_may_be_another() -> None:
+    """Planted: an alias of 7 taken that stands for nothing; reserved bits of subscription options ignored."""
+    packets = [encoder.encode(*packet) for packet in encoder.split_packets(SESSIONS[5])[0]]
+    # What acknowledges depends on what is in flight, and DISCONNECT ends it: without them the verdict is certain.
+    quiet = b"".join(packet for packet in packets if packet[0] not in (0x40, 0x50, 0x70, 0xE0))
+    assert verdict(quiet) == OPEN
+    streams = [
+        stream[:at] + bytes((value,)) + stream[at + 1 :]
+        for stream in ((quiet, SESSIONS[5]) if _FULL else (quiet,))
+        for at in range(len(stream))
+        for value in (range(256) if _FULL else (0, 7, 0x40))
+    ]
+
+    async def play(some: list[bytes]) -> None:
+        wire = await Wire.open()
+        try:
+            for stream in some:
+                try:
+                    wire.send([stream])
+                except AssertionError as error:
+                    raise AssertionError(f"{error}: {stream!r}") from error
+            wire.forget_everything()
+        finally:
+            await wire.close()
+
+    # With what was left by those before, each is looked at more slowly.
+    for first in range(0, len(streams), 100):
+        asyncio.run(play(streams[first : first + 100]))
+
+
 @pytest.mark.parametrize("name", [*BROKEN, *BROKEN_CONNECT])
 def test_the_oracle_knows_what_is_broken(name: str) -> None:
     stream = encoder.connect(b"c") + BROKEN[name] if name in BROKEN else BROKEN_CONNECT[name]
