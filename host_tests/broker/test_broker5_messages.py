@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -281,6 +282,61 @@ def test_an_alias_that_stands_for_nothing_ends_the_connection(peer5: Connect5, a
     sender = peer5(b"client")
     sender.send(encoder.publish(b"", b"x", properties=encoder.properties(topic_alias=alias)))
     assert [one.reason_codes for one in sender.wait_closed()] == [bytes((reason,))]
+
+
+class _Aliases:
+    """Gives messages the topic names that their aliases stand for, as a client does."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, bytes] = {}
+
+    def resolve(self, packet: Any) -> tuple[bytes, bytes, dict[str, Any]]:
+        properties = dict(packet.properties)
+        alias = properties.pop("topic_alias", None)
+        if alias is None:
+            return packet.topic_name, packet.payload, properties
+        if packet.topic_name:
+            self.names[alias] = packet.topic_name
+        return self.names[alias], packet.payload, properties
+
+
+@pytest.mark.parametrize("limit", [0, 60])
+def test_the_broker_uses_as_many_aliases_as_the_client_allows_and_they_end_with_the_connection(
+    start_broker: StartBroker, limit: int
+) -> None:
+    # Planted: an alias above the maximum; aliases of the connection before; one in a message that is too large with it.
+    rng, plain = random.Random(limit), encoder.properties(content_type=b"text", subscription_identifier=300)
+    names = [b"t/%d" % number + b"x" * rng.randint(0, 20) for number in range(15)]
+    options: dict[str, Any] = {"maximum_packet_size": limit} if limit else {}
+    options["session_expiry_interval"] = 100
+    broker = start_broker()
+    with Peer5(broker.port) as sender:
+        sender.connect5(b"sender")
+        for maximum, most in ((3, 3), (65535, 10), (1, 1), (0, 0), (None, 0)):
+            aliases = _Aliases()
+            more = {} if maximum is None else {"topic_alias_maximum": maximum}
+            with Peer5(broker.port) as client:
+                client.connect5(b"client", clean=False, **options, **more)
+                client.subscribe5((b"t/#", 2), subscription_identifier=300)
+                for _ in range(40):
+                    name, qos, payload = rng.choice([*names, b"t"]), rng.randint(0, 1), b""
+                    if limit:
+                        # A little smaller than the client takes, or a byte larger.
+                        size = limit - len(encoder.publish(name, b"", qos, 1, properties=plain))
+                        payload = b"x" * (size - rng.randint(-1, 4))
+                    sender.publish5(name, payload, qos, content_type=b"text")
+                    if limit and len(payload) > size:
+                        continue
+                    got = client.receive_message()
+                    properties = encoder.properties(**got.properties)
+                    encoded = encoder.publish(got.topic_name, got.payload, got.qos, 1, properties=properties)
+                    assert not limit or len(encoded) <= limit
+                    found = {"content_type": b"text", "subscription_identifier": 300}
+                    assert aliases.resolve(got) == (name, payload, found)
+                    assert got.topic_name or aliases.names
+                assert set(aliases.names) == set(range(1, len(aliases.names) + 1))
+                assert len(aliases.names) == most or (limit and 0 < len(aliases.names) < most)
+                assert b"t" not in aliases.names.values()
 
 
 @pytest.mark.parametrize("reason", [0x80, 0x87, 0x97])

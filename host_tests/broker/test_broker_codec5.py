@@ -224,12 +224,12 @@ def test_a_message_goes_on_with_all_its_properties_in_their_order(
     assert published.expiry == values.get("message_expiry_interval")
     content = packets5.encode_content(payload, published.expiry, published.passed_on)
     own = b"".join(map(packets5.encode_identifier, identifiers))
-    assert packets5.add_identifiers(content, own) == packets5.encode_content(
+    assert packets5.add_properties(content, own) == packets5.encode_content(
         payload, published.expiry, published.passed_on, own
     )
-    found, end = encoder.parse_properties(packets5.add_identifiers(content, own), 0)
-    assert packets5.payload_of(packets5.add_identifiers(content, own)) == payload
-    assert packets5.add_identifiers(content, own)[end:] == payload
+    found, end = encoder.parse_properties(packets5.add_properties(content, own), 0)
+    assert packets5.payload_of(packets5.add_properties(content, own)) == payload
+    assert packets5.add_properties(content, own)[end:] == payload
     several = found.pop("subscription_identifier", [])
     assert (several if isinstance(several, list) else [several]) == identifiers and found == values
     aged, _ = encoder.parse_properties(packets5.age(content, 7), 0)

@@ -9,11 +9,10 @@ from ..protocol.packets import (
     SERVER_UNAVAILABLE,
     UNACCEPTABLE_PROTOCOL_VERSION,
 )
-from ..protocol.packets5 import Connect5, encode_connack, encode_disconnect
+from ..protocol.packets5 import TOPIC_ALIAS_MAXIMUM, Connect5, encode_connack, encode_disconnect
 from ..protocol.properties import NONE
 from ..protocol.reason_codes import ReasonCode
 from ..settings.broker import BrokerConfig
-from .packet_loop5 import TOPIC_ALIAS_MAXIMUM
 
 # What permissions answer with, the return codes of MQTT 3.1.1, in those of 5.
 _REASONS = {

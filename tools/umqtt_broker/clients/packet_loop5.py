@@ -16,9 +16,6 @@ from .framing import FIRST_STEP, LONGEST_STEP, remaining_length
 from .handlers import process_other, take_packet_id
 from .ports import PacketClient
 
-# Topic aliases that a client may have. Each costs the broker a topic name, which may be long.
-TOPIC_ALIAS_MAXIMUM = 10
-
 # Answers to a message, by the two bits of its QoS, where all is well.
 _PUBACK, _PUBREC = bytes((PUBACK, 2)), bytes((PUBREC, 2))
 
@@ -143,7 +140,7 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
 
 def _resolve(aliases: dict[int, bytes], alias: int, topic_name: bytes, connection: PacketClient) -> bytes:
     """Return the topic name that an alias stands for; one that comes with a name stands for it from now on."""
-    if alias > TOPIC_ALIAS_MAXIMUM:
+    if alias > packets5.TOPIC_ALIAS_MAXIMUM:
         raise MalformedPacket("topic alias", ReasonCode.TOPIC_ALIAS_INVALID)  # [MQTT-3.3.2-9]
     if topic_name:
         check_topic_name(topic_name, connection.context.config.max_topic_levels)

@@ -21,6 +21,7 @@ from ..routing.retained_delivery import RetainedDelivery
 from ..routing.router import Router
 from ..sessions.durable import DurableSession
 from ..sessions.session import Session
+from ..sessions.topic_aliases import TopicAliases
 from ..settings.broker import Listener
 from ..store import Recovered
 from ..store.base import Owner
@@ -214,6 +215,8 @@ class Sessions:
         session.username, _, session.session_expiry = owner
         session.receive_maximum = connection.client_limits.receive_maximum
         session.max_packet_size = connection.client_limits.max_packet_size
+        maximum = connection.client_limits.topic_alias_maximum
+        session.aliases = TopicAliases(maximum, session.max_packet_size) if maximum else None
         if session.protocol_level != packet.protocol_level:
             session.set_protocol_level(packet.protocol_level)
             for group in session.shared:

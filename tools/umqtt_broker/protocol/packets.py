@@ -74,6 +74,26 @@ def encode_publish_head(first_byte: int, topic_name: bytes, payload_length: int)
     return UINT8[first_byte] + encoded_length + UINT16[len(topic_name)] + topic_name
 
 
+def split_publish(data: bytes, at: int) -> tuple[int, bytes, bytes, bytes, int]:
+    """Take apart the whole, valid PUBLISH at `at`.
+
+    Returns first byte, topic name, packet identifier (b"" at QoS 0), what follows it, and the index behind the packet.
+    """
+    length = shift = 0
+    body = at + 1
+    while True:
+        digit = data[body]
+        length |= (digit & 127) << shift
+        shift += 7
+        body += 1
+        if digit < 128:
+            break
+    end = body + length
+    name_end = body + 2 + (data[body] << 8 | data[body + 1])
+    content = name_end + 2 if data[at] & 6 else name_end
+    return data[at], data[body + 2 : name_end], data[name_end:content], data[content:end], end
+
+
 def topic_name_in(head: bytes) -> bytes:
     """Return the topic name of a PUBLISH that ends with it: behind the first byte and two lengths."""
     at = 1

@@ -21,6 +21,9 @@ from .reason_codes import ReasonCode
 
 SUCCESS = ReasonCode.SUCCESS
 
+# Topic aliases in each direction of a connection. Each costs the broker a topic name, which may be long.
+TOPIC_ALIAS_MAXIMUM = 10
+
 # A Session Expiry Interval (3.1.2.11.2).
 FOR_EVER = 0xFFFFFFFF
 
@@ -37,7 +40,8 @@ class Connect5(NamedTuple):
     """What a CONNECT of MQTT 5 says beside what one of 3.1.1 does.
 
     session_expiry: seconds, 0xFFFFFFFF: never. max_packet_size: bytes; 0: no limit. authentication_method: None: no
-    enhanced authentication. wants_reasons: the client wants to be told why in words.
+    enhanced authentication. wants_reasons: the client wants to be told why in words. topic_alias_maximum: aliases that
+    the broker may use, never more than its own TOPIC_ALIAS_MAXIMUM.
     """
 
     session_expiry: int = 0
@@ -45,6 +49,7 @@ class Connect5(NamedTuple):
     max_packet_size: int = 0
     authentication_method: bytes | None = None
     wants_reasons: bool = True
+    topic_alias_maximum: int = 0
 
 
 def decode_connect_properties(packet: bytes, at: int) -> tuple[Connect5, int]:
@@ -59,6 +64,7 @@ def decode_connect_properties(packet: bytes, at: int) -> tuple[Connect5, int]:
         found.get(properties.MAXIMUM_PACKET_SIZE, 0),
         method,
         found.get(properties.REQUEST_PROBLEM_INFORMATION, 1) == 1,
+        min(found.get(properties.TOPIC_ALIAS_MAXIMUM, 0), TOPIC_ALIAS_MAXIMUM),
     )
     return connect, at
 
@@ -124,14 +130,12 @@ def encode_identifier(identifier: int) -> bytes:
     return properties.encode_one(properties.SUBSCRIPTION_IDENTIFIER, identifier) if identifier else b""
 
 
-def add_identifiers(content: bytes, identifiers: bytes) -> bytes:
-    """Return a content with encoded subscription identifiers behind its other properties."""
-    if not identifiers:
+def add_properties(content: bytes, encoded: bytes) -> bytes:
+    """Return a content with encoded properties, subscription identifiers or an alias, behind its others."""
+    if not encoded:
         return content
     at, stop = properties.property_range(content, 0, len(content))
-    return b"".join(
-        (encode_remaining_length(stop - at + len(identifiers)), content[at:stop], identifiers, content[stop:])
-    )
+    return b"".join((encode_remaining_length(stop - at + len(encoded)), content[at:stop], encoded, content[stop:]))
 
 
 def payload_of(content: bytes) -> bytes:

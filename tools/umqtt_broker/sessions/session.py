@@ -30,6 +30,7 @@ from ..settings.broker import Listener
 from .entry import OPEN, SHARED, Entry
 from .ports import ClientConnection, Group, PendingRetained
 from .queue import MessageQueue
+from .topic_aliases import TopicAliases
 
 _NONE_INBOUND = cast("set[int]", frozenset())
 _NO_OPTIONS: dict[bytes, "Subscription"] = {}
@@ -61,11 +62,12 @@ class Session(MessageQueue):
     client takes; 0: no limit to the size. will_is_due: since when its client has gone and left a will that is published
     later; 0: it has not. is_bridge: the client is another broker. origin: which one; bridges of one origin do not get
     each other's messages. window: how many messages may be in flight, 0 while it is shut. output: collects packets
-    until the flush, None while nothing may be sent.
+    until the flush, None while nothing may be sent. aliases: of its connection, where the client wants them.
     """
 
     __slots__ = (
         "_sent",
+        "aliases",
         "away_since",
         "borrowed",
         "checks_rights",
@@ -115,6 +117,7 @@ class Session(MessageQueue):
         self.retained_delivery: PendingRetained | None = None
         self.away_since = 0
         self.output: list[bytes] | None = None
+        self.aliases: TopicAliases | None = None
         self.last_packet_id = 0
         # Messages above QoS 0 in `output`: each is three pieces there.
         self._sent = 0
@@ -398,6 +401,8 @@ class Session(MessageQueue):
             return
         messages = len(output) - 2 * self._sent
         data = b"".join(output)
+        if self.aliases is not None:
+            data = self.aliases.apply(data)
         # Empty first: send() may find the peer slow and take the list away.
         output.clear()
         self._sent = 0

@@ -20,7 +20,7 @@ from collections import deque
 from ..access.permission import Rights
 from ..core.context import BrokerContext
 from ..protocol.packets import DUP, PUBLISH, encode_publish_head, topic_name_in
-from ..protocol.packets5 import HAS_PROPERTIES, add_identifiers, age, encode_identifier, payload_of
+from ..protocol.packets5 import HAS_PROPERTIES, add_properties, age, encode_identifier, payload_of
 from ..protocol.topics import split_shared
 from .durable import DurableQueue
 from .entry import OPEN, Entry, converted
@@ -280,7 +280,7 @@ class SharedQueue(MessageQueue):
                 payload = age(payload, self._expiry.remaining(expires_at))
             subscription = member.options.get(self.client_id)
             if subscription is not None:
-                payload = add_identifiers(payload, encode_identifier(subscription.identifier))
+                payload = add_properties(payload, encode_identifier(subscription.identifier))
         first_byte = PUBLISH | head[0] & (DUP | 1 if qos else 1) | qos << 1
         return encode_publish_head(first_byte, topic_name_in(head), len(payload)), payload
 

@@ -1,0 +1,47 @@
+"""Topic aliases from the broker to a client of MQTT 5 (its section 3.3.2.3.4)."""
+
+from ..protocol.packets import encode_publish_head, split_publish
+from ..protocol.packets5 import add_properties
+from ..protocol.properties import TOPIC_ALIAS, encode_one
+
+# A topic name that is no longer than this costs no more than its alias.
+_SHORT = 3
+
+
+class TopicAliases:
+    """The aliases of one connection: the first topic names have them, up to `maximum`. Nobody knows them afterwards.
+
+    Messages get them when they are written: what waits, and what is sent again, has its topic name.
+    """
+
+    __slots__ = ("_by_name", "_max_packet_size", "_maximum")
+
+    def __init__(self, maximum: int, max_packet_size: int) -> None:
+        self._maximum = maximum
+        self._max_packet_size = max_packet_size
+        self._by_name: dict[bytes, int] = {}
+
+    def apply(self, data: bytes) -> bytes:
+        """Return PUBLISH packets with aliases in the place of the topic names that the client has seen with one."""
+        written: list[bytes] = []
+        at = 0
+        while at < len(data):
+            first_byte, topic_name, packet_id, content, end = split_publish(data, at)
+            packet = data[at:end]
+            at = end
+            if len(topic_name) > _SHORT:
+                alias = self._by_name.get(topic_name)
+                if alias is not None:
+                    packet = _encode(first_byte, b"", packet_id, content, alias)
+                elif len(self._by_name) < self._maximum:
+                    with_both = _encode(first_byte, topic_name, packet_id, content, len(self._by_name) + 1)
+                    if not self._max_packet_size or len(with_both) <= self._max_packet_size:
+                        self._by_name[topic_name] = len(self._by_name) + 1
+                        packet = with_both
+            written.append(packet)
+        return b"".join(written)
+
+
+def _encode(first_byte: int, topic_name: bytes, packet_id: bytes, content: bytes, alias: int) -> bytes:
+    content = add_properties(content, encode_one(TOPIC_ALIAS, alias))
+    return encode_publish_head(first_byte, topic_name, len(content)) + packet_id + content
