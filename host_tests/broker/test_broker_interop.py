@@ -1,21 +1,25 @@
 """Clients that others wrote, in MQTT 3.1.1 and 5, and our own, each to each through the broker, and after a return.
 
-paho-mqtt comes with the test packages; mosquitto's clients are skipped where they are not installed; node's mqtt is
-installed once into a folder of the user's cache where node and npm are there.
+paho-mqtt, aiomqtt and gmqtt come with the test packages; mosquitto's clients are skipped where they are not installed;
+node's mqtt is installed once into a folder of the user's cache where node and npm are there.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import subprocess
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
 
 import paho.mqtt.client as paho
 import pytest
+from broker_certificates import Pki
 from broker_peer import BrokerProcess, StartBroker
 from node_mqtt import run_node
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
@@ -27,6 +31,7 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 from umqtt_robust import Client
 
 _COUNT = 100
+_Result = TypeVar("_Result")
 
 
 class Party(ABC):
@@ -183,6 +188,92 @@ class Ours(Party):
         self._leave(client)
 
 
+class Aiomqtt(Party):
+    """aiomqtt, over paho, from asyncio."""
+
+    def __init__(self, version: int) -> None:
+        self._aiomqtt = pytest.importorskip("aiomqtt")
+        assert version == 5
+
+    def _client(self, port: int, client_id: str) -> Any:
+        properties = Properties(PacketTypes.CONNECT)
+        properties.SessionExpiryInterval = 3600
+        version = self._aiomqtt.ProtocolVersion.V5
+        return self._aiomqtt.Client(
+            "127.0.0.1", port, identifier=client_id, protocol=version, clean_start=False, properties=properties
+        )
+
+    def _run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        return asyncio.run(asyncio.wait_for(work, WAIT_LIMIT_S))
+
+    def subscribe(self, port: int, client_id: str, topic_filter: str, qos: int) -> None:
+        async def work() -> None:
+            async with self._client(port, client_id) as client:
+                await client.subscribe(topic_filter, qos)
+
+        self._run(work())
+
+    def receive(self, port: int, client_id: str, topic_filter: str, qos: int, count: int) -> list[str]:
+        async def work() -> list[str]:
+            async with self._client(port, client_id) as client:
+                return [(await anext(client.messages)).payload.decode() for _ in range(count)]
+
+        return self._run(work())
+
+    def publish(self, port: int, topic: str, qos: int, payloads: list[str]) -> None:
+        async def work() -> None:
+            async with self._client(port, "aiomqtt-publisher") as client:
+                for payload in payloads:
+                    await client.publish(topic, payload, qos)
+
+        self._run(work())
+
+
+class Gmqtt(Party):
+    """gmqtt, which has a protocol of its own."""
+
+    def __init__(self, version: int) -> None:
+        self._gmqtt = pytest.importorskip("gmqtt")
+        assert version == 5
+
+    def _run(
+        self, port: int, client_id: str, work: Callable[[Any, asyncio.Queue[Any]], Coroutine[Any, Any, _Result]]
+    ) -> _Result:
+        async def connected() -> _Result:
+            client = self._gmqtt.Client(client_id, clean_session=False, session_expiry_interval=3600)
+            events: asyncio.Queue[Any] = asyncio.Queue()
+            client.on_subscribe = lambda *_: events.put_nowait("subscribed")
+            client.on_message = lambda _, __, payload, *___: (events.put_nowait(payload.decode()), 0)[1]
+            await client.connect("127.0.0.1", port)
+            try:
+                return await work(client, events)
+            finally:
+                await client.disconnect(session_expiry_interval=3600)
+
+        return asyncio.run(asyncio.wait_for(connected(), WAIT_LIMIT_S))
+
+    def subscribe(self, port: int, client_id: str, topic_filter: str, qos: int) -> None:
+        async def work(client: Any, events: asyncio.Queue[Any]) -> None:
+            client.subscribe(topic_filter, qos)
+            assert await events.get() == "subscribed"
+
+        self._run(port, client_id, work)
+
+    def receive(self, port: int, client_id: str, topic_filter: str, qos: int, count: int) -> list[str]:
+        async def work(_: Any, events: asyncio.Queue[Any]) -> list[str]:
+            return [await events.get() for _ in range(count)]
+
+        return self._run(port, client_id, work)
+
+    def publish(self, port: int, topic: str, qos: int, payloads: list[str]) -> None:
+        async def work(client: Any, _: asyncio.Queue[Any]) -> None:
+            for payload in payloads:
+                client.publish(topic, payload, qos)
+            await client._persistent_storage.wait_empty()
+
+        self._run(port, "gmqtt-publisher", work)
+
+
 _NODE = """
 const [version, action, port, clientId, topic, qos, rest] = JSON.parse(process.argv[2])
 const client = require('mqtt').connect({ host: '127.0.0.1', port, clientId, clean: false, protocolVersion: version,
@@ -227,11 +318,12 @@ def party(name: str) -> Party:
         return Ours()
     if name == "mosquitto" and shutil.which("mosquitto_pub") is None:
         pytest.skip("mosquitto-clients is not installed")
-    return {"mosquitto": Mosquitto, "paho": Paho, "node": Node}[name](int(version or 4))
+    kinds = {"mosquitto": Mosquitto, "paho": Paho, "node": Node, "aiomqtt": Aiomqtt, "gmqtt": Gmqtt}
+    return kinds[name](int(version or 4))
 
 
 _FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
-_PARTIES = ("ours", "paho", "mosquitto", "node", "paho 5", "mosquitto 5", "node 5")
+_PARTIES = ("ours", "paho", "mosquitto", "node", "paho 5", "mosquitto 5", "node 5", "aiomqtt 5", "gmqtt 5")
 
 
 @pytest.fixture(scope="module")
@@ -305,3 +397,34 @@ def test_mqtt_5_goes_through_a_websocket(start_broker: StartBroker) -> None:
     payload, found = json.loads(run_node(_NODE_WEBSOCKET, str(broker.port), timeout=2 * WAIT_LIMIT_S))
     assert (payload, found["userProperties"], found["messageExpiryInterval"]) == ("294", {"unit": "K"}, 60)
     assert found["subscriptionIdentifier"] in (7, [7])
+
+
+@pytest.mark.parametrize("transport", ["tcp", "websockets"])
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_mqtt_5_goes_through_every_transport(
+    start_broker: StartBroker, tmp_path: Path, transport: str, is_encrypted: bool
+) -> None:
+    # Planted: a WebSocket behind TLS that speaks 3.1.1 alone.
+    pki = Pki(tmp_path)
+    protocol = "mqtt" if transport == "tcp" else "websockets"
+    broker = start_broker(listeners=(Listener(port=0, protocol=protocol, tls=pki.tls() if is_encrypted else None),))
+    came: list[paho.MQTTMessage] = []
+    subscribed, enough = threading.Event(), threading.Event()
+    client = paho.Client(CallbackAPIVersion.VERSION2, "five", protocol=MQTTProtocolVersion.MQTTv5, transport=transport)
+    if is_encrypted:
+        client.tls_set_context(pki.context())
+    properties = Properties(PacketTypes.PUBLISH)
+    properties.ContentType = "text/plain"
+    client.on_connect = lambda *_: client.subscribe("t", 2)
+    client.on_subscribe = lambda *_: subscribed.set()
+    client.on_message = lambda _, __, message: (came.append(message), enough.set())
+    client.connect("localhost", broker.port)
+    client.loop_start()
+    try:
+        assert subscribed.wait(WAIT_LIMIT_S)
+        client.publish("t", b"x" * 1000, 2, properties=properties)
+        assert enough.wait(WAIT_LIMIT_S)
+    finally:
+        client.disconnect()
+        client.loop_stop()
+    assert [(one.payload, one.properties.ContentType) for one in came] == [(b"x" * 1000, "text/plain")]
