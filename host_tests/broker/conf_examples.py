@@ -90,6 +90,7 @@ RIGHT: dict[str, list[tuple[str, Callable[[Configuration], Any], Any]]] = {
         for text, seconds in (("1h", 3600), ("2d", 172800), ("3w", 1814400), ("4m", 10368000), ("5y", 157680000))
     ],
     "retain_available": [("retain_available false", lambda c: c.broker.retain_available, False)],
+    "server_reference": [("server_reference b.example:1883", lambda c: c.broker.server_reference, "b.example:1883")],
     "global_max_connections": [("global_max_connections 5", lambda c: c.broker.max_connections, 5)],
     "max_packet_size": [("max_packet_size 20", lambda c: c.broker.max_packet_size, 20)],
     "max_topic_levels": [("max_topic_levels 7", lambda c: c.broker.max_topic_levels, 7)],
@@ -217,6 +218,7 @@ TEXTS = {
     "permission_hook",
     "auto_id_prefix",
     "clientid_prefixes",
+    "server_reference",
     "persistence_location",
     "persistence_file",
     "http_token_file",

@@ -312,6 +312,38 @@ def test_who_is_cut_off_is_told_why(start_broker: StartBroker) -> None:
     }  # fmt: skip
 
 
+def test_clients_of_mqtt_5_are_sent_to_another_server_and_others_are_served(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    # Planted: who is connected is not told; a client of 3.1.1 refused; the session forgotten.
+    store, reference = str(tmp_path / "broker.db"), {"server_reference": b"b.example:1883"}
+    broker = start_broker(store=store)
+
+    def reload(server_reference: str) -> None:
+        settings = BrokerConfig(port=0, sys_interval=0, store=store, server_reference=server_reference)
+        assert broker.call(lambda: broker.broker.reload(settings)) == []
+
+    with Peer5(broker.port) as five, Peer5(broker.port) as small, Peer(broker.port) as old:
+        five.connect5(b"five", session_expiry_interval=100, will=(b"w", b"gone", 0, False))
+        five.subscribe5((b"t", 1))
+        small.connect5(b"small", maximum_packet_size=12)
+        old.connect(b"old")
+        old.subscribe(b"w", 0)
+        reload("b.example:1883")
+        assert [(one.kind, one.reason_codes, one.properties) for one in five.wait_closed()] == [
+            (DISCONNECT, b"\x9c", reference)
+        ]
+        assert [(one.reason_codes, one.properties) for one in small.wait_closed()] == [(b"\x9c", {})]
+        assert old.receive_message().payload == b"gone"
+        with Peer5(broker.port) as again, Peer(broker.port) as new:
+            refused = again.ask(b"five", clean=False)
+            assert (refused.kind, refused.reason_codes, refused.properties) == (CONNACK, b"\x9c", reference)
+            new.connect(b"new")
+    reload("")
+    with Peer5(broker.port) as again:
+        assert again.connect5(b"five", clean=False).present
+
+
 def test_the_end_of_the_broker_is_told_behind_everything_else() -> None:
     # Planted: DISCONNECT before the acknowledgement that was still to come.
     with BrokerProcess(":memory:") as broker, Peer5(broker.port) as peer:

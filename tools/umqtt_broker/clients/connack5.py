@@ -55,10 +55,23 @@ def accepted(
     )
 
 
-def refused(limits: Connect5, code: int, reason: str = "") -> bytes:
-    """Return the CONNACK of a client that is not let in. code: a return code of MQTT 3.1.1, or a reason code."""
+def refused(limits: Connect5, code: int, reason: str = "", server_reference: str = "") -> bytes:
+    """Return the CONNACK of a client that is not let in. code: a return code of MQTT 3.1.1, or a reason code.
+
+    server_reference: where it is sent, if the code says so.
+    """
     code = _REASONS.get(code, code)
-    return _fit(limits, encode_connack(code, False, _said(limits, reason)), encode_connack(code, False, NONE))
+    said = _said(limits, reason)
+    if code == ReasonCode.USE_ANOTHER_SERVER:
+        said = {properties.SERVER_REFERENCE: server_reference.encode()}
+    return _fit(limits, encode_connack(code, False, said), encode_connack(code, False, NONE))
+
+
+def send_away(limits: Connect5, server_reference: str) -> bytes:
+    """Return the DISCONNECT of a client that is to use another server."""
+    code = ReasonCode.USE_ANOTHER_SERVER
+    whole = encode_disconnect(code, {properties.SERVER_REFERENCE: server_reference.encode()})
+    return _fit(limits, whole, encode_disconnect(code))
 
 
 def disconnect(limits: Connect5, reason_code: int, reason: str) -> bytes:

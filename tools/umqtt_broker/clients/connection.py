@@ -543,7 +543,11 @@ class Connection(asyncio.Protocol):
         """Answer a CONNECT with a return code other than 0 and close [MQTT-3.2.2-5]."""
         self.stats.connections_refused += 1
         is_version5 = self.protocol_level == 5
-        self.write([connack5.refused(self.client_limits, return_code) if is_version5 else encode_connack(return_code)])
+        if is_version5:
+            reference = self.context.config.server_reference
+            self.write([connack5.refused(self.client_limits, return_code, server_reference=reference)])
+        else:
+            self.write([encode_connack(return_code)])
         self.close()
 
     # Output
@@ -613,6 +617,13 @@ class Connection(asyncio.Protocol):
         if self.protocol_level == 5 and self.session is not None:
             self._disconnect = encode_disconnect(ReasonCode.SERVER_SHUTTING_DOWN)
         self.close()
+
+    def send_away(self) -> None:
+        """Close, and tell a client of MQTT 5 which server to use; do nothing to others."""
+        if self.protocol_level == 5 and not self.closing:
+            self.ending = "sent to another server"
+            self._disconnect = connack5.send_away(self.client_limits, self.context.config.server_reference)
+            self.close()
 
     def abort(self, reason_code: int = 0) -> None:
         """Close at once. A client of MQTT 5 is told the reason code, if it can take it."""

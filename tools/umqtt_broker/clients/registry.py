@@ -155,6 +155,8 @@ class Sessions:
         version5 = packet.version5
         if version5 is not None and version5.authentication_method is not None:
             return ReasonCode.BAD_AUTHENTICATION_METHOD, packet
+        if version5 is not None and config.server_reference:
+            return ReasonCode.USE_ANOTHER_SERVER, packet
         if version5 is not None and packet.will is not None and packet.will.retain and not config.retain_available:
             return ReasonCode.RETAIN_NOT_SUPPORTED, packet
         peer = _peer(connection)
@@ -409,6 +411,9 @@ class Sessions:
             session.settings_changed()
             if session.connection is not None:
                 session.connection.bind()
+        for session in self if self._config.server_reference else ():
+            if session.connection is not None:
+                session.connection.send_away()
         self._look_at_all_again()
         self._router.forget_routes()
         self._context.expiry.tick()

@@ -110,6 +110,9 @@ _KEYS = (
         "When the session of a client that stays away is forgotten: `1h`, `2d`, `3w`, `4m`, `5y`"),
     Key("retain_available", "broker", "retain_available", values.boolean, "true",
         "false: the retain flag is ignored"),
+    Key("server_reference", "broker", "server_reference", values.text, "",
+        "Send clients of MQTT 5 to this server, `HOST:PORT`: new ones, and at a reload those that are connected. Others"
+        " are served"),
     # Limits
     Key("global_max_connections", "broker", "max_connections", values.integer(1), "100000",
         "Connections of all listeners at once; the limit of open files is raised for them, as far as that may be"),

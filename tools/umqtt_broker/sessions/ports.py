@@ -46,6 +46,9 @@ class ClientConnection(Output, Protocol):
     def bind(self) -> None:
         """Take over new rights or settings."""
 
+    def send_away(self) -> None:
+        """Close, and tell a client of MQTT 5 which server to use; do nothing to others."""
+
     def abort(self, reason_code: int = 0) -> None:
         """Close at once. A client of MQTT 5 is told the reason code."""
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ..access.permission import Permission
 from ..errors import ConfigError
-from ..protocol.topics import is_mount_point
+from ..protocol.topics import is_mount_point, is_utf8
 from .bridge import BridgeConfig, check_bridges
 
 MEMORY = ":memory:"
@@ -117,6 +117,8 @@ class BrokerConfig:
     auto_id_prefix: how such an identifier begins. client_id_prefixes: how every other one must begin, if any
         are given.
     retain_available: False: the retain flag is ignored.
+    server_reference: another server, or several with blanks between, to which clients of MQTT 5 are sent; "": they may
+        stay. Those of earlier versions cannot be told, and are served.
     set_tcp_nodelay: small packets leave at once.
     sys_interval: seconds between two publications of $SYS; 0: none.
     http_host, http_port: where metrics, the admin API and the web page are served; port 0: nowhere.
@@ -153,6 +155,7 @@ class BrokerConfig:
     auto_id_prefix: bytes = b"auto-"
     client_id_prefixes: tuple[bytes, ...] = ()
     retain_available: bool = True
+    server_reference: str = ""
     set_tcp_nodelay: bool = True
     sys_interval: int = 10
     http_host: str = "127.0.0.1"
@@ -171,6 +174,8 @@ class BrokerConfig:
         # 65535 identifiers in use would leave none for the next message in the queue.
         if not 1 <= self.max_inflight_messages <= 65534:
             raise ConfigError(f"max_inflight_messages {self.max_inflight_messages} is not between 1 and 65534")
+        if not is_utf8(self.server_reference.encode(errors="surrogateescape")):
+            raise ConfigError("server_reference is not UTF-8 without U+0000 — write HOST:PORT")
         for name in _AT_LEAST_1:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} {getattr(self, name)} is below 1")
