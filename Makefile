@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-costs lint types bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-firmware prove-broker prove-ingest prove-cluster fuzz docs release clean
+.PHONY: help setup demo check test test-costs lint types bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-firmware prove-broker prove-ingest prove-cluster fuzz docs pictures release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ fuzz: setup ## The packet path with atheris, which is installed for it (ARGS="--
 docs: setup ## The documentation as a site in build/site; a dead link ends it
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build $(ARGS)
 	@echo "build/site is the site; to read it with search: python3 -m http.server --directory build/site"
+
+pictures: setup ## Take the pictures of the README anew, with chromium
+	@$(PY) host_tests/docs/draw_pictures.py
 
 release: setup ## Wheel, sdist, mip index and their hashes in dist, changelog section, tag (VERSION=0.3.0, KEY=FILE to sign)
 	@$(PY) tools/release.py "$(VERSION)" $(if $(KEY),--key "$(KEY)")
