@@ -5,13 +5,17 @@ set that is accepted cannot keep the board from booting; secrets.json is out of 
 """
 
 from app.commands import CommandError
-from app.settings import DEFAULTS, LIVE, SettingsError
+from app.settings import CABLE_ONLY, DEFAULTS, LIVE, SettingsError
 from app.settings_files import change, load
 
 
 def run(board, args):
     key, value = _key_and_value(args)
     was = board.settings.get(key)
+    if key in CABLE_ONLY:
+        raise CommandError("%s is set over the cable alone: umqtt provision" % key)
+    if key == "brokers" and _is_encrypted(was) and not _is_encrypted(value):
+        raise CommandError("brokers: no command leads from mqtts to mqtt: umqtt provision")
     try:
         settings = change(board.folder, key, value)
     except SettingsError as error:
@@ -35,6 +39,11 @@ def recover(board, args):
     if load(board.folder)[0].get(key) != (DEFAULTS.get(key) if value is None else value):
         raise CommandError("%s was not changed: the power failed before; send it again under another id" % key)
     return {"key": key, "value": value, "applies": "now"}
+
+
+def _is_encrypted(brokers):
+    # The first speaks for all: lists that mix the two are refused.
+    return isinstance(brokers, list) and bool(brokers) and str(brokers[0]).startswith("mqtts:")
 
 
 def _key_and_value(args):

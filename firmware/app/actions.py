@@ -18,7 +18,7 @@ import gc
 import sys
 
 from app.commands import CommandError, Later
-from app.modules import forget
+from app.modules import forget, once
 
 _MODULES = ("crash", "get", "log", "read", "set")
 _NAMES = _MODULES + ("pause", "ping", "reboot", "resume", "update")
@@ -33,6 +33,15 @@ class Actions:
 
     def names(self):
         return _NAMES
+
+    def authorize(self, name, args, payload, counter):
+        """As guard.check(). Raises CommandError."""
+        try:
+            return once("guard", "check", self._board, name, args, payload, counter)
+        except MemoryError:
+            raise CommandError("not carried out: not enough memory; send it again under another id")
+        finally:
+            forget("signed")
 
     def run(self, name, args, order):
         """The result of a command. Raises CommandError and Later."""

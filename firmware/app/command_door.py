@@ -11,7 +11,10 @@ from umqtt_robust.errors import OutboxFull, StoreError
 
 # A ping comes seldom alone.
 _KEEP_MS = 10_000
-_MODULES = ("commands", "ledger", "actions", "update", "update_http", "update_mqtt", "versions")
+_MODULES = (
+    "commands", "ledger", "actions", "update", "update_http", "update_mqtt", "versions",
+    "signed", "settings_files", "settings",
+)  # fmt: skip
 
 
 class CommandDoor:

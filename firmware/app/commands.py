@@ -7,6 +7,10 @@ Each command is in flash (ledger.py) before it is carried out, and its reply unt
 known is not carried out again, whatever brought it back: QoS 2 broken by a power cut, a broker that lost its session,
 or a sender that repeats it. Its reply goes again instead. The ledger knows the last 16 commands.
 
+Commands that can take the board away from its owner are signed (signed.py, guard.py). Each has a higher counter than
+those before, which is durable before the command is carried out: an old one that comes again is refused, also when its
+id is forgotten.
+
 What a power cut in the middle of a command leads to is up to the command; actions.py says it for each. Commands are
 carried out in the order in which they came, and those that take longer than a moment (pause, update, reboot) are
 answered later.
@@ -36,7 +40,8 @@ class Commands:
     """handle() is the client's handler for the command topic; step() sends replies.
 
     actions: object with names(), run(name, args, order), which returns the result or raises CommandError or Later,
-    and recover(name, args, order), the same for a command that the end of the last run cut short.
+    recover(name, args, order), the same for a command that the end of the last run cut short, and
+    authorize(name, args, payload, counter), see guard.check().
     """
 
     def __init__(self, client, topic, ledger, actions):
@@ -64,11 +69,12 @@ class Commands:
             if name not in self._actions.names():
                 known = ", ".join(sorted(self._actions.names()))
                 raise CommandError("unknown command %r: known are %s" % (name, known))
+            counter = self._actions.authorize(name, args, payload, self._ledger.counter)
             order = self._begin(command_id, payload)
         except CommandError as error:
             self._refuse(command_id, str(error))
             return
-        self._run(order, command_id, name, args, self._actions.run)
+        self._run(order, command_id, name, args, self._actions.run, counter)
 
     def step(self):
         """Answer what the last run left open; send what waits."""
@@ -76,7 +82,11 @@ class Commands:
             order = self._recover.pop(0)
             command = self._ledger.command(order)
             args = command.get("args")
-            self._run(order, command.get("id"), command.get("cmd"), args if args else {}, self._actions.recover)
+            # Only commands that were verified are in the ledger. The power may have failed before the counter was kept.
+            self._run(
+                order, command.get("id"), command.get("cmd"), args if args else {}, self._actions.recover,
+                command.get("counter"),
+            )  # fmt: skip
         self._ledger_call(self._ledger.settle, self._client.is_pending)
         try:
             while self._unkept:
@@ -111,8 +121,9 @@ class Commands:
         except OSError as error:
             raise CommandError("not carried out: it cannot be kept in flash: %r" % error)
 
-    def _run(self, order, command_id, name, args, action):
+    def _run(self, order, command_id, name, args, action, counter):
         try:
+            self._use(counter)
             self.executed += 1
             self._finish(order, command_id, True, action(name, args, order))
         except Later:
@@ -122,6 +133,13 @@ class Commands:
         except Exception as error:  # noqa: BLE001 - a mistake in one command: whoever sent it is told
             self.error = "%s: %r" % (name, error)
             self._finish(order, command_id, False, "failed: %r" % error)
+
+    def _use(self, counter):
+        if counter and counter > self._ledger.counter:
+            try:
+                self._ledger.use(counter)
+            except OSError as error:
+                raise CommandError("not carried out: its counter cannot be kept in flash: %r" % error)
 
     def _finish(self, order, command_id, ok, result):
         reply = encode_reply(command_id, ok, result)

@@ -6,6 +6,7 @@ with the CRC-32 of the rest:
     N     the command: order I, then its payload. Written before it is carried out.
     Nr    its reply: order I, then the reply's JSON. Written when it is done.
     sent  order I: the broker has the replies of all commands up to this one.
+    c0 c1 an unused I, then Q, the counter of a signed command: the higher one counts, the lower one is written over.
 
 A file is only written while nothing depends on what it held: N and Nr when the ring comes round to a command whose
 reply the broker has (the CRC and the order tell an old or torn reply from this command's), and a torn `sent` means
@@ -41,6 +42,7 @@ class Ledger:
         data = self._read("sent")
         self._sent = unpack_from("<I", data)[0] if data and len(data) == 4 else 0
         self.order = self._sent
+        self._counters = [self._counter("c0"), self._counter("c1")]
         orders = []
         for n in range(size):
             data = self._read("%d" % n)
@@ -96,6 +98,17 @@ class Ledger:
         self._open.append(order)
         return order
 
+    @property
+    def counter(self):
+        """The highest counter of a signed command so far."""
+        return max(self._counters)
+
+    def use(self, counter):
+        """Keep a counter that is higher than all so far, before its command is carried out."""
+        n = self._counters.index(min(self._counters))
+        self._write("c%d" % n, 0, pack("<Q", counter))
+        self._counters[n] = counter
+
     def finish(self, order, reply):
         """Keep the reply of a command that is done, for next_reply(). reply: bytes."""
         self._write("%dr" % (order % self._size), order, reply)
@@ -142,6 +155,10 @@ class Ledger:
         if sent > self._sent:
             self._write("sent", sent, b"")
             self._sent = sent
+
+    def _counter(self, name):
+        data = self._read(name)
+        return unpack_from("<Q", data, 4)[0] if data and len(data) == 12 else 0
 
     def _write(self, name, order, data):
         data = pack("<I", order) + data

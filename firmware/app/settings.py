@@ -3,7 +3,8 @@
     settings.json  {"brokers": ["mqtts://broker.example"], "interval_ms": 10000, "wifi": ["workshop", "phone"],
                     "sensors": [{"module": "dht22", "pin": 4, "name": "cellar"}]}
     secrets.json   {"wifi": {"workshop": "password"}, "mqtt": {"username": "pump-7", "password": "…"},
-                    "tls": {"ca": "/ca.pem", "cert": "/pump-7.pem", "key": "/pump-7.key"}}
+                    "tls": {"ca": "/ca.pem", "cert": "/pump-7.pem", "key": "/pump-7.key"},
+                    "commands": {"key": "64 hexadecimal digits"}}
 
 A key left out has the value of DEFAULTS; docs/firmware.md describes each. The host checks with the same functions
 before it deploys, and imports this file by its path: it needs nothing else of the firmware. settings_files.py reads and
@@ -34,11 +35,15 @@ DEFAULTS = {
     "sleep_s": 0,
     "home_assistant": False,
     "update_url": None,
+    "unsigned_commands": False,
     "board": None,
 }
 
 # What a running board takes over at once; the rest counts from the next boot on.
 LIVE = ("interval_ms", "telemetry_qos", "expires_s", "log_level", "sleep_s", "home_assistant")
+
+# What no command changes, signed or not: it says which commands are believed.
+CABLE_ONLY = ("unsigned_commands",)
 
 LEVELS = ("debug", "info", "warning", "error")
 _ENCODINGS = ("json", "cbor")
@@ -53,7 +58,7 @@ _NUMBERS = {
     "watchdog_ms": (0, 3_600_000, "milliseconds"),
     "sleep_s": (0, 604_800, "seconds"),
 }
-_SWITCHES = ("power_save", "home_assistant")
+_SWITCHES = ("power_save", "home_assistant", "unsigned_commands")
 _SHORTEST_WATCHDOG_MS = 1000
 _LONGEST_NAME = 64
 # A name of a network in DNS (RFC 1035) has at most 63 characters; the ports take 32.
@@ -97,7 +102,9 @@ def check_settings(values, file=FILE):
 
 def check_secrets(values, file=SECRETS):
     """values with the defaults filled in. Raises SettingsError, which never repeats a secret."""
-    sections = {"wifi": None, "mqtt": ("username", "password"), "tls": ("ca", "cert", "key")}
+    sections = {
+        "wifi": None, "mqtt": ("username", "password"), "tls": ("ca", "cert", "key"), "commands": ("key",),
+    }  # fmt: skip
     check_object(values, sections, file, "")
     filled = {}
     for section, known in sections.items():
@@ -110,6 +117,8 @@ def check_secrets(values, file=SECRETS):
                 raise SettingsError(file, "wifi." + key, 'a password has 8 to 63 characters; "" is an open network')
             if section == "tls" and not (value.startswith("/") and len(value) > 1):
                 raise SettingsError(file, "tls." + key, "must be the path of a file on the board, for instance /ca.pem")
+            if section == "commands" and (len(value) != 64 or value.strip("0123456789abcdef")):
+                raise SettingsError(file, "commands." + key, "must be 64 hexadecimal digits: umqtt keys make")
     # [MQTT-3.1.2-22] a password without a user name cannot be sent.
     if "password" in filled["mqtt"] and "username" not in filled["mqtt"]:
         raise SettingsError(file, "mqtt.username", "is missing, and MQTT has no password without a user name")

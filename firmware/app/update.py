@@ -5,10 +5,11 @@
     {"cmd": "update", "args": {"rollback": true, "from": "a"}}      back to the version before
 
 sha256 names the manifest (versions.py), and the manifest the files: whatever serves them need not be trusted, only the
-command. Every object is asked for by its hash; what the slot or the running version has already is not. The slot that
-does not run is written, verified by reading it back, and only then does the pointer file name it (startup.py). A power
-cut at any moment leaves a version that boots, and the update goes on where it was: files that are there are kept.
-The reply comes when the broker has acknowledged the first reading of the new version, or when it was given up.
+command, whose signature was checked before (guard.py). Every object is asked for by its hash; what the slot or the
+running version has already is not. The slot that does not run is written, verified by reading it back, and only then
+does the pointer file name it (startup.py). A power cut at any moment leaves a version that boots, and the update goes
+on where it was: files that are there are kept. The reply comes when the broker has acknowledged the first reading of
+the new version, or when it was given up.
 """
 
 import gc
@@ -112,8 +113,6 @@ class Updater:
         if versions.sha256_of(manifest) != args["sha256"]:
             self._open_source(args)
             yield from self._download(args["sha256"], None, manifest)
-        if versions.version_of(manifest) != args["version"]:
-            raise CommandError("the manifest is of version " + versions.version_of(manifest))
         yield from self._make_room(folder, manifest)
         for sha256, size, path in versions.entries(manifest):
             gc.collect()
@@ -269,11 +268,11 @@ class Updater:
         return self._board.clock.uptime_ms()
 
     def _check(self, args):
-        if not isinstance(args.get("version"), str) or not versions.is_hash(args.get("sha256")):
-            raise CommandError('update needs version, sha256 and url or mqtt: {"url": "http://…/", "sha256": "…"}')
+        if not versions.is_hash(args.get("sha256")):
+            raise CommandError('needs sha256, and url or mqtt: {"url": "http://…/", "sha256": "…"}')
         url = args.get("url")
         if not isinstance(url, str) and (url is not None or not args.get("mqtt")):
-            raise CommandError("update needs url, or mqtt: true")
+            raise CommandError("needs url, or mqtt: true")
         allowed = self._board.settings.get("update_url")
         if url is not None and allowed and not url.startswith(allowed):
             raise CommandError("updates may only come from " + allowed)

@@ -36,6 +36,7 @@ def board(tmp_path: Path, broker: int, request: pytest.FixtureRequest) -> Iterat
         "device_id": _ID,
         "brokers": [f"mqtt://127.0.0.1:{broker}"],
         "sleep_s": _SLEEP_S,
+        "unsigned_commands": True,
         "wifi": ["workshop"],
         "ntp_host": "",
     }

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from impatient import builds_impatient
 from kit_command import Ended, umqtt_here
+from owner import own
 from paho_subscriber import Subscriber
 from umqtt_kit.app_bundle import INIT, AppBundle
 from umqtt_kit.data import firmware_folder
@@ -61,7 +62,7 @@ def _impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
-def board(tmp_path: Path, broker: int) -> Iterator[VirtualBoard]:
+def board(tmp_path: Path, broker: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualBoard]:
     try:
         board = VirtualBoard(tmp_path / "flash.img")
     except MicroPythonMissing as missing:
@@ -80,6 +81,7 @@ def board(tmp_path: Path, broker: int) -> Iterator[VirtualBoard]:
                 **files,
                 "/app/__init__.mpy": _compiled(tmp_path, "__init__.py", _package(_OLD)),
                 "/settings.json": json.dumps(settings).encode(),
+                "/secrets.json": json.dumps(own(_ID, tmp_path, monkeypatch)).encode(),
             }
         )
         board.start()
@@ -189,6 +191,16 @@ def test_a_version_that_fails_is_started_once_and_given_up(
     assert (status["fw"], status["slot"], status["rolled_back"]) == (_OLD, "base", "a")
     if way == "crashes":
         assert subscriber.wait_for(lambda: any("a bad version" in one["text"] for one in subscriber.payloads("log")))
+
+
+def test_who_has_no_key_updates_nothing(board: VirtualBoard, broker: int, subscriber: Subscriber, monkeypatch):
+    """Planted: a board takes unsigned updates."""
+    assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
+    monkeypatch.setenv("UMQTT_KEYS", "/nowhere.json")
+    for arguments in ((), ("--rollback",)):
+        ended = _ota(broker, *arguments)
+        assert ended.code == EXIT_DEVICE and "must be signed" in ended.stderr, ended.stderr
+    assert board.lives == 1
 
 
 def test_a_device_that_is_not_there_is_exit_code_4(broker: int, monkeypatch: pytest.MonkeyPatch):

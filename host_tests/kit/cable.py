@@ -41,6 +41,7 @@ class Cable:
         runtime = folder / "runtime"
         runtime.mkdir(mode=0o700)
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+        monkeypatch.setenv("UMQTT_KEYS", str(folder / "keys.json"))
         # Whatever is plugged into this computer is none of a test's business.
         monkeypatch.setattr("serial.tools.list_ports.comports", list)
 

@@ -15,6 +15,7 @@ from cable import Cable
 from guarded_broker import PASSWORD, guarded_broker
 from impatient import builds_impatient
 from kit_command import umqtt_here
+from owner import own
 from umqtt_kit.deploy.build import build
 from umqtt_kit.mqtt import Access
 from umqtt_kit.ota.release import build_release
@@ -32,10 +33,10 @@ def _impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     yield from builds_impatient(tmp_path_factory.mktemp("firmware"), "0.1.0")
 
 
-def _guarded(url: str, ca: Path) -> dict[str, bytes]:
+def _guarded(url: str, ca: Path, owned: dict[str, dict[str, str]]) -> dict[str, bytes]:
     """The files of a board that trusts this authority, and knows the user of that broker."""
     settings = {"device_id": _ID, "brokers": [url], "interval_ms": 100, "board": "UNIX"}
-    secrets = {"mqtt": {"username": "me", "password": PASSWORD}, "tls": {"ca": "/ca.pem"}}
+    secrets = {"mqtt": {"username": "me", "password": PASSWORD}, "tls": {"ca": "/ca.pem"}, **owned}
     return {
         **build("UNIX", {"tls"}).files,
         "/settings.json": json.dumps(settings).encode(),
@@ -59,7 +60,7 @@ def test_an_update_comes_over_https_from_a_server_that_the_boards_authority_has_
 ):
     monkeypatch.setenv("UMQTT_PASSWORD", PASSWORD)
     with guarded_broker(tmp_path) as (url, ca), cable.board(heap="1M") as virtual:
-        _restart_with(virtual, _guarded(url, ca))
+        _restart_with(virtual, _guarded(url, ca, own(_ID, tmp_path, monkeypatch)))
         access = Access((url,), "me", PASSWORD, ca.read_bytes())
         _is_on(access)
         certs = tmp_path / "certs" / "broker"

@@ -11,6 +11,7 @@ import pytest
 from cable import Cable, broker
 from impatient import builds_impatient
 from live_device import PlayedDevice
+from owner import own
 from umqtt_kit.deploy import build as build_module
 from umqtt_kit.deploy.build import build
 from umqtt_kit.errors import KitError
@@ -185,10 +186,11 @@ def test_devices_in_no_stage_are_left_alone_and_a_silent_one_is_exit_code_4(tmp_
         assert rollout.rows[0].exit_code == 4
 
 
-def _board_files(port: int, device: str) -> dict[str, bytes]:
+def _board_files(port: int, device: str, secrets: dict) -> dict[str, bytes]:
     settings = {"device_id": device, "brokers": [f"mqtt://127.0.0.1:{port}"], "interval_ms": 100, "board": "UNIX"}
     settings["sensors"] = [{"module": "door"}]
-    return {**build("UNIX", ()).files, "/settings.json": json.dumps(settings).encode()}
+    own_files = {"/settings.json": json.dumps(settings).encode(), "/secrets.json": json.dumps(secrets).encode()}
+    return {**build("UNIX", ()).files, **own_files}
 
 
 def test_virtual_boards_take_a_good_release_with_their_sensor_and_survive_a_broken_one(
@@ -201,7 +203,8 @@ def test_virtual_boards_take_a_good_release_with_their_sensor_and_survive_a_brok
     (sensors / "door.py").write_text("class Sensor:\n    def read(self): return {'open': 1}\n")
     with broker(tmp_path) as port, contextlib.ExitStack() as boards:
         for name in names:
-            boards.enter_context(cable.board(name, files=_board_files(port, name), heap="1M"))
+            files = _board_files(port, name, own(name, tmp_path, monkeypatch))
+            boards.enter_context(cable.board(name, files=files, heap="1M"))
         access = Access((f"mqtt://127.0.0.1:{port}",))
         eventually(lambda: rollout_module.known_devices(access) == names, lambda: rollout_module.known_devices(access))
         given = ("ota", "--fleet", "pump-*", "--stages", "1,100%", "--wait-healthy", "0",

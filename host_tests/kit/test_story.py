@@ -22,7 +22,9 @@ import pytest
 from cable import Cable, broker
 from impatient import builds_impatient, impatient_firmware
 from live_logs import following
+from owner import own
 from umqtt_kit.deploy.build import build
+from umqtt_kit.keys import Keys
 from umqtt_kit.mpy_cross import compile_file
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.waiting import WAIT_LIMIT_S
@@ -94,6 +96,7 @@ class Bench:
 
     def __init__(self, cable: Cable, board: VirtualBoard, port: int, folder: Path, listener: Listener) -> None:
         self.cable, self.board, self.port, self.folder, self.listener = cable, board, port, folder, listener
+        self.owned: dict[str, dict[str, str]] = {}
 
     def umqtt(self, *arguments: str, code: int = 0) -> str:
         """stdout of the command, or its stderr where it is to fail with this code."""
@@ -123,7 +126,11 @@ class Bench:
         file.chmod(0o600)
         self.umqtt("provision", "--from", str(file))
         assert json.loads(self.mpremote("fs", "cat", ":settings.json"))["brokers"] == brokers
-        assert "correct horse" not in self.umqtt("provision", "--show")
+        self.umqtt("keys", "make")
+        shown = self.umqtt("provision", "--show")
+        assert 'secrets.commands = {"key": "(set)"}' in shown
+        for secret in ("correct horse", Keys().read()[_ID]["key"]):
+            assert secret not in shown
 
     def deploy(self) -> None:
         answer = json.loads(self.umqtt("deploy", "--json", "--timeout", str(WAIT_LIMIT_S)))
@@ -186,7 +193,7 @@ class Bench:
         source = self.folder / "application.py"
         source.write_text("raise ValueError('a bad version')\n")
         compile_file(source, source.with_suffix(".mpy"))
-        good = build("UNIX", ())
+        good = build("UNIX", (), "0.3.0")
         bad = replace(good, files={**good.files, "/app/application.mpy": source.with_suffix(".mpy").read_bytes()})
         with patch.context() as other:
             other.setattr("umqtt_kit.ota.release.build", lambda *_: bad)
@@ -205,7 +212,7 @@ class Bench:
         values = {"device_id": _ID, "brokers": [f"mqtt://127.0.0.1:{self.port}"], "interval_ms": 100,
                   "wifi": ["workshop"], **settings}  # fmt: skip
         self.board.stop()
-        secrets = {"wifi": {"workshop": "correct horse"}}
+        secrets = {"wifi": {"workshop": "correct horse"}, **self.owned}
         self.board.install((_compiled() if files is None else files) | {"/settings.json": json.dumps(values).encode(),
                                           "/secrets.json": json.dumps(secrets).encode()})  # fmt: skip
 
@@ -227,7 +234,9 @@ def bench(cable: Cable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         listener = Listener(port)
         running.callback(listener.close)
         board = running.enter_context(cable.board())
-        yield Bench(cable, board, port, tmp_path, listener)
+        bench = Bench(cable, board, port, tmp_path, listener)
+        bench.owned = own(_ID, tmp_path, monkeypatch)
+        yield bench
 
 
 def test_the_story_of_a_board(bench: Bench, monkeypatch: pytest.MonkeyPatch):

@@ -38,7 +38,7 @@ class World:
         boots.begin()
         self.client = fakes.Client()
         self.ticks, clock = fakes.clock()
-        self.board = board = Board(self.root, {"brokers": ["mqtt://b"]}, boots, "1")
+        self.board = board = Board(self.root, {"brokers": ["mqtt://b"], "unsigned_commands": True}, boots, "1")
         board.client, board.clock, board.identity = self.client, clock, fakes.identity()
         board.restart = lambda: None
         board.commands = self.door = CommandDoor(board, self.root + "/state/commands")

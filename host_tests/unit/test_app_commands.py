@@ -14,6 +14,7 @@ from umqtt_testkit.portable import Rng, equal, new_path, raises
 
 _REPLY = b"fleet/pump-7/reply"
 _CMD = b"fleet/pump-7/cmd"
+_SETTINGS = {"brokers": ["mqtt://b"], "interval_ms": 1000, "unsigned_commands": True}
 
 
 class World:
@@ -22,7 +23,7 @@ class World:
     def __init__(self, room=100):
         self.root = new_path("commands")
         os.mkdir(self.root)
-        self.save({"brokers": ["mqtt://b"]})
+        self.save({"brokers": ["mqtt://b"], "unsigned_commands": True})
         self.client = fakes.Client(room)
         self.restarts = 0
         self.boot()
@@ -39,7 +40,7 @@ class World:
         self.ticks, clock = fakes.clock()
         boots = Startup(self.root)
         boots.begin()
-        self.board = board = Board(self.root, {"brokers": ["mqtt://b"], "interval_ms": 1000}, boots, "0.1.0")
+        self.board = board = Board(self.root, dict(_SETTINGS), boots, "0.1.0")
         board.client, board.clock, board.identity, board.log = self.client, clock, fakes.identity(), fakes.Log()
         board.telemetry = Telemetry(self.client, board.identity, clock, (), 100, board.log.report)
         board.restart = self._restart

@@ -111,6 +111,7 @@ def test_every_bad_value_names_its_key():
         ("sleep_s", (-1, 604801, 1.5, None)),
         ("home_assistant", (0, "on", None)),
         ("update_url", (1, "", "ftp://a", "https://u:p@a")),
+        ("unsigned_commands", (1, "yes", None)),
         ("board", (1, "", "../x", "a b")),
     ):
         for value in values:
@@ -133,6 +134,7 @@ def test_every_key_has_values_that_are_accepted():
                     [{"module": "a", "x": [1.5, None, True, {"y": "inf"}]}]),
         "watchdog_ms": (0, 1000, 3600000), "sleep_s": (0, 604800), "home_assistant": (True, False),
         "update_url": (None, "https://updates.example/pumps/"), "board": (None, "ESP32_GENERIC_S3"),
+        "unsigned_commands": (True, False),
     }  # fmt: skip
     equal(sorted(good), sorted(settings.DEFAULTS))
     for key, values in good.items():
@@ -172,6 +174,7 @@ def test_no_error_repeats_a_secret():
         {"wifi": {"net": "hunter2"}},
         {"wifi": "hunter2"},
         {"tls": {"ca": "hunter2"}},
+        {"commands": {"key": "hunter2"}},
     ):
         error = raises(SettingsError, check_secrets, values)
         assert "hunter2" not in str(error), str(error)
@@ -182,7 +185,7 @@ def test_no_error_repeats_a_secret():
 
 
 def test_secrets_may_be_empty_and_tls_goes_together():
-    equal(check_secrets({}), {"wifi": {}, "mqtt": {}, "tls": {}})
+    equal(check_secrets({}), {"wifi": {}, "mqtt": {}, "tls": {}, "commands": {}})
     tls = {"ca": "/ca.pem", "cert": "/c.pem", "key": "/k.pem"}
     equal(check_secrets({"tls": tls})["tls"], tls)
     for missing, given in (("key", ("ca", "cert")), ("cert", ("ca", "key")), ("ca", ("cert", "key"))):

@@ -1,12 +1,17 @@
 """An update leaves a version that boots, wherever the power is cut, and only the files of the command's manifest."""
 
 import hashlib
+import json
 import os
 from binascii import hexlify
 
 import _app_fakes as fakes
-from app import versions
+from app import signed, versions
+from app.actions import Actions
 from app.commands import CommandError
+from app.commands import Commands as Commands_
+from app.ledger import Ledger
+from app.settings_files import save
 from app.update import Updater
 from app.update_http import Http
 from startup import BASE, NONE, Startup
@@ -25,6 +30,8 @@ TIMEOUT_S = 900
 FULL = bool(getenv and getenv("UMQTT_FULL_SWEEPS"))
 CUTS = None if FULL else 60
 
+# Of the ledger, which is to forget soon.
+_SIGNED_SIZE = 4
 OLD = {"app/__init__.mpy": b"old init", "app/main.mpy": b"o" * 900, "lib/l/x.mpy": b"same" * 200, "app/gone.mpy": b"g"}
 NEW = {"app/__init__.mpy": b"new init", "app/main.mpy": b"n" * 5000, "lib/l/x.mpy": b"same" * 200, "app/d/e.mpy": b"e"}
 NEWER = {"app/__init__.mpy": b"newer init", "app/main.mpy": b"N" * 300, "lib/l/x.mpy": b"same" * 200}
@@ -499,6 +506,66 @@ def test_a_power_cut_at_any_flash_operation_of_an_update_leaves_a_version_that_b
     try:
         for geometry in ("esp32", "rp2"):
             print(geometry, _sweep(_scenario(), geometry, most=CUTS, second_cuts=0 if CUTS else 1, seed=3))
+    finally:
+        versions_spare(spare)
+
+
+def _signed_life(root, ledger):
+    """Boots until the board is at rest, with a broker that sends the signed command again in every life."""
+    for _ in range(6):
+        boots = boot(root)
+        equal(files_in(root + boots.folder), {"": OLD, "/ota/a": NEW}[boots.folder], "of " + boots.slot)
+        board = Board(root, boots, NEW, "2")
+        part, board.updater = board.updater, lambda: part
+        part._open_source = lambda args: setattr(part, "_source", board.source)
+        board.settings = {"unsigned_commands": False}
+        board.identity, board.log = fakes.identity(), fakes.Log()
+        commands = Ledger(root + "/state/commands", _SIGNED_SIZE)
+        board.commands = Commands_(board.client, b"reply", commands, Actions(board))
+        board.commands.step()
+        boots.confirm()
+        board.commands.handle(b"c", _signed_update(board.args))
+        while part.busy and not board.restarts:
+            board.ticks.advance(part.step() or 0)
+        board.commands.step()
+        if not board.restarts:
+            # Long afterwards, when its id is forgotten, it is an old command.
+            replies = [json.loads(payload) for payload in board.client.payloads(b"reply")]
+            ledger["answered"] = True
+            for n in range(_SIGNED_SIZE):
+                board.client.acknowledge()
+                board.commands.step()
+                board.commands.handle(b"c", b'{"id": "flood %d", "cmd": "ping"}' % n)
+                board.commands.step()
+            board.commands.handle(b"c", _signed_update(board.args))
+            assert not part.busy, "an old command was carried out again"
+            return boots, [reply["ok"] for reply in replies if reply["id"] == "1"]
+    raise AssertionError("the board is not at rest after 6 boots")
+
+
+def _signed_update(args):
+    command = {"id": "1", "cmd": "update", "args": args, "counter": 1}
+    return signed.sign(b"k" * 32, "pump-7", json.dumps(command).encode())
+
+
+def _signed_check(root, ledger):
+    answered = ledger.get("answered")
+    boots, replies = _signed_life(root, ledger)
+    assert boots.slot == "a" or boots.failed == "a", "neither updated nor given up: " + boots.slot + repr(replies)
+    # Where the board has answered long ago, it may have forgotten the id.
+    if not answered:
+        equal(replies, [boots.slot == "a"], "the replies")
+
+
+def test_a_power_cut_at_any_flash_operation_of_a_signed_update_leaves_it_done_once():
+    """Planted: the counter of a command is kept when it is done; the next boot does not keep it."""
+    spare = versions_spare(0)
+    try:
+        with PowerCutFlash("esp32", 80) as flash:
+            write(ROOT, OLD)
+            save(ROOT, "secrets.json", {"commands": {"key": "6b" * 32}})
+            boot(ROOT, True)
+            print("signed", flash.sweep(_signed_life, _signed_check, most=CUTS and 15, seed=3))
     finally:
         versions_spare(spare)
 

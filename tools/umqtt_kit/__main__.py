@@ -36,7 +36,7 @@ _COMMANDS = tuple(sorted(module.name for module in pkgutil.iter_modules(commands
 _GROUPS = {
     "Board on a cable": ("devices", "flash", "provision", "deploy", "doctor", "logs", "shell"),
     "Without a board": ("board", "demo", "fleet", "new", "size"),
-    "Device over the air": ("cmd", "ota", "pub", "sub"),
+    "Device over the air": ("cmd", "ota", "keys", "pub", "sub"),
     "Broker": ("broker", "certs", "passwd", "store"),
     "Data": ("collect", "spool", "ingest", "tables", "report"),
 }
@@ -50,6 +50,7 @@ _ENVIRONMENT = {
     "UMQTT_PASSWORD": "password there, unless --password-file is given",
     "UMQTT_SPOOL_TOKEN": "token to read served spools, unless --token-file is given",
     "UMQTT_SPOOL_DELETE_TOKEN": "token to delete there, unless --delete-token-file is given",
+    "UMQTT_KEYS": "file of the keys of boards, instead of keys.json in this folder",
     "UMQTT_MICROPYTHON": "command that runs virtual boards' MicroPython",
     _TRACEBACK: "1 shows where in umqtt a defect is",
 }

@@ -18,7 +18,6 @@ import ipaddress
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -33,6 +32,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_kit.files import write_file
 from umqtt_kit.strict_json import loads
 
 BROKER = "broker"
@@ -111,10 +111,10 @@ class Authority:
                 .add_extension(_key_usage(signs_certificates=True), critical=True)
                 .sign(key, hashes.SHA256())
             )
-            _write(self.folder / "ca.key", _pem(key), private=True)
-            _write(self.folder / "ca.pem", certificate.public_bytes(Encoding.PEM))
-            _write(self.folder / "ca.der", certificate.public_bytes(Encoding.DER))
-            _write(self._index, b"")
+            write_file(self.folder / "ca.key", _pem(key), private=True)
+            write_file(self.folder / "ca.pem", certificate.public_bytes(Encoding.PEM))
+            write_file(self.folder / "ca.der", certificate.public_bytes(Encoding.DER))
+            write_file(self._index, b"")
             self._write_crl([], 1)
 
     def issue_broker(self, hosts: Sequence[str], days: int = BROKER_DAYS, *, force: bool = False) -> Issued:
@@ -170,15 +170,15 @@ class Authority:
         certificate = builder.sign(ca_key, hashes.SHA256())
         issued = Issued(f"{certificate.serial_number:x}", kind, name, hosts, expires.isoformat())
         # First the record: what is not in it could never be revoked.
-        _write(self._index, self._index.read_bytes() + json.dumps(asdict(issued)).encode() + b"\n")
+        write_file(self._index, self._index.read_bytes() + json.dumps(asdict(issued)).encode() + b"\n")
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / "key.pem", _pem(key), private=True)
-        _write(folder / "cert.pem", certificate.public_bytes(Encoding.PEM))
+        write_file(folder / "key.pem", _pem(key), private=True)
+        write_file(folder / "cert.pem", certificate.public_bytes(Encoding.PEM))
         if kind == DEVICE:
             der = key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
-            _write(folder / "key.der", der, private=True)
-            _write(folder / "cert.der", certificate.public_bytes(Encoding.DER))
-            _write(folder / "ca.der", ca.public_bytes(Encoding.DER))
+            write_file(folder / "key.der", der, private=True)
+            write_file(folder / "cert.der", certificate.public_bytes(Encoding.DER))
+            write_file(folder / "ca.der", ca.public_bytes(Encoding.DER))
         return issued
 
     # Revoking
@@ -222,7 +222,7 @@ class Authority:
         )
         for entry in revoked:
             builder = builder.add_revoked_certificate(entry)
-        _write(self.folder / "crl.pem", builder.sign(ca_key, hashes.SHA256()).public_bytes(Encoding.PEM))
+        write_file(self.folder / "crl.pem", builder.sign(ca_key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
     # Looking
 
@@ -343,18 +343,3 @@ def _host(host: str) -> x509.GeneralName:
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _write(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Write a file in one step. Until it has its name nobody else can open it, a private one never."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            os.fchmod(file.fileno(), 0o600 if private else 0o644)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -1,4 +1,4 @@
-"""The firmware's own settings.py, loaded on this computer: what a board accepts is decided in one place."""
+"""Modules of the firmware, loaded on this computer: what a board accepts is decided in one place."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ from types import ModuleType
 from umqtt_kit.data import firmware_folder
 from umqtt_kit.errors import EXIT_MISSING, KitError
 
-_NAME = "umqtt_kit._firmware_settings"
+
+def settings_module() -> ModuleType:
+    """firmware/app/settings.py as a module: DEFAULTS, check_settings, check_secrets, SettingsError. Raises KitError."""
+    return firmware_module("settings")
 
 
 @cache
-def settings_module() -> ModuleType:
-    """firmware/app/settings.py as a module: DEFAULTS, check_settings, check_secrets, SettingsError. Raises KitError."""
-    file = firmware_folder() / "app" / "settings.py"
-    spec = importlib.util.spec_from_file_location(_NAME, file)
+def firmware_module(module_name: str) -> ModuleType:
+    """firmware/app/NAME.py as a module: settings or signed, which need nothing else of it. Raises KitError."""
+    name = f"umqtt_kit._firmware_{module_name}"
+    file = firmware_folder() / "app" / f"{module_name}.py"
+    spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         remedy = "pip install --force-reinstall 'umqtt-robust[kit]'"
         raise KitError(f"{file} cannot be loaded — try: {remedy}", EXIT_MISSING)
     module = importlib.util.module_from_spec(spec)
     # Not as `app.settings`: a package of that common name may be the user's own.
-    sys.modules[_NAME] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module

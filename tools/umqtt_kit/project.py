@@ -26,8 +26,9 @@ from umqtt_kit.errors import EXIT_USAGE, KitError
 FILE = "umqtt.toml"
 _FILES = ("password_file", "ca", "cert", "key", "sensors")
 KEYS = ("broker", "username", *_FILES, "device", "board", "fleet")
-# `umqtt collect` takes either --broker or a file of its own, and for `umqtt size` --board asks for something else.
-_NOT_FOR = ("collect", "size")
+# `umqtt collect` takes either --broker or a file of its own, for `umqtt size` --board asks for something else, and the
+# --ca of `umqtt spool` is not the broker's.
+_NOT_FOR = ("collect", "size", "spool")
 # There it is what is connected to a virtual board.
 _CONNECTED = ("board", "device")
 
@@ -61,13 +62,15 @@ def read_project(start: Path) -> dict[str, Any]:
 
 
 def defaults_of(command: click.Command, values: dict[str, Any]) -> dict[str, Any]:
-    """Of these values, the defaults of a command's options, by the names of its parameters."""
+    """Of these values, the defaults of a command's options, by the names of its parameters; of a group by command."""
+    if command.name in _NOT_FOR:
+        return {}
+    if isinstance(command, click.Group):
+        return {name: defaults_of(part, values) for name, part in command.commands.items()}
     found: dict[str, Any] = {}
     for option in command.params:
         key = max(option.opts, key=len).removeprefix("--").replace("-", "_")
-        if (command.name, key) == _CONNECTED or command.name in _NOT_FOR:
-            continue
-        if isinstance(option, click.Option) and key in values and option.name:
+        if isinstance(option, click.Option) and key in values and option.name and (command.name, key) != _CONNECTED:
             value = values[key]
             found[option.name] = [value] if option.multiple and isinstance(value, str) else value
     return found

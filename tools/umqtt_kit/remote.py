@@ -3,7 +3,8 @@
     fleet/{device_id}/cmd     {"id": "…", "cmd": "set", "args": {"key": "interval_ms", "value": 500}}   QoS 2
     fleet/{device_id}/reply   {"id": "…", "ok": true, "result": …}
 
-A command is carried out once however often it is sent under one id; sent again, its reply comes again.
+A command is carried out once however often it is sent under one id; sent again, its reply comes again. Those that need
+it are signed, where there is a key of the device (keys.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, EXIT_USAGE, KitError
+from umqtt_kit.firmware_settings import firmware_module
+from umqtt_kit.keys import Keys
 from umqtt_kit.links import Links
 from umqtt_kit.mqtt import Access
 from umqtt_kit.strict_json import loads
@@ -53,6 +56,7 @@ class Remote:
         self.status: dict[str, Any] = {}
         self._replies: dict[str, dict[str, Any]] = {}
         self._where = access.where
+        self._keys = Keys()
         self._also = {self.topic(leaf): take for leaf, take in (also or {}).items()}
         self.link = Links(access, on_message=self._take)
 
@@ -100,7 +104,11 @@ class Remote:
 
     def send(self, command: str, args: Mapping[str, Any], command_id: str) -> None:
         """Send a command; returns when the broker has it. Raises KitError."""
-        self.link.publish(self.topic("cmd"), encoded(command, args, command_id), qos=2)
+        payload = encoded(command, args, command_id)
+        if firmware_module("signed").needs_signature(command, args):
+            payload = self._keys.sign(self.device_id, {"id": command_id, "cmd": command, "args": dict(args)}) or payload
+            _check_size(command, payload)
+        self.link.publish(self.topic("cmd"), payload, qos=2)
         if not self.link.wait_for(lambda: not self.link.pending, _SENT_WITHIN_S):
             raise KitError(f"{self._where} does not take the command — see its log", EXIT_NETWORK)
 
@@ -157,10 +165,14 @@ def encoded(command: str, args: Mapping[str, Any], command_id: str) -> bytes:
         payload = text.encode()
     except UnicodeEncodeError:
         raise KitError(f"{command}: an argument is no UTF-8 — correct it", EXIT_USAGE) from None
+    _check_size(command, payload)
+    return payload
+
+
+def _check_size(command: str, payload: bytes) -> None:
     if len(payload) > MOST_BYTES:
         problem = f"the command has {len(payload):,} bytes, and a device takes {MOST_BYTES}"
         raise KitError(f"{command}: {problem} — give shorter arguments", EXIT_USAGE)
-    return payload
 
 
 def result_of(reply: Mapping[str, Any], device_id: str, command: str) -> Any:

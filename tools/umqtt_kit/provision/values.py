@@ -32,13 +32,15 @@ class Change:
 
     settings: keys of settings.json, None takes one out (it has its default again). wifi: networks in order with their
     passwords, "" for an open one, None to keep the password that is there; an empty list for no Wi-Fi. mqtt: username
-    and password, None takes one out. tls: contents of certificate files by TLS_FILES' keys. repr() shows no secret.
+    and password, None takes one out. commands: the key of the board in hex. tls: contents of certificate files by
+    TLS_FILES' keys. repr() shows no secret.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
     wifi: list[tuple[str, str | None]] | None = field(default=None, repr=False)
     mqtt: dict[str, str | None] = field(default_factory=dict, repr=False)
     tls: dict[str, bytes] = field(default_factory=dict, repr=False)
+    commands: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ def target(current: Configuration, change: Change) -> Target:
     if change.mqtt:
         merged = secrets.get("mqtt", {}) | change.mqtt
         secrets["mqtt"] = {key: value for key, value in merged.items() if value is not None}
+    if change.commands:
+        secrets["commands"] = secrets.get("commands", {}) | change.commands
     if change.tls:
         secrets["tls"] = secrets.get("tls", {}) | {key: TLS_FILES[key] for key in change.tls}
     wanted = {key: value for key, value in settings.items() if value is not None}

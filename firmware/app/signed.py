@@ -1,0 +1,63 @@
+"""Signatures of commands by the key that a board shares with its owner: HMAC-SHA-256 (RFC 2104).
+
+    {"id": "7", "cmd": "reboot", "args": {}, "counter": 1795000000123,"mac":"64 hexadecimal digits"}
+
+mac is the last member, and covers the device id and every byte of the command before it. The broker sees the command
+and can hold it back, but neither change it nor make one. No port of MicroPython verifies Ed25519 or ECDSA for a program
+(docs/hardware.md), so the key is secret at both ends, and each board has its own.
+
+The tools on a computer load this file by its path: it needs nothing else of the firmware.
+"""
+
+import hashlib
+from binascii import hexlify
+
+# What is never signed: it changes nothing that its owner could not change back.
+_OPEN_SETTINGS = ("expires_s", "home_assistant", "interval_ms", "log_level", "telemetry_qos")
+_BLOCK = 64
+_MARK = b',"mac":"'
+_MAC_SIZE = 64
+_TAIL_SIZE = len(_MARK) + _MAC_SIZE + 2
+# What every port's integers and every JSON reader hold exactly.
+MOST_COUNTER = (1 << 53) - 1
+
+
+def needs_signature(name, args):
+    """Whether a command can take a board away from its owner. name: str; args: dict."""
+    return name in ("reboot", "update") or name == "set" and args.get("key") not in _OPEN_SETTINGS
+
+
+def hmac(key, data):
+    """HMAC-SHA-256 of data. key: bytes, at most 64; data: bytes. Returns 32 bytes."""
+    key = key + bytes(_BLOCK - len(key))
+    inner = hashlib.sha256(bytes([byte ^ 0x36 for byte in key]))
+    inner.update(data)
+    outer = hashlib.sha256(bytes([byte ^ 0x5C for byte in key]))
+    outer.update(inner.digest())
+    return outer.digest()
+
+
+def sign(key, device_id, text):
+    """The payload of a signed command. key: bytes; device_id: str; text: bytes, a JSON object with id and counter."""
+    text = text[:-1]
+    return text + _MARK + _mac(key, device_id, text) + b'"}'
+
+
+def is_signed(payload):
+    """Whether a command ends with a mac, right or wrong. payload: bytes."""
+    return payload[-_TAIL_SIZE : len(_MARK) - _TAIL_SIZE] == _MARK and payload[-2:] == b'"}'
+
+
+def verify(key, device_id, payload):
+    """Whether a signed command was signed for this device with this key."""
+    right = _mac(key, device_id, payload[:-_TAIL_SIZE])
+    given = payload[len(_MARK) - _TAIL_SIZE : -2]
+    # Takes as long for any difference.
+    different = len(right) ^ len(given)
+    for i in range(min(len(right), len(given))):
+        different |= right[i] ^ given[i]
+    return not different
+
+
+def _mac(key, device_id, text):
+    return hexlify(hmac(key, b"umqtt command\n" + device_id.encode() + b"\n" + text))
