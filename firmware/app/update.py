@@ -5,11 +5,11 @@
     {"cmd": "update", "args": {"rollback": true, "from": "a"}}      back to the version before
 
 sha256 names the manifest (versions.py), and the manifest the files: whatever serves them need not be trusted, only the
-command, whose signature was checked before (guard.py). Every object is asked for by its hash; what the slot or the
-running version has already is not. The slot that does not run is written, verified by reading it back, and only then
-does the pointer file name it (startup.py). A power cut at any moment leaves a version that boots, and the update goes
-on where it was: files that are there are kept. The reply comes when the broker has acknowledged the first reading of
-the new version, or when it was given up.
+command, whose signature was checked before (guard.py). A version older than the one installed needs "downgrade": true
+in it. Every object is asked for by its hash; what the slot or the running version has already is not. The slot that
+does not run is written, verified by reading it back, and only then does the pointer file name it (startup.py). A power
+cut at any moment leaves a version that boots, and the update goes on where it was: files that are there are kept.
+The reply comes when the broker has acknowledged the first reading of the new version, or when it was given up.
 """
 
 import gc
@@ -56,7 +56,11 @@ class Updater:
         else:
             self._check(args)
             boots = self._board.boots
-            work = self._done() if boots.slot == boots.run and self._is(boots.run, args) else self._fetch(args)
+            if boots.slot == boots.run and self._is(boots.run, args):
+                work = self._done()
+            else:
+                self._check_version(args)
+                work = self._fetch(args)
         self._order = order
         self._work = work
 
@@ -96,6 +100,25 @@ class Updater:
             self._board.commands.reply(self._order, False, text)
         return 0
 
+    def _check_version(self, args):
+        version = args.get("version")
+        if not isinstance(version, str):
+            raise CommandError("update needs version, for instance 0.2.0")
+        installed = self._installed()
+        if args.get("downgrade") is not True and versions.is_older(version, installed):
+            text = "%s is older than %s, which is installed: send downgrade: true if that is wanted"
+            raise CommandError(text % (version, installed))
+
+    def _installed(self):
+        # Not what runs: in safe mode that is the base version, which may be older.
+        boots = self._board.boots
+        if boots.run != startup.BASE:
+            try:
+                return versions.version_of(self._board.folder + startup.folder_of(boots.run) + "/" + versions.MANIFEST)
+            except (OSError, versions.ManifestError):
+                pass  # a slot that lost its manifest is no measure
+        return self._board.version
+
     # The steps of an update: each yields the milliseconds until it can go on
 
     def _fetch(self, args):
@@ -113,6 +136,8 @@ class Updater:
         if versions.sha256_of(manifest) != args["sha256"]:
             self._open_source(args)
             yield from self._download(args["sha256"], None, manifest)
+        if versions.version_of(manifest) != args["version"]:
+            raise CommandError("the manifest is of version " + versions.version_of(manifest))
         yield from self._make_room(folder, manifest)
         for sha256, size, path in versions.entries(manifest):
             gc.collect()

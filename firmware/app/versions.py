@@ -50,6 +50,28 @@ def version_of(path):
     return head[len(_HEAD) :]
 
 
+def is_older(version, other):
+    """Whether a version's numbers are lower: 0.9.1 is older than 0.10, and anything is newer than text without numbers.
+
+    Numbers are those at the beginning, with dots between them.
+    """
+    return _numbers(version) < _numbers(other)
+
+
+def _numbers(version):
+    numbers = []
+    for part in version.split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        numbers.append(int(digits))
+        if digits != part:
+            break
+    while numbers and not numbers[-1]:
+        numbers.pop()  # 1.0 is 1
+    return numbers
+
+
 def entries(path):
     """(sha256, size, path) of each line of the manifest at `path`. Raises ManifestError and OSError."""
     with open(path) as file:

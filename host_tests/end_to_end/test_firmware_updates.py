@@ -194,8 +194,10 @@ def test_a_version_that_fails_is_started_once_and_given_up(
 
 
 def test_who_has_no_key_updates_nothing(board: VirtualBoard, broker: int, subscriber: Subscriber, monkeypatch):
-    """Planted: a board takes unsigned updates."""
+    """Planted: a board takes unsigned updates; a version that is older."""
     assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
+    older = _ota(broker, "--version", "0.0.1")
+    assert older.code == EXIT_DEVICE and "is older than" in older.stderr, older.stderr
     monkeypatch.setenv("UMQTT_KEYS", "/nowhere.json")
     for arguments in ((), ("--rollback",)):
         ended = _ota(broker, *arguments)

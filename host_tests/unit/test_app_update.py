@@ -191,6 +191,24 @@ def test_a_version_that_is_not_confirmed_is_given_up_and_said_so():
     assert "rolled back" in str(raises(CommandError, board.updater.recover, board.args, 1))
 
 
+def test_an_older_version_is_refused_unless_it_is_asked_for_by_name():
+    """Planted: versions are compared as text; the version that runs in safe mode is the measure."""
+    for version, other, older in (
+        ("0.9", "0.10", True), ("0.10", "0.9", False), ("1.0", "1", False), ("1", "1.0.0", False),
+        ("1.0.1", "1", False), ("nightly", "0.1", True), ("0.1", "nightly", False), ("2-rc1", "2", False),
+        ("1.x.9", "1.1", True), ("", "", False),
+    ):  # fmt: skip
+        equal(versions.is_older(version, other), older, version + " " + other)
+    root = fresh()
+    Board(root, boot(root), NEW, "2").update()
+    boots = boot(root, True)
+    board = Board(root, boots, NEWER, "1.9")
+    board.version = "1"  # as in safe mode, where the base version runs
+    assert "older than 2" in str(raises(CommandError, board.updater.begin, board.args, 1))
+    raises(CommandError, board.updater.begin, dict(board.args, downgrade="yes"), 1)
+    equal(board.update(downgrade=True).restarts, 1)
+
+
 def test_what_is_there_is_not_fetched_again():
     root = fresh()
     board = Board(root, boot(root), NEW, "2").update()

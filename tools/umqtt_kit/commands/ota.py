@@ -64,6 +64,7 @@ class _Duration(click.ParamType[float]):
 @click.option("--version", "version", metavar="TEXT", help="Name of the version. [default: that of the firmware here]")
 @click.option("--board", "board_name", metavar="NAME", shell_complete=complete_board,
               help="Folder under boards/. [default: as the device says]")  # fmt: skip
+@click.option("--downgrade", is_flag=True, help="Also if the version is older than the one installed there.")
 @click.option("--rollback", is_flag=True, help="Go back to the version before.")
 @click.option("--timeout", type=Finite(min=1), default=600.0, show_default=True, metavar="SECONDS",
               help="For each device, until the new version is confirmed.")  # fmt: skip
@@ -72,7 +73,7 @@ class _Duration(click.ParamType[float]):
 def ota(
     device: str | None, fleet: str | None, stages: str, wait_healthy: float, stop_on_failure: bool,
     sensors: Path | None, way: str, listen: str, web_cert: Path | None, web_key: Path | None, version: str | None,
-    board_name: str | None, rollback: bool, timeout: float, access: Access, as_json: bool,
+    board_name: str | None, downgrade: bool, rollback: bool, timeout: float, access: Access, as_json: bool,
 ) -> int:  # fmt: skip
     """Update the application of DEVICE over the air.
 
@@ -100,7 +101,7 @@ def ota(
     if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
         raise click.UsageError(f"--listen {listen}: must be HOST:PORT, for instance 192.168.1.5:8000")
     web = Web(host, int(port), web_cert, web_key) if way == "http" or web_cert else None
-    wanted = Wanted(board_name, version, sensors, web, timeout)
+    wanted = Wanted(board_name, version, downgrade, sensors, web, timeout)
     typed = click.get_current_context().get_parameter_source("fleet") is ParameterSource.COMMANDLINE
     if device is not None and not typed:
         return _one(access, device, wanted, rollback=rollback, as_json=as_json)

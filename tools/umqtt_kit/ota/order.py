@@ -23,13 +23,16 @@ _UNDER_WAY = "an update is under way"
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be sent. board_name: folder under boards/, None: as the device says; version: None for that of the
-    firmware here; sensors: folder of the user's own; web: where the device fetches the files, None: through the broker;
-    timeout_s: for one device, until the new version is confirmed.
+    """What is to be sent.
+
+    board_name: folder under boards/, None: as the device says; version: None for that of the firmware here; downgrade:
+    also where that is older than the one installed; sensors: folder of the user's own; web: where the device fetches
+    the files, None: through the broker; timeout_s: for one device, until the new version is confirmed.
     """
 
     board_name: str | None = None
     version: str | None = None
+    downgrade: bool = False
     sensors: Path | None = None
     web: Web | None = None
     timeout_s: float = 600.0
@@ -93,7 +96,9 @@ def ping(access: Access, device: str) -> dict[str, Any]:
 
 
 def _send(updater: Updater, release: Release, wanted: Wanted, on_sent: Callable[[int], object]) -> dict[str, Any]:
-    args = {"sha256": release.manifest, "version": release.version}
+    args: dict[str, Any] = {"sha256": release.manifest, "version": release.version}
+    if wanted.downgrade:
+        args["downgrade"] = True
     if wanted.web is None:
         updater.serve(release, on_sent)
         return _ordered(updater, {"mqtt": True, **args}, wanted.timeout_s)
