@@ -64,8 +64,9 @@ prove-client: setup ## Every law of the client in full: every cut, split and ord
 prove-flash: setup ## The flash store: a million power cuts, 200 kills, wear (ARGS="--quick --json --seed N")
 	@$(PY) host_tests/flash/prove.py $(ARGS)
 
-prove-firmware: setup ## The firmware: every power cut of updates and commands, 24 hours of virtual time
+prove-firmware: setup ## The firmware: every power cut of updates, commands and rotations, 24 hours of virtual time
 	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest -q host_tests/unit/test_app_update.py host_tests/unit/test_app_commands_power.py \
+	    host_tests/unit/test_app_rotation.py host_tests/unit/test_app_settings_trial.py \
 	    host_tests/laws/test_app_day.py host_tests/end_to_end/test_firmware_updates.py host_tests/bundle/test_app_bundle.py $(ARGS)
 
 prove-broker: setup ## The broker killed 50 times under load, counted; a traced run; attacks (ARGS="--quick --json --seed N")

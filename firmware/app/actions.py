@@ -8,6 +8,7 @@ short, by recover():
     resume                        done: a boot takes readings
     reboot                        done, whatever restarted the board: the reply comes after the restart, with its boot
     set                           settings.json is replaced as a whole, or not at all: the reply says which
+    rotate                        the same of secrets.json, once its trial is over; see rotation.py
     update                        goes on where it was, until the new version is confirmed or given up; see update.py
 
 The rarely used ones are modules act_NAME with run(board, args) and, where they need it, recover(board, args); they
@@ -21,7 +22,7 @@ from app.commands import CommandError, Later
 from app.modules import forget, once
 
 _MODULES = ("crash", "get", "log", "read", "set")
-_NAMES = _MODULES + ("pause", "ping", "reboot", "resume", "update")
+_NAMES = _MODULES + ("pause", "ping", "reboot", "resume", "rotate", "update")
 
 
 class Actions:
@@ -57,8 +58,8 @@ class Actions:
             return self.do_ping(args, order)
         if name == "pause":
             raise CommandError("the board restarted before its outbox was empty, and takes readings again")
-        if name == "update":
-            self._board.updater().recover(args, order)
+        if name in ("rotate", "update"):
+            self._board.updater(name).recover(args, order)
             raise Later
         if name not in _NAMES:
             raise CommandError("begun by a version that knew it, and cut short")
@@ -115,8 +116,12 @@ class Actions:
         self._board.restart()
         raise Later
 
+    def do_rotate(self, args, order):
+        self._board.updater("rotate").begin(args, order)
+        raise Later
+
     def do_update(self, args, order):
-        self._board.updater().begin(args, order)
+        self._board.updater("update").begin(args, order)
         raise Later
 
     def _counts(self):

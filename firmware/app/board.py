@@ -18,12 +18,14 @@ class Board:
         self.boots = boots
         self.version = version
 
-    def updater(self):
-        """The part that carries out updates, imported when it is first needed."""
-        if not self.update:
-            from app.update import Updater
-
-            self.update = Updater(self)
+    def updater(self, command):
+        """The part that carries out updates or rotations, one at a time. command: "update" or "rotate"."""
+        if not self.update or self.update.command != command and not self.update.busy:
+            if command == "rotate":
+                from app.rotation import Rotation as Part
+            else:
+                from app.update import Updater as Part
+            self.update = Part(self)
         return self.update
 
     def sleep(self, wake=None):

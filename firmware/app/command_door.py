@@ -13,7 +13,7 @@ from umqtt_robust.errors import OutboxFull, StoreError
 _KEEP_MS = 10_000
 _MODULES = (
     "commands", "ledger", "actions", "update", "update_http", "update_mqtt", "versions",
-    "signed", "settings_files", "settings",
+    "rotation", "signed", "settings_trial", "settings_files", "settings",
 )  # fmt: skip
 
 

@@ -102,8 +102,9 @@ def check_settings(values, file=FILE):
 
 def check_secrets(values, file=SECRETS):
     """values with the defaults filled in. Raises SettingsError, which never repeats a secret."""
+    # commands.rotation: the SHA-256 of the last rotation that was carried out, see rotation.py.
     sections = {
-        "wifi": None, "mqtt": ("username", "password"), "tls": ("ca", "cert", "key"), "commands": ("key",),
+        "wifi": None, "mqtt": ("username", "password"), "tls": ("ca", "cert", "key"), "commands": ("key", "rotation"),
     }  # fmt: skip
     check_object(values, sections, file, "")
     filled = {}

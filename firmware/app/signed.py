@@ -1,4 +1,4 @@
-"""Signatures of commands by the key that a board shares with its owner: HMAC-SHA-256 (RFC 2104).
+"""Signatures of commands, and sealed secrets, by the key that a board shares with its owner: HMAC-SHA-256 (RFC 2104).
 
     {"id": "7", "cmd": "reboot", "args": {}, "counter": 1795000000123,"mac":"64 hexadecimal digits"}
 
@@ -18,13 +18,14 @@ _BLOCK = 64
 _MARK = b',"mac":"'
 _MAC_SIZE = 64
 _TAIL_SIZE = len(_MARK) + _MAC_SIZE + 2
+NONCE_SIZE = 16
 # What every port's integers and every JSON reader hold exactly.
 MOST_COUNTER = (1 << 53) - 1
 
 
 def needs_signature(name, args):
     """Whether a command can take a board away from its owner. name: str; args: dict."""
-    return name in ("reboot", "update") or name == "set" and args.get("key") not in _OPEN_SETTINGS
+    return name in ("reboot", "rotate", "update") or name == "set" and args.get("key") not in _OPEN_SETTINGS
 
 
 def hmac(key, data):
@@ -57,6 +58,19 @@ def verify(key, device_id, payload):
     for i in range(min(len(right), len(given))):
         different |= right[i] ^ given[i]
     return not different
+
+
+def seal(key, nonce, data):
+    """data encrypted, or decrypted again: XOR with the HMACs of the nonce and the number of each 32 bytes.
+
+    nonce: NONCE_SIZE random bytes, never used twice. It hides data and does not authenticate it: a signature does.
+    """
+    out = bytearray(data)
+    for start in range(0, len(out), 32):
+        pad = hmac(key, b"umqtt secret\n" + nonce + start.to_bytes(4, "big"))
+        for i in range(start, min(start + 32, len(out))):
+            out[i] ^= pad[i - start]
+    return bytes(out)
 
 
 def _mac(key, device_id, text):

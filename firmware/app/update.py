@@ -35,6 +35,8 @@ _SPARE_BYTES = 65_536
 class Updater:
     """One update at a time. board: app.board.Board. step() is to be called in every pass of the loop."""
 
+    command = "update"
+
     def __init__(self, board):
         self._board = board
         self._order = None

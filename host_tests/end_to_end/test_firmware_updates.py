@@ -22,6 +22,7 @@ from umqtt_kit.data import firmware_folder
 from umqtt_kit.deploy import build as build_module
 from umqtt_kit.deploy.build import build
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
+from umqtt_kit.keys import Keys
 from umqtt_kit.mpy_cross import compile_file
 from umqtt_kit.mqtt import Access
 from umqtt_kit.ota.release import Release, make_release
@@ -203,6 +204,45 @@ def test_who_has_no_key_updates_nothing(board: VirtualBoard, broker: int, subscr
         ended = _ota(broker, *arguments)
         assert ended.code == EXIT_DEVICE and "must be signed" in ended.stderr, ended.stderr
     assert board.lives == 1
+
+
+def test_key_and_password_are_rotated_over_the_air_and_what_fails_goes_back(
+    board: VirtualBoard, broker: int, subscriber: Subscriber, tmp_path: Path
+):
+    """Planted: the new key is kept by the command before the board has it; the broker sees what is rotated."""
+    assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
+    where = ("--broker", f"mqtt://127.0.0.1:{broker}")
+    before = Keys().read()[_ID]["key"]
+    ended = umqtt_here(Path.cwd(), "keys", "rotate", _ID, *where)
+    assert (ended.code, ended.stdout) == (0, f"{_ID} uses its new key\n"), ended.stderr
+    after = Keys().read()[_ID]
+    assert after["key"] != before and "other" not in after
+    # The broker there lets everybody in: this shows that the file arrives, sealed.
+    new = tmp_path / "new.json"
+    new.write_text(json.dumps({"mqtt": {"username": "pump", "password": "very secret"}}))
+    new.chmod(0o600)
+    ended = umqtt_here(Path.cwd(), "keys", "rotate", _ID, "--from", str(new), *where)
+    assert (ended.code, ended.stdout) == (0, f"{_ID} uses mqtt\n"), ended.stderr
+    board.stop()
+    secrets = json.loads(board.read("/secrets.json"))
+    assert secrets["mqtt"] == {"username": "pump", "password": "very secret"}
+    assert secrets["commands"]["key"] == after["key"]
+    assert not [name for name in board.files() if name.endswith((".was", ".new", "rotation"))]
+    for path in board.files():
+        assert path == "/secrets.json" or b"very secret" not in board.read(path), path
+
+
+def test_a_rotation_that_was_broken_off_is_ended_with_the_key_that_the_board_has(
+    board: VirtualBoard, broker: int, subscriber: Subscriber
+):
+    """Planted: a wrong signature is the end of it though there is another key."""
+    assert subscriber.wait_for(lambda: len(subscriber.records) > 2)
+    has = Keys().read()[_ID]["key"]
+    Keys().offer(_ID)
+    Keys().swap(_ID)
+    ended = umqtt_here(Path.cwd(), "cmd", _ID, "reboot", "--broker", f"mqtt://127.0.0.1:{broker}")
+    assert ended.code == 0, ended.stderr
+    assert Keys().read()[_ID]["key"] == has
 
 
 def test_a_device_that_is_not_there_is_exit_code_4(broker: int, monkeypatch: pytest.MonkeyPatch):

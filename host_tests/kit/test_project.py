@@ -23,7 +23,7 @@ _TAKEN = {
     "devices": set(), "flash": {"device", "board"}, "provision": {"device", "board"},
     "deploy": {"device", "board", "sensors"}, "doctor": {"device"}, "logs": {"device", *_BROKER}, "shell": {"device"},
     "board": {"board"}, "demo": set(), "fleet": _BROKER, "new": set(), "size": set(),
-    "cmd": _BROKER, "keys": {"device"}, "ota": {"board", "fleet", "sensors", *_BROKER}, "pub": _BROKER,
+    "cmd": _BROKER, "keys": {"device", *_BROKER}, "ota": {"board", "fleet", "sensors", *_BROKER}, "pub": _BROKER,
     "sub": _BROKER,
     "broker": set(), "certs": set(), "passwd": set(), "store": set(),
     "collect": set(), "spool": set(), "ingest": set(), "tables": set(), "report": set(),
@@ -32,7 +32,7 @@ _TAKEN = {
 
 @pytest.mark.parametrize("name", _TAKEN)
 def test_a_command_takes_those_keys_that_are_its_options(name):
-    """Planted: `umqtt demo --devices` takes the key device; `umqtt keys make` none."""
+    """Planted: `umqtt demo --devices` takes the key device; `umqtt keys rotate` none."""
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
     found = project.defaults_of(command, _ALL)

@@ -534,7 +534,7 @@ def _signed_life(root, ledger):
         boots = boot(root)
         equal(files_in(root + boots.folder), {"": OLD, "/ota/a": NEW}[boots.folder], "of " + boots.slot)
         board = Board(root, boots, NEW, "2")
-        part, board.updater = board.updater, lambda: part
+        part, board.updater = board.updater, lambda command: part
         part._open_source = lambda args: setattr(part, "_source", board.source)
         board.settings = {"unsigned_commands": False}
         board.identity, board.log = fakes.identity(), fakes.Log()

@@ -2,7 +2,7 @@
 
     {"pump-7": {"key": "64 hexadecimal digits", "counter": 1795000000123, "made": "2026-11-23T10:00:00+00:00"}}
 
-other, a second key, is there while a new one is given to the board: the board has one of the two. counter is
+other, a second key, is there while a rotation is under way, or was broken off: the board has one of the two. counter is
 the last one that was given out. The firmware's own signed.py signs.
 """
 
@@ -78,6 +78,15 @@ class Keys:
             entry["key"] = key
             entry.pop("other", None)
 
+    def swap(self, device_id: str) -> bool:
+        """Sign with the other key from now on; False when there is none."""
+        with self._changed() as entries:
+            entry = entries.get(device_id, {})
+            if "other" not in entry:
+                return False
+            entry["key"], entry["other"] = entry["other"], entry["key"]
+            return True
+
     def sign(self, device_id: str, command: dict[str, Any]) -> bytes | None:
         """The payload of a command with a counter that no other has, or None without a key. Raises KitError."""
         if device_id not in self.read():
@@ -89,6 +98,12 @@ class Keys:
             key, counter = entry["key"], entry["counter"]
         text = json.dumps({**command, "counter": counter}, ensure_ascii=False).encode()
         return firmware_module("signed").sign(bytes.fromhex(key), device_id, text)
+
+    def seal(self, device_id: str, data: bytes) -> bytes:
+        """data for the device alone, with its nonce before it."""
+        signed = firmware_module("signed")
+        nonce = secrets.token_bytes(signed.NONCE_SIZE)
+        return nonce + signed.seal(bytes.fromhex(self.read()[device_id]["key"]), nonce, data)
 
     @contextmanager
     def _changed(self) -> Iterator[dict[str, dict[str, Any]]]:

@@ -1,27 +1,36 @@
-"""umqtt keys: the keys by which boards know their owner's commands."""
+"""umqtt keys: the keys by which boards know their owner's commands, and new secrets over the air."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_ingest.printable import printable
-from umqtt_kit.console import print_result, results
+from umqtt_cli.numbers import Finite
+from umqtt_kit.completion import complete_device_id
+from umqtt_kit.console import print_result, results, say
 from umqtt_kit.device.choose import choose, device_option
 from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_kit.mqtt import broker_options
+
+if TYPE_CHECKING:
+    from umqtt_kit.mqtt import Access
 
 
 @click.group()
 def keys() -> None:
-    """Make and list the keys of boards.
+    """Make, rotate and list the keys of boards.
 
-    A board takes reboot, update and most of set only signed with its key, which the broker has not. Keys lie in
+    A board takes reboot, update, rotate and most of set only signed with its key, which the broker has not. Keys lie in
     keys.json in this folder, or in the file that UMQTT_KEYS names: who has that file owns the boards.
 
     \b
     Example:
       umqtt keys make
+      umqtt keys rotate pump-7
       umqtt keys list
     """
 
@@ -65,7 +74,7 @@ def list_keys(as_json: bool) -> None:
 
     store = Keys()
     found = [
-        {"device": name, "made": entry.get("made"), "counter": entry["counter"]}
+        {"device": name, "made": entry.get("made"), "counter": entry["counter"], "rotating": "other" in entry}
         for name, entry in sorted(store.read().items())
     ]
     if as_json:
@@ -74,8 +83,69 @@ def list_keys(as_json: bool) -> None:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold")
-    for title in ("device id", "made"):
+    for title in ("device id", "made", "rotation"):
         table.add_column(title)
     for one in found:
-        table.add_row(printable(one["device"]), printable(str(one["made"])))
+        table.add_row(printable(one["device"]), printable(str(one["made"])), "not finished" if one["rotating"] else "")
     results().print(table)
+
+
+@keys.command()
+@click.argument("device", shell_complete=complete_device_id)
+@click.option("--from", "source", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Rotate the passwords and certificates in this file, not the key.")  # fmt: skip
+@click.option("--timeout", type=Finite(min=1), default=900.0, show_default=True, metavar="SECONDS",
+              help="For everything, until the new secrets have delivered readings.")  # fmt: skip
+@broker_options
+def rotate(device: str, source: Path | None, timeout: float, access: Access) -> None:
+    """Replace the key of DEVICE over the air, or with --from its passwords, CA and certificate.
+
+    What is new is sealed with the key of the device, so that the broker does not see it. The device tries it on its
+    next connection and keeps it once readings have been delivered with it for a minute; otherwise it goes back by
+    itself, and this command ends with 5. The broker must know the old and the new password until then.
+
+    FILE is as for umqtt provision --from, without settings: {"wifi": [{"ssid": "workshop", "password": "…"}],
+    "mqtt": {"password": "…"}, "tls": {"ca": "ca.pem"}}
+
+    \b
+    Example:
+      umqtt keys rotate pump-7
+      umqtt keys rotate pump-7 --from new.json
+    """
+    from umqtt_kit.keys import Keys
+    from umqtt_kit.ota.release import sealed_release
+    from umqtt_kit.ota.updater import Updater
+
+    secrets = _secrets(source) if source is not None else {}
+    store = Keys()
+    if device not in store.read():
+        raise KitError(f"{store.file} has no key of {device} — make one over the cable: umqtt keys make", EXIT_USAGE)
+    with Updater(access, device) as updater:
+        updater.find_key(timeout)
+        new_key = None
+        if source is None:
+            new_key = store.offer(device)
+            secrets = {"commands": {"key": new_key}}
+        release = sealed_release(store.seal(device, json.dumps(secrets, ensure_ascii=False).encode()))
+        updater.serve(release, lambda size: None)
+        say(f"{device} is sent the new secrets, and tries them")
+        updater.update({"mqtt": True, "sha256": release.manifest}, timeout, "rotate")
+    if new_key is not None:
+        store.accept(device, new_key)
+    print_result(printable(f"{device} uses {', '.join(sorted(secrets)) if source else 'its new key'}"))
+
+
+def _secrets(source: Path) -> dict[str, Any]:
+    """The sections of secrets.json that a file changes. Raises KitError (exit code 2)."""
+    from umqtt_kit.provision.values import change_from_json, read_private
+
+    change = change_from_json(read_private(source), str(source), source.parent)
+    secrets: dict[str, Any] = {
+        "wifi": {ssid: password for ssid, password in change.wifi or () if password is not None},
+        "mqtt": change.mqtt,
+        "tls": {name: content.decode() for name, content in change.tls.items()},
+    }
+    secrets = {section: values for section, values in secrets.items() if values}
+    if change.settings or not secrets:
+        raise KitError(f"{source} must hold wifi, mqtt or tls, and no settings — for those: umqtt cmd", EXIT_USAGE)
+    return secrets

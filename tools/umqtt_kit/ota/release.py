@@ -45,6 +45,12 @@ def make_release(version: str, files: Mapping[str, bytes]) -> Release:
     return Release(version, name, objects, len(lines) - 1)
 
 
+def sealed_release(content: bytes) -> Release:
+    """One object that is no version: the secrets of a rotation, sealed."""
+    name = hashlib.sha256(content).hexdigest()
+    return Release("", name, {name: content}, 1)
+
+
 def build_release(
     board: str, optional: Iterable[str], version: str | None = None, sensors: Path | None = None
 ) -> Release:

@@ -25,17 +25,19 @@ class Updater(Remote):
         """Answer what the device asks for from now on. on_sent: called with the bytes of each piece."""
         self._release, self._on_sent = release, on_sent
 
-    def update(self, args: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+    def update(self, args: Mapping[str, Any], timeout_s: float, command: str = "update") -> dict[str, Any]:
         """Have the device update itself; returns {"slot", "version"} once the new version is confirmed.
+
+        command: "rotate" for new secrets; then it returns {"rotated"}.
 
         Raises KitError: 4 when that has not happened in time, which the device does not mind; 5 when it failed.
         """
         try:
-            return dict(self.result("update", args, timeout_s))
+            return dict(self.result(command, args, timeout_s))
         except NoReply as silence:
             raise KitError(
-                f"{self.device_id} did not finish the update within {timeout_s:g} s ({silence.reason}); it goes on by "
-                "itself — look again later with umqtt cmd ping, or give a longer --timeout",
+                f"{self.device_id} did not finish the {command} within {timeout_s:g} s ({silence.reason}); it goes on "
+                "by itself — look again later with umqtt cmd ping, or give a longer --timeout",
                 EXIT_NETWORK,
             ) from silence
 

@@ -73,7 +73,7 @@ def write(board: Board, wanted: Target) -> tuple[str, ...]:
         both = wanted.secrets
     if changed or wanted.settings != current.settings:
         # A change over the air that is on trial would take back what is written now.
-        board.remove([f"{SETTINGS}.was"])
+        board.remove([f"{SETTINGS}.was", f"{SECRETS}.was"])
     if wanted.settings != current.settings:
         board.put(SETTINGS, _json(wanted.settings))
         changed.append(SETTINGS)

@@ -1,0 +1,130 @@
+"""New passwords, certificates and keys over the air: sealed, tried on the next connection, given back if that fails.
+
+    {"cmd": "rotate", "args": {"mqtt": true, "sha256": "…"}}      or "url", as of an update
+
+sha256 names an object that is fetched as the files of an update are: a nonce of 16 bytes, and sealed with this board's
+key (signed.py) a JSON object of the sections of secrets.json that change, certificates and private keys in them as PEM:
+
+    {"mqtt": {"password": "…"}, "tls": {"ca": "-----BEGIN…"}, "wifi": {"workshop": "…"}, "commands": {"key": "…"}}
+
+What switches is one file, secrets.json: a certificate gets a path of its own that nothing names before. The secrets
+before lie in secrets.json.was until the new ones have delivered readings for a minute (settings_trial.py). So a power
+cut at any moment leaves the old or the new ones, whole, and the reply tells which.
+"""
+
+import json
+import os
+from binascii import unhexlify
+
+from app import signed
+from app.commands import CommandError
+from app.settings import FILE, SECRETS, check_object, check_secrets, check_settings, check_together
+from app.settings_files import keep_before, read, read_before, save
+from app.settings_trial import certificates, on_trial
+from app.update import Updater
+
+_OBJECT = "/state/rotation"
+_LARGEST = 8192
+
+
+class Rotation(Updater):
+    """One rotation at a time. board: app.board.Board. step() is to be called in every pass of the loop."""
+
+    command = "rotate"
+
+    def begin(self, args, order):
+        """Set out on the rotation that a command asks for. Raises CommandError."""
+        if self._work:
+            raise CommandError("an update is under way")
+        self._check(args)
+        self._order = order
+        self._work = self._rotate(args)
+
+    def recover(self, args, order):
+        """Tell after a restart how a rotation ended, once its trial is over."""
+        self._order = order
+        self._work = self._await_end(args)
+
+    def _rotate(self, args):
+        path = self._board.folder + _OBJECT
+        self._open_source(args)
+        try:
+            yield from self._download(args["sha256"], None, path)
+            with open(path, "rb") as file:
+                data = file.read(_LARGEST + 1)
+        finally:
+            _remove(path)
+        if len(data) > _LARGEST:
+            raise CommandError("has more than %d bytes" % _LARGEST)
+        try:
+            change(self._board.folder, data, args["sha256"])
+        except ValueError as error:
+            # SettingsError, of whatever copy of its module.
+            raise CommandError(str(error))
+        # Readings that arrive by the secrets of this boot say nothing about those of the next.
+        self._board.trial = None
+        self._board.restart()
+        while True:  # the end comes from outside
+            yield 1000
+
+    def _await_end(self, args):
+        folder = self._board.folder
+        while on_trial(folder):
+            yield 1000
+        if read(folder, SECRETS, {}).get("commands", {}).get("rotation") != args.get("sha256"):
+            raise CommandError("the secrets are as before: the new ones reached no broker, or the power failed before")
+        self._board.commands.reply(self._order, True, {"rotated": args["sha256"]})
+        yield 0
+
+
+def change(folder, data, rotation):
+    """Put sealed secrets into secrets.json, on trial. data: the object; rotation: its SHA-256 in hex.
+
+    Raises CommandError, SettingsError and OSError; the secrets are as they were then.
+    """
+    before = read(folder, SECRETS, {})
+    key = before.get("commands", {}).get("key")
+    if not key:
+        raise CommandError("this board has no key to open it with")
+    try:
+        new = json.loads(signed.seal(unhexlify(key), data[: signed.NONCE_SIZE], data[signed.NONCE_SIZE :]))
+    except ValueError:
+        raise CommandError("cannot be opened with the key of this board")
+    secrets = {"wifi": {}, "mqtt": {}, "tls": {}, "commands": {}}
+    check_object(new, secrets, SECRETS, "")
+    for section in secrets:
+        check_object(new.get(section, {}), None, SECRETS, section)
+        secrets[section].update(before.get(section, {}))
+        secrets[section].update(new.get(section, {}))
+    secrets["commands"]["rotation"] = rotation
+    contents = {}
+    for name, content in new.get("tls", {}).items():
+        if not isinstance(content, str):
+            raise CommandError("tls.%s: must be text in PEM" % name)
+        secrets["tls"][name] = path = _unused_path(folder, name)
+        contents[path] = content
+    check_together(check_settings(read(folder, FILE, None)), check_secrets(secrets))
+    for path in contents:
+        with open(folder + path, "w") as file:
+            file.write(contents[path])
+            file.flush()
+            if hasattr(os, "fsync"):
+                os.fsync(file.fileno())
+    keep_before(folder, SECRETS, before)
+    save(folder, SECRETS, secrets)
+
+
+def _unused_path(folder, name):
+    # One that neither the secrets in use nor those before them name.
+    used = certificates(read(folder, SECRETS, {})) + certificates(read_before(folder, SECRETS))
+    for number in ("", "-2", "-3"):
+        path = "/%s%s.pem" % (name, number)
+        if path not in used:
+            return path
+
+
+def _remove(path):
+    try:
+        os.remove(path)
+    except OSError:
+        pass  # it is not there
