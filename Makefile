@@ -64,8 +64,9 @@ prove-client: setup ## Every law of the client in full: every cut, split and ord
 prove-flash: setup ## The flash store: a million power cuts, 200 kills, wear (ARGS="--quick --json --seed N")
 	@$(PY) host_tests/flash/prove.py $(ARGS)
 
-prove-firmware: setup ## The firmware: attacks refused, every power cut of updates, commands and rotations, 24 virtual hours
+prove-firmware: setup ## The firmware: attacks refused, a fleet of 20, every power cut of updates, commands and rotations, 24 virtual hours
 	@$(PY) -m pytest -q -rP -k micropython host_tests/unit/test_app_attacks.py
+	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest -q -rP host_tests/end_to_end/test_firmware_fleet.py
 	@UMQTT_FULL_SWEEPS=1 $(PY) -m pytest -q host_tests/unit/test_app_update.py host_tests/unit/test_app_commands_power.py \
 	    host_tests/unit/test_app_rotation.py host_tests/unit/test_app_settings_trial.py \
 	    host_tests/laws/test_app_day.py host_tests/end_to_end/test_firmware_updates.py host_tests/bundle/test_app_bundle.py $(ARGS)

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cable import Cable, broker
+from cable import broker
 from impatient import builds_impatient
 from live_device import PlayedDevice
-from owner import own
-from umqtt_kit.deploy import build as build_module
-from umqtt_kit.deploy.build import build
 from umqtt_kit.errors import KitError
 from umqtt_kit.mqtt import Access
-from umqtt_kit.ota import rollout as rollout_module
 from umqtt_kit.ota.order import Wanted
 from umqtt_kit.ota.rollout import Rollout, find_devices, parse_stages
-from umqtt_testkit.waiting import eventually
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -184,53 +178,3 @@ def test_devices_in_no_stage_are_left_alone_and_a_silent_one_is_exit_code_4(tmp_
         rollout = roll_out(access, fleet, "1,2", stop_on_failure=False)
         assert states(rollout) == ["failed", "updated", "left alone"]
         assert rollout.rows[0].exit_code == 4
-
-
-def _board_files(port: int, device: str, secrets: dict) -> dict[str, bytes]:
-    settings = {"device_id": device, "brokers": [f"mqtt://127.0.0.1:{port}"], "interval_ms": 100, "board": "UNIX"}
-    settings["sensors"] = [{"module": "door"}]
-    own_files = {"/settings.json": json.dumps(settings).encode(), "/secrets.json": json.dumps(secrets).encode()}
-    return {**build("UNIX", ()).files, **own_files}
-
-
-def test_virtual_boards_take_a_good_release_with_their_sensor_and_survive_a_broken_one(
-    cable: Cable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Planted: the version told is that of the manifest and not what runs; sensors stay at home."""
-    names = [f"pump-{number}" for number in range(1, 4)]
-    sensors = tmp_path / "sensors"
-    sensors.mkdir()
-    (sensors / "door.py").write_text("class Sensor:\n    def read(self): return {'open': 1}\n")
-    with broker(tmp_path) as port, contextlib.ExitStack() as boards:
-        for name in names:
-            files = _board_files(port, name, own(name, tmp_path, monkeypatch))
-            boards.enter_context(cable.board(name, files=files, heap="1M"))
-        access = Access((f"mqtt://127.0.0.1:{port}",))
-        eventually(lambda: rollout_module.known_devices(access) == names, lambda: rollout_module.known_devices(access))
-        given = ("ota", "--fleet", "pump-*", "--stages", "1,100%", "--wait-healthy", "0",
-                 "--broker", f"mqtt://127.0.0.1:{port}", "--json")  # fmt: skip
-        answer = cable.umqtt(*given, "--version", "0.2.0", "--sensors", str(sensors))
-        assert answer.code == 0, answer.stdout + answer.stderr
-        assert [row["state"] for row in answer.json["devices"]] == ["updated"] * 3
-        told = json.loads(cable.umqtt("cmd", names[0], "ping", "--json", *given[-3:-1]).stdout)["result"]
-        assert (told["fw"], told["slot"]) == ("0.2.0", "a")
-        log = json.loads(cable.umqtt("cmd", names[0], "log", "--json", *given[-3:-1]).stdout)["result"]["lines"]
-        assert not any("sensor door" in line for line in log), log
-        again = cable.umqtt("ota", names[0], *given[-3:], "--version", "0.2.0", "--sensors", str(sensors))
-        assert (again.code, again.json["already"]) == (0, True)
-        with monkeypatch.context() as patch:
-            patch.setattr("umqtt_kit.ota.release.build", _broken)
-            answer = cable.umqtt(*given, "--version", "0.3.0", "--sensors", str(sensors))
-        rows = answer.json["devices"]
-        assert (answer.code, [row["state"] for row in rows]) == (5, ["failed", "left alone", "left alone"])
-        assert "rolled back" in rows[0]["text"]
-        for name in names:
-            told = json.loads(cable.umqtt("cmd", name, "ping", "--json", *given[-3:-1]).stdout)["result"]
-            assert told["fw"] == "0.2.0", name
-
-
-def _broken(*arguments) -> build_module.Build:
-    """A release that crashes when it starts."""
-    built = build(*arguments)
-    files = {path: content for path, content in built.files.items() if path != "/app/application.mpy"}
-    return build_module.Build(built.version, built.board, built.optional, files)
