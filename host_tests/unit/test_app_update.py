@@ -570,9 +570,10 @@ def _signed_check(root, ledger):
     answered = ledger.get("answered")
     boots, replies = _signed_life(root, ledger)
     assert boots.slot == "a" or boots.failed == "a", "neither updated nor given up: " + boots.slot + repr(replies)
-    # Where the board has answered long ago, it may have forgotten the id.
+    # Where the board has answered long ago, it may have forgotten the id. The broker sends the command in every life:
+    # the reply may come twice in one, and says the same.
     if not answered:
-        equal(replies, [boots.slot == "a"], "the replies")
+        equal(sorted(set(replies)), [boots.slot == "a"], "the replies")
 
 
 def test_a_power_cut_at_any_flash_operation_of_a_signed_update_leaves_it_done_once():
