@@ -1,7 +1,9 @@
 """The command set: {"key": "interval_ms", "value": 500} writes one setting, and applies it if that can be done now.
 
-The value null restores the default. What is written was checked by the function that checks settings.json at boot, so a
-set that is accepted cannot keep the board from booting; secrets.json is out of reach. The reply says when it counts.
+The value null restores the default. {"settings": {"interval_ms": 500, "keep_alive": 30}} writes those that differ, all
+at once, and restarts the board where one of them counts from the next boot on. What is written was checked by the
+function that checks settings.json at boot, so a set that is accepted cannot keep the board from booting; secrets.json
+is out of reach. The reply says when it counts.
 """
 
 from app.commands import CommandError
@@ -10,35 +12,51 @@ from app.settings_files import change, load
 
 
 def run(board, args):
-    key, value = _key_and_value(args)
-    was = board.settings.get(key)
-    if key in CABLE_ONLY:
-        raise CommandError("%s is set over the cable alone: umqtt provision" % key)
-    if key == "brokers" and _is_encrypted(was) and not _is_encrypted(value):
+    was = board.settings
+    changes = _changes(args)
+    if "settings" in args:
+        changes = {key: changes[key] for key in changes if key not in was or _value(changes, key) != was[key]}
+    for key in changes:
+        if key in CABLE_ONLY:
+            raise CommandError("%s is set over the cable alone: umqtt provision" % key)
+    if "brokers" in changes and _is_encrypted(was.get("brokers")) and not _is_encrypted(changes["brokers"]):
         raise CommandError("brokers: no command leads from mqtts to mqtt: umqtt provision")
-    try:
-        settings = change(board.folder, key, value)
-    except SettingsError as error:
-        raise CommandError(str(error))
-    except OSError as error:
-        raise CommandError("not changed: settings.json cannot be written: %r" % error)
-    if key not in LIVE:
-        # Readings that arrive by the settings of this boot say nothing about those of the next.
-        board.trial = None
-    return {
-        "key": key,
-        "value": settings[key],
-        "was": was,
-        "applies": "now" if board.apply(settings, key) else "after reboot",
-    }
+    settings = was
+    if changes:
+        try:
+            settings = change(board.folder, changes)
+        except SettingsError as error:
+            raise CommandError(str(error))
+        except OSError as error:
+            raise CommandError("not changed: settings.json cannot be written: %r" % error)
+    applies = "now"
+    for key in changes:
+        if not board.apply(settings, key):
+            applies = "after reboot"
+        if key not in LIVE:
+            # Readings that arrive by the settings of this boot say nothing about those of the next.
+            board.trial = None
+            if "settings" in args:
+                board.restart()
+    if "settings" not in args:
+        return {"key": args["key"], "value": settings[args["key"]], "was": was.get(args["key"]), "applies": applies}
+    return {"changed": sorted(changes), "applies": applies}
 
 
 def recover(board, args):
     """After a power cut: it was done as a whole, or not at all."""
-    key, value = _key_and_value(args)
-    if load(board.folder)[0].get(key) != (DEFAULTS.get(key) if value is None else value):
-        raise CommandError("%s was not changed: the power failed before; send it again under another id" % key)
-    return {"key": key, "value": value, "applies": "now"}
+    settings = load(board.folder)[0]
+    changes = _changes(args)
+    for key in changes:
+        if settings.get(key) != _value(changes, key):
+            raise CommandError("%s was not changed: the power failed before; send it again under another id" % key)
+    if "settings" in args:
+        return {"changed": sorted(changes), "applies": "now"}
+    return {"key": args["key"], "value": args["value"], "applies": "now"}
+
+
+def _value(changes, key):
+    return DEFAULTS.get(key) if changes[key] is None else changes[key]
 
 
 def _is_encrypted(brokers):
@@ -46,7 +64,11 @@ def _is_encrypted(brokers):
     return isinstance(brokers, list) and bool(brokers) and str(brokers[0]).startswith("mqtts:")
 
 
-def _key_and_value(args):
+def _changes(args):
+    if "settings" in args:
+        if not isinstance(args["settings"], dict):
+            raise CommandError('settings: must be an object: {"settings": {"interval_ms": 500}}')
+        return args["settings"]
     if not isinstance(args.get("key"), str) or "value" not in args:
         raise CommandError('set needs a key and a value: {"key": "interval_ms", "value": 500}')
-    return args["key"], args["value"]
+    return {args["key"]: args["value"]}

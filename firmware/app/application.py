@@ -47,6 +47,9 @@ class Application:
         if board.crash_report and board.crash_report.step(board.client):
             board.crash_report = None
         board.commands.step()
+        client = board.client
+        if board.unreported and client.connected and client.pending <= board.settings["outbox"] // 2:
+            once("reported", "report", board)
         board.gaps.step(board.client, board.settings["outbox"])
         wait_ms = _LONGEST_WAIT_MS
         for part in (board.update, board.ntp, board.telemetry, board.discovery, board.sleeper, board.trial):

@@ -23,11 +23,13 @@ def add_parts(board, secrets):
     board.ntp = _ntp(board)
     if not boots.safe:
         _add_telemetry(board)
+    if _exists(board.state_folder + "/commands/desired"):
+        board.unreported = not board.wake
     board.wake = None
-    command_topic = board.identity.topic("cmd")
     board.commands = CommandDoor(board, board.state_folder + "/commands")
-    client.on(command_topic, board.commands.handle)
-    client.subscribe(command_topic, qos=2)
+    for leaf, qos in (("cmd", 2), ("desired", 1)):
+        client.on(board.identity.topic(leaf), board.commands.handle)
+        client.subscribe(board.identity.topic(leaf), qos=qos)
     board.health = Health(client, clock, board.telemetry, boots, board.restart, board.status)
     if board.telemetry and (
         _exists(board.folder + "/settings.json.was") or _exists(board.folder + "/secrets.json.was")

@@ -7,10 +7,12 @@ class Board:
     start.py adds state_folder, identity, clock, client, status, log, gaps, crash_report, wifi, ntp, commands, health
     and restart (called, it restarts the board). telemetry, sensors and loop_timer are None in safe mode, ntp and
     discovery where they are not wanted, trial where no changed settings are on trial, sleeper where the board is always
-    awake, update until a command needs it, and wake but between the halves of the making.
+    awake, update until a command needs it, and wake but between the halves of the making. unreported is true while
+    reported.py has something to tell, None where no settings were ever desired.
     """
 
     telemetry = loop_timer = sensors = sleeper = update = ntp = discovery = commands = wake = trial = None
+    unreported = None
 
     def __init__(self, folder, settings, boots, version):
         self.folder = folder
@@ -52,12 +54,16 @@ class Board:
             self.commands.dropped(packet_id)
         if topic == self.status.topic:
             self.status.again()
+        if topic.endswith(b"/reported"):
+            self.unreported = True
         if self.discovery:
             self.discovery.dropped(topic)
 
     def apply(self, settings, key):
         """Use the settings, of which `key` has changed, as far as that can be done now; returns whether it could."""
         self.settings = settings
+        if self.unreported is not None:
+            self.unreported = True
         telemetry = self.telemetry
         if key == "log_level":
             self.log.level = settings[key]

@@ -2,9 +2,13 @@
 
 On a board that is told nothing, commands, ledger and actions take no heap. What the run before left open is looked for
 at the start.
+
+fleet/{device_id}/desired is a command that the broker retains, and so it comes again at every start. It is carried out
+once, and from then on fleet/{device_id}/reported retains the settings of this board: reported.py.
 """
 
 import json
+from binascii import crc32
 
 from app.modules import forget
 from umqtt_robust.errors import OutboxFull, StoreError
@@ -23,6 +27,7 @@ class CommandDoor:
     def __init__(self, board, path):
         self._board = board
         self._path = path
+        self._desired = path + "/desired"
         self._commands = self._actions = None
         self._unfinished = _is_unfinished(path)
         self._idle_since = 0
@@ -34,12 +39,25 @@ class CommandDoor:
         return self._unfinished or self._commands is not None and self._commands.busy
 
     def handle(self, topic, payload):
-        """The client's handler for the command topic."""
+        """The client's handler for the topics of commands and of desired settings."""
+        desired = topic.endswith(b"/desired")
+        if desired:
+            checksum = (crc32(payload) & 0xFFFFFFFF).to_bytes(4, "big")
+            if not payload or _head(self._desired) == checksum:
+                return
         try:
             self._load().handle(topic, payload)
         except MemoryError:
             self._unload()
             self._refuse(payload)
+            return
+        if desired:
+            self._board.unreported = True
+            try:
+                with open(self._desired, "wb") as file:
+                    file.write(checksum)
+            except OSError:
+                pass  # it is looked at once more after the next start
 
     def step(self):
         """Answer and send what waits."""
@@ -101,8 +119,12 @@ def _is_unfinished(path):
 
 
 def _order(name):
+    return int.from_bytes(_head(name)[4:], "little")
+
+
+def _head(name):
     try:
         with open(name, "rb") as file:
-            return int.from_bytes(file.read(8)[4:], "little")
+            return file.read(8)
     except OSError:
-        return 0
+        return b""

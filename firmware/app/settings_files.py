@@ -28,8 +28,8 @@ def load(folder):
     return settings, secrets
 
 
-def change(folder, key, value):
-    """Set one key of settings.json, durably and all at once; value None restores its default. Returns all settings.
+def change(folder, changes):
+    """Set keys of settings.json, durably and all at once; a value None restores its default. Returns all settings.
 
     What counts from the next boot on is on trial there: the settings before are kept, see settings_trial.py. Raises
     SettingsError, and OSError when it cannot be written; the file is as it was then.
@@ -37,14 +37,15 @@ def change(folder, key, value):
     values = read(folder, FILE, None)
     check_object(values, None, FILE, "")
     before = dict(values)
-    if value is None:
-        values.pop(key, None)
-        check_object({key: None}, DEFAULTS, FILE, "")
-    else:
-        values[key] = value
+    check_object(changes, DEFAULTS, FILE, "")
+    for key in changes:
+        if changes[key] is None:
+            values.pop(key, None)
+        else:
+            values[key] = changes[key]
     settings = check_settings(values)
     check_together(settings, check_secrets(read(folder, SECRETS, {})))
-    if key not in LIVE:
+    if [key for key in changes if key not in LIVE]:
         keep_before(folder, FILE, before)
     save(folder, FILE, values)
     return settings

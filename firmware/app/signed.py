@@ -25,7 +25,11 @@ MOST_COUNTER = (1 << 53) - 1
 
 def needs_signature(name, args):
     """Whether a command can take a board away from its owner. name: str; args: dict."""
-    return name in ("reboot", "rotate", "update") or name == "set" and args.get("key") not in _OPEN_SETTINGS
+    if name == "set":
+        settings = args.get("settings")
+        keys = settings if isinstance(settings, dict) else (args.get("key"),)
+        return bool([key for key in keys if key not in _OPEN_SETTINGS])
+    return name in ("reboot", "rotate", "update")
 
 
 def hmac(key, data):

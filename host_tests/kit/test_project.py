@@ -23,8 +23,8 @@ _TAKEN = {
     "devices": set(), "flash": {"device", "board"}, "provision": {"device", "board"},
     "deploy": {"device", "board", "sensors"}, "doctor": {"device"}, "logs": {"device", *_BROKER}, "shell": {"device"},
     "board": {"board"}, "demo": set(), "fleet": _BROKER, "new": set(), "size": set(),
-    "cmd": _BROKER, "keys": {"device", *_BROKER}, "ota": {"board", "fleet", "sensors", *_BROKER}, "pub": _BROKER,
-    "sub": _BROKER,
+    "cmd": _BROKER, "settings": _BROKER, "keys": {"device", *_BROKER}, "ota": {"board", "fleet", "sensors", *_BROKER},
+    "pub": _BROKER, "sub": _BROKER,
     "broker": set(), "certs": set(), "passwd": set(), "store": set(),
     "collect": set(), "spool": set(), "ingest": set(), "tables": set(), "report": set(),
 }  # fmt: skip

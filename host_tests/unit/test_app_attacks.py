@@ -42,6 +42,8 @@ _GUARDED = (
     ("set", {"key": "sleep_s", "value": 604800}),
     ("set", {"key": "sensors", "value": [{"module": "supply", "pin": 29}]}),
     ("set", {"key": "unsigned_commands", "value": True}),
+    ("set", {"settings": {"interval_ms": 5000, "brokers": ["mqtts://evil"]}}),
+    ("set", {"settings": {"brokers": ["mqtts://evil"]}, "key": "interval_ms", "value": 5000}),
 )
 
 
@@ -209,6 +211,10 @@ def test_no_command_makes_the_board_less_safe_not_even_a_signed_one():
         ("set", {"key": "brokers", "value": None}, "from mqtts to mqtt"),
         ("set", {"key": "unsigned_commands", "value": True}, "over the cable alone"),
         ("set", {"key": "unsigned_commands", "value": None}, "over the cable alone"),
+        ("set", {"settings": {"unsigned_commands": True}}, "over the cable alone"),
+        ("set", {"settings": {"interval_ms": 5000, "brokers": ["mqtt://b"]}}, "from mqtts to mqtt"),
+        ("set", {"settings": {"interval_ms": 5000, "brokers": None}}, "from mqtts to mqtt"),
+        ("set", {"settings": "interval_ms", "key": "interval_ms", "value": 5}, "must be an object"),
         ("update", {"mqtt": True, "sha256": _SHA256, "version": "0.0.9"}, "is older than"),
         ("update", {"url": "http://b/", "sha256": _SHA256, "version": "9"}, "may only come from"),
         ("rotate", {"url": "http://b/", "sha256": _SHA256}, "may only come from"),

@@ -212,9 +212,9 @@ def test_the_files_are_read_and_settings_json_may_not_be_missing():
 
 def test_one_key_is_changed_and_the_others_stay_as_they_were_written():
     with _Folder(settings=json.dumps(_with(keep_alive=30))) as folder:
-        equal(settings_files.change(folder.path, "interval_ms", 5000)["interval_ms"], 5000)
+        equal(settings_files.change(folder.path, {"interval_ms": 5000})["interval_ms"], 5000)
         equal(json.loads(folder.read()), _with(keep_alive=30, interval_ms=5000))
-        equal(settings_files.change(folder.path, "keep_alive", None)["keep_alive"], 60)
+        equal(settings_files.change(folder.path, {"keep_alive": None})["keep_alive"], 60)
         equal(json.loads(folder.read()), _with(interval_ms=5000))
         # keep_alive counts from the next boot on, and is on trial there: see test_app_settings_trial.py.
         equal(sorted(os.listdir(folder.path)), ["settings.json", "settings.json.was"])
@@ -231,7 +231,7 @@ def test_a_bad_change_leaves_the_file_alone():
             ("brokers", None),
             ("brokers", ["mqtts://a"]),
         ):
-            error = raises(SettingsError, settings_files.change, folder.path, key, value)
+            error = raises(SettingsError, settings_files.change, folder.path, {key: value})
             assert error.key in (key, "tls.ca"), str(error)
             equal(folder.read(), before)
 
@@ -247,7 +247,7 @@ def test_what_cannot_be_read_back_does_not_replace_what_could():
 
         settings_files.json = Torn
         try:
-            raises(SettingsError, settings_files.change, folder.path, "interval_ms", 5000)
+            raises(SettingsError, settings_files.change, folder.path, {"interval_ms": 5000})
         finally:
             settings_files.json = json
         equal(folder.read(), before)

@@ -83,7 +83,7 @@ def test_brokers_that_are_not_reached_go_back_and_those_that_are_stay():
     for reached, brokers, restarts in (((), OLD, 1), ((OLD,), OLD, 1), ((NEW,), NEW, 0)):
         root = fresh()
         told = Boot(root, (OLD,))
-        change(root, "brokers", NEW)
+        change(root, {"brokers": NEW})
         told.run(2 * CONFIRM_MS)
         equal((on_trial(root), told.restarts), (True, 0))
         boot = Boot(root, reached)
@@ -98,9 +98,9 @@ def test_brokers_that_are_not_reached_go_back_and_those_that_are_stay():
 def test_several_changes_go_back_to_the_settings_that_were_the_last_to_work():
     """Planted: the settings before are those before the last change."""
     root = fresh()
-    change(root, "brokers", NEW)
-    change(root, "brokers", NEWER)
-    change(root, "interval_ms", 500)
+    change(root, {"brokers": NEW})
+    change(root, {"brokers": NEWER})
+    change(root, {"interval_ms": 500})
     Boot(root).run()
     equal((load(root)[0]["brokers"], load(root)[0]["interval_ms"]), (OLD, 1000))
 
@@ -108,7 +108,7 @@ def test_several_changes_go_back_to_the_settings_that_were_the_last_to_work():
 def test_a_change_during_a_trial_is_not_accepted_by_readings_that_the_settings_before_delivered():
     """Planted: the trial of this boot goes on after a further change."""
     root = fresh()
-    change(root, "brokers", NEW)
+    change(root, {"brokers": NEW})
     boot = Boot(root, (OLD, NEW))
     boot.settings = load(root)[0]
     boot.apply = lambda settings, key: False
@@ -121,13 +121,13 @@ def test_a_change_during_a_trial_is_not_accepted_by_readings_that_the_settings_b
 
 def test_what_counts_at_once_is_not_on_trial():
     root = fresh()
-    change(root, "interval_ms", 500)
+    change(root, {"interval_ms": 500})
     equal(on_trial(root), False)
 
 
 def test_what_cannot_even_start_goes_back_in_safe_mode():
     root = fresh()
-    change(root, "brokers", NEW)
+    change(root, {"brokers": NEW})
     equal((settings_trial.give_back(root, 4), load(root)[0]["brokers"]), (True, OLD))
     equal(settings_trial.give_back(root, 5), False)
 
@@ -146,7 +146,7 @@ def _settle(root, reached):
 
 def _sweep(reached, expected, planted=None):
     def scenario(root, ledger):
-        change(root, "brokers", NEW)
+        change(root, {"brokers": NEW})
         ledger["told"] = True
         before = settings_trial.give_back
         settings_trial.give_back = planted or before

@@ -36,7 +36,7 @@ _COMMANDS = tuple(sorted(module.name for module in pkgutil.iter_modules(commands
 _GROUPS = {
     "Board on a cable": ("devices", "flash", "provision", "deploy", "doctor", "logs", "shell"),
     "Without a board": ("board", "demo", "fleet", "new", "size"),
-    "Device over the air": ("cmd", "ota", "keys", "pub", "sub"),
+    "Device over the air": ("cmd", "settings", "ota", "keys", "pub", "sub"),
     "Broker": ("broker", "certs", "passwd", "store"),
     "Data": ("collect", "spool", "ingest", "tables", "report"),
 }

@@ -122,10 +122,7 @@ class Remote:
 
     def send(self, command: str, args: Mapping[str, Any], command_id: str) -> None:
         """Send a command; returns when the broker has it. Raises KitError."""
-        payload = encoded(command, args, command_id)
-        if self._always_sign or firmware_module("signed").needs_signature(command, args):
-            payload = self._keys.sign(self.device_id, {"id": command_id, "cmd": command, "args": dict(args)}) or payload
-            _check_size(command, payload)
+        payload = payload_of(self._keys, self.device_id, command, args, command_id, always_sign=self._always_sign)
         self.link.publish(self.topic("cmd"), payload, qos=2)
         if not self.link.wait_for(lambda: not self.link.pending, _SENT_WITHIN_S):
             raise KitError(f"{self._where} does not take the command — see its log", EXIT_NETWORK)
@@ -174,6 +171,17 @@ def known_devices(access: Access, within_s: float = _STATUS_WITHIN_S) -> list[st
 def new_id() -> str:
     """An id that no other command has."""
     return secrets.token_hex(8)
+
+
+def payload_of(
+    keys: Keys, device_id: str, command: str, args: Mapping[str, Any], command_id: str, *, always_sign: bool = False
+) -> bytes:
+    """The payload of a command, signed where it must be and there is a key of the device. Raises KitError."""
+    payload = encoded(command, args, command_id)
+    if always_sign or firmware_module("signed").needs_signature(command, args):
+        payload = keys.sign(device_id, {"id": command_id, "cmd": command, "args": dict(args)}) or payload
+        _check_size(command, payload)
+    return payload
 
 
 def encoded(command: str, args: Mapping[str, Any], command_id: str) -> bytes:

@@ -1,0 +1,87 @@
+"""umqtt settings: what is desired of the settings of groups of devices, and what they report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_ingest.printable import printable
+from umqtt_cli.numbers import Finite
+from umqtt_kit.console import results
+from umqtt_kit.mqtt import broker_options
+
+if TYPE_CHECKING:
+    from umqtt_kit.desired import Row
+    from umqtt_kit.mqtt import Access
+
+
+@click.group()
+def settings() -> None:
+    """Desire settings of groups of devices, and show which have them.
+
+    \b
+    Example:
+      umqtt settings apply fleet.toml --broker mqtt://192.168.1.2
+      umqtt settings show
+    """
+
+
+@settings.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--timeout", type=Finite(min=1), default=60.0, show_default=True, metavar="SECONDS",
+              help="For the devices that are there.")  # fmt: skip
+@broker_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def apply(file: Path, timeout: float, access: Access, as_json: bool) -> int:
+    """Desire the settings in FILE of the devices of its groups.
+
+    The broker retains what is desired. A device that sleeps or is away takes it when it is back; one that has it
+    already is sent nothing. What a device refuses is exit code 5.
+
+    \b
+    Example:
+      umqtt settings apply fleet.toml
+    """
+    from umqtt_kit.desired import Twins, desired_of, read_groups
+
+    groups = read_groups(file)
+    with Twins(access) as twins:
+        desired = desired_of(groups, twins.known)
+        twins.apply(desired, timeout)
+        return _show([twins.row(name) for name in desired], as_json)
+
+
+@settings.command()
+@broker_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def show(access: Access, as_json: bool) -> int:
+    """Show which devices have the settings that are desired of them. Drift is exit code 5.
+
+    \b
+    Example:
+      umqtt settings show --json
+    """
+    from umqtt_kit.desired import Twins
+
+    with Twins(access) as twins:
+        return _show([twins.row(name) for name in twins.managed], as_json)
+
+
+def _show(rows: list[Row], as_json: bool) -> int:
+    exit_code = max((row.exit_code for row in rows), default=0)
+    if as_json:
+        devices = [{"device": row.device, "state": row.state, "text": row.text} for row in rows]
+        click.echo(json.dumps({"ok": not exit_code, "devices": devices}))
+        return exit_code
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold")
+    for title in ("device", "state", "what differs, or why"):
+        table.add_column(title)
+    for row in rows:
+        table.add_row(printable(row.device), row.state, printable(row.text))
+    results().print(table)
+    return exit_code

@@ -1,0 +1,225 @@
+"""Desired settings: a file gives them to groups of devices, the broker retains them, and each device reports its own.
+
+    [group.cellar]
+    devices = ["pump-1", "lamp-*"]          # ids, and patterns for the devices that have said a status at the broker
+    settings = {interval_ms = 10000, telemetry_qos = 1}
+
+    fleet/{device_id}/desired     {"id": "…", "cmd": "set", "args": {"settings": {…}}}, signed as commands are; retained
+    fleet/{device_id}/reported    {"boot": "17-…", "settings": {…}}; retained
+
+A later group comes before an earlier one where both set the same key of the same device.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, EXIT_USAGE, KitError
+from umqtt_kit.firmware_settings import settings_module
+from umqtt_kit.keys import Keys
+from umqtt_kit.mqtt import Access, Link
+from umqtt_kit.remote import new_id, payload_of
+from umqtt_kit.strict_json import loads
+
+# How long nothing comes before all retained messages are taken to have come.
+_QUIET_S = 0.5
+_SENT_WITHIN_S = 30.0
+# Whose change would make another device of it, or says which commands are believed.
+_NOT_DESIRED = ("device_id", "unsigned_commands")
+
+AS_DESIRED, DRIFT, WAITING, REFUSED, SILENT = "as desired", "drift", "waiting", "refused", "no answer"
+_EXIT_CODES = {AS_DESIRED: 0, WAITING: 0, DRIFT: EXIT_DEVICE, REFUSED: EXIT_DEVICE, SILENT: EXIT_NETWORK}
+
+
+@dataclass(frozen=True)
+class Group:
+    """devices: ids and patterns."""
+
+    name: str
+    devices: tuple[str, ...]
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One device. state: AS_DESIRED and so on; text: what differs, or why."""
+
+    device: str
+    state: str
+    text: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        return _EXIT_CODES[self.state]
+
+
+def read_groups(file: Path) -> list[Group]:
+    """The groups of a file, their settings checked as a device does. Raises KitError (exit code 2)."""
+    try:
+        values = tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise KitError(f"{file}: {error.strerror} — give a file that can be read", EXIT_USAGE) from error
+    except ValueError as error:
+        raise KitError(f"{file} is not TOML ({error}) — correct it", EXIT_USAGE) from error
+    groups = values.pop("group", {})
+    if values or not isinstance(groups, dict) or not groups:
+        raise KitError(f"{file}: must hold tables like [group.cellar], and nothing else", EXIT_USAGE)
+    return [_group(f"{file}: group.{name}", name, group) for name, group in groups.items()]
+
+
+def _group(where: str, name: str, group: Any) -> Group:
+    if not isinstance(group, dict) or set(group) != {"devices", "settings"}:
+        raise KitError(f"{where}: must have devices and settings, and nothing else", EXIT_USAGE)
+    devices, settings = group["devices"], group["settings"]
+    if not isinstance(devices, list) or not all(isinstance(one, str) and one and not set(one) & set("/+#\0")
+                                                for one in devices):  # fmt: skip
+        raise KitError(f'{where}: devices must be a list of ids and patterns, for instance ["pump-*"]', EXIT_USAGE)
+    if not isinstance(settings, dict):
+        raise KitError(f"{where}: settings must be a table", EXIT_USAGE)
+    for key in _NOT_DESIRED:
+        if key in settings:
+            raise KitError(f"{where}: {key} is set over the cable alone — umqtt provision", EXIT_USAGE)
+    firmware = settings_module()
+    try:
+        firmware.check_settings({"brokers": ["mqtt://any"], **settings}, where)
+        json.dumps(settings)
+    except firmware.SettingsError as error:
+        raise KitError(f"{error} — correct it", EXIT_USAGE) from error
+    except TypeError:
+        raise KitError(f"{where}: a date or time of TOML is no JSON — write it as text", EXIT_USAGE) from None
+    return Group(name, tuple(devices), settings)
+
+
+def desired_of(groups: Iterable[Group], known: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The settings of each device that a group names. known: the ids at the broker."""
+    found: dict[str, dict[str, Any]] = {}
+    for group in groups:
+        for pattern in group.devices:
+            named = fnmatch.filter(known, pattern) if set(pattern) & set("*?[") else [pattern]
+            for device in named:
+                found[device] = found.get(device, {}) | group.settings
+    return dict(sorted(found.items()))
+
+
+@dataclass
+class _Device:
+    desired: dict[str, Any] | None = None
+    reported: dict[str, Any] = field(default_factory=dict)
+    status: dict[str, Any] = field(default_factory=dict)
+    # Of what was sent by this command: its id, the reply, and the boot whose report does not count any more.
+    sent: str = ""
+    reply: dict[str, Any] = field(default_factory=dict)
+    old_boot: object = None
+
+    @property
+    def differing(self) -> dict[str, tuple[Any, Any]]:
+        """Keys to what is reported and what is desired."""
+        settings = self.reported.get("settings")
+        have = settings if isinstance(settings, dict) else {}
+        return {key: (have.get(key), value) for key, value in (self.desired or {}).items() if have.get(key) != value}
+
+    @property
+    def refused(self) -> bool:
+        return bool(self.reply) and not self.reply.get("ok")
+
+    @property
+    def converged(self) -> bool:
+        return not self.differing and (self.old_boot is None or self.reported.get("boot") != self.old_boot)
+
+
+class Twins:
+    """What the broker retains of all devices, kept up to date within the context. Raises KitError (exit code 4)."""
+
+    def __init__(self, access: Access) -> None:
+        self._devices: dict[str, _Device] = {}
+        self._where = access.where
+        self._retained = 0
+        self._link = Link(access, on_message=self._take)
+
+    def __enter__(self) -> Self:
+        self._link.__enter__()
+        try:
+            self._link.subscribe(*(f"fleet/+/{leaf}" for leaf in ("status", "desired", "reported")))
+            # Brokers send what is retained before they answer this one; if there is much of it, perhaps not all.
+            self._link.subscribe("fleet/+/reply")
+            while self._link.wait_for(lambda before=self._retained: self._retained != before, _QUIET_S):
+                pass
+        except BaseException:
+            self._link.close(0)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._link.__exit__(kind, error, trace)
+
+    @property
+    def known(self) -> list[str]:
+        """The devices that have said a status."""
+        return sorted(name for name, device in self._devices.items() if device.status)
+
+    @property
+    def managed(self) -> list[str]:
+        """The devices of which settings are desired."""
+        return sorted(name for name, device in self._devices.items() if device.desired is not None)
+
+    def apply(self, desired: dict[str, dict[str, Any]], timeout_s: float) -> None:
+        """Desire these settings, and wait for the devices that are there. Raises KitError."""
+        keys, payloads = Keys(), {}
+        for name, settings in desired.items():
+            device = self._devices.setdefault(name, _Device())
+            if device.desired != settings or not device.converged:
+                device.desired, device.sent = settings, new_id()
+                payloads[name] = payload_of(keys, name, "set", {"settings": settings}, device.sent)
+        for name, payload in payloads.items():
+            self._link.publish(f"fleet/{name}/desired", payload, qos=1, retain=True)
+        if not self._link.wait_for(lambda: not self._link.pending, _SENT_WITHIN_S):
+            raise KitError(f"{self._where} does not take the settings — see its log", EXIT_NETWORK)
+        there = [device for name in desired if (device := self._devices[name]).status.get("online")]
+        self._link.wait_for(lambda: all(one.refused or one.converged for one in there), timeout_s)
+
+    def row(self, name: str) -> Row:
+        """How a device stands to what is desired of it."""
+        device = self._devices[name]
+        if device.refused:
+            return Row(name, REFUSED, str(device.reply.get("result")))
+        if device.desired is not None and device.converged:
+            return Row(name, AS_DESIRED)
+        differing = "; ".join(f"{key} is {have!r}, not {value!r}" for key, (have, value) in device.differing.items())
+        if not device.status.get("online"):
+            reason = device.status.get("reason")
+            return Row(name, WAITING, f"{'it has never been there' if reason is None else reason}; {differing}")
+        return Row(name, SILENT if device.sent and not device.reply else DRIFT, differing)
+
+    def _take(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
+        self._retained += retain
+        _, name, leaf = topic.split("/")
+        device = self._devices.setdefault(name, _Device())
+        try:
+            found = loads(payload) if payload else {}
+        except ValueError:
+            return  # not of this project, so it says nothing
+        if not isinstance(found, dict):
+            return
+        if leaf == "status":
+            device.status = found
+        elif leaf == "reported":
+            device.reported = found
+        elif leaf == "reply":
+            if device.sent and found.get("id") == device.sent:
+                device.reply = found
+                result = found.get("result")
+                if isinstance(result, dict) and result.get("applies") == "after reboot":
+                    device.old_boot = device.status.get("boot")
+        elif not device.sent:
+            args = found.get("args")
+            settings = args.get("settings") if isinstance(args, dict) else None
+            device.desired = settings if isinstance(settings, dict) else None
