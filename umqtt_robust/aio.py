@@ -61,6 +61,7 @@ class Client(Inbox):
             raise InvalidArgument("this client is inside async with already")
         self.connect()  # after an earlier `async with` too
         self._failure = None
+        self._changed.clear()  # the end of an earlier one has set it
         self._running = True
         self._driver = asyncio.create_task(self._drive())
         return self
@@ -72,12 +73,15 @@ class Client(Inbox):
         if self._failure:
             raise self._failure
 
+    @property
+    def awaited(self):
+        requests = self.parts.get("request")
+        return self.in_flight or self.subscriptions.requests or requests and requests.waiting
+
     async def _drive(self):
         try:
             while True:
                 self._wake.clear()
-                requests = self.parts.get("request")
-                self.awaited = self.in_flight or self.subscriptions.requests or requests and requests.waiting
                 ms = self.tick()
                 if "policy" in self.parts:  # messages expire by the second, also while there is no link
                     self.part("policy").pump()

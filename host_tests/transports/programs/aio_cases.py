@@ -191,6 +191,17 @@ async def leaving_ends_what_waits():
     return {}
 
 
+async def entered_again_it_works_as_before():
+    # Planted: what says that something has changed stays set, and every wait spins.
+    one = client("again")
+    for _ in range(2):
+        async with one:
+            await one.subscribe("aio/again", 1)
+            await one.publish("aio/again", "x", 1)
+            assert await one.__anext__() == (b"aio/again", b"x")
+    return {}
+
+
 async def what_a_callback_raises_comes_out():
     def broken(session_present):
         raise RuntimeError("of the callback")
@@ -272,7 +283,7 @@ async def idle_ticks():
 async def main():
     for case in (talk, reply_in_the_loop, refused, qos_0_waits_for_the_link, cancelled_publish_is_delivered,
                  cancelled_wait_loses_no_message, full_outbox_waits, expired_is_an_error, outside_is_an_error,
-                 leaving_ends_what_waits, what_a_callback_raises_comes_out,
+                 leaving_ends_what_waits, entered_again_it_works_as_before, what_a_callback_raises_comes_out,
                  what_does_not_fit_stays_at_the_broker, large_messages_are_whole,
                  an_answer_is_awaited_while_the_inbox_is_full, idle_ticks):  # fmt: skip
         if case is expired_is_an_error and config["url"][:5] != "mqtt:":
