@@ -28,6 +28,10 @@ def fetch(session, what):
     raise LinkLost("fetching what " + what)
 
 
+def _size(message):
+    return len(message[2]) + len(message[3]) + _COST
+
+
 class Backpressure:
     """The messages of one session that wait to be handed over."""
 
@@ -66,10 +70,12 @@ class Backpressure:
         self.skipped = False
         self._ready_at = None
         self._waiting = [message for message in self._waiting if not message[0] & QOS]
+        self._bytes = 0
+        for message in self._waiting:
+            self._bytes += _size(message)
         self._update()
 
     def _update(self):
-        self._bytes = sum([len(message[2]) + len(message[3]) + _COST for message in self._waiting])
         waits = self._waiting or self._full
         self._session.handover_limit = SKIPPING if self.skipped else WAIT if waits else self._limit
 
@@ -80,16 +86,17 @@ class Backpressure:
             self._session.describe(head, packet_id, False)
             self._session.hand_over(topic, payload)
             return
-        if head != PUBREL:
-            keeps = not self._session.clean_session  # the broker
-            if self.skipped and head & QOS or self._bytes > LIMIT and (keeps or not head & QOS):
-                if head & QOS:
-                    self.skip()
-                else:
-                    self._session.discarded += 1
-                return
-        self._waiting.append((head, packet_id, topic, payload))
-        self._update()
+        if head != PUBREL and (self.skipped and head & QOS or self._bytes > LIMIT) and self.leaves(head, packet_id):
+            return
+        self._insert(len(self._waiting), (head, packet_id, topic, payload))
+
+    def keep(self, message):
+        """(flags, topic, payload) of a message that nobody sends again waits."""
+        message = message[0] & ~QOS, 0, message[1], message[2]
+        if self._session.handover_limit == BLOCKED:  # its handler found the outbox full
+            self.put_back(*message)
+        else:
+            self._insert(len(self._waiting), message)
 
     def put_back(self, head, packet_id, topic=b"", payload=b""):
         """A message whose handler found the outbox full waits as the first."""
@@ -98,18 +105,29 @@ class Backpressure:
             session.part("qos2").postpone(packet_id)
         elif head & QOS and session.manual_ack:
             session.part("manual_ack").let_go(packet_id)
-        self._waiting.insert(0, (head, packet_id, topic, payload))
+        self._insert(0, (head, packet_id, topic, payload))
         self._again = True
         self._until = session.pending - 1
+
+    def _insert(self, i, message):
+        self._waiting.insert(i, message)
+        # Not summed up anew: what is thrown away between messages that are kept leaves holes in the heap.
+        self._bytes += _size(message)
         self._update()
 
-    def skip_large(self, head):
-        """A message that comes in pieces cannot wait. True: it is not handed over and not acknowledged."""
+    def leaves(self, head, packet_id):
+        """There is no room for a message: it is not handed over and not acknowledged.
+
+        False: it is to be kept all the same, since the broker would not send it again.
+        """
+        session = self._session
         if not head & QOS:
-            self._session.discarded += 1
-        elif self._session.clean_session:
-            return False  # the broker would not send it again
+            session.discarded += 1
+        elif session.clean_session:
+            return False
         else:
+            if session.manual_ack:
+                session.part("manual_ack").let_go(packet_id)
             self.skip()
         return True
 
@@ -124,7 +142,9 @@ class Backpressure:
         while self._waiting and not self._full and session.pending <= min(self._limit, self._until):
             if not session.out.has_room():
                 return False
-            head, packet_id, topic, payload = self._waiting.pop(0)
+            message = self._waiting.pop(0)
+            self._bytes -= _size(message)
+            head, packet_id, topic, payload = message
             session.handover_limit = self._limit
             self._until = NEVER
             if head == PUBREL:

@@ -74,6 +74,8 @@ class Client(Session):
         Session.__init__(self, client_id, keep_alive, clean_session, store, will, username, password, **options)
         self.servers = not self.transports and _plain_server(servers) or load("servers").parse(self, servers)
         self._rx = bytearray(self.rx_size)
+        if not clean_session:
+            load("resume")  # when a link needs it, the heap may be full
         self._begin(self._back_off())
         collect()  # what comes now fills the gaps that all this has left, and large pieces find room behind them
 

@@ -293,7 +293,7 @@ class Inbound:
                 box.put(slot, packet_id, flags, topic, payload)
                 self._slot_of[packet_id] = slot
                 return
-        raise StoreError("no room for an inbound message")
+        raise StoreError("no room inbound")
 
     def get(self, packet_id):
         slot = self._slot_of.get(packet_id)

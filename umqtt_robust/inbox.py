@@ -54,7 +54,11 @@ class Inbox(Client):
             Client._read(self)
 
     def _arrived(self, topic, payload):
-        self.inbox.append([topic, payload, self.packet_id, self.flags & QOS_2, self.mqtt5 and self.properties])
+        try:
+            self.inbox.append([topic, payload, self.packet_id, self.flags & QOS_2, self.mqtt5 and self.properties])
+        except MemoryError:
+            self.part("backpressure").block(1)
+            return
         self._waiting_bytes += len(topic) + len(payload) + _COST
 
     def _piece(self, topic, offset, size, chunk):

@@ -135,7 +135,7 @@ class LargeMessages:
             return
         if session.pending > session.handover_limit or head & QOS_2 and not session.part("qos2").has_room():
             # It cannot wait: see backpressure.py.
-            self._skipped = session.part("backpressure").skip_large(head)
+            self._skipped = session.part("backpressure").leaves(head, 0)
             if self._skipped:
                 return
         session.describe(head, self._packet_id, head & DUP > 0)

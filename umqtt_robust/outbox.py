@@ -38,12 +38,19 @@ class Outbox:
             load("resume").restore(self, found, window)
 
     def put(self, packet_id, flags, topic, payload, lifetime=0):
-        """Stores a message. Raises OutboxFull or StoreError; it is not in the outbox then."""
+        """Stores a message. Raises OutboxFull, StoreError or MemoryError; it is not in the outbox then."""
         slot = self.flags.find(b"\0")  # the lowest: wear of the flash grows with the slots in use
         if slot < 0:
             raise OutboxFull(self.store.slots)
-        self.store.put(slot, packet_id, flags, topic, payload, lifetime)  # durable first
-        self.enter(slot, packet_id, flags)
+        n = len(self.queue)
+        try:
+            self.enter(slot, packet_id, flags)  # first, since it may find no memory
+            self.store.put(slot, packet_id, flags, topic, payload, lifetime)
+        except BaseException:
+            self.flags[slot] = 0
+            self.slot_of.pop(packet_id, None)
+            del self.queue[n:]
+            raise
 
     def enter(self, slot, packet_id, flags):
         """Appends a message that the store holds."""

@@ -3,7 +3,7 @@
 from ._platform import const, load, ticks_diff
 from .base_errors import ProtocolError
 from .errors import Downgraded, StoreError
-from .packets import DUP, PUBACK, PUBCOMP, PUBREC, PUBREL, QOS
+from .packets import DUP, PUBACK, PUBCOMP, PUBREC, PUBREL
 from .states import AWAIT_PUBREC, BLOCKED, DONE, OUTBOUND, SKIPPING, STATE, UP
 
 _STORED = const(0x5F)  # the flags that count for the store too: RETAIN, STATE, DUP and MAYBE_SENT
@@ -17,26 +17,31 @@ class MemoryInbound:
 
     def __init__(self, slots=64):
         self._slots = slots
-        self._messages = {}
+        # Two lists, since a table that grows needs more memory in one piece, and has no order.
+        self._ids = []
+        self._messages = []
 
     def ids(self):
-        """The packet ids of all of them."""
-        return list(self._messages)
+        """The packet ids of all of them, as they came: not a copy."""
+        return self._ids
 
     def room(self):
-        """How many more messages it takes."""
-        return self._slots - len(self._messages)
+        """How many more messages it takes; below 0 where it has more than that."""
+        return self._slots - len(self._ids)
 
     def put(self, packet_id, flags, topic, payload):
-        """Only where there is room."""
-        self._messages[packet_id] = flags, topic, payload
+        """Raises MemoryError; it is not there then."""
+        self._messages[len(self._ids) :] = [(flags, topic, payload)]  # instead of one whose id found no memory
+        self._ids.append(packet_id)
 
     def get(self, packet_id):
         """(flags, topic, payload), or None."""
-        return self._messages.get(packet_id)
+        return self._messages[self._ids.index(packet_id)] if packet_id in self._ids else None
 
     def tombstone(self, packet_id):
-        del self._messages[packet_id]
+        i = self._ids.index(packet_id)
+        self._ids.pop(i)
+        self._messages.pop(i)
 
 
 class Qos2:
@@ -45,11 +50,11 @@ class Qos2:
     def __init__(self, session):
         self._session = session
         store = session.outbox.store
-        # In RAM, and of a session that the broker forgets with the link, nothing can be left for later.
-        self._inbound = store.inbound = store.inbound or MemoryInbound(65535 if session.clean_session else 64)
+        self._inbound = store.inbound = store.inbound or MemoryInbound()
         # Messages that lay in the store before this start: their handler may have run.
-        self._old = self._inbound.ids()
+        self._old = self._inbound.ids()[:]
         self._open = []  # packet ids that the program has not acknowledged
+        self._done_with = []  # packet ids whose message was handed over after PUBREL, and is not removed yet
         self._resend = []  # packet ids whose PUBREL goes again on this link
         self._done = []  # packet ids whose PUBCOMP waits for room
         self._failures = 0
@@ -62,8 +67,8 @@ class Qos2:
         self.failed_at = None
         if not session:
             return
-        for packet_id in self._inbound.ids():
-            self._give_up(packet_id)
+        while self._inbound.ids():
+            self._give_up(self._inbound.ids()[0])
         outbox = self._session.outbox
         for packet_id in outbox.released:
             self._change(packet_id, AWAIT_PUBREC, 0)
@@ -160,18 +165,32 @@ class Qos2:
             if known:
                 # The broker uses the id for another message: it has lost the session, and we the CONNACK that said so.
                 self._give_up(packet_id)
-            if not self.has_room():
+            if not self.has_room() and not self._makes_room():
                 self._session.part("backpressure").skip()
                 return
             if not self._store(packet_id, head & 15, topic, payload):
                 return
         self._session.out.put_ack(PUBREC, packet_id)
 
+    def _makes_room(self):
+        # A broker that forgets the session with the link would send nothing again. It does not within a link either
+        # [MQTT-4.4.0-1], so there the first message can be handed over, and its id forgotten, before its PUBREL.
+        session = self._session
+        if not session.clean_session:
+            return False
+        if session.pending <= session.handover_limit:
+            for packet_id in self._inbound.ids():
+                if packet_id not in self._open:
+                    self._give_up(packet_id)
+                    break
+        return True
+
     def handle_large(self, head, packet_id):
         """A message that was handed over, or skipped, while it arrived: only its id is kept."""
         if self.knows(packet_id) and not head & DUP:
             self._give_up(packet_id)
-        if self.knows(packet_id) or self._store(packet_id, head & 15 | _HANDED_OVER, b"", b""):
+        forgets = self._session.clean_session and not self.has_room()  # see _makes_room()
+        if forgets or self.knows(packet_id) or self._store(packet_id, head & 15 | _HANDED_OVER, b"", b""):
             self._session.out.put_ack(PUBREC, packet_id)
 
     def _store(self, packet_id, flags, topic, payload):
@@ -200,17 +219,21 @@ class Qos2:
             if session.pending > session.handover_limit:
                 session.part("backpressure").take(PUBREL, packet_id)
                 return
-            if session.manual_ack and not message[0] & _HANDED_OVER:
-                self._open.append(packet_id)
-            self._hand_over(packet_id, message)
-            if session.handover_limit == BLOCKED:
-                session.part("backpressure").put_back(PUBREL, packet_id)
-            elif packet_id not in self._open and self.knows(packet_id):
+            if packet_id not in self._done_with:
+                self._done_with.append(packet_id)  # first: there may be no memory, or the removal may fail
+                if session.manual_ack and not message[0] & _HANDED_OVER:
+                    self._open.append(packet_id)
+                self._hand_over(packet_id, message)
+                if session.handover_limit == BLOCKED:
+                    session.part("backpressure").put_back(PUBREL, packet_id)
+                    return
+            if packet_id not in self._open and packet_id in self._done_with:
                 self._complete(packet_id)
 
     def postpone(self, packet_id):
         """The handler of a message found no room: it will be handed over again."""
         self._old.append(packet_id)  # its handler has run
+        self._done_with.remove(packet_id)
         if packet_id in self._open:
             self._open.remove(packet_id)
 
@@ -236,21 +259,24 @@ class Qos2:
             return
         if packet_id in self._open:
             self._open.remove(packet_id)
-        else:
-            self._hand_over(packet_id, message)
-            if self._session.handover_limit == BLOCKED:
-                self._session.part("backpressure").put_back(message[0] & ~QOS, 0, message[1], message[2])
+        elif packet_id not in self._done_with:
+            session = self._session
+            waits = session.pending > session.handover_limit
+            if not waits:
+                self._hand_over(packet_id, message)
+            if (waits or session.handover_limit == BLOCKED) and not message[0] & _HANDED_OVER:
+                session.part("backpressure").keep(message)
         self._remove(packet_id)
 
     def _remove(self, packet_id):
         self._inbound.tombstone(packet_id)
-        while packet_id in self._old:
-            self._old.remove(packet_id)
+        for packet_ids in (self._old, self._done_with):
+            while packet_id in packet_ids:
+                packet_ids.remove(packet_id)
 
     def _complete(self, packet_id):
         # Removed before PUBCOMP: after it, the broker may use the id for another message, which a stale id would
         # swallow. A power cut right here hands the message over again, flagged as redelivered.
-        self._old.append(packet_id)  # should the removal fail, it comes again
         self._remove(packet_id)
         if self._session.state == UP:
             self._done.append(packet_id)

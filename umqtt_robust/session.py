@@ -306,11 +306,11 @@ class Session:
             if expires_in is not None or "policy" in self.parts:
                 lifetime = self.part("policy").make_room(packet_id, topic, payload, expires_in)
             outbox.put(packet_id, head & 15, topic, payload, lifetime)
-        except OutboxFull:
+        except (OutboxFull, MemoryError) as error:
             self.discarded += 1
             if self.policy == 2:
                 return None
-            raise
+            raise OutboxFull(*error.args)
         self.pending += 1
         # When nothing waits before it:
         if qos and up and self.in_flight < self.window and outbox.next_unsent() == packet_id:
@@ -459,28 +459,32 @@ class Session:
             return False
         if self.mqtt5:
             p, kept = self.mqtt5.handle_publish(buf, t, k, p, end)
-        if qos == QOS_2:
-            self.part("qos2").handle_publish(head, packet_id, bytes(buf[t:k]) + kept, bytes(buf[p:end]))
-            return True
-        if self.pending > self.handover_limit:
-            self.part("backpressure").take(head, packet_id, bytes(buf[t:k]) + kept, bytes(buf[p:end]))
-            return True
-        self.describe(head, packet_id, head & DUP > 0)
-        if qos and self.manual_ack:
-            self.part("manual_ack").hold(packet_id)
-        if self.on_raw:
-            self._call(self.on_raw, buf, t, k, p, end)
-        else:
-            view = self._view
-            if view is None:
-                view = self._view = memoryview(buf)
-            if view[t:k] != self._seen:
-                self._find_route(bytes(view[t:k]))
-            self._deliver(self._seen, bytes(view[p:end]))
-        if self.handover_limit == BLOCKED:
-            self.part("backpressure").put_back(head, packet_id, bytes(buf[t:k]) + kept, bytes(buf[p:end]))
-        elif qos and self.state == UP and not self.manual_ack:
-            self.out.put_ack(PUBACK, packet_id)
+        view = self._view
+        if view is None:
+            view = self._view = memoryview(buf)
+        try:
+            if qos == QOS_2:
+                self.part("qos2").handle_publish(head, packet_id, bytes(view[t:k]) + kept, bytes(view[p:end]))
+                return True
+            if self.pending > self.handover_limit:
+                self.part("backpressure").take(head, packet_id, bytes(view[t:k]) + kept, bytes(view[p:end]))
+                return True
+            self.describe(head, packet_id, head & DUP > 0)
+            if qos and self.manual_ack:
+                self.part("manual_ack").hold(packet_id)
+            if self.on_raw:
+                self._call(self.on_raw, buf, t, k, p, end)
+            else:
+                if view[t:k] != self._seen:
+                    self._find_route(bytes(view[t:k]))
+                self._deliver(self._seen, bytes(view[p:end]))
+            if self.handover_limit == BLOCKED:
+                self.part("backpressure").put_back(head, packet_id, bytes(view[t:k]) + kept, bytes(view[p:end]))
+            elif qos and self.state == UP and not self.manual_ack:
+                self.out.put_ack(PUBACK, packet_id)
+        except MemoryError:
+            if not self.part("backpressure").leaves(head, packet_id):
+                raise
         return True
 
     def handle_puback(self, packet_id):

@@ -164,3 +164,67 @@ def test_a_handler_is_not_called_again_before_something_has_left_the_outbox():
     equal(tries, [b"x", b"x", b"x"])  # and once when it came again, before the first PUBACK
     equal([topic for topic, _ in world.taken()][-1], b"out")
     equal(world.client.dead_letters, 0)
+
+
+class Poor:
+    """A store without memory now and then: put() raises MemoryError for every third message."""
+
+    def __init__(self, store):
+        self._store = store
+        self._calls = 0
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def put(self, *message):
+        self._calls += 1
+        if self._calls % 3 == 0:
+            raise MemoryError("planted")
+        self._store.put(*message)
+
+
+def test_a_message_for_which_there_is_no_memory_is_left_to_the_broker():
+    # Planted: the link ends before what came with it is answered, and the same comes again for ever.
+    for qos, waiting in ((2, 65), (2, 200)):
+        world = worlds(qos, 0, 0, False, waiting)
+        store = world.client.outbox.store
+        store.inbound = world.client.part("qos2")._inbound = Poor(store.inbound)
+        finished(world)
+        check(world, 0, waiting, repr(waiting))
+
+
+def test_publish_without_memory_is_as_with_a_full_outbox():
+    # Planted: a handler's MemoryError is a dead letter; half of the message stays in the index of the outbox.
+    world = worlds(1, 1, 1, False, 65)
+    store = world.client.outbox.store
+    put = store.put
+    calls = []
+
+    def poor(*message):
+        calls.append(1)
+        if len(calls) % 3 == 0 and world.client.pending:
+            raise MemoryError("planted")
+        put(*message)
+
+    store.put = poor
+    finished(world)
+    check(world, 1, 65, "")
+    assert len(calls) > 65
+    equal(world.client.outbox.slot_of, {})
+
+
+def test_in_a_session_that_the_broker_forgets_the_messages_at_qos_2_are_bounded():
+    # A broker that says PUBREL late. Planted: they are kept until their PUBREL, however many there are.
+    world = worlds(2, 0, 0, False, 0, clean_session=True)
+    client = world.client
+    assert world.run(lambda: client.connected and client.subscribed)
+    for i in range(1, 501):
+        world.wire.send(bytes((0x34, 9, 0, 4)) + b"in/x" + bytes((i >> 8, i & 255)) + bytes((i & 255,)))
+        client.tick()
+    equal(len(client.outbox.store.inbound.ids()), 64)
+    equal(world.got, [bytes((i & 255,)) for i in range(1, 437)])
+    for i in range(1, 501):
+        world.wire.send(bytes((0x62, 2, i >> 8, i & 255)))
+        client.tick()
+    equal(world.got, [bytes((i & 255,)) for i in range(1, 501)])
+    equal(client.outbox.store.inbound.ids(), [])
