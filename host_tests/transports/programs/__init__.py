@@ -49,11 +49,17 @@ class Program:
             self._lines.put(line)
         self._lines.put(None)
 
-    def next(self) -> dict[str, Any]:
-        """The next object that it prints. Fails when it prints something else or ends."""
+    def line(self) -> str | None:
+        """The next line that it prints; None: it has ended."""
         line = self._lines.get(timeout=WAIT_LIMIT_S)
         if line is not None:
             self.printed.append(line)
+        return line
+
+    def next(self) -> dict[str, Any]:
+        """The next object that it prints. Fails when it prints something else or ends."""
+        line = self.line()
+        if line is not None:
             try:
                 return json.loads(line)
             except ValueError:
@@ -83,6 +89,16 @@ class Program:
         """CPU time that it has used."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / 100
+
+    def kill_and_read(self) -> list[str]:
+        """Kill it; the lines that it had printed and nobody has read, without one that the kill cut short."""
+        self._process.kill()
+        self._process.wait()
+        lines: list[str] = []
+        while (line := self.line()) is not None:
+            lines.append(line)
+        self.kill()
+        return [line for line in lines if line.endswith("\n")]
 
     def kill(self) -> None:
         self._process.kill()

@@ -1,0 +1,65 @@
+# See waiting_round.py: "front" is simple or robust.
+from time import sleep
+
+from waiting_round import INBOX, OUT, PUBLISHES, Round, callback, clean, config, qos
+
+from umqtt_robust.errors import MQTTError
+
+module = __import__("umqtt_robust." + config["front"], None, None, ("x",))
+
+
+def handler(topic, payload):
+    if PUBLISHES is not None:
+        client.publish(OUT, payload[:8], qos=PUBLISHES)
+    turn = current.take(payload)
+    if callback == "sleeps":
+        sleep(0.001)
+    elif turn and callback == "unsubscribes":
+        client.unsubscribe(INBOX)
+    elif turn and callback == "disconnects":
+        client.disconnect()
+
+
+def core():
+    # The bundle calls the attribute of the client otherwise.
+    for name in dir(client):
+        if hasattr(getattr(client, name), "discarded"):
+            return getattr(client, name)
+
+
+def until_done(call, *arguments):
+    global connected
+    while True:
+        try:
+            if not connected:
+                client.connect(clean)
+                connected = True
+            return call(*arguments)
+        except OSError:
+            connected = False
+
+
+def subscribe():
+    while True:
+        try:
+            return until_done(lambda: client.subscribe(INBOX, qos))
+        except ValueError:  # messages that come before the answer are handed over
+            pass
+
+
+current = Round()
+connected = False
+client = module.MQTTClient(config["name"], "127.0.0.1", config["port"], keepalive=60)
+client.set_callback(handler)
+while True:
+    subscribe()
+    inner = core()
+    current.begin(inner)
+    while current.goes_on(inner):
+        try:
+            until_done(client.wait_msg)
+        except ValueError:
+            pass
+        except MQTTError as error:
+            current.refuse(error)
+    current.result(inner)
