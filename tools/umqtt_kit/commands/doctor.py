@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_ingest.printable import printable
-from umqtt_kit.console import results, say
+from umqtt_kit.console import print_result, results, say
 from umqtt_kit.device.choose import choose, device_option, interrupt_option
 from umqtt_kit.errors import EXIT_USAGE, KitError
 
@@ -60,7 +60,8 @@ def doctor(device: str, interrupt: bool, hardware: bool, yes: bool, as_json: boo
         elif not as_json:
             _show(finding)
     if hardware and not as_json:
-        click.echo(_report(findings))
+        for line in _report(findings):
+            print_result(line)
     failures = [finding for finding in findings if finding.state == FAIL]
     if as_json:
         checks = [finding.as_dict() for finding in findings]
@@ -81,8 +82,8 @@ def _ask_for_a_cut() -> None:
     say("Now cut the power of the board: unplug it within a minute, and plug it in again.")
 
 
-def _report(findings: list[Finding]) -> str:
-    """Markdown."""
+def _report(findings: list[Finding]) -> list[str]:
+    """Lines of Markdown."""
     lines = [
         f"### Hardware report, umqtt {version('umqtt-robust')}, {time.strftime('%Y-%m-%d')}",
         "",
@@ -92,7 +93,7 @@ def _report(findings: list[Finding]) -> str:
     lines += [
         f"| {finding.name} | {finding.state} | {printable(finding.text).replace('|', '/')} |" for finding in findings
     ]
-    return "\n".join(lines)
+    return lines
 
 
 def _show(finding: Finding) -> None:
