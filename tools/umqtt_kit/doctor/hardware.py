@@ -34,15 +34,25 @@ _TLS_WITHIN_S = 30.0
 _BY_WATCHDOG, _BY_DEEP_SLEEP = 3, 4
 
 
-class _Restarted(KitError):
-    """The board printed something else than the program that it was given: another life has begun."""
+class _Numbers:
+    """What a program prints, a number a line. Raises KitError at anything else: another life of the board has begun."""
 
     def __init__(self) -> None:
-        super().__init__("the board began anew", EXIT_DEVICE)
+        self._said = bytearray()
+
+    def __call__(self, data: bytes) -> None:
+        self._said.extend(data)
+        if self._said.strip(b"0123456789\r\n\x04"):
+            raise KitError("the board began anew", EXIT_DEVICE)
+
+    def last(self, otherwise: int) -> int:
+        """The last whole number; the line after it may be cut off."""
+        lines = self._said.replace(b"\r", b"").replace(b"\x04", b"").split(b"\n")[:-1]
+        return next((int(line) for line in reversed(lines) if line.isdigit()), otherwise)
 
 
 def try_hardware(port: Port, cut_power: Callable[[], None] | None) -> Iterator[Finding]:
-    """Every finding, as soon as it is known. The last board is reset in the end, and its program starts again.
+    """Every finding, as soon as it is known. The board is reset in the end, and its program starts again.
 
     cut_power: asks the person at the board for a power cut, and returns when asked; None: nobody is there.
     """
@@ -90,23 +100,16 @@ def _power_cut(board: Board, cut_power: Callable[[], None] | None) -> Iterator[F
     if cut_power is None:
         yield Finding("power cut", WARN, "not tried: nobody was there to cut the power", "repeat it at a terminal")
         return
-    said = bytearray()
-
-    def hear(data: bytes) -> None:
-        said.extend(data)
-        if said.strip(b"0123456789\r\n\x04"):
-            raise _Restarted
-
     cut_power()
-    number, deadline = 0, time.monotonic() + _CUT_WITHIN_S
+    number, deadline, told = 0, time.monotonic() + _CUT_WITHIN_S, _Numbers()
     try:
         while time.monotonic() < deadline:
             program = scripts.REPLACE.format(first=number, last_ms=int(1000 * _WRITES_FOR_S))
-            board.exec(program, _WRITES_FOR_S + 5, on_output=hear)
-            number = _last_number(said, number)
-            said.clear()
+            told = _Numbers()
+            board.exec(program, _WRITES_FOR_S + 5, on_output=told)
+            number = told.last(number)
     except KitError:
-        number = _last_number(said, number)
+        number = told.last(number)
     else:
         board.exec(scripts.CLEAR)
         yield Finding("power cut", WARN, f"none came within {_CUT_WITHIN_S:g} s", "repeat it, and unplug the board")
@@ -122,25 +125,12 @@ def _power_cut(board: Board, cut_power: Callable[[], None] | None) -> Iterator[F
         yield Finding("power cut", FAIL, text, "report it: the board loses what it has written")
 
 
-def _last_number(said: bytes | bytearray, otherwise: int) -> int:
-    # The last line may be cut off in the middle.
-    lines = bytes(said).replace(b"\r", b"").replace(b"\x04", b"").split(b"\n")[:-1]
-    numbers = [int(line) for line in lines if line.isdigit()]
-    return numbers[-1] if numbers else otherwise
-
-
 def _watchdog(board: Board) -> Iterator[Finding]:
     """A watchdog that is not fed must reset the board, in its time."""
-    said = bytearray()
-
-    def hear(data: bytes) -> None:
-        said.extend(data)
-        if said.strip(b"0123456789\r\n"):
-            raise _Restarted
-
+    told = _Numbers()
     with contextlib.suppress(KitError):
-        board.exec(scripts.STARVE.format(timeout_ms=_WATCHDOG_MS), _WATCHDOG_MS / 1000 + _LATE_S, on_output=hear)
-    lived_ms = _last_number(said, 0)
+        board.exec(scripts.STARVE.format(timeout_ms=_WATCHDOG_MS), _WATCHDOG_MS / 1000 + _LATE_S, on_output=told)
+    lived_ms = told.last(0)
     # As it was left: a soft reset would be the cause that it tells.
     board.reopen(_BACK_WITHIN_S, soft_reset=False)
     cause = board.eval("__import__('machine').reset_cause()")
