@@ -65,6 +65,13 @@ def test_a_flash_that_forgets_what_was_told_is_found(cable: Cable):
     assert found["power cut"].state == "fail" and "and 3 was there afterwards" in found["power cut"].text
 
 
+def test_numbers_that_were_lost_on_their_way_here_are_no_loss_of_the_flash(cable: Cable):
+    """Planted: only the next number counts; a USB port drops what it holds when the power goes."""
+    with cable.board() as board:
+        found = tried(Cut(board, lambda board: board.install({"umqtt-try": b"5000000"})))
+    assert found["power cut"].state == "ok"
+
+
 def test_a_watchdog_that_does_not_bite_is_found(cable: Cable, monkeypatch: pytest.MonkeyPatch):
     # One that is not there: the program goes on for as long as anybody looks.
     monkeypatch.setattr(hardware.scripts, "STARVE", "import time\nprint(1)\ntime.sleep_ms({timeout_ms})")

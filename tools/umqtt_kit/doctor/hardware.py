@@ -117,9 +117,9 @@ def _power_cut(board: Board, cut_power: Callable[[], None] | None) -> Iterator[F
     board.reopen(_BACK_WITHIN_S)
     there = board.eval(scripts.REPLACED)
     board.exec(scripts.CLEAR)
-    # The one after it may have been written and not told any more.
-    if there in (number, number + 1):
-        yield Finding("power cut", OK, f"the file of replacement {number}, the last one told, was there afterwards")
+    # More may have been written than was told: a USB port drops what it holds when the power goes.
+    if isinstance(there, int) and there >= number:
+        yield Finding("power cut", OK, f"replacement {number} was the last one told, and {there} was there afterwards")
     else:
         text = f"replacement {number} had been told, and {there} was there afterwards"
         yield Finding("power cut", FAIL, text, "report it: the board loses what it has written")
