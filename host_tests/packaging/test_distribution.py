@@ -163,7 +163,7 @@ def test_what_is_missing_is_one_line_that_names_the_extra(with_extra, extra, arg
     [
         ("broker", ["broker", "passwd", "certs", "pub", "sub", "cmd"]),
         ("kit", ["board", "devices", "flash", "provision", "deploy", "logs", "doctor", "ota", "size", "fleet"]),
-        ("spark", ["collect", "spool", "ingest", "report", "tables"]),
+        ("spark", ["collect", "spool", "ingest", "alerts", "report", "tables"]),
     ],
 )
 def test_with_an_extra_its_commands_are_there(with_extra, extra: str, commands: list[str]) -> None:

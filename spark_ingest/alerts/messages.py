@@ -10,11 +10,17 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 from ..printable import printable
-from .journal import Event
+from .journal import Event, Opened
 
 _MARKUP = dict.fromkeys("<>&@[]`", "") | {"://": ":\\x2f/"}
 _LONGEST_WORD = 120
 _TIME = "%Y-%m-%d %H:%M:%S UTC"
+_TEST = Opened("test", "test", "test", "test", None, None, "a message to see that it arrives: nothing is wrong")
+
+
+def test_message(*, as_json: bool) -> tuple[str, str]:
+    """Title and body of a message about no alert; its state is test."""
+    return title_and_body([Event(_TEST, "test", "", "", 0, ())], as_json=as_json)
 
 
 def packed(events: Sequence[Event], most: int, *, as_json: bool) -> Iterator[Sequence[Event]]:

@@ -39,6 +39,14 @@ def duration_us(text: object) -> int:
     return round(seconds * US)
 
 
+def duration_text(us: int) -> str:
+    """What :func:`duration_us` reads as this time, in the largest unit that has a whole number of it."""
+    for unit, seconds in reversed(_UNITS_S.items()):
+        if us and us % (seconds * US) == 0:
+            return f"{us // (seconds * US)}{unit}"
+    return f"{us / US:.6f}".rstrip("0").rstrip(".") + "s"
+
+
 def some_duration_us(text: object) -> int:
     """Likewise, more than none."""
     if not (us := duration_us(text)):
@@ -156,6 +164,12 @@ class Rule(NamedTuple):
     def is_metric(self) -> bool:
         """Whether it is about a metric, and so judged by gold/windows."""
         return "metric" in self.values
+
+    def as_shown(self) -> dict[str, Any]:
+        """The values that it has, as a file has them."""
+        times = {key for key, one in KINDS[self.kind].items() if one.read in (duration_us, some_duration_us)}
+        given = {key: value for key, value in self.values.items() if value is not None}
+        return {key: duration_text(value) if key in times else value for key, value in given.items()}
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ _GROUPS = {
     "Without a board": ("board", "demo", "fleet", "new", "size"),
     "Device over the air": ("cmd", "settings", "ota", "keys", "pub", "sub"),
     "Broker": ("broker", "certs", "passwd", "store"),
-    "Data": ("collect", "spool", "ingest", "tables", "report"),
+    "Data": ("collect", "spool", "ingest", "alerts", "tables", "report"),
 }
 _TRACEBACK = "UMQTT_TRACEBACK"
 _ENVIRONMENT = {

@@ -9,15 +9,13 @@ import sys
 import threading
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count, pairwise
 from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
 from aiosmtpd.controller import Controller
+from alert_webhook import webhook
 from gold_fleet import QUERY, Killed, table_of, telemetry
 from spark_helpers import RECEIVED_MS
 from umqtt_testkit.mosquitto import Mosquitto
@@ -177,34 +175,6 @@ def test_a_process_that_is_killed_while_it_sends_goes_on_and_repeats_no_id(tmp_p
     assert {rule: len(one) for rule, one in ids.items()} == dict.fromkeys(
         ["offline", "gap", "reboot_loop", "memory_falling", "quarantined"], 1
     )
-
-
-@contextmanager
-def webhook(receive) -> Iterator[int]:
-    """A server that hands over the bodies of requests, and answers them if nothing is raised."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            receive(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_arguments: object) -> None:
-            pass
-
-        def handle(self) -> None:
-            with suppress(ConnectionError):  # Who asked was killed.
-                super().handle()
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 HOSTILE = "pump\r\nBcc: a@b.example <!channel> @everyone [x](http://x.example) \x1b[2J\u202e&amp; `rm`"

@@ -1,0 +1,34 @@
+"""A web hook on loopback, as alerts are sent to."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@contextmanager
+def webhook(receive: Callable[[bytes], object]) -> Iterator[int]:
+    """A server that hands over the bodies of requests, and answers them if nothing is raised."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            receive(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_arguments: object) -> None:
+            pass
+
+        def handle(self) -> None:
+            with suppress(ConnectionError):  # Who asked was killed.
+                super().handle()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
