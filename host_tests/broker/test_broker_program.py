@@ -7,6 +7,8 @@ import pwd
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -188,16 +190,21 @@ def test_a_pid_file_that_cannot_be_written_is_one_line_and_no_broker(conf: Path)
     assert result.stderr == f"pid_file {path} cannot be written (No such file or directory) — choose another\n"
 
 
+@pytest.fixture
+def folder_for_everybody(tmp_path: Path) -> Iterator[Path]:
+    """A folder that other users may enter. Those of pytest are shut to them whenever a run of it begins anywhere."""
+    beside = next(parent for parent in tmp_path.parents if parent.name.startswith("pytest-of-")).parent
+    with tempfile.TemporaryDirectory(dir=beside) as folder:
+        Path(folder).chmod(0o711)
+        yield Path(folder)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_root_is_given_up_when_the_ports_are_bound(tmp_path_factory: pytest.TempPathFactory) -> None:
-    account = pwd.getpwnam("nobody")
-    folder = tmp_path_factory.mktemp("user")
+def test_root_is_given_up_when_the_ports_are_bound(folder_for_everybody: Path) -> None:
+    account, folder = pwd.getpwnam("nobody"), folder_for_everybody
     store = folder / "store"
     store.mkdir()
     shutil.chown(store, "nobody")
-    for parent in (folder, *folder.parents[:3]):
-        if parent.owner() == "root" and not parent.stat().st_mode & 0o001:
-            parent.chmod(0o711)
     text = f"{OPEN}user nobody\npid_file {folder}/broker.pid\npersistence true\npersistence_location {store}\n"
     roots_groups = (0, 4242)
     started = ConfiguredBroker(folder / "broker.conf", text, groups=roots_groups)

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 def alerts(file: Path, send: bool, as_json: bool) -> None:
     """Check a file of alert rules, and show what it says.
 
-    FILE is the alerts.toml of umqtt ingest --alerts. Default rules that it leaves are shown, too. No address of a destination is shown: it may hold a
-    password. With --send, a destination that does not take the message ends the command with 4, once all were tried.
+    FILE is the alerts.toml of umqtt ingest --alerts. Default rules that it leaves are shown, too. No address of a
+    destination is shown: it may hold a password. With --send, a destination that does not take the message ends the
+    command with 4, once all were tried.
 
     \b
     Example:
