@@ -13,6 +13,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,10 +26,12 @@ _BEGIN, _END = "<!-- costs: begin -->", "<!-- costs: end -->"
 # A file that nobody has measured yet.
 _UNKNOWN_S = 5.0
 _SLOWEST = 40
+# To look through all processes takes 10 ms, so it is done only after what took longer than this.
+_LONG_S = 0.1
 
 
 class Cost(NamedTuple):
-    """Tests, seconds of a worker, seconds of CPU in it and in the processes it waited for."""
+    """Tests, seconds of a worker, seconds of CPU in it and in all processes below it."""
 
     tests: int
     worker_s: float
@@ -53,15 +56,22 @@ class Recorder:
     def __init__(self, target: Path) -> None:
         self._target = target
         self._rows: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        self._last_cpu_s = _cpu_s()
+        self._ended_s = _ended_cpu_s()
+        self._running_s = 0.0
+
+    def pytest_collection_finish(self) -> None:
+        self._ended_s = _ended_cpu_s()
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self) -> Iterator[None]:
+    def pytest_runtest_makereport(self, call: pytest.CallInfo) -> Iterator[None]:
         report = yield
-        now = _cpu_s()
+        before, ended_before_s = self._ended_s + self._running_s, self._ended_s
+        self._ended_s = _ended_cpu_s()
+        # What ran before may have ended just now.
+        if max(call.duration, self._ended_s - ended_before_s) > _LONG_S:
+            self._running_s = _running_cpu_s()
         report.user_properties = [(name, value) for name, value in report.user_properties if name != "cpu_s"]
-        report.user_properties.append(("cpu_s", now - self._last_cpu_s))
-        self._last_cpu_s = now
+        report.user_properties.append(("cpu_s", self._ended_s + self._running_s - before))
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -74,9 +84,26 @@ class Recorder:
             self._target.write_text(json.dumps(self._rows))
 
 
-def _cpu_s() -> float:
+def _ended_cpu_s() -> float:
+    """CPU seconds of this process and of those that ended below it."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
+
+
+def _running_cpu_s() -> float:
+    """CPU seconds of the processes that run below this one. A Spark session ends long after the tests that used it."""
+    children: dict[str, list[list[str]]] = defaultdict(list)
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            pid, _, rest = path.read_text().partition(" ")
+            fields = rest.rpartition(")")[2].split()
+            children[fields[1]].append([pid, *fields[11:15]])
+    ticks, parents = 0, [str(os.getpid())]
+    while parents:
+        for pid, *used in children[parents.pop()]:
+            ticks += sum(map(int, used))
+            parents.append(pid)
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def take_over(recorded: dict[str, list[float]]) -> None:
