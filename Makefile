@@ -8,7 +8,7 @@ KEY ?=
 # Each of the hundreds of processes of a test run would compile our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 # A file's tests share what is slow to start, so a worker takes whole files, the longest first.
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check test test-costs lint types bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-firmware prove-broker prove-ingest prove-cluster fuzz docs pictures release clean
@@ -25,10 +25,10 @@ $(VENV)/.ready: pyproject.toml tools/setup.sh
 demo: setup ## Boards, devices, broker, collector and Spark on this machine, and the count at the end
 	@$(VENV)/bin/umqtt demo $(ARGS)
 
-check: setup lint types ## Lint, types and the tests that matter most for what changed (BASE=REVISION)
+check: setup lint ## Lint, types and the tests that matter most for what changed (BASE=REVISION)
 	@$(PY) -m pytest $(PARALLEL) $$($(PY) host_tests/running/affected.py $(BASE)) $(ARGS)
 
-test: setup lint types ## Lint, types and every test
+test: setup lint ## Lint, types and every test
 	@$(PY) -m pytest $(PARALLEL) --tiers=0,1,2,smoke $(ARGS)
 
 test-costs: setup ## Run every test and write what each costs into docs/testing.md and host_tests/running/costs.tsv
@@ -45,7 +45,7 @@ prove-steady: setup ## The tests again and again on a machine that is busy and s
 lint: setup ## ruff
 	@$(VENV)/bin/ruff check --quiet .
 
-types: setup ## basedpyright
+types: setup ## basedpyright, which `make check` and `make test` run as a test
 	@$(VENV)/bin/basedpyright --level error
 
 bench-client: setup ## The client against its figures and its peers (ARGS="--quick --json --peers DIR")

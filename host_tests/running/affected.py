@@ -26,7 +26,7 @@ import tiers
 ROOT = Path(__file__).resolve().parents[2]
 HOST_TESTS = ROOT / "host_tests"
 
-# Worker seconds of tests that fit into `make check` beside its start, lint, types and the smoke tests.
+# Worker seconds of tests that fit into `make check` beside its start, lint and the smoke tests.
 BUDGET_S = 45.0
 
 # Where the project's modules lie.
