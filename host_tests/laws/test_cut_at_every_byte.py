@@ -2,7 +2,7 @@
 
 from traffic import DOWN, NEW, Traffic, check_order, length_of_a_session, sweep
 from umqtt_testkit.portable import Rng, equal
-from world import Broker, Flash, World, every, with_mqtt5
+from world import FULL, SHARE, Broker, Flash, World, every, with_mqtt5
 
 HEAP = "4M"
 TIMEOUT_S = 100
@@ -41,7 +41,7 @@ def test_two_cuts_session_present_exactly_once():
     up, down, _ = length_of_a_session(World)
     rng = Rng(20)
     cuts = []
-    for _ in range(2000 if up and every(9, 3) == range(10) else 150):
+    for _ in range(2000 if FULL else 150 // SHARE):
         cuts.append([{rng.choice(("cut_up", "cut_down")): rng.below(up)} for _ in range(rng.between(2, 4))])
     sweep(lambda: World([Broker(late=rng.chance(50), hold_recs=rng.below(4))]), cuts, whole)
 
@@ -143,7 +143,7 @@ def test_pieces_of_any_size_and_a_link_that_is_often_full():
     for piece in (1, 2, 3, 5, 7):
         for tx_size in (32, 64, 1024):
             sweep(lambda tx_size=tx_size: World(tx_size=tx_size, rx_size=64), [[{"piece": piece}]], whole)
-    for seed in range(40):
+    for seed in range(40 // SHARE):
         rng = Rng(seed, quiet=True)
         world = World(tx_size=rng.choice((32, 48, 64)), rx_size=rng.choice((48, 64)), window=rng.between(1, 8))
         world.brokers[0].hold_recs = rng.below(5)

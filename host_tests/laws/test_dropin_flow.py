@@ -5,7 +5,7 @@ brokers and little memory.
 """
 
 from umqtt_testkit.portable import Clock, Rng, equal
-from world import FULL, Broker, Wire
+from world import FULL, SHARE, Broker, Wire
 
 from umqtt_robust import robust, simple
 
@@ -252,7 +252,7 @@ def again(client):
 
 def test_cut_at_random_nothing_is_lost_and_qos_2_comes_once():
     # Planted: the packet ids of QoS 2 are forgotten with the link; robust publishes anew what may have arrived.
-    for seed in range(600 if FULL else 60):
+    for seed in range(600 if FULL else 60 // SHARE):
         rng = Rng(seed, True)
         kind = rng.choice((simple.MQTTClient, Robust))
         qos, how = rng.between(1, 2), rng.between(0, 2)

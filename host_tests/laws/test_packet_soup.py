@@ -5,11 +5,11 @@ import gc
 from soup import BAD, ODD, OK, Eater, connack, make_stream, valid_packet, verdict
 from umqtt_testkit.encoder import split_packets
 from umqtt_testkit.portable import Rng, equal
-from world import FULL, version, with_mqtt5
+from world import FULL, SHARE, version, with_mqtt5
 
 HEAP = "1M"
 TIMEOUT_S = 100
-ROUNDS = 20000 if FULL else 2500
+ROUNDS = 20000 if FULL else 2500 // SHARE
 
 
 def rounds():

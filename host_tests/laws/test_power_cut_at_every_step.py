@@ -2,7 +2,7 @@
 
 from traffic import DOWN, NEW, UP, Traffic, length_of_a_session, sweep
 from umqtt_testkit.portable import Rng, equal
-from world import Broker, Flash, World, every, with_mqtt5
+from world import FULL, SHARE, Broker, Flash, World, every, with_mqtt5
 
 from umqtt_robust.errors import StoreError
 
@@ -97,7 +97,7 @@ def test_power_cut_at_every_write_while_the_session_is_lost():
 def test_power_cut_at_every_write_while_another_broker_takes_over():
     # Planted: the session of one broker is resumed at another.
     for cut in every(150, 25):
-        for at in range(1, 45, 1 if len(every(9, 9)) > 2 else 2):
+        for at in range(1, 45, 1 if FULL else 2):
             for after in (False, True):
                 world = World([Broker("a"), Broker("b")], flash=Flash())
                 first, second = world.brokers
@@ -127,7 +127,7 @@ def test_power_cut_at_every_write_while_another_broker_takes_over():
 
 def test_many_power_cuts_exactly_once():
     # Planted: a stored message that is handed over again after a power cut is not flagged.
-    for seed in range(200 if len(every(9, 9)) > 2 else 60):
+    for seed in range(200 if FULL else 60 // SHARE):
         rng = Rng(seed, quiet=True)
         world = durable(Broker(late=rng.chance(50), hold_recs=rng.below(4)))
         for _ in range(rng.between(1, 6)):

@@ -19,7 +19,7 @@ except ImportError:
 HEAP = "8M"
 TIMEOUT_S = 900
 FULL = bool(getenv and getenv("UMQTT_FULL_SWEEPS"))
-CUTS = None if FULL else 60
+CUTS = None if FULL else 30
 
 OLD, NEW, NEWER = ["mqtt://old"], ["mqtt://new"], ["mqtt://newer"]
 _POWER_ON = 1

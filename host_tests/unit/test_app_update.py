@@ -28,7 +28,7 @@ except ImportError:
 HEAP = "8M"
 TIMEOUT_S = 900
 FULL = bool(getenv and getenv("UMQTT_FULL_SWEEPS"))
-CUTS = None if FULL else 60
+CUTS = None if FULL else 30
 
 # Of the ledger, which is to forget soon.
 _SIGNED_SIZE = 4
