@@ -24,7 +24,6 @@ TOGETHER = (
         "spark/source/test_source_docs.py",
         "spark/source/test_sink_spark.py",
         "spark/pipeline/test_parquet.py",
-        "spark/cluster/test_cluster_laws.py",
     ),
 )
 _FIRST = {HOST_TESTS / each: HOST_TESTS / files[0] for files in TOGETHER for each in files}

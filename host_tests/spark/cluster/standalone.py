@@ -85,8 +85,3 @@ def _is_executor(pid: int) -> bool:
         return b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except FileNotFoundError:
         return False
-
-
-def executors_below(pid: int) -> list[int]:
-    """Process ids of the executors that a process has started: those of ``local-cluster``."""
-    return [child for child in children(pid) if _is_executor(child)]

@@ -1,17 +1,23 @@
-"""The pipeline on real clusters: what dies is made up for, and no node but the collector's sees the spool."""
+"""The pipeline on a real cluster: what dies is made up for, and no node but the collector's sees the spool.
+
+`make test` kills an executor, UMQTT_FULL_SWEEPS=1 two of them and the driver too.
+"""
 
 import json
 import os
 import random
 import signal
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pyspark
 import pytest
 from deltalake import DeltaTable
 from spark_helpers import SPARK_LIMIT_S, Process, alive, children, eventually_in_spark, fill, record
-from standalone import SHORT_START, Cluster, executors_below
+from standalone import SHORT_START, Cluster
 from umqtt_kit.certs import Authority
 from umqtt_testkit.waiting import eventually
 
@@ -117,23 +123,58 @@ class Submitted:
 
     def submit(self) -> str:
         """Run the rest by spark-submit; what it printed, all of it: spark-submit joins the two outputs."""
+        with self._spark_submit(SUBMIT) as driver:
+            return _ended(driver)
+
+    def submit_and_kill_the_executor(self) -> str:
+        """Run all by spark-submit, and kill the executor after a micro-batch; what it printed."""
+        killed = self._folder / "killed"
+        with self._spark_submit(WAITING, "written", killed) as driver:
+            eventually_in_spark(self._written, "the executor has written")
+            (victim,) = self._cluster.executors()
+            os.kill(victim, signal.SIGKILL)
+            killed.touch()
+            return _ended(driver)
+
+    def _spark_submit(self, *program: object) -> Process:
         home = {"SPARK_HOME": str(self._cluster.home), "SPARK_LOCAL_IP": "127.0.0.1"}
         # One executor is enough here, and there are fewer starts of Java.
         command = [Path(pyspark.__file__).parent / "bin" / "spark-submit", "--master", self._cluster.url, *self._java]
-        command += ["--conf", "spark.cores.max=1", SUBMIT, *self._options, "--json"]
-        with Process(command, cwd=self._folder / "driver", env=self._environment | home) as driver:
-            code, out, err = driver.finish(SPARK_LIMIT_S)
-        assert code == 0, out + err
-        return out
+        command += ["--conf", "spark.cores.max=1", *program, *self._options, "--json"]
+        return Process(command, cwd=self._folder / "driver", env=self._environment | home)
+
+    def logs(self) -> list[str]:
+        """What the cluster's processes have written."""
+        return [path.read_text(errors="replace") for path in (self._folder / "cluster").rglob("std*")]
 
     def _written(self) -> set[str]:
         there, held = data_files(self.tables / "silver")
         return there - held
 
 
-@pytest.mark.timeout(900)
-def test_a_standalone_cluster_reads_by_https_and_killed_executors_and_a_killed_driver_lose_and_double_nothing(tmp_path):
-    """Planted: a commit of a part of what the executors wrote (test_cluster_laws)."""
+def _ended(driver: Process) -> str:
+    code, out, err = driver.finish(SPARK_LIMIT_S)
+    assert code == 0, out + err
+    return out
+
+
+class Prepared(NamedTuple):
+    """`submitted` has yet to read the messages, whose identities are `made`."""
+
+    submitted: Submitted
+    made: set[tuple[str, str, int]]
+
+    def check(self, out: str, rows_before: int = 0) -> None:
+        """Everything is in the tables once, the last run, which printed `out`, says so, and the token is nowhere."""
+        check(self.submitted.tables, self.made)
+        status = json.loads(out.splitlines()[-1])
+        assert status["lag_bytes"] == 0 and status["rows_silver"] == len(self.made) - rows_before
+        logs = self.submitted.logs()
+        assert logs and TOKEN not in "".join([*logs, out])
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Iterator[Prepared]:
     hidden = tmp_path / "collector" / "spool"
     made = publish_all(hidden / "north")
     token_file = tmp_path / "collector" / "token"
@@ -146,46 +187,32 @@ def test_a_standalone_cluster_reads_by_https_and_killed_executors_and_a_killed_d
     server = SpoolServer("127.0.0.1", 0, LocalSpools(hidden), TOKEN, tls=tls)
     try:
         with Cluster(tmp_path / "cluster") as cluster:
-            submitted = Submitted(tmp_path, cluster, server.url)
-            there = submitted.executors_and_driver_killed()
-            before = summary(submitted.tables).rows
-            out = submitted.submit()
-            logs = [path.read_text(errors="replace") for path in (tmp_path / "cluster").rglob("std*")]
+            yield Prepared(Submitted(tmp_path, cluster, server.url), made)
     finally:
         server.close()
-    check(submitted.tables, made)
-    held = data_files(submitted.tables / "silver")[1]
-    assert not there & held and all(Path(name).exists() for name in there), "ignored, and nothing is deleted"
-    status = json.loads(out.splitlines()[-1])
-    assert status["lag_bytes"] == 0 and status["rows_silver"] == len(made) - before
-    said = "".join([*logs, out])
-    assert logs and TOKEN not in said
+
+
+@pytest.mark.timeout(900)
+def test_a_standalone_cluster_reads_by_https_and_a_killed_executor_loses_and_doubles_nothing(prepared: Prepared):
+    """Planted: a commit of a part of what the executors wrote (test_cluster_laws)."""
+    prepared.check(prepared.submitted.submit_and_kill_the_executor())
 
 
 @pytest.mark.skipif(not os.environ.get("UMQTT_FULL_SWEEPS"), reason="a full sweep: set UMQTT_FULL_SWEEPS=1")
 @pytest.mark.timeout(900)
-def test_local_cluster_executors_killed_in_a_micro_batch_lose_and_double_nothing(tmp_path):
-    made = publish_all(tmp_path / "spool" / "north")
-    silver = tmp_path / "tables" / "silver"
-    arguments = ["--spool", tmp_path / "spool", "--tables", tmp_path / "tables", "--buckets", 3, "--once"]
-    arguments += ["--checkpoint", tmp_path / "checkpoint", "--master", "local-cluster[2,1,1024]", "--max-rows", 120]
-    # Without waiting, it could commit before this process comes to look.
-    killed = tmp_path / "killed"
-    with Process([sys.executable, WAITING, "written", killed, *arguments, "--json"], cwd=tmp_path) as driver:
-        driver.wait_for_line("ready", SPARK_LIMIT_S)
+def test_killed_executors_and_a_killed_driver_lose_and_double_nothing(prepared: Prepared):
+    """Planted: a commit of a part of what the executors wrote (test_cluster_laws)."""
+    submitted = prepared.submitted
+    there = submitted.executors_and_driver_killed()
+    before = summary(submitted.tables).rows
+    out = submitted.submit()
+    held = data_files(submitted.tables / "silver")[1]
+    assert not there & held and all(Path(name).exists() for name in there), "ignored, and nothing is deleted"
+    prepared.check(out, before)
 
-        def mid_batch() -> bool:
-            there, held = data_files(silver)
-            return bool(there - held)
 
-        eventually_in_spark(mid_batch, "a bucket has written and not been committed")
-        victims = executors_below(driver.pid)
-        assert victims
-        # All: one may hold nothing that the others still need.
-        for victim in victims:
-            os.kill(victim, signal.SIGKILL)
-        killed.touch()
-        code, out, err = driver.finish(SPARK_LIMIT_S)
-    assert code == 0, err
-    check(tmp_path / "tables", made)
-    assert json.loads(out.splitlines()[-1])["rows_silver"] == len(made)
+def test_the_program_for_spark_submit_finds_the_package_wherever_it_is_started(tmp_path: Path):
+    """Planted: the script's own folder stays first, where its neighbours shadow other modules."""
+    command = [sys.executable, SUBMIT, "--help"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0 and "--server" in ended.stdout, ended.stderr

@@ -1,11 +1,13 @@
 """The pipeline where something is broken: it stops with a clear line, and goes on without loss once that is mended.
 
-In the tests' own Spark session, but for one start of the command where nothing else will do.
+In the tests' own Spark session, but for starts of the command where nothing else will do. UMQTT_FULL_SWEEPS=1 starts it
+on tables without permission too.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import time
 from pathlib import Path
@@ -112,10 +114,11 @@ def test_without_permission_then_on_damage_then_with_a_checkpoint_of_another_ver
     chain = story.chain
     chain.prefix = obedient
     story.goes_on()
-    log = chain.tables / "silver" / "_delta_log"
-    log.chmod(0o500)
-    story.stops("ermission denied", command=True)
-    log.chmod(0o700)
+    if os.environ.get("UMQTT_FULL_SWEEPS"):
+        log = chain.tables / "silver" / "_delta_log"
+        log.chmod(0o500)
+        story.stops("ermission denied", command=True)
+        log.chmod(0o700)
     chain.checkpoint.chmod(0o500)
     story.stops("cannot write to", "Permission denied", command=True)
     chain.checkpoint.chmod(0o700)

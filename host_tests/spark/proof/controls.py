@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,7 +29,7 @@ Case = Callable[[Path, object], list[str]]
 
 # A mistake that only shows now and then shows in one of so many runs.
 _TRIES = 3
-_KILLS = 4
+_KILLS = ("collector",) * 4
 _STALLED_S = 1.5
 _RATE = 1500.0
 _GROUPS, _GROUP = 4, 100
@@ -103,8 +103,17 @@ def _fill(folder: Path, fleet: Fleet, rng: random.Random) -> None:
                 spool.append(b"".join(packets), len(packets), time.time_ns() // 1_000_000)
 
 
-def collector(mistake: str, folder: Path, seed: object) -> list[str]:
-    """Kill the collector under load some times; the laws that the spool then breaks."""
+def collector(
+    mistake: str,
+    folder: Path,
+    seed: object,
+    kills: Sequence[str] = _KILLS,
+    read: Callable[[Chain], None] | None = None,
+) -> list[str]:
+    """Kill the collector, or the broker, under load some times; the laws that the spool then breaks.
+
+    read: brings what the spool has into the tables; the laws are then those of the tables too.
+    """
     rng = random.Random(f"{seed}/chain")
     tally = Tally()
     with Chain(folder, rng, mistake=mistake) as chain:
@@ -114,14 +123,17 @@ def collector(mistake: str, folder: Path, seed: object) -> list[str]:
         publisher = Publisher(Fleet("made", seed), chain.port, "made", _RATE)
         publisher.start()
         publisher.go.set()
-        for _ in range(_KILLS):
+        for kind in kills:
             time.sleep(rng.uniform(0.05, 0.3))
-            chain.kill("collector")
+            chain.kill(kind)
             chain.await_subscribed()
         publisher.settle()
         await_spool(chain.spool, set(publisher.fleet.published.order), _STALLED_S)
         publisher.close()
-    Oracle(chain.spool, chain.tables, [publisher.fleet.published], tally).count_spool()
+        if read is not None:
+            read(chain)
+    oracle = Oracle(chain.spool, chain.tables, [publisher.fleet.published], tally)
+    (oracle.count_spool if read is None else oracle.count)()
     return tally.failures
 
 
