@@ -2,12 +2,15 @@
 
 Once as a story, each step in the state that the previous one left; and each step alone, on a board that was brought
 into the state that it needs by the shortest way. The board is real MicroPython, mpremote the real one.
+
+`make test` runs the story, which has every step, and one step alone; UMQTT_FULL_SWEEPS=1 runs all.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -29,6 +32,7 @@ from umqtt_kit.mpy_cross import compile_file
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
+_in_full = pytest.mark.skipif(not os.environ.get("UMQTT_FULL_SWEEPS"), reason="a full sweep: set UMQTT_FULL_SWEEPS=1")
 _ID = "pump-7"
 # A sensor that no `except Exception` of the firmware holds.
 _CRASHES = """
@@ -262,16 +266,19 @@ def test_the_story_of_a_board(bench: Bench, monkeypatch: pytest.MonkeyPatch):
         assert seqs == list(range(len(seqs)))
 
 
+@_in_full
 def test_provision_alone(bench: Bench):
     bench.provision()
 
 
+@_in_full
 def test_deploy_alone(bench: Bench):
     bench.put({})
     bench.board.start()
     bench.deploy()
 
 
+@_in_full
 @pytest.mark.parametrize("step", ["see_the_boot_in_the_logs", "ping", "set", "reboot"])
 def test_a_step_alone_on_a_board_that_runs(bench: Bench, step: str):
     bench.put()
@@ -279,12 +286,14 @@ def test_a_step_alone_on_a_board_that_runs(bench: Bench, step: str):
     getattr(bench, step)()
 
 
+@_in_full
 def test_ota_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     bench.put()
     bench.run()
     bench.ota(monkeypatch)
 
 
+@_in_full
 def test_crash_and_safe_mode_alone(bench: Bench):
     bench.put(sensors=_SENSORS)
     bench.board.install({"/sensors/broken.py": _CRASHES.encode()})
@@ -302,6 +311,7 @@ def test_mending_alone_leads_out_of_safe_mode(bench: Bench):
     bench.mend()
 
 
+@_in_full
 def test_a_bad_version_alone_is_given_up(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     bench.put()
     bench.run()
@@ -309,6 +319,7 @@ def test_a_bad_version_alone_is_given_up(bench: Bench, monkeypatch: pytest.Monke
     assert bench.cmd("ping")["slot"] == "base"
 
 
+@_in_full
 def test_rollback_alone(bench: Bench):
     bench.put()
     version = {f"/ota/a{path}": content for path, content in _compiled().items() if path.startswith(("/app/", "/lib/"))}
