@@ -27,7 +27,7 @@ from umqtt_testkit.encoder import PUBCOMP, PUBLISH, PUBREC, PUBREL
 _FULL = bool(os.getenv("UMQTT_FULL_SWEEPS"))
 LARGE = b"x" * 500
 # Where a process dies: so many hundredths of its way.
-CUTS = range(1, 101) if _FULL else (30, 55, 75, 90, 100)
+CUTS = range(1, 101) if _FULL else (30, 75, 100)
 
 
 def make_store(path: Path, version: int = schema.VERSION) -> str:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,12 +28,17 @@ _TESTS = Path(__file__).resolve().parents[1]
 _UNITS = sorted((_TESTS / "unit").glob("test_app_*.py"))
 _FULL = bool(os.getenv("UMQTT_FULL_SWEEPS"))
 _SAMPLE = {"test_app_clock", "test_app_commands", "test_app_sensors", "test_app_settings", "test_app_startup",
-           "test_app_telemetry", "test_app_watch", "test_app_wifi"}  # fmt: skip
+           "test_app_telemetry"}  # fmt: skip
 
 try:
     micropython_command("1M")
 except MicroPythonMissing as missing:
     pytest.skip(str(missing), allow_module_level=True)
+
+
+@cache
+def _bundle() -> AppBundle:
+    return AppBundle(firmware_folder())
 
 
 def _compile(sources: Mapping[str, str], folder: Path) -> None:
@@ -77,7 +83,7 @@ def test_the_firmwares_units_hold_for_its_bundle(tmp_path: Path):
 
 
 def test_a_traceback_of_the_bundle_is_translated_to_the_lines_of_the_readable_modules(tmp_path: Path):
-    bundle = AppBundle(firmware_folder())
+    bundle = _bundle()
     _compile({"startup": bundle.sources["startup"]}, tmp_path)
     done = _run("import startup\nstartup.Startup('/dev/null').mark('c')\n", tmp_path)
     told = bundle.readable(done.stdout + done.stderr)
@@ -100,7 +106,7 @@ def _line_of(file: str, text: str) -> int:
 
 def test_every_line_of_a_bundle_knows_where_it_came_from():
     firmware = firmware_folder()
-    bundle = AppBundle(firmware)
+    bundle = _bundle()
     checked = 0
     for name, places in bundle.places.items():
         lines = bundle.sources[name].splitlines()
@@ -114,7 +120,7 @@ def test_every_line_of_a_bundle_knows_where_it_came_from():
 
 
 def test_private_names_take_no_heap_of_a_board():
-    bundle = AppBundle(firmware_folder())
+    bundle = _bundle()
     names = shorten.Names([ast.parse(text) for text in bundle.sources.values()])
     left = {name for name in (names.made_attributes | names.made_globals) if name[0] == "_" and name[:2] != "__"}
     # boot.py, which is not compiled, asks for it.
@@ -140,7 +146,7 @@ def test_the_bundle_takes_a_seventh_less_heap_than_the_readable_modules(tmp_path
         folder.mkdir()
         Bundle(library_folder()).compile(folder)
     always = ["app", *public_names(firmware), "app.application"]
-    everything = AppBundle(firmware).sources
+    everything = _bundle().sources
     _compile({name: everything[name] for name in (*BUNDLES, "startup")}, bundled)
     paths = {
         name: next(path for path in (f"{name.replace('.', '/')}/__init__", name.replace(".", "/"))

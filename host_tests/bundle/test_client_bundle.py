@@ -29,8 +29,7 @@ _SAMPLED_FILES = [
     *(_TESTS / "unit" / f"test_{name}.py" for name in ("aio_alone", "allocation", "client", "flash_store", "late",
                                                        "mqtt5", "outbox", "packets", "policy", "request", "tls",
                                                        "topics", "websocket")),
-    *(_TESTS / "laws" / f"test_{name}.py" for name in ("inbox", "keep_alive", "large_messages", "order", "regressions",
-                                                       "subscriptions")),
+    *(_TESTS / "laws" / f"test_{name}.py" for name in ("inbox", "keep_alive", "large_messages", "regressions")),
 ]  # fmt: skip
 
 try:

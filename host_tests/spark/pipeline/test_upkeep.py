@@ -302,7 +302,7 @@ def test_what_retention_removed_does_not_come_back_with_a_new_checkpoint(tmp_pat
         messages += [("fleet/a/status", b'{"online":true,"boot":"1-x"}', at), ("fleet/a/log", b'{"text":"x"}', at)]
         messages += [("x", b"corrupt", at), ("x", b"corrupt", at + 5 * 3_600_000), (*messages[-11][:2], at)]
         messages.append((*messages[0][:2], at))
-    batches = [table_of(messages[start : start + 17], start) for start in range(0, len(messages), 17)]
+    batches = [table_of(messages[start : start + 30], start) for start in range(0, len(messages), 30)]
 
     def read(query: str) -> None:
         writer = BatchWriter(tmp_path, tmp_path / query, report=lambda _line: None)
