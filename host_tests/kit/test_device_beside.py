@@ -125,7 +125,9 @@ _FOREIGN = b"import time\nprint('mine')\nwhile True: time.sleep_ms(20)\n"
 
 def test_a_program_that_cannot_be_asked_is_left_alone_until_told(cable: Cable, monkeypatch: pytest.MonkeyPatch):
     """Planted: what does not answer is interrupted."""
+    # It never answers, however long it is given.
     monkeypatch.setattr(running_module, "_ASKED", 1)
+    monkeypatch.setattr(running_module, "_ASKED_AGAIN_AFTER_S", 0.1)
     with cable.board(files={"main.py": _FOREIGN}) as board:
         board.wait_for("mine")
         lives = board.lives

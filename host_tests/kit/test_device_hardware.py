@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from cable import Cable
-from umqtt_kit.device import choose
+from umqtt_kit.device import choose, running
 from umqtt_kit.doctor import hardware
 from umqtt_kit.doctor.checks import Finding
 from umqtt_testkit.board import VirtualBoard
@@ -15,7 +15,11 @@ from umqtt_testkit.board import VirtualBoard
 
 @pytest.fixture(autouse=True)
 def _in_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watchdog and the sleep of a virtual board take as long as those of a real one."""
+    """The watchdog and the sleep of a virtual board take as long as those of a real one.
+
+    What runs here is no firmware, so it answers no question, however long it is given.
+    """
+    monkeypatch.setattr(running, "_ASKED_AGAIN_AFTER_S", 0.1)
     for name, value in (("_WATCHDOG_MS", 600), ("_SLEEP_MS", 600), ("_WRITES_FOR_S", 0.3), ("_FLASH_KB", 8)):
         monkeypatch.setattr(hardware, name, value)
 
