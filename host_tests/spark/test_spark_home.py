@@ -32,6 +32,17 @@ def test_every_run_has_the_same_home_and_none_without_an_archive_asks_java_for_o
     assert str(archive_path(home)) in archive_options(home)
 
 
+def test_an_environment_has_one_home_by_whichever_name_its_python_was_started(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: a home that is known by sys.executable; the archive that a command makes then serves no program."""
+    home = spark_home(tmp_path)
+    other = tmp_path / "python3"
+    other.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(other))
+    assert spark_home(tmp_path) == home
+
+
 def test_another_java_has_another_archive(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: an archive that is known by SPARK_HOME alone."""
     home, found = spark_home(tmp_path), set()

@@ -30,7 +30,9 @@ def spark_home(scratch: Path) -> Path:
     import pyspark
 
     installed = Path(pyspark.__file__).parent
-    known_by = hashlib.sha256(f"{sys.executable}\n{installed}\n{pyspark.__version__}".encode()).hexdigest()[:16]
+    # An environment's python and python3 are one Python: a program and a command need not have the same name for it.
+    python = f"{sys.prefix}\n{os.path.realpath(sys.executable)}"
+    known_by = hashlib.sha256(f"{python}\n{installed}\n{pyspark.__version__}".encode()).hexdigest()[:16]
     home = cache_folder() / f"spark-{known_by}"
     try:
         home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
