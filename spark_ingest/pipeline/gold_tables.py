@@ -12,6 +12,7 @@ from ..tables.schemas import (
     BOOTS_SCHEMA,
     DEVICES_SCHEMA,
     GAPS_SCHEMA,
+    GOODBYES,
     HEALTH,
     TIMESTAMP,
     TRAFFIC_SCHEMA,
@@ -231,8 +232,8 @@ def _health(state: State, gaps: pa.Table, alerts: pa.Table, delay_p50: np.ndarra
     for device_id, kind in zip(*(open_alerts[name].to_pylist() for name in ("device_id", "kind")), strict=True):
         if kind in _HEALTH_OF_ALERT:
             applies[_HEALTH_OF_ALERT[kind]][devices.index[device_id]] = True
-    sleeping = devices["status_reason"] == state.texts.get("sleeping", -2)
-    away = (devices["online"] == 0) & ~sleeping & (devices["status_us"] >= devices["last_us"])
+    goodbye = np.isin(devices["status_reason"], [state.texts.get(reason, -2) for reason in GOODBYES])
+    away = (devices["online"] == 0) & ~goodbye & (devices["status_us"] >= devices["last_us"])
     applies["offline"] |= away | (devices["last_us"] == NEVER)
     return np.array(HEALTH, dtype=object)[np.argmax([applies[word] for word in HEALTH], axis=0)]
 

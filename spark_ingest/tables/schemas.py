@@ -245,6 +245,9 @@ ALERTS_SCHEMA = pa.schema(
 HEALTH = ("offline", "rebooting", "quarantined", "memory", "gaps", "late", "ok")
 """What gold/devices may have as health, worst first: the first that applies."""
 
+GOODBYES = ("sleeping", "restarting", "stopped")
+"""Reasons in a status that says offline, by which a device leaves on purpose; any other is a lost link."""
+
 SCHEMAS = {
     "bronze": BRONZE_SCHEMA,
     "silver": SILVER_SCHEMA,

@@ -198,6 +198,20 @@ def status(boot: str, at: int, **fields: object) -> tuple[str, bytes, int]:
 
 
 @pytest.mark.parametrize(
+    ("reason", "health"),
+    [("sleeping", "ok"), ("restarting", "ok"), ("stopped", "ok"), ("connection lost", "offline"), (None, "offline")],
+)
+def test_a_device_that_said_goodbye_is_not_offline_until_it_is_silent_for_too_long(tmp_path, reason, health):
+    """Planted: every status that says offline makes the device offline, or a goodbye ends the alert of silence too."""
+    reading = (*telemetry("a", "1-x", 0, RECEIVED_MS, 5), RECEIVED_MS)
+    write(tmp_path, [reading, status("1-x", SECOND, online=False, reason=reason)])
+    assert [row[1] for row in rows_of(tmp_path)["devices"]] == [health]
+    later = (*telemetry("b", "1-x", 0, RECEIVED_MS, 5), RECEIVED_MS + 3600 * SECOND)
+    write(tmp_path / "later", [reading, status("1-x", SECOND, online=False, reason=reason)], [later])
+    assert {row[0]: row[1] for row in rows_of(tmp_path / "later")["devices"]}["a"] == "offline"
+
+
+@pytest.mark.parametrize(
     ("end", "cause", "kinds"),
     [
         ("connection lost", "hard", ["reboot_loop"]),
