@@ -1,7 +1,8 @@
-"""One HTML file that shows a fleet, from the gold tables alone: no Spark, no Java, no network.
+"""One HTML file that shows a fleet, from the tables alone: no Spark, no Java, no network.
 
 ============  =============================================================================================
 ``gold``      reading the gold tables
+``silver``    traffic and metrics of up to an hour, from the readings themselves
 ``timeline``  equal steps of time that a chart's points stand for
 ``fleet``     devices, traffic, gaps, reboots and alerts as the page's data
 ``metrics``   battery, temperature, memory and rssi over time: the fleet's band and each device's line

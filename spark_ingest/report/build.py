@@ -16,6 +16,7 @@ from ..errors import UsageError
 from . import fleet
 from .gold import Gold
 from .metrics import metrics
+from .silver import Silver
 from .timeline import US, Timeline
 
 DAY_US = 86_400 * US
@@ -62,20 +63,33 @@ def collect(gold: Gold, days: float) -> dict[str, Any]:
     names = devices["device_id"].to_pylist()
     index = {name: i for i, name in enumerate(names)}
     start_us, end_us = _span(devices, boots, traffic, days)
+    silver = Silver.of(gold, traffic, start_us, end_us)
+    coarse_s = _WINDOW_S
+    if silver is not None:
+        # Gold's minutes begin before the first reading and end after the last one.
+        start_us, end_us = silver.start_us, _newest(devices, silver.end_us)
+        coarse_s = 1
 
     def steps(finest_s: int, most: int) -> Timeline:
         return Timeline.between(start_us, end_us, finest_s=finest_s, most=most)
 
-    minutely = steps(_MINUTE_S, _TRAFFIC_STEPS)
+    if silver is None:
+        minutely = steps(_MINUTE_S, _TRAFFIC_STEPS)
+        rates = fleet.traffic(traffic, minutely, minutely.seconds(start_us, end_us) / 60)
+        measured = metrics(gold, names, steps(_WINDOW_S, _METRIC_STEPS))
+    else:
+        fine = steps(min(_MINUTE_S, silver.finest_s()), _TRAFFIC_STEPS)
+        rates = silver.traffic(fine, fine.seconds(start_us, end_us))
+        measured = metrics(silver, names, steps(min(_WINDOW_S, silver.finest_s(len(names))), _METRIC_STEPS))
     return {
         "from": start_us // US,
         "as_of": end_us // US,
         "totals": fleet.totals(devices, gaps, alerts),
         "devices": fleet.device_columns(devices),
-        "traffic": fleet.traffic(traffic, minutely, minutely.minutes(start_us, end_us)),
-        "metrics": metrics(gold, names, steps(_WINDOW_S, _METRIC_STEPS)),
-        "reboots": fleet.reboots(boots, index, steps(_WINDOW_S, _REBOOT_STEPS)),
-        "gaps": fleet.gaps(gaps, index, steps(_WINDOW_S, _GAP_STEPS)),
+        "traffic": rates,
+        "metrics": measured,
+        "reboots": fleet.reboots(boots, index, steps(coarse_s, _REBOOT_STEPS)),
+        "gaps": fleet.gaps(gaps, index, steps(coarse_s, _GAP_STEPS)),
         "alerts": fleet.alerts(alerts, index),
     }
 
@@ -106,6 +120,10 @@ def _span(devices: pa.Table, boots: pa.Table, traffic: pa.Table, days: float) ->
         return 0, 0
     end_us = max(received)
     return max(min(last_seen + minutes + first_seen), end_us - round(days * DAY_US)), end_us
+
+
+def _newest(devices: pa.Table, end_us: int) -> int:
+    return max([end_us, *devices["last_seen"].cast(pa.int64()).drop_null().to_pylist()])
 
 
 def _json(data: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..tables.schemas import HEALTH
+from ..tables.schemas import GOODBYES, HEALTH
 from .timeline import US, Timeline
 
 _LISTED_GAPS = 100
@@ -21,7 +21,6 @@ _OLDEST_BOOT_US = 400 * 86_400 * US
 _DEVICE_COLUMNS = (
     ("health", "health"),
     ("last_seen", "seen"),
-    ("online", "online"),
     ("boots", "boots"),
     ("reboots_24h", "reboots"),
     ("fw", "fw"),
@@ -82,7 +81,16 @@ def device_columns(devices: pa.Table) -> dict[str, list]:
             found[name] = values.to_pylist()
         if all(value is None for value in found[name]):
             del found[name]
-    return found
+    return {**found, "link": links(devices)}
+
+
+def links(devices: pa.Table) -> list[str | None]:
+    """What the newest status says of each device: online, goodbye (it left on purpose), lost; None without a status."""
+    said = zip(devices["online"].to_pylist(), devices["status_reason"].to_pylist(), strict=True)
+    return [
+        None if online is None else "online" if online else "goodbye" if reason in GOODBYES else "lost"
+        for online, reason in said
+    ]
 
 
 def totals(devices: pa.Table, gaps: pa.Table, alerts: pa.Table) -> dict[str, int]:
@@ -91,9 +99,10 @@ def totals(devices: pa.Table, gaps: pa.Table, alerts: pa.Table) -> dict[str, int
     def total(rows: pa.Table, column: str) -> int:
         return sum(value for value in rows[column].to_pylist() if value)
 
+    link = Counter(links(devices))
     return {
         "devices": devices.num_rows,
-        "online": total(devices, "online"),
+        **{name: link[name] for name in ("online", "goodbye", "lost")},
         "readings": total(devices, "readings"),
         "missing": total(devices, "missing"),
         "dropped": total(devices, "dropped_announced"),
@@ -109,7 +118,7 @@ def traffic(rows: pa.Table, timeline: Timeline, minutes: np.ndarray) -> dict[str
     :param minutes: how many minutes of each step were observed.
     """
     at = microseconds(rows["minute"])
-    found: dict[str, Any] = timeline.as_json()
+    found: dict[str, Any] = {**timeline.as_json(), "per": "minute"}
     for name in ("readings", "duplicates", "quarantined"):
         found[name] = [rounded(value) for value in timeline.totals(at, _numbers(rows[name])) / minutes]
     weights = _numbers(rows["readings"])

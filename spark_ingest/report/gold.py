@@ -1,4 +1,4 @@
-"""Reading the gold tables with delta-rs."""
+"""Reading the tables with delta-rs."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,52 +9,63 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from ..errors import IngestError, UsageError
-from ..tables.schemas import SCHEMAS
+from ..tables.schemas import SCHEMAS, TIMESTAMP
+from .timeline import US
+
+_BELOW_GOLD = ("silver", "duplicates", "quarantine")
+WINDOW_COLUMNS = ["device_id", "window_start", "metric", "n", "sum"]
 
 
 class Gold:
-    """The gold tables below `tables`, each at its newest version.
+    """The gold tables below `tables`, and those that Silver reads, each at its newest version.
 
-    :ivar absent: names of tables that do not exist; they read as empty.
+    :ivar absent: names of gold tables that do not exist; they read as empty.
     :raises UsageError: there are none at all.
     """
 
     def __init__(self, tables: Path) -> None:
-        self._folder = tables / "gold"
+        self._folder = tables
         names = [name.removeprefix("gold/") for name in SCHEMAS if name.startswith("gold/")]
-        self._tables = {name: opened for name in names if (opened := self._open(name)) is not None}
-        self.absent = [name for name in names if name not in self._tables]
-        if self._tables:
+        wanted = [*(f"gold/{name}" for name in names), *_BELOW_GOLD]
+        self._tables = {name: opened for name in wanted if (opened := self._open(name)) is not None}
+        self.absent = [name for name in names if f"gold/{name}" not in self._tables]
+        if len(self.absent) < len(names):
             return
-        if DeltaTable.is_deltatable(str(tables / "silver")):
+        if "silver" in self._tables:
             raise UsageError(
                 f"{tables} has readings but no gold tables: umqtt tables rebuild --tables {tables} makes them"
             )
-        raise UsageError(f"no gold tables in {self._folder}: give the --tables of umqtt ingest")
+        raise UsageError(f"no gold tables in {tables / 'gold'}: give the --tables of umqtt ingest")
 
     def read(self, name: str) -> pa.Table:
         """The whole table with the columns of SCHEMAS; those that an older release did not write are null."""
-        schema = SCHEMAS[f"gold/{name}"]
-        if name not in self._tables:
+        table = f"gold/{name}"
+        schema = SCHEMAS[table]
+        if table not in self._tables:
             return schema.empty_table()
         try:
-            found = self._tables[name].to_pyarrow_table()
+            found = self._tables[table].to_pyarrow_table()
         except (DeltaError, OSError, pa.ArrowException) as error:
-            raise self._unreadable(name, error) from error
+            raise self._unreadable(table, error) from error
         columns = [
             found[field.name].cast(field.type) if field.name in found.column_names else pa.nulls(len(found), field.type)
             for field in schema
         ]
         return pa.table(columns, schema=schema)
 
-    def batches(self, name: str, columns: Sequence[str], wanted: pc.Expression) -> Iterator[pa.RecordBatch]:
-        """Some columns of some rows, piece by piece: for the one table that may be larger than memory."""
-        if name not in self._tables:
+    def windows(self, start_s: int) -> Iterator[pa.RecordBatch]:
+        """WINDOW_COLUMNS of gold/windows from `start_s` on, Unix seconds."""
+        start = pa.scalar(start_s * US, pa.int64()).cast(TIMESTAMP)
+        yield from self.scan("gold/windows", WINDOW_COLUMNS, pc.field("window_start") >= start)
+
+    def scan(self, table: str, columns: Sequence[str], wanted: pc.Expression) -> Iterator[pa.RecordBatch]:
+        """Some columns of some rows, piece by piece: for tables that may be larger than memory."""
+        if table not in self._tables:
             return
         try:
-            yield from self._tables[name].to_pyarrow_dataset().to_batches(columns=list(columns), filter=wanted)
+            yield from self._tables[table].to_pyarrow_dataset().to_batches(columns=list(columns), filter=wanted)
         except (DeltaError, OSError, pa.ArrowException) as error:
-            raise self._unreadable(name, error) from error
+            raise self._unreadable(table, error) from error
 
     def _open(self, name: str) -> DeltaTable | None:
         path = str(self._folder / name)
@@ -63,8 +74,9 @@ class Gold:
         except (DeltaError, OSError) as error:
             raise self._unreadable(name, error) from error
 
-    def _unreadable(self, name: str, error: Exception) -> IngestError:
+    def _unreadable(self, table: str, error: Exception) -> IngestError:
         reason = str(error).splitlines()[0]
-        return IngestError(
-            f"cannot read {self._folder / name}: {reason}; umqtt tables rebuild makes the gold tables anew"
-        )
+        remedy = "umqtt tables rebuild makes the gold tables anew"
+        if not table.startswith("gold/"):
+            remedy = "restore this table from a backup"
+        return IngestError(f"cannot read {self._folder / table}: {reason}; {remedy}")

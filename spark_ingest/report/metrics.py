@@ -1,19 +1,18 @@
-"""Metrics over time from gold/windows: percentiles over the fleet, and a line for each device.
+"""Metrics over time: percentiles over the fleet, and a line for each device.
 
 A device's value in a step is the mean of its readings there. A line is written as text, two characters a step, which is
 a third of what JSON numbers take: a thousand devices fit into a page that opens at once.
 """
 
 import math
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from .fleet import rounded
-from .gold import Gold
-from .timeline import US, Timeline
+from .timeline import Timeline
 
 KNOWN = ("supply_v", "temp_c", "mem_free", "rssi")
 """Shown first, in this order; then whatever else most devices send."""
@@ -28,16 +27,21 @@ LEVELS = len(ALPHABET) ** 2 - 1
 _DIGITS = np.frombuffer(ALPHABET.encode(), np.uint8)
 
 
-def metrics(gold: Gold, devices: list[str], timeline: Timeline) -> list[dict[str, Any]]:
+class Windows(Protocol):
+    """What has WINDOW_COLUMNS: gold, or silver where the time is short."""
+
+    def windows(self, start_s: int) -> Iterator[pa.RecordBatch]: ...
+
+
+def metrics(source: Windows, devices: list[str], timeline: Timeline) -> list[dict[str, Any]]:
     """One entry a metric: name, timeline, low, mid and high of the fleet, and `lines`, device index → line.
 
     :param devices: names, those that get a line first if there is not room for all.
     """
-    inside = pc.field("window_start") >= pa.scalar(timeline.start_s * US, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
-    names = _chosen(gold, inside)
+    names = _chosen(source, timeline.start_s)
     if not names or not devices:
         return []
-    means = _means(gold, inside, names, devices, timeline)
+    means = _means(source, names, devices, timeline)
     room = _TEXT_BUDGET // (2 * timeline.count * len(names))
     found = []
     for name, cells in zip(names, means, strict=True):
@@ -73,9 +77,9 @@ def line(values: np.ndarray) -> list[Any]:
     return [rounded(low), rounded(high), text.tobytes().decode()]
 
 
-def _chosen(gold: Gold, inside: pc.Expression) -> list[str]:
+def _chosen(source: Windows, start_s: int) -> list[str]:
     counts: dict[str, int] = {}
-    for batch in gold.batches("windows", ["metric"], inside):
+    for batch in source.windows(start_s):
         for entry in batch["metric"].value_counts().to_pylist():
             counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
     known = [name for name in KNOWN if name in counts]
@@ -83,13 +87,12 @@ def _chosen(gold: Gold, inside: pc.Expression) -> list[str]:
     return (known + others)[:_MOST_METRICS]
 
 
-def _means(gold: Gold, inside: pc.Expression, names: list[str], devices: list[str], timeline: Timeline) -> np.ndarray:
+def _means(source: Windows, names: list[str], devices: list[str], timeline: Timeline) -> np.ndarray:
     """Mean by metric, device and step; NaN where there was no reading."""
     shape = (len(names), len(devices), timeline.count)
     sums, counts = np.zeros(shape), np.zeros(shape)
     device_index, metric_index = ({name: i for i, name in enumerate(each)} for each in (devices, names))
-    wanted = inside & pc.field("metric").isin(names)
-    for batch in gold.batches("windows", ["device_id", "window_start", "metric", "n", "sum"], wanted):
+    for batch in source.windows(timeline.start_s):
         metric, device = _codes(batch["metric"], metric_index), _codes(batch["device_id"], device_index)
         step = timeline.index(batch["window_start"].cast(pa.int64()).to_numpy(zero_copy_only=False))
         n = batch["n"].fill_null(0).to_numpy(zero_copy_only=False)

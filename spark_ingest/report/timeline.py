@@ -7,6 +7,7 @@ import numpy as np
 US = 1_000_000
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _STEPS_S = (
+    *(1, 2, 5, 10, 15, 30),
     *(_MINUTE * n for n in (1, 5, 10, 15, 30)),
     *(_HOUR * n for n in (1, 2, 3, 6, 12)),
     *(_DAY * n for n in (1, 2, 7, 14, 28, 91, 182, 364)),
@@ -50,11 +51,11 @@ class Timeline:
         inside = (at >= 0) & (at < self.count)
         return np.bincount(at[inside], weights=values[inside], minlength=self.count)
 
-    def minutes(self, start_us: int, end_us: int) -> np.ndarray:
-        """Minutes of each step that lie between the two times; where none do, the whole step's."""
+    def seconds(self, start_us: int, end_us: int) -> np.ndarray:
+        """Seconds of each step that lie between the two times; where none do, the whole step's."""
         begin = self.start_s + self.step_s * np.arange(self.count)
         inside = np.minimum(begin + self.step_s, end_us / US) - np.maximum(begin, start_us / US)
-        return np.where(inside > 0, inside, self.step_s) / 60
+        return np.where(inside > 0, inside, self.step_s)
 
     def as_json(self) -> dict[str, int]:
         """Named as the page's scripts name them."""

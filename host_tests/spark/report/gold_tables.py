@@ -5,6 +5,7 @@
 
 import random
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -62,6 +63,70 @@ def fleet(folder: Path, devices: int = 40, days: float = 3, seed: int = 7, names
     write_table(folder, "traffic", _traffic(np.random.default_rng(seed + 1), devices, start))
     write_rows(folder, "alerts", _alerts(dice, ids))
     return folder
+
+
+OUTAGE_S = range(50, 55)
+"""Seconds of :func:`outage` in which nothing arrives."""
+
+
+def outage(folder: Path, devices: int = 12, seconds: int = 100) -> list[dict]:
+    """Tables of a fleet that reads four times a second, and is cut off for five; what waited comes in three.
+
+    Returns the rows of silver, times in Unix microseconds. Two devices said goodbye, one is lost, one has no status.
+    """
+    start, rows = END_US - seconds * US, []
+    for seq in range(seconds * 4):
+        for device in range(devices):
+            taken = start + seq * US // 4 + device * 1000
+            cut = (taken - start) // US in OUTAGE_S
+            received = start + 55 * US + (taken - start - 50 * US) * 3 // 5 if cut else taken + 20_000 + 900 * device
+            metrics = {"temp_c": 20.0 + device + seq / 100, "outbox": 0.0}
+            rows.append(
+                {"device_id": f"pump-{device + 1:02d}", "seq": seq, "taken": taken, "received": received, "m": metrics}
+            )
+    write_silver(folder, rows)
+    return rows
+
+
+def write_silver(folder: Path, rows: list[dict]) -> None:
+    """Silver, and the gold tables that the report needs beside it."""
+    silver = [
+        {
+            **{name: row[name] for name in ("device_id", "seq")},
+            "boot": "1-x",
+            "event_ts": row["taken"],
+            "received_ts": row["received"],
+            "clock_ok": True,
+            "received_date": row["received"] // DAY,
+            "metrics": list(row["m"].items()),
+        }
+        for row in rows
+    ]
+    schema = SCHEMAS["silver"]
+    # In two commits, so that there is more than one file.
+    for some in (silver[::2], silver[1::2]):
+        write_deltalake(
+            str(folder / "silver"), pa.Table.from_pylist(some, schema), mode="append", partition_by=["received_date"]
+        )
+    names = sorted({row["device_id"] for row in rows})
+    seen = {name: max(row["received"] for row in rows if row["device_id"] == name) for name in names}
+    said = [(True, "boot")] * len(names)
+    said[:4] = [(False, "stopped"), (False, "sleeping"), (False, "connection lost"), (None, None)]
+    count = len(rows) // len(names)
+    devices = [
+        {
+            "device_id": name,
+            "health": "ok",
+            "last_seen": seen[name],
+            "online": online,
+            "status_reason": reason,
+            "readings": count,
+        }
+        for name, (online, reason) in zip(names, said, strict=False)
+    ]
+    minutes = Counter(row["received"] // MINUTE * MINUTE for row in rows)
+    write_rows(folder, "devices", devices)
+    write_rows(folder, "traffic", ({"minute": at, "readings": n, "devices": len(names)} for at, n in minutes.items()))
 
 
 def decoded(written: list) -> list[float | None]:

@@ -14,7 +14,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from gold_tables import DAY, END_US, HOUR, US, decoded, empty, fleet, write_rows, write_table
+from gold_tables import (
+    DAY,
+    END_US,
+    HOUR,
+    MINUTE,
+    OUTAGE_S,
+    US,
+    decoded,
+    empty,
+    fleet,
+    outage,
+    write_rows,
+    write_silver,
+    write_table,
+)
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from umqtt_testkit.waiting import WAIT_LIMIT_S
@@ -25,6 +39,7 @@ from spark_ingest.report import write_report
 from spark_ingest.report.build import collect
 from spark_ingest.report.gold import Gold
 from spark_ingest.report.metrics import ALPHABET, LEVELS, line
+from spark_ingest.report.silver import LONGEST_US, Silver
 from spark_ingest.report.timeline import Timeline
 from spark_ingest.tables.schemas import HEALTH, SCHEMAS
 
@@ -140,6 +155,77 @@ def test_rates_add_up_to_the_readings_also_where_a_step_has_only_begun(tables: P
     assert total == pytest.approx(sum(row["readings"] for row in rows(tables, "traffic")), rel=1e-3)
 
 
+def test_an_outage_of_five_seconds_its_backlog_and_its_end_are_seen(tmp_path: Path) -> None:
+    """Planted: the charts of a short time are made from gold's minutes; a reading waits to the end of its step."""
+    rows = outage(tmp_path)
+    data = collect(Gold(tmp_path), 7)
+    traffic = data["traffic"]
+    assert (traffic["per"], traffic["step"], traffic["count"]) == ("second", 1, 100)
+    second = [traffic["start"] + i for i in range(traffic["count"])]
+    first = traffic["start"]
+    for i in range(1, traffic["count"] - 1):
+        begin, end = second[i] * US, (second[i] + 1) * US
+        came = [row for row in rows if begin <= row["received"] < end]
+        assert traffic["readings"][i] == len(came)
+        assert traffic["taken"][i] == sum(begin <= row["taken"] < end for row in rows)
+        assert traffic["waiting"][i] == sum(row["taken"] < end <= row["received"] for row in rows)
+        delays = [(row["received"] - row["taken"]) / 1000 for row in came]
+        assert traffic["p50"][i] == (pytest.approx(statistics.median(delays), rel=1e-4) if came else None)
+    silent = [at - first for at, rate in zip(second, traffic["readings"], strict=True) if rate == 0]
+    assert silent == list(OUTAGE_S)
+    assert traffic["waiting"][54] == max(traffic["waiting"]) == 5 * 4 * 12
+    assert traffic["waiting"][48] == traffic["waiting"][58] == 0
+    temperature = next(one for one in data["metrics"] if one["name"] == "temp_c")
+    assert temperature["step"] < 60
+    own = decoded(temperature["lines"]["0"])
+    assert None not in own[:-1], "by the readings' own time nothing is missing"
+
+
+@pytest.mark.parametrize("apart_s", [1, 20, 60])
+def test_steps_are_not_finer_than_readings_come(tmp_path: Path, apart_s: int) -> None:
+    """Planted: steps of a second, whatever the interval of the readings."""
+    start = END_US - HOUR // 2
+    write_silver(
+        tmp_path,
+        [
+            {"device_id": f"d{device}", "seq": n, "taken": at, "received": at + 1, "m": {"t": 1.0}}
+            for device in range(5)
+            for n, at in enumerate(range(start + device * US, END_US, apart_s * US))
+        ],
+    )
+    data = collect(Gold(tmp_path), 7)
+    [metric] = data["metrics"]
+    assert all(None not in decoded(line)[1:-1] for line in metric["lines"].values())
+    assert 0 not in data["traffic"]["readings"][1:-1]
+    assert metric["count"] <= 96 and data["traffic"]["count"] <= 240
+
+
+def test_long_times_and_very_many_readings_are_read_from_gold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: silver is read whatever the time."""
+    rows = outage(tmp_path, devices=4)
+    gold = Gold(tmp_path)
+    traffic = gold.read("traffic")
+    end = END_US
+    assert Silver.of(gold, traffic, end - LONGEST_US, end) is not None
+    assert Silver.of(gold, traffic, end - LONGEST_US - 1, end) is None
+    monkeypatch.setattr("spark_ingest.report.silver.MOST_READINGS", len(rows) - 1)
+    data = collect(gold, 7)
+    assert data["traffic"]["per"] == "minute" and "waiting" not in data["traffic"]
+    assert data["traffic"]["step"] == MINUTE // US
+
+
+def test_a_device_that_left_on_purpose_is_not_a_lost_one(tmp_path: Path) -> None:
+    """Planted: whoever is not online counts as lost, or who has no status counts as offline."""
+    outage(tmp_path, devices=6)
+    data = collect(Gold(tmp_path), 7)
+    assert data["devices"]["link"] == ["goodbye", "goodbye", "lost", None, "online", "online"]
+    assert {name: data["totals"][name] for name in ("online", "goodbye", "lost")} == {
+        "online": 2,
+        "goodbye": 2,
+        "lost": 1,
+    }
+
+
 def test_days_cut_the_charts_but_not_the_totals(tables: Path) -> None:
     whole, part = collect(Gold(tables), 7), collect(Gold(tables), 0.25)
     assert part["totals"] == whole["totals"] and part["as_of"] == whole["as_of"] == END_US // US
@@ -228,6 +314,8 @@ def test_the_command_says_what_it_wrote(tables: Path, tmp_path: Path) -> None:
     assert said["totals"] == {
         "devices": 40,
         "online": sum(row["online"] is True for row in devices),
+        "goodbye": 0,
+        "lost": sum(row["online"] is False for row in devices),
         "readings": sum(row["readings"] for row in devices),
         "missing": sum(row["missing"] for row in devices),
         "dropped": sum(row["dropped_announced"] for row in devices),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from gold_tables import END_US, HOUR, decoded, empty, fleet, write_rows
+from gold_tables import END_US, HOUR, decoded, empty, fleet, outage, write_rows
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 from spark_ingest.report import write_report
@@ -324,6 +324,27 @@ def test_empty_tables_give_a_page_that_says_so(open_page: OpenPage, tmp_path: Pa
     assert not re.search(r"NaN|undefined|null|Infinity|1970", text)
 
 
+def test_an_outage_of_seconds_is_drawn_with_its_backlog_by_the_second(open_page: OpenPage, tmp_path: Path) -> None:
+    """Planted: times are shown without their seconds."""
+    outage(tmp_path)
+    write_report(tmp_path, tmp_path / "report.html")
+    page = open_page(tmp_path / "report.html")
+    expect(page.locator("#rate h3")).to_have_text("Message rate readings a second")
+    expect(page.locator("#rate .legend")).to_have_text("taken on the devicesreceived")
+    waiting = page.locator("#waiting")
+    expect(waiting.locator(".readout")).to_contain_text("It rises while a network is away")
+    expect(waiting.locator(".plot")).to_have_attribute("aria-label", re.compile("not yet received: 0 to 240, "))
+    times = waiting.locator("svg text").filter(has_text=":").all_text_contents()
+    assert len(times) > 3 and all(re.fullmatch(r"11:\d\d:\d\d", one) for one in times)
+    waiting.locator(".plot").focus()
+    page.keyboard.press("Home")
+    expect(waiting.locator(".readout")).to_contain_text("18 Nov 11:08:20 to 11:08:21: taken and not yet received ")
+    expect(tile(page, "Online")).to_have_text("8")
+    expect(page.locator(".tile").nth(1)).to_contain_text("2 said goodbye, 1 lost, 1 without a status")
+    tags = page.locator("#rows .tag").all_text_contents()
+    assert tags == ["said goodbye", "said goodbye", "disconnected"]
+
+
 def test_one_device_that_has_just_begun_gives_charts_of_what_there_is(open_page: OpenPage, tmp_path: Path) -> None:
     empty(tmp_path)
     at = END_US + 10_000_000
@@ -334,6 +355,9 @@ def test_one_device_that_has_just_begun_gives_charts_of_what_there_is(open_page:
     write_rows(tmp_path, "windows", [window])
     write_report(tmp_path, tmp_path / "report.html")
     page = open_page(tmp_path / "report.html", "#device=first")
+    expect(tile(page, "Online")).to_have_text("\u2013")
+    expect(page.locator(".tile").nth(1)).to_contain_text("1 without a status")
+    expect(page.locator("#waiting")).to_be_hidden()
     expect(page.locator("#alerts-rows")).to_have_text("No alerts.")
     expect(page.locator("#reboots-note")).to_have_text("No device has restarted in this time.")
     expect(page.locator("#gaps-note")).to_have_text("Every seq has arrived.")

@@ -39,11 +39,11 @@ function durationScale(values) {
 
 // Seconds at which the time axis is marked, at least `least` seconds apart.
 function timeTicks({ start, step, count: steps }, least) {
-  const apart = [60, 300, 600, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 1209600, 2592000, 7776000, 31536000];
+  const apart = [1, 2, 5, 10, 15, 30, 60, 300, 600, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800, 1209600, 2592000, 7776000, 31536000];
   const every = apart.find((each) => each >= least) || apart.at(-1);
   const ticks = [];
   for (let at = Math.ceil(start / every) * every; at <= start + step * steps; at += every) ticks.push(at);
-  return { ticks, label: (at) => (every < 86400 && at % 86400 ? clock(at) : day(at)) };
+  return { ticks, label: (at) => (every < 86400 && at % 86400 ? clock(at, every) : day(at)) };
 }
 
 const numbers = (values) => values.filter((value) => value !== null);
@@ -216,6 +216,6 @@ class Chart {
       said.push(`${name} ${spec.format(values[index])}`);
     }
     if (spec.band && spec.band.low[index] !== null) said.push(`${spec.band.name} ${spec.format(spec.band.low[index])} to ${spec.format(spec.band.high[index])}`);
-    this.readout.textContent = `${moment(at)} to ${clock(at + spec.step)}: ${said.join(", ") || "nothing"}`;
+    this.readout.textContent = `${moment(at, spec.step)} to ${clock(at + spec.step, spec.step)}: ${said.join(", ") || "nothing"}`;
   }
 }

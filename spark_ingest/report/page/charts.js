@@ -15,18 +15,30 @@ function decoded([low, high, text]) {
 
 function trafficCharts() {
   const { traffic, gaps } = data;
+  const each = duration(traffic.step * 1000);
   new Chart(byId("rate"), {
-    ...traffic, title: "Message rate", unit: "readings a minute", format: plain, scale: "zero",
-    series: [{ name: "readings", tone: "a", values: traffic.readings, area: true }],
-    note: `Means of ${duration(traffic.step * 1000)}.`,
+    ...traffic, title: "Message rate", unit: `readings a ${traffic.per}`, format: plain, scale: "zero",
+    series: [
+      ...(traffic.taken ? [{ name: "taken on the devices", tone: "b", values: traffic.taken }] : []),
+      { name: traffic.taken ? "received" : "readings", tone: "a", values: traffic.readings, area: true },
+    ],
+    note: `Means of ${each}.`,
   });
+  byId("waiting").hidden = !traffic.waiting;
+  if (traffic.waiting) {
+    new Chart(byId("waiting"), {
+      ...traffic, title: "Waiting on the devices", unit: "readings", format: count, scale: "zero", finest: 1,
+      series: [{ name: "taken and not yet received", tone: "warn", values: traffic.waiting, area: true }],
+      note: `At the end of each ${each}. It rises while a network is away, and falls when it is back.`,
+    });
+  }
   new Chart(byId("delay"), {
     ...traffic, title: "Delay", unit: "from the reading to the collector", format: duration, scale: "duration",
     series: [{ name: "p95", tone: "b", values: traffic.p95 }, { name: "p50", tone: "a", values: traffic.p50 }],
-    note: "Percentiles of each minute, weighted by its readings. The scale is logarithmic.",
+    note: `Percentiles of ${traffic.waiting ? each : "each minute, weighted by its readings"}. The scale is logarithmic.`,
   });
   new Chart(byId("repeats"), {
-    ...traffic, title: "Duplicates and quarantine", unit: "a minute", format: plain, scale: "zero",
+    ...traffic, title: "Duplicates and quarantine", unit: `a ${traffic.per}`, format: plain, scale: "zero",
     note: "None of these is in the tables twice: they came twice, or could not be read.",
     series: [
       { name: "duplicates dropped", tone: "b", values: traffic.duplicates, kind: "bar" },

@@ -62,8 +62,9 @@ function deviceRow(device) {
     if (key === "id") {
       cell.scope = "row";
       cell.append(deviceButton(device));
-      // The broker's last word was "offline", although the readings are not old enough to call it that.
-      if (data.devices.online?.[device] === false && healthOf(device) !== "offline") cell.append(element("span", "tag", "disconnected"));
+      // Offline by its status, although its readings are not old enough to call it that.
+      const said = { goodbye: "said goodbye", lost: "disconnected" }[data.devices.link[device]];
+      if (said && healthOf(device) !== "offline") cell.append(element("span", "tag", said));
     } else if (key === "health") cell.append(healthPill(healthOf(device)));
     else cell.textContent = value === null ? "–" : write ? write(value) : visible(value);
     if (key === "seen" && value !== null) cell.title = moment(value);

@@ -6,13 +6,19 @@ function tile(title, figure, note, tone) {
   return made;
 }
 
+// What devices that are not online said last. One that left on purpose is not one that fell silent.
+function statuses({ devices, online, goodbye, lost }) {
+  const parts = [[goodbye, "said goodbye"], [lost, "lost"], [devices - online - goodbye - lost, "without a status"]];
+  return parts.filter(([n]) => n).map(([n, words]) => `${count(n)} ${words}`).join(", ") || (devices ? "all of them" : "none yet");
+}
+
 function makeTiles() {
   const { totals, devices } = data;
   const offline = (devices.health || []).filter((word) => word === "offline").length;
   const share = totals.readings ? totals.duplicates / (totals.readings + totals.duplicates) : 0;
   byId("tiles").append(
     tile("Devices", count(totals.devices), offline ? `${count(offline)} offline` : totals.devices ? "none offline" : "none yet"),
-    tile("Online", count(totals.online), "said so last"),
+    tile("Online", totals.online + totals.goodbye + totals.lost ? count(totals.online) : "–", statuses(totals)),
     tile("Readings", long(totals.readings), "each stored once"),
     tile("Missing", long(totals.missing), totals.dropped ? `and ${count(totals.dropped)} dropped on devices` : "nothing dropped on devices", totals.missing ? "warn" : ""),
     tile("Duplicates", long(totals.duplicates), `dropped, ${percentOf(share)} of what came`),
@@ -58,7 +64,7 @@ function rebootCells(cells, described) {
       class: times > 3 ? "c3" : times > 1 ? "c2" : "c1", x: `${(at * 100) / steps}%`, width: `${100 / steps}%`, height: "100%", rx: 2,
     });
     const title = shape("title", {});
-    title.textContent = `${moment(start + at * step)} to ${clock(start + (at + 1) * step)}: ${several(times, "reboot")}${cause ? ` (${visible(cause)})` : ""}`;
+    title.textContent = `${moment(start + at * step, step)} to ${clock(start + (at + 1) * step, step)}: ${several(times, "reboot")}${cause ? ` (${visible(cause)})` : ""}`;
     cell.append(title);
     strip.append(cell);
   }
@@ -70,7 +76,7 @@ function rebootRow([device, total, cells]) {
   const { start, step } = data.reboots;
   const [at, most] = cells.reduce((best, cell) => (cell[1] > best[1] ? cell : best));
   const causes = [...new Set(cells.map((cell) => cell[2]).filter(Boolean))].map(visible).join(", ");
-  const described = `${visible(data.devices.id[device])}: ${several(total, "reboot")}, most (${most}) at ${moment(start + at * step)}${causes ? `; ${causes}` : ""}`;
+  const described = `${visible(data.devices.id[device])}: ${several(total, "reboot")}, most (${most}) at ${moment(start + at * step, step)}${causes ? `; ${causes}` : ""}`;
   row.append(deviceButton(device), rebootCells(cells, described), element("span", "n", count(total)));
   return row;
 }

@@ -71,12 +71,14 @@ function day(seconds) {
   return `${date.getUTCDate()} ${MONTHS[date.getUTCMonth()]}`;
 }
 
-function clock(seconds) {
+// step: of what the time is the begin or the end, in seconds; below a minute the seconds are shown.
+function clock(seconds, step = 60) {
   const date = new Date(seconds * 1000);
-  return `${two(date.getUTCHours())}:${two(date.getUTCMinutes())}`;
+  const parts = [date.getUTCHours(), date.getUTCMinutes(), ...(step < 60 ? [date.getUTCSeconds()] : [])];
+  return parts.map(two).join(":");
 }
 
-const moment = (seconds) => `${day(seconds)} ${clock(seconds)}`;
+const moment = (seconds, step = 60) => `${day(seconds)} ${clock(seconds, step)}`;
 
 // Metric: what it is called, how it is written, and the finest difference that this shows.
 // A Map: a device may call its metric constructor.
