@@ -19,6 +19,7 @@ from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.messages import messages
 
 _EVERY_S = 0.1
+_TELEMETRY = "/telemetry"
 
 
 def main() -> None:
@@ -33,7 +34,8 @@ def main() -> None:
     while not last:
         # What has come when the end is asked for is stored.
         last = ended.wait(_EVERY_S)
-        records = [json.loads(one.payload) for name in spools.names() for one in messages(spools.view(name))]
+        came = [one for name in spools.names() for one in messages(spools.view(name))]
+        records = [json.loads(one.payload) for one in came if one.topic.endswith(_TELEMETRY)]
         # At QoS 1 a reading may lie in the spool twice.
         if new := {(row["id"], row["boot"], row["seq"]) for row in records} - stored:
             columns = zip(*sorted(new), strict=True)

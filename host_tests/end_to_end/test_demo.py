@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -114,6 +115,10 @@ def test_nothing_is_lost_or_duplicated_and_the_table_opens_as_printed(tmp_path, 
     for device_id in ("board-01", "board-02", "sim-0001", "sim-0010"):
         assert witness_path(out / "witness", device_id).read_bytes().count(b"\n") > 10
     assert "exactly once" in stdout
+    page = (out / "report.html").read_text()
+    assert f"  {(out / 'report.html').as_uri()}\n" in stdout and result["report"] == str(out / "report.html")
+    # By what they said last: the boards are online, the simulated devices said goodbye, the stranger said nothing.
+    assert re.search(r'"online":2,"goodbye":10,"lost":0,', page) and '"waiting":[' in page
     command = next(line.strip() for line in stdout.splitlines() if "to_pandas" in line)
     shown = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False)
     assert f"[{result['stored']} rows x " in shown.stdout, shown.stderr

@@ -12,7 +12,6 @@ from umqtt_kit.processes import Child, Children, module_command
 
 _LISTENS_WITHIN_S = 20.0
 _COLLECTOR = "demo"
-_TELEMETRY = "fleet/+/telemetry"
 
 
 class Network:
@@ -57,7 +56,7 @@ class Chain:
     def start_collector(self, broker: str) -> Child:
         """Says `subscribed` when its SUBACK has come: what is published before that reaches no table."""
         arguments = ["--broker", broker, "--spool", str(self.folder.spool), "--name", _COLLECTOR]
-        arguments += ["--topic", _TELEMETRY, "--status", str(self.folder.status / "collector.json")]
+        arguments += ["--status", str(self.folder.status / "collector.json")]
         return self.children.start("collector", module_command("spark_ingest.collector", *arguments))
 
     def start_spark(self) -> Child:

@@ -55,7 +55,9 @@ class RunFolder:
         self.tables = self._empty("tables")
         self.witness = self._empty("witness")
         self.result = self.path / "result.json"
-        self.result.unlink(missing_ok=True)
+        self.report = self.path / "report.html"
+        for file in (self.result, self.report):
+            file.unlink(missing_ok=True)
 
     def __enter__(self) -> RunFolder:
         return self

@@ -55,6 +55,7 @@ class Demo:
             counted = count(self._folder.witness, self._folder.tables)
         except WitnessError as error:
             raise KitError(str(error), EXIT_LOST) from error
+        self._write_report()
         result = self._result(counted)
         self._folder.result.write_text(json.dumps(result, indent=2) + "\n")
         return result, counted
@@ -78,7 +79,8 @@ class Demo:
             self._until(self._all_online, _ONLINE_WITHIN_S, "not every device came online")
             self._take_readings(network)
             self._stop_devices(ids, fleet)
-        self._store_all(collector, spark)
+            # The boards keep their links to the end: the report shows them online.
+            self._store_all(collector, spark)
 
     def _start_fleet(self, chain: Chain, network: Network) -> Child | None:
         if not self._plan.devices:
@@ -198,6 +200,16 @@ class Demo:
     def _status(self, part: str) -> dict[str, object]:
         return read_status(self._folder.status / f"{part}.json")
 
+    def _write_report(self) -> None:
+        """The page of the tables; where they have nothing to show, why."""
+        from spark_ingest.errors import IngestError
+        from spark_ingest.report import write_report
+
+        try:
+            write_report(self._folder.tables, self._folder.report)
+        except IngestError as error:
+            say(f"no report: {error}")
+
     def _result(self, counted: Count) -> dict[str, object]:
         plan = self._plan
         return {
@@ -214,6 +226,7 @@ class Demo:
             "readings_per_second": round(self._rate, 1),
             "outage_seconds": plan.outage_s,
             "tables": str(self._folder.tables),
+            "report": str(self._folder.report) if self._folder.report.exists() else None,
             "examples": counted.examples,
         }
 

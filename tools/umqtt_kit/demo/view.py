@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -83,6 +82,9 @@ def show_result(result: dict[str, object], count: Count, tables: Path, kept: Pat
         for name, identities in count.examples.items():
             console.print(f"  {name}: {', '.join(identities)}", soft_wrap=True)
         console.print(f"  Everything is kept in {kept}: logs, witness, spool, tables.", soft_wrap=True)
+    if result["report"]:
+        console.print("\nThe report shows the outage and how it was made up for. Open it in a browser:")
+        console.print(f"  {Path(str(result['report'])).as_uri()}", soft_wrap=True)
     _show_how_to_open(console, tables)
 
 
@@ -127,7 +129,6 @@ def _show_how_to_open(console: Console, tables: Path) -> None:
     python = Path(sys.executable)
     with contextlib.suppress(ValueError):
         python = python.relative_to(Path.cwd())
-    report = f"{python.parent / 'umqtt'} report --tables {shlex.quote(str(tables))} --out report.html"
     pandas = f"from deltalake import DeltaTable; print(DeltaTable('{tables / 'silver'}').to_pandas())"
     spark = (
         "from pyspark.sql import SparkSession; from spark_ingest.sql import spark_views; "
@@ -135,5 +136,5 @@ def _show_how_to_open(console: Console, tables: Path) -> None:
         "spark.sql('SELECT device_id, health, readings FROM devices').show()"
     )
     console.print(f"\nThe tables are in {tables}. To open them:", soft_wrap=True)
-    for command in (report, f'{python} -c "{pandas}"', f'{python} -c "{spark}"'):
+    for command in (f'{python} -c "{pandas}"', f'{python} -c "{spark}"'):
         console.print(f"  {command}", soft_wrap=True)
