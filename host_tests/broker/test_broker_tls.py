@@ -6,6 +6,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -49,6 +50,26 @@ def test_tls_carries_a_session_and_plain_bytes_are_refused_and_counted(start_bro
             pass
         raise ConnectionError
     broker.wait_until(lambda: sum(count for name, count in broker.stats.malformed.items() if "TLS" in name) == 1)
+
+
+def test_a_client_over_tls_costs_the_broker_no_more_than_64_kb(start_broker: StartBroker, pki: Pki) -> None:
+    """Planted: asyncio's own buffer, of 256 KB for each connection."""
+    broker = start_broker(listeners=(Listener(port=0, tls=pki.tls()),))
+    clients = 20
+    with ExitStack() as open_links:
+        before = 0
+        for number in range(-1, clients):
+            # The first one pays for what all share.
+            if number == 0:
+                tracemalloc.start()
+                open_links.callback(tracemalloc.stop)
+                before = tracemalloc.get_traced_memory()[0]
+            plain = socket.create_connection(("127.0.0.1", broker.port), WAIT_LIMIT_S)
+            link = open_links.enter_context(pki.context().wrap_socket(plain, server_hostname="localhost"))
+            link.sendall(encoder.connect(b"client %d" % number))
+            assert link.recv(4) == CONNACK
+        each = (tracemalloc.get_traced_memory()[0] - before) / clients
+    assert each < 64 * 1024
 
 
 @pytest.mark.parametrize("require_certificate", [False, True])
