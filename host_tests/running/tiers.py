@@ -41,6 +41,7 @@ PLACES = {
     "unit/test_app_ntp.py": 1,
     "boards": 2,
     "clusters": 2,
+    "clusters/test_manifests.py": 1,
     "end_to_end": 2,
     "kit": 2,
     "spark": 2,

@@ -1,0 +1,161 @@
+"""Compose and Kubernetes manifests of tools/clusters: valid, without secrets, and of the files that the proof runs.
+
+No container is started here. What the manifests start, the tests of this folder start as processes.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+from engines import FILES
+from umqtt_kit.__main__ import umqtt
+from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+COMPOSE = yaml.safe_load((FILES / "compose.yaml").read_text())
+OBJECTS = list(yaml.safe_load_all((FILES / "kubernetes.yaml").read_text()))
+KUSTOMIZATION = yaml.safe_load((FILES / "kustomization.yaml").read_text())
+RULES = "{extends: default, rules: {line-length: {max: 128}, document-start: disable}}"
+# The oldest version of Kubernetes that is still maintained, and the newest that the validator knows.
+VERSIONS = ("1.33", kubernetes_validate.latest_version())
+# What the proof runs, and what it sets in a second file of RabbitMQ and in HAProxy's environment.
+PROOF = (Path(__file__).with_name("engines.py")).read_text()
+PROVED = set(re.findall(r'FILES / "rabbitmq" / "([\w.]+)"\)', PROOF)) | {"haproxy.cfg"}
+CONF = dict(re.findall(r"^([\w.]+) = (.*)$", (FILES / "rabbitmq" / "rabbitmq.conf").read_text(), re.MULTILINE))
+BALANCER_ENVIRONMENT = set(re.findall(r'"\$\{(\w+)\}"', (FILES / "haproxy" / "haproxy.cfg").read_text()))
+PAGE = (FILES.parents[1] / "docs" / "engines.md").read_text()
+
+
+def named(kind: str, name: str) -> dict:
+    """The object of kubernetes.yaml."""
+    return next(one for one in OBJECTS if (one["kind"], one["metadata"]["name"]) == (kind, name))
+
+
+def pod(kind: str, name: str) -> dict:
+    return named(kind, name)["spec"]["template"]["spec"]
+
+
+def containers() -> dict[str, dict]:
+    """The containers of all pods, by name."""
+    pods = [one["spec"]["template"]["spec"] for one in OBJECTS if "template" in one.get("spec", {})]
+    return {each["name"]: each for spec in pods for each in spec["containers"]}
+
+
+def run(*command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *command], capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_files_are_tidy_yaml() -> None:
+    """Planted: a key given twice."""
+    run("yamllint", "--strict", "-d", RULES, *map(str, sorted(FILES.glob("*.yaml"))))
+
+
+def test_the_compose_specification_takes_the_file() -> None:
+    """Planted: secret in the place of secrets."""
+    run("check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(FILES / "compose.yaml"))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("one", OBJECTS, ids=lambda one: f"{one['kind']} {one['metadata']['name']}")
+def test_kubernetes_takes_each_object(one: dict, version: str) -> None:
+    """Planted: volumeMount in the place of volumeMounts."""
+    kubernetes_validate.validate(one, version, strict=True)
+
+
+def test_the_containers_run_the_files_that_the_proof_runs() -> None:
+    """Planted: a copy of haproxy.cfg for one of them; a file that the proof reads and no container has."""
+    for file in [one["file"] for one in COMPOSE["configs"].values()] + [
+        file for one in KUSTOMIZATION["configMapGenerator"] for file in one["files"]
+    ]:
+        assert (FILES / file).is_file(), file
+    secret = {"definitions.json"}
+    compose = {Path(one["file"]).name for one in COMPOSE["configs"].values()}
+    kubernetes = {Path(file).name for one in KUSTOMIZATION["configMapGenerator"] for file in one["files"]}
+    assert compose == kubernetes == (PROVED | {"enabled_plugins"}) - secret
+
+
+def test_each_file_is_where_rabbitmq_looks_for_it() -> None:
+    """Planted: ca.pem lies beside the folder."""
+    wanted = {path for path in CONF.values() if path.startswith("/etc/")} | {
+        "/etc/rabbitmq/rabbitmq.conf",
+        "/etc/rabbitmq/enabled_plugins",
+    }
+    mounted = {one["target"] for name in ("configs", "secrets") for one in COMPOSE["services"]["n1"][name]}
+    assert mounted - {"/var/lib/rabbitmq/.erlang.cookie"} == wanted
+    [config] = [one for one in pod("StatefulSet", "rabbitmq")["volumes"] if one["name"] == "config"]
+    parts = [next(iter(source.values())) for source in config["projected"]["sources"]]
+    paths = {f"/etc/rabbitmq/{item['path']}" for part in parts for item in part["items"]}
+    assert paths - {"/etc/rabbitmq/conf.d/90-nodes.conf", "/etc/rabbitmq/erlang.cookie"} == wanted
+
+
+def test_the_nodes_are_those_that_the_configuration_names() -> None:
+    """Planted: a fourth node, or another name for one."""
+    prefix = "cluster_formation.classic_config.nodes."
+    nodes = {name: node for name, node in CONF.items() if name.startswith(prefix)}
+    hosts = [service["hostname"] for service in COMPOSE["services"].values() if "hostname" in service]
+    assert sorted(nodes.values()) == sorted(f"rabbit@{host}" for host in hosts)
+    [literal] = KUSTOMIZATION["configMapGenerator"][0]["literals"]
+    file, _, lines = literal.partition("=")
+    assert file == "90-nodes.conf"
+    there = dict(line.split(" = ") for line in lines.splitlines())
+    replicas = named("StatefulSet", "rabbitmq")["spec"]["replicas"]
+    assert there == {f"{prefix}{i + 1}": f"rabbit@rabbitmq-{i}" for i in range(replicas)}
+    # Nothing else is overridden, and the proof overrides these too.
+    assert there.keys() == nodes.keys() and "cluster_formation.classic_config.nodes.{number}" in PROOF
+
+
+def test_balancer_and_collector_know_every_node() -> None:
+    """Planted: NODE3 is left out."""
+    compose = COMPOSE["services"]["balancer"]["environment"]
+    kubernetes = {one["name"]: one["value"] for one in containers()["haproxy"]["env"]}
+    ports = {int(CONF["mqtt.listeners.ssl.default"])}
+    services = {f"node-{i}" for i in range(3)}
+    for environment, hosts, command in (
+        (compose, {"n1", "n2", "n3"}, COMPOSE["services"]["collector"]["command"]),
+        (kubernetes, services, containers()["collector"]["args"]),
+    ):
+        assert environment.keys() == BALANCER_ENVIRONMENT
+        nodes = {address for name, address in environment.items() if name != "BIND"}
+        assert nodes == {f"{host}:{port}" for host in hosts for port in ports}
+        [urls] = [one.removeprefix("--broker=") for one in command if one.startswith("--broker=")]
+        assert {url.removeprefix("mqtts://") for url in urls.split(",")} == nodes
+    assert {name for name in services if named("Service", name)["spec"]["ports"][0]["port"] in ports} == services
+
+
+@pytest.mark.parametrize("name", ["collector", "ingest"])
+def test_both_run_the_same_command_and_umqtt_takes_it(name: str) -> None:
+    """Planted: --password-from in the place of --password-file."""
+    compose, kubernetes = COMPOSE["services"][name]["command"], containers()[name]["args"]
+
+    def without_places(arguments: list[str]) -> list[str]:
+        return [re.sub(r"/run/secrets/umqtt/", "/run/secrets/", one) for one in arguments if "--broker=" not in one]
+
+    assert without_places(compose) == without_places(kubernetes)
+    for command, *arguments in (compose, kubernetes):
+        found = umqtt.get_command(umqtt.make_context("umqtt", ["--help"], resilient_parsing=True), command)
+        assert found is not None
+        # Secrets lie in the container alone.
+        found.make_context(command, [re.sub("=/run/secrets/.*", f"={__file__}", one) for one in arguments])
+
+
+def test_no_secret_is_in_a_file_and_the_page_names_each() -> None:
+    """Planted: RABBITMQ_ERLANG_COOKIE in the environment."""
+    files = {one["file"] for one in COMPOSE["secrets"].values()}
+    assert {Path(file).parent.name for file in files} == {"secrets"}
+    ignored = (FILES.parents[1] / ".gitignore").read_text().splitlines()
+    assert "/tools/clusters/secrets/" in ignored
+    assert "Secret" not in {one["kind"] for one in OBJECTS} and "secretGenerator" not in KUSTOMIZATION
+    for text in (FILES / "compose.yaml", FILES / "kubernetes.yaml", FILES / "Dockerfile"):
+        assert not re.search("PASSWORD|COOKIE|TOKEN", text.read_text()), text
+    volumes = pod("StatefulSet", "rabbitmq")["volumes"] + pod("StatefulSet", "tables")["volumes"]
+    in_kubernetes = set(re.findall(r"'key': '([\w.]+)', 'path': '\1'", str(volumes)))
+    assert {Path(file).name for file in files} <= in_kubernetes
+    assert [file for file in files if f"`{Path(file).name}`" not in PAGE] == []
