@@ -203,6 +203,7 @@ class Connection(asyncio.Protocol):
             self.ending = f"the broker failed: {exc!r}"
         self.closing = self._gone = True
         self._stop_waiting()
+        self.read_freely()
         self._broker.forget(self)
 
     def pause_writing(self) -> None:

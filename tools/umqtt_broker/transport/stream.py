@@ -28,6 +28,10 @@ _LARGE_READ = 256 * 1024
 # As in asyncio; a Connection sets its own.
 _HIGH_WATER = 64 * 1024
 
+# Whom a transport tells once its connection is lost. Protocol and transport hold each other: until one lets go, what
+# has come and gone waits for the garbage collector, which seldom runs.
+NOBODY = asyncio.Protocol()
+
 _log = logging.getLogger(__name__)
 
 
@@ -314,6 +318,7 @@ class StreamTransport(asyncio.Transport):
             self._protocol.connection_lost(error)
         finally:
             self._socket.close()
+            self._protocol = NOBODY
 
     # Who it is
 

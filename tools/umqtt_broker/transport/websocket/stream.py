@@ -7,6 +7,7 @@ from ...log import RefusalLog
 from ...settings.broker import Listener
 from ...stats import Stats
 from ..peers import peer_address
+from ..stream import NOBODY
 from .frames import NORMAL, BadFrame, FrameDecoder, encode_binary, encode_close
 from .upgrade import MAX_REQUEST, UpgradeRefused, answer_upgrade
 
@@ -137,6 +138,7 @@ class WebSocket(asyncio.Protocol):
         """The network connection is gone."""
         self.closing = True
         self._connection.connection_lost(exc)
+        self._connection = NOBODY
 
     def pause_writing(self) -> None:
         """The output buffer is full."""
