@@ -5,16 +5,20 @@ What can be counted is asserted here; delays and memory beside mosquitto's are m
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from attacks import Outcome, judge
 from broker_peer import BrokerThread, Peer, StartBroker
+from peer5 import Peer5
 from umqtt_broker import BrokerConfig, Listener
 from umqtt_broker.access.files import FilePermission
 from umqtt_broker.access.guesses import Guesses
 from umqtt_broker.access.passwords import PasswordFile, PasswordHash
 from umqtt_broker.log import NOTICE, RefusalLog
+from umqtt_broker.routing import router
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, CONNECT
 from umqtt_testkit.mosquitto import Mosquitto
@@ -142,6 +146,49 @@ def receive_waiting(broker: BrokerThread) -> list[bytes]:
         assert reader.flush() == []
     assert broker.call(lambda: broker.stats.dropped_denied) == 3
     return names
+
+
+# How many want the names: what is remembered takes more where many do, in another way, or under another name.
+WHO_WANTS_IT = {"nobody": 0, "one": 1, "many": 10, "one of MQTT 5": 1, "many of MQTT 5": 10, "many behind a mount": 10}
+
+
+@pytest.mark.parametrize("length", [1, 200])
+@pytest.mark.parametrize("who", WHO_WANTS_IT)
+def test_ever_new_topic_names_take_no_more_memory_than_there_is_for_them(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, who: str, length: int
+) -> None:
+    # Planted: names that are counted without those who want them; the same for MQTT 5 alone; names without their bytes.
+    monkeypatch.setattr(router, "_MOST_ROUTES_SIZE", 60_000)
+    mount = b"m/" if "mount" in who else b""
+    broker = start_broker(listeners=(Listener(port=0, allow_anonymous=True, mount_point=mount),))
+    for number in range(WHO_WANTS_IT[who]):
+        if "5" in who:
+            with Peer5(broker.port) as version5:
+                version5.connect5(b"s%d" % number, session_expiry_interval=1000)
+                version5.subscribe5((b"#", 0))
+        else:
+            with Peer(broker.port) as subscriber:
+                subscriber.connect(b"s%d" % number, clean_session=False)
+                subscriber.subscribe(b"#")
+    broker.wait_until(lambda: broker.stats.connections == 0)
+    packets = [
+        b"".join(encoder.publish(b"n/%d/" % number + b"x" * length, b"") for number in range(start, start + 50))
+        for start in range(0, 1000, 50)
+    ]
+    with Peer(broker.port) as publisher:
+        publisher.connect(b"publisher")
+        gc.collect()
+        tracemalloc.start()
+        try:
+            taken: list[int] = []
+            for batch in packets:
+                publisher.send(batch)
+                publisher.flush()
+                taken.append(tracemalloc.get_traced_memory()[0])
+        finally:
+            tracemalloc.stop()
+    # It is filled by names of every kind, and no more than filled.
+    assert 30_000 < max(taken) < 100_000
 
 
 REFUSED = {

@@ -23,9 +23,12 @@ from .routes5 import Route5, route5
 from .shared_groups import Shares
 from .subscriptions import SubscriptionTrie
 
-# Topic names remembered with their subscribers. Past it the cache starts afresh: a client that invents a new
-# topic name for every message must not fill the memory.
-_MAX_ROUTES = 65536
+# Bytes that topic names take which are remembered with their subscribers. Past it the cache starts afresh: a client
+# that invents a new topic name for every message must not fill the memory, however many subscribe.
+_MOST_ROUTES_SIZE = 6_000_000
+# Bytes of a name that nobody wants, beside itself; of each who wants it; of each who wants it with properties, and of
+# what holds these.
+_NAME_SIZE, _ROUTE_SIZE, _APART_SIZE = 140, 70, 240
 # Ends of retained messages that are kept beside two for each message there is.
 _FEW_ENDS = 1000
 # Retained messages forgotten at a time.
@@ -61,6 +64,11 @@ class _Apart(NamedTuple):
     bridged: list[Route]
     version5: list[Route5]
 
+    def size(self) -> int:
+        """Return about how many bytes this takes."""
+        mounted = sum(map(len, self.mounted.values()))
+        return _APART_SIZE * (1 + len(self.version5)) + _ROUTE_SIZE * (mounted + len(self.bridged))
+
 
 # Topics that only the broker itself publishes to, but for those where bridges say that they are there.
 _OWN = b"$SYS/"
@@ -82,6 +90,8 @@ class Router:
         # A topic name is checked when it enters; a hit is a valid name with those who may and want to read it.
         self._routes: dict[bytes, _Routes] = {}
         self._apart: dict[bytes, _Apart] = {}
+        # About how many bytes both take, or took before names were forgotten one by one.
+        self._routes_size = 0
         # Of sessions that have ended.
         self._removals: deque[Iterator[None]] = deque()
         # The bridge or the client of MQTT 5 whose message is being published, and what else the message has.
@@ -285,14 +295,16 @@ class Router:
 
     def _find_routes(self, topic_name: bytes) -> _Routes:
         check_topic_name(topic_name, self._config.max_topic_levels)
-        if len(self._routes) >= _MAX_ROUTES:
+        if self._routes_size >= _MOST_ROUTES_SIZE:
             self.forget_routes()
         routes, apart = self._match(topic_name)
         # A name below _OWN must not be found the short way: not everyone may publish to it.
         if len(topic_name) <= MAX_REMEMBERED and not topic_name.startswith(_OWN):
             self._routes[topic_name] = routes
+            self._routes_size += _NAME_SIZE + len(topic_name) + _ROUTE_SIZE * len(routes)
         if any(apart):
             self._apart[topic_name] = apart
+            self._routes_size += apart.size()
         return routes
 
     def _match(self, topic_name: bytes) -> tuple[_Routes, _Apart]:
@@ -335,6 +347,7 @@ class Router:
         """Find all routes anew: what sessions may read has changed."""
         self._routes.clear()
         self._apart.clear()
+        self._routes_size = 0
 
     # Subscriptions
 
