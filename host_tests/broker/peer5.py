@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from broker_peer import Packet, Peer
 from umqtt_testkit import encoder
-from umqtt_testkit.encoder import CONNACK, DISCONNECT, PUBACK, PUBCOMP, PUBLISH, SUBACK, UNSUBACK
+from umqtt_testkit.encoder import AUTH, CONNACK, DISCONNECT, PUBACK, PUBCOMP, PUBLISH, SUBACK, UNSUBACK
 
 
 class Packet5(NamedTuple):
@@ -39,7 +39,7 @@ def decode5(packet: Packet) -> Packet5:
         return Packet5(kind, packet_id, body[at:], properties)
     if PUBACK <= kind <= PUBCOMP:
         return Packet5(kind, packet_id, body[2:3] or b"\0")
-    if kind == DISCONNECT:
+    if kind in (DISCONNECT, AUTH):
         properties, _ = encoder.parse_properties(body + b"\0", 1)
         return Packet5(kind, 0, body[:1], properties)
     return Packet5(kind)

@@ -117,6 +117,7 @@ _packets5 = st.one_of(
     ),
     st.builds(encoder.acknowledgement, st.sampled_from((4, 5, 6, 7)), _ids, st.binary(max_size=2)),
     st.builds(lambda code, properties: encoder.disconnect(bytes((code,)) + properties), _numbers, _properties),
+    st.builds(lambda code, properties: encoder.encode(0xF0, bytes((code,)) + properties), _numbers, _properties),
     st.sampled_from((encoder.pingreq(), encoder.disconnect(), b"\xf0\0")),
     _anything,
 )  # fmt: skip

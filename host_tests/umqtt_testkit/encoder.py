@@ -218,6 +218,11 @@ def disconnect(reason=b""):
     return encode(0xE0, reason)
 
 
+def auth(reason_code, **values):
+    """An AUTH of MQTT 5. values: its properties."""
+    return encode(0xF0, bytes((reason_code,)) + properties(**values))
+
+
 def split_packets(data):
     """([(first byte, body)], rest) of a byte stream."""
     packets = []

@@ -13,11 +13,13 @@ from pathlib import Path
 from ..errors import ConfigError
 from ..protocol.connect import Connect
 from ..protocol.packets import ACCEPTED, BAD_USER_NAME_OR_PASSWORD, IDENTIFIER_REJECTED, NOT_AUTHORIZED
+from ..protocol.reason_codes import ReasonCode
 from .acl import Acl, read_acl
 from .blacklist import Blacklist
 from .password_check import PasswordChecker
 from .passwords import PasswordFile
-from .permission import Peer, Permission, Rights
+from .permission import Exchange, Peer, Permission, Rights
+from .scram import METHOD
 
 _log = logging.getLogger(__name__)
 
@@ -78,10 +80,9 @@ class FilePermission(Permission):
     def connect(self, packet: Connect, peer: Peer) -> int | asyncio.Future[int]:
         """Check blacklist, client identifier and credentials, in this order: what is cheap first."""
         username = peer.username(packet)
-        if self._blacklist.refuses(packet.client_id, username, peer.address):
-            return NOT_AUTHORIZED
-        if packet.client_id and not self._may_be_called(packet.client_id, username):
-            return IDENTIFIER_REJECTED
+        refused = self._refuse(packet, username, peer)
+        if refused:
+            return refused
         if peer.listener.use_identity_as_username:
             # The listener has verified the certificate.
             return NOT_AUTHORIZED if username is None else ACCEPTED
@@ -92,6 +93,30 @@ class FilePermission(Permission):
         if packet.password is None:
             return BAD_USER_NAME_OR_PASSWORD
         return self._passwords.check(username, packet.password, peer.address)
+
+    def authenticate(self, method: bytes, packet: Connect, peer: Peer) -> Exchange | int:
+        """Begin SCRAM-SHA-256, if the password file has users for it."""
+
+        def check(username: bytes) -> int:
+            if packet.user_name not in (None, b"", username):
+                return ReasonCode.NOT_AUTHORIZED
+            return {
+                ACCEPTED: ReasonCode.SUCCESS,
+                IDENTIFIER_REJECTED: ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+            }.get(self._refuse(packet, username, peer), ReasonCode.NOT_AUTHORIZED)
+
+        exchange = None
+        if method == METHOD and not peer.listener.use_identity_as_username:
+            exchange = self._passwords.begin_scram(check, peer.address)
+        return ReasonCode.BAD_AUTHENTICATION_METHOD if exchange is None else exchange
+
+    def _refuse(self, packet: Connect, username: bytes | None, peer: Peer) -> int:
+        """Return why a client is refused whatever its credentials are; ACCEPTED if nothing is known against it."""
+        if self._blacklist.refuses(packet.client_id, username, peer.address):
+            return NOT_AUTHORIZED
+        if packet.client_id and not self._may_be_called(packet.client_id, username):
+            return IDENTIFIER_REJECTED
+        return ACCEPTED
 
     def rights(self, client_id: bytes, username: bytes | None) -> Rights | None:
         """Return what the ACL allows; None without an ACL."""
@@ -128,6 +153,13 @@ class PermissionHook(Permission):
     def connect(self, packet: Connect, peer: Peer) -> int | asyncio.Future[int]:
         """Return the CONNACK return code, or a future of it."""
         return self.files.connect(packet, peer)
+
+    def authenticate(self, method: bytes, packet: Connect, peer: Peer) -> Exchange | int:
+        """Begin as the files do, unless connect() is overridden: then only by a rule of its own."""
+        # Who is let in by a method is not asked about by connect().
+        if type(self).connect is not PermissionHook.connect:
+            return super().authenticate(method, packet, peer)
+        return self.files.authenticate(method, packet, peer)
 
     def rights(self, client_id: bytes, username: bytes | None) -> Rights | None:
         """Return what a client may do."""

@@ -9,13 +9,14 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from ..protocol.packets import ACCEPTED, BAD_USER_NAME_OR_PASSWORD, SERVER_UNAVAILABLE
 from .guesses import Guesses
-from .passwords import PasswordHash
+from .passwords import StoredPassword
+from .scram import ScramExchange, ScramKeys, decoy
 
 # Different passwords that wait for a thread. Beyond it a client is told to come again later.
 MAX_WAITING = 4096
@@ -34,7 +35,7 @@ class PasswordChecker:
     refused_busy: clients told to come again later, because too many passwords were waiting.
     """
 
-    def __init__(self, users: Mapping[bytes, PasswordHash], max_waiting: int = MAX_WAITING) -> None:
+    def __init__(self, users: Mapping[bytes, StoredPassword], max_waiting: int = MAX_WAITING) -> None:
         self.refused_busy = 0
         self._max_waiting = max_waiting
         self._guesses = Guesses()
@@ -44,10 +45,11 @@ class PasswordChecker:
         self._checks: dict[bytes, _Check] = {}
         self.replace(users)
 
-    def replace(self, users: Mapping[bytes, PasswordHash]) -> None:
+    def replace(self, users: Mapping[bytes, StoredPassword]) -> None:
         """Check by other users from now on, also those passwords whose check has begun."""
         self._users = dict(users)
         self._hashes = tuple(users.values())
+        self._scram = tuple(one for one in users.values() if isinstance(one, ScramKeys))
         # One digest for each user whose password was right; so never more of them than users.
         self._right: dict[bytes, bytes] = {}
 
@@ -81,13 +83,23 @@ class PasswordChecker:
         future.add_done_callback(lambda future: self._on_decided(future, username, address))
         return future
 
-    def _submit(self, against: PasswordHash, password: bytes) -> "asyncio.Future[bool]":
+    def begin_scram(self, check: Callable[[bytes], int], address: str) -> ScramExchange | None:
+        """Begin an exchange; None if no user has a password for it. check: see ScramExchange."""
+        return ScramExchange(self._scram_keys, check, self._guesses, address) if self._scram else None
+
+    def _scram_keys(self, username: bytes) -> ScramKeys | None:
+        found = self._users.get(username)
+        if isinstance(found, ScramKeys):
+            return found
+        return decoy(username, self._scram) if self._scram else None
+
+    def _submit(self, against: StoredPassword, password: bytes) -> "asyncio.Future[bool]":
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_threads(), "umqtt-passwords")
         return asyncio.wrap_future(self._pool.submit(against.verify, password))
 
     def _on_verified(
-        self, job: "asyncio.Future[bool]", username: bytes, stored: PasswordHash | None, digest: bytes
+        self, job: "asyncio.Future[bool]", username: bytes, stored: StoredPassword | None, digest: bytes
     ) -> None:
         if job.cancelled():
             return
@@ -125,7 +137,7 @@ class PasswordChecker:
         size = len(username).to_bytes(4, "big")
         return hashlib.blake2b(size + username + password, key=self._key, digest_size=32).digest()
 
-    def _decoy(self, username: bytes) -> PasswordHash | None:
+    def _decoy(self, username: bytes) -> StoredPassword | None:
         """Return a hash to check an unknown user's password by; None without any users.
 
         Always the same for the same name, and as often a slow or a fast one as for known users: else the time of the

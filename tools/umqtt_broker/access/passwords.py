@@ -1,7 +1,8 @@
 """Passwords in the format of mosquitto_passwd: one user a line, `NAME:$7$ITERATIONS$SALT$HASH`.
 
 $7$ is PBKDF2-HMAC-SHA512; $6$, without iterations, one round of salted SHA-512: read, never written. Salt and hash are
-in base64. Blank lines, and lines that begin with #, are kept and mean nothing.
+in base64. Who may authenticate by SCRAM too has `NAME:SCRAM-SHA-256$…`, see `scram`. Blank lines, and lines that begin
+with #, are kept and mean nothing.
 """
 
 import base64
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError
+from .scram import METHOD, ScramKeys
 
 # What OWASP asks of PBKDF2-HMAC-SHA512 for a password that someone thought of: about 0.1 s.
 ITERATIONS_CHOSEN = 210_000
@@ -84,6 +86,9 @@ class PasswordHash:
         return hmac.compare_digest(digest, self.digest)
 
 
+StoredPassword = PasswordHash | ScramKeys
+
+
 def generate_password() -> str:
     """Return a new password of 120 random bits."""
     return secrets.token_urlsafe(15)
@@ -115,7 +120,7 @@ class PasswordFile:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.users: dict[bytes, PasswordHash] = {}
+        self.users: dict[bytes, StoredPassword] = {}
         self._lines: list[bytes] = []
         self._line_of: dict[bytes, int] = {}
 
@@ -146,7 +151,8 @@ class PasswordFile:
         shown = username.decode(errors="replace")
         try:
             check_username(username)
-            stored = PasswordHash.parse(text.strip())
+            text = text.strip()
+            stored = (ScramKeys if text.startswith(METHOD + b"$") else PasswordHash).parse(text)
         except ValueError as error:
             raise ConfigError(f"{where}: user {shown!r}: {error}") from error
         if username in self.users:
@@ -154,7 +160,7 @@ class PasswordFile:
         self.users[username] = stored
         self._line_of[username] = index
 
-    def set(self, username: bytes, stored: PasswordHash) -> None:
+    def set(self, username: bytes, stored: StoredPassword) -> None:
         """Add a user or change a password. Raises ValueError for a name that cannot be."""
         check_username(username)
         line = username + b":" + stored.encode()

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from ..protocol.connect import Connect
 from ..protocol.packets import ACCEPTED
+from ..protocol.reason_codes import ReasonCode
 
 
 class PeerListener(Protocol):
@@ -67,6 +68,23 @@ class Rights:
         return qos
 
 
+class Exchange(Protocol):
+    """An enhanced authentication that has begun (MQTT 5, 4.12).
+
+    user_name: who the client is, once step() has returned SUCCESS.
+    """
+
+    user_name: bytes
+
+    def step(self, data: bytes, now: float, /) -> tuple[int, bytes]:
+        """Take the client's authentication data. now: the event loop's time. Must return at once.
+
+        Returns a reason code and the data for the client: CONTINUE_AUTHENTICATION as long as it has more to say,
+        SUCCESS, or why it is not let in.
+        """
+        ...
+
+
 class Permission:
     """Allows everything. Derive from it and override what must be decided.
 
@@ -80,6 +98,15 @@ class Permission:
         """
         del packet, peer
         return ACCEPTED
+
+    def authenticate(self, method: bytes, packet: Connect, peer: Peer) -> Exchange | int:
+        """Begin enhanced authentication for a CONNECT that names this method, instead of connect(); or again later.
+
+        Returns the exchange, which decides who the client is, or a reason code: BAD_AUTHENTICATION_METHOD for a
+        method that there is not.
+        """
+        del method, packet, peer
+        return ReasonCode.BAD_AUTHENTICATION_METHOD
 
     def rights(self, client_id: bytes, username: bytes | None) -> Rights | None:
         """Return what a client may do; None for everything, which then costs nothing for each message."""

@@ -25,7 +25,12 @@ _REASONS = {
 
 
 def accepted(
-    connect: Connect, session_present: bool, keep_alive: int, session_expiry: int, config: BrokerConfig
+    connect: Connect,
+    session_present: bool,
+    keep_alive: int,
+    session_expiry: int,
+    config: BrokerConfig,
+    authentication_data: bytes = b"",
 ) -> bytes:
     """Return the CONNACK of a client that is let in.
 
@@ -48,6 +53,9 @@ def accepted(
         said[properties.SERVER_KEEP_ALIVE] = keep_alive
     if not config.retain_available:
         said[properties.RETAIN_AVAILABLE] = 0
+    if version5.authentication_method is not None:
+        said[properties.AUTHENTICATION_METHOD] = version5.authentication_method  # [MQTT-4.12.0-5]
+        said[properties.AUTHENTICATION_DATA] = authentication_data
     return _fit(
         version5,
         encode_connack(ReasonCode.SUCCESS, session_present, optional | said),

@@ -23,14 +23,15 @@ from ..protocol.packets import (
     UNACCEPTABLE_PROTOCOL_VERSION,
     encode_connack,
 )
-from ..protocol.packets5 import Connect5, encode_disconnect
+from ..protocol.packets5 import Connect5, encode_auth, encode_disconnect
 from ..protocol.reason_codes import ReasonCode
 from ..routing.publish_checks import publisher
 from ..routing.router import Publish, Router
 from ..sessions.session import Session
 from ..settings.broker import Listener
 from ..transport.peers import peer_address
-from . import connack5, packet_loop, packet_loop5
+from . import authentication, connack5, packet_loop, packet_loop5
+from .authentication import Authentication
 from .backpressure import Backpressure
 from .framing import fitting
 from .registry import Sessions
@@ -80,7 +81,9 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_authentication",
         "_broker",
+        "_connect",
         "_deadline",
         "_decision",
         "_disconnect",
@@ -147,6 +150,9 @@ class Connection(asyncio.Protocol):
         self.heard_at = 0.0
         self._deadline: Deadline | None = None
         self._decision: asyncio.Future[int] | None = None
+        # With a method of MQTT 5: who the client is, and the CONNECT until that is known.
+        self._authentication: Authentication | None = None
+        self._connect: Connect | None = None
         # Too much output is unread.
         self._unread = False
         self.session: Session | None = None
@@ -450,6 +456,14 @@ class Connection(asyncio.Protocol):
         if isinstance(return_code, int):
             self._answer(connect, return_code)
             return self.session
+        if isinstance(return_code, Authentication):
+            self._authentication, self._connect = return_code, connect
+            self._process = authentication.process
+            data = b"" if connect.version5 is None else connect.version5.authentication_data
+            answers: list[bytes] = []
+            self._on_authentication(return_code, return_code.start(data, self._loop.time()), answers)
+            self.write(answers)
+            return self.session
         self._decision = return_code
         self._apply_backpressure().decide(True)
         return_code.add_done_callback(lambda decision: self._on_decision(connect, decision))
@@ -468,13 +482,45 @@ class Connection(asyncio.Protocol):
             self.backpressure.decide(False)
         self.router.flush()
 
-    def _answer(self, connect: Connect, return_code: int) -> None:
+    @property
+    def is_authenticating(self) -> bool:
+        """Whether AUTH packets decide if its CONNECT is accepted."""
+        return self._connect is not None
+
+    def on_auth(self, packet: bytes, acknowledgements: list[bytes]) -> bool:
+        """Go on with the enhanced authentication. Returns False when the client is refused. Raises MalformedPacket."""
+        if self._authentication is None:
+            # [MQTT-4.12.0-7]
+            raise MalformedPacket("AUTH without a method", ReasonCode.PROTOCOL_ERROR)
+        outcome = self._authentication.receive(packet, self._loop.time())
+        return self._on_authentication(self._authentication, outcome, acknowledgements)
+
+    def _on_authentication(
+        self, method: Authentication, outcome: tuple[int, bytes], acknowledgements: list[bytes]
+    ) -> bool:
+        code, data = outcome
+        if code == ReasonCode.CONTINUE_AUTHENTICATION:
+            acknowledgements.append(encode_auth(code, method.method, data))
+            return True
+        if self._connect is not None:
+            connect, self._connect = self._connect, None
+            self._answer(connect._replace(user_name=method.user_name), code, data)
+            return self.session is not None
+        if code == ReasonCode.SUCCESS:
+            acknowledgements.append(encode_auth(code, method.method, data))
+            return True
+        # [MQTT-4.12.1-2]
+        self.ending = "did not authenticate again"
+        self._disconnect = encode_disconnect(ReasonCode.NOT_AUTHORIZED)
+        return False
+
+    def _answer(self, connect: Connect, return_code: int, authentication_data: bytes = b"") -> None:
         if return_code == ACCEPTED and connect.bridge and not self._broker.sessions.may_bridge(self, connect):
             # As a broker answers that knows no bridges: it comes back as a client.
             return_code = UNACCEPTABLE_PROTOCOL_VERSION
         if return_code != ACCEPTED:
-            self.stats.wrong_passwords += return_code == BAD_USER_NAME_OR_PASSWORD
-            self.stats.told_to_wait += return_code == SERVER_UNAVAILABLE
+            self.stats.wrong_passwords += return_code in (BAD_USER_NAME_OR_PASSWORD, ReasonCode.NOT_AUTHORIZED)
+            self.stats.told_to_wait += return_code in (SERVER_UNAVAILABLE, ReasonCode.SERVER_UNAVAILABLE)
             reason = RETURN_CODES.get(return_code)
             if reason is None:
                 reason = ReasonCode(return_code).text if return_code in _REASON_CODES else f"return code {return_code}"
@@ -505,7 +551,8 @@ class Connection(asyncio.Protocol):
         else:
             assert self.session is not None  # it is let in
             granted = self._broker.sessions.granted_session_expiry(self.session)
-            connack = [connack5.accepted(connect, session_present, self.keep_alive, granted, config)]
+            keep_alive = self.keep_alive
+            connack = [connack5.accepted(connect, session_present, keep_alive, granted, config, authentication_data)]
             if 0 < connect.version5.max_packet_size < len(connack[0]):
                 self.ending = "its Maximum Packet Size leaves no room for CONNACK"
                 self.close()

@@ -6,7 +6,7 @@ PUBLISH is decoded in place, `acknowledgements` takes those in runs; what is rar
 from ..errors import MalformedPacket
 from ..protocol.connect import MAX_CONNECT_LENGTH
 from ..protocol.packets import CONNECT, DISCONNECT, PINGREQ, PINGRESP, PUBLISH
-from . import packet_loop5
+from . import authentication, packet_loop5
 from .acknowledgements import ACKNOWLEDGEMENTS, process_run
 from .framing import FIRST_STEP, LONGEST_STEP, remaining_length
 from .handlers import process_other, process_publish_qos2
@@ -68,7 +68,9 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
                     connection.keep_rest(data[packet_end:], 0)
                     return True
                 if session is None:
-                    return False
+                    return connection.is_authenticating and authentication.process(
+                        connection, data[packet_end:], acknowledgements
+                    )
                 if connection.protocol_level == 5:
                     return packet_loop5.process(connection, data[packet_end:], acknowledgements)
                 publish = connection.publish

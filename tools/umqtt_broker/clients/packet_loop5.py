@@ -123,8 +123,8 @@ def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]
             elif first_byte in ACKNOWLEDGEMENTS:
                 _on_acknowledgement(connection, session, first_byte, data[body:packet_end], acknowledgements)
             elif first_byte == AUTH:
-                # [MQTT-4.12.1-1] no client has begun with an authentication method.
-                raise MalformedPacket("AUTH without a method", ReasonCode.PROTOCOL_ERROR)
+                if not connection.on_auth(data[body:packet_end], acknowledgements):
+                    return False
             elif not process_other(connection, session, first_byte, data[body:packet_end], acknowledgements):
                 connection.wait_for_turn(data[packet_end:])
                 return True

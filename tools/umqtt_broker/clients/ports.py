@@ -69,11 +69,20 @@ class PacketClient(RequestClient, ReadClient, Protocol):
     ending: str
     topic_aliases: dict[int, bytes]
 
+    @property
+    def is_authenticating(self) -> bool:
+        """Whether AUTH packets decide if its CONNECT is accepted."""
+        ...
+
     def set_session_expiry(self, seconds: int) -> None:
         """The client has said in DISCONNECT how long its session is kept. Raises MalformedPacket."""
 
     def on_connect(self, packet: bytes, flags: int) -> Session | None:
         """Let a client in. Returns its session if it is in."""
+        ...
+
+    def on_auth(self, packet: bytes, acknowledgements: list[bytes]) -> bool:
+        """Go on with the enhanced authentication. Returns False when the client is refused. Raises MalformedPacket."""
         ...
 
     def count_in(self, messages: int) -> None:

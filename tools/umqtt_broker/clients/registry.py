@@ -26,6 +26,7 @@ from ..settings.broker import Listener
 from ..store import Recovered
 from ..store.base import Owner
 from ..transport.tls import identity_of
+from .authentication import Authentication
 from .ports import SessionClient
 
 # Sessions forgotten at a time: a fleet that expires together must not stall the rest.
@@ -132,10 +133,13 @@ class Sessions:
 
     # CONNECT
 
-    def identify(self, connection: SessionClient, packet: Connect) -> tuple[int | asyncio.Future[int], Connect]:
+    def identify(
+        self, connection: SessionClient, packet: Connect
+    ) -> tuple[int | asyncio.Future[int] | Authentication, Connect]:
         """Find out who connects. Returns the CONNACK return code or its future, and the CONNECT for connect().
 
-        That has the identifier of the session, and a will with the mount point. Raises MalformedPacket.
+        Or, instead of the code, what is to find out by more packets. The CONNECT has the identifier of the session, and
+        a will with the mount point. Raises MalformedPacket.
         """
         listener, config = connection.listener, self._config
         named = packet
@@ -153,8 +157,6 @@ class Sessions:
             prefix = config.auto_id_prefix if listener.auto_id_prefix is None else listener.auto_id_prefix
             named = packet._replace(client_id=prefix + secrets.token_hex(8).encode(), has_assigned_id=True)
         version5 = packet.version5
-        if version5 is not None and version5.authentication_method is not None:
-            return ReasonCode.BAD_AUTHENTICATION_METHOD, packet
         if version5 is not None and config.server_reference:
             return ReasonCode.USE_ANOTHER_SERVER, packet
         if version5 is not None and packet.will is not None and packet.will.retain and not config.retain_available:
@@ -168,7 +170,12 @@ class Sessions:
         if named.will is not None:
             check_topic_name(named.will.topic_name, config.max_topic_levels)
         # Asked with the CONNECT as it came: rules for identifiers are about those that clients choose.
-        return self._permission(listener).connect(packet, peer), named
+        permission = self._permission(listener)
+        method = None if version5 is None else version5.authentication_method
+        if method is not None:
+            asked = packet._replace(will=None, password=None)
+            return Authentication(method, partial(permission.authenticate, method, asked, peer)), named
+        return permission.connect(packet, peer), named
 
     def may_bridge(self, connection: SessionClient, packet: Connect) -> bool:
         """Tell whether a client that is let in may be the bridge that it says it is."""

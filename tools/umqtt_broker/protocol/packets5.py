@@ -7,6 +7,7 @@ from ..errors import MalformedPacket
 from . import properties
 from .messages import MessageProperties
 from .packets import (
+    AUTH,
     CONNACK,
     DISCONNECT,
     SUBACK,
@@ -50,6 +51,7 @@ class Connect5(NamedTuple):
     authentication_method: bytes | None = None
     wants_reasons: bool = True
     topic_alias_maximum: int = 0
+    authentication_data: bytes = b""
 
 
 def decode_connect_properties(packet: bytes, at: int) -> tuple[Connect5, int]:
@@ -65,6 +67,7 @@ def decode_connect_properties(packet: bytes, at: int) -> tuple[Connect5, int]:
         method,
         found.get(properties.REQUEST_PROBLEM_INFORMATION, 1) == 1,
         min(found.get(properties.TOPIC_ALIAS_MAXIMUM, 0), TOPIC_ALIAS_MAXIMUM),
+        found.get(properties.AUTHENTICATION_DATA, b""),
     )
     return connect, at
 
@@ -182,6 +185,13 @@ def encode_disconnect(reason_code: int, disconnect_properties: Properties = NONE
     """Encode a DISCONNECT (3.14)."""
     encoded = properties.encode(disconnect_properties) if disconnect_properties else b""
     return b"".join((bytes((DISCONNECT,)), encode_remaining_length(1 + len(encoded)), bytes((reason_code,)), encoded))
+
+
+def encode_auth(reason_code: int, method: bytes, data: bytes) -> bytes:
+    """Encode an AUTH (3.15)."""
+    said = {properties.AUTHENTICATION_METHOD: method} | ({properties.AUTHENTICATION_DATA: data} if data else {})
+    encoded = properties.encode(said)
+    return b"".join((bytes((AUTH,)), encode_remaining_length(1 + len(encoded)), bytes((reason_code,)), encoded))
 
 
 def decode_reason(packet: bytes, kind: int) -> tuple[int, dict[int, Any]]:

@@ -18,7 +18,7 @@ from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_USAGE, KitError
 
 if TYPE_CHECKING:
-    from umqtt_broker.access.passwords import PasswordFile, PasswordHash
+    from umqtt_broker.access.passwords import PasswordFile, StoredPassword
 
 
 @click.command()
@@ -26,15 +26,26 @@ if TYPE_CHECKING:
 @click.argument("name")
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read the password from the first line of stdin.")
 @click.option("--generate", is_flag=True, help="Make a password and print it: once, it is stored nowhere.")
+@click.option(
+    "--scram", is_flag=True, help="For SCRAM-SHA-256 too, which never sends the password; mosquitto cannot read it."
+)
 @click.option("--delete", is_flag=True, help="Remove the user.")
 @click.option(
     "--iterations",
     type=click.IntRange(1, 100_000_000),
-    help="Of PBKDF2; default: 210000, and 1000 for a generated password, which cannot be guessed.",
+    help="Of PBKDF2; default: 210000, and 1000 for a generated password, which cannot be guessed. With --scram 600000"
+    " and 4096, which the client computes.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def passwd(
-    file: Path, name: str, from_stdin: bool, generate: bool, delete: bool, iterations: int | None, as_json: bool
+    file: Path,
+    name: str,
+    from_stdin: bool,
+    generate: bool,
+    scram: bool,
+    delete: bool,
+    iterations: int | None,
+    as_json: bool,
 ) -> None:
     """Add the user NAME to a password file, or change the password.
 
@@ -45,7 +56,7 @@ def passwd(
     Example:
       umqtt passwd passwords pump-7 --generate
     """
-    from umqtt_broker.access.passwords import ITERATIONS_CHOSEN, ITERATIONS_RANDOM, check_username, generate_password
+    from umqtt_broker.access.passwords import check_username, generate_password
     from umqtt_broker.errors import ConfigError
 
     if from_stdin + generate + delete > 1:
@@ -59,7 +70,7 @@ def passwd(
     hashed = None
     if not delete:
         password = generate_password().encode() if generate else _read_line() if from_stdin else _ask(name)
-        hashed = _hash(password, iterations or (ITERATIONS_RANDOM if generate else ITERATIONS_CHOSEN))
+        hashed = _hash(password, iterations, is_random=generate, scram=scram)
     try:
         with _locked(file) as passwords:
             existed = username in passwords.users
@@ -98,14 +109,19 @@ def _read_line() -> bytes:
     return sys.stdin.buffer.readline().rstrip(b"\r\n")
 
 
-def _hash(password: bytes, iterations: int) -> PasswordHash:
-    from umqtt_broker.access.passwords import PasswordHash, check_password
+def _hash(password: bytes, iterations: int | None, *, is_random: bool, scram: bool) -> StoredPassword:
+    from umqtt_broker.access.passwords import ITERATIONS_CHOSEN, ITERATIONS_RANDOM, PasswordHash, check_password
+    from umqtt_broker.access.scram import SCRAM_ITERATIONS_CHOSEN, SCRAM_ITERATIONS_RANDOM, ScramKeys
 
     try:
         check_password(password)
     except ValueError as error:
         raise KitError(f"{error} — nothing was changed", EXIT_USAGE) from error
-    return PasswordHash.make(password, iterations)
+    if scram:
+        return ScramKeys.make(
+            password, iterations or (SCRAM_ITERATIONS_RANDOM if is_random else SCRAM_ITERATIONS_CHOSEN)
+        )
+    return PasswordHash.make(password, iterations or (ITERATIONS_RANDOM if is_random else ITERATIONS_CHOSEN))
 
 
 @contextmanager

@@ -1,0 +1,89 @@
+"""Enhanced authentication of one connection (MQTT 5, 4.12): the AUTH packets around an Exchange."""
+
+from collections.abc import Callable
+
+from ..access.permission import Exchange
+from ..errors import MalformedPacket
+from ..protocol import properties
+from ..protocol.connect import MAX_CONNECT_LENGTH
+from ..protocol.packets import AUTH, DISCONNECT
+from ..protocol.packets5 import decode_reason
+from ..protocol.reason_codes import ReasonCode
+from . import packet_loop5
+from .framing import packet_length, remaining_length
+from .ports import PacketClient
+
+
+class Authentication:
+    """Who a client is, as its method proves it: at CONNECT, and again whenever the client wants.
+
+    method: what the CONNECT names. user_name: who it is, once proved. begin: makes an Exchange, or says why not by a
+    reason code.
+    """
+
+    __slots__ = ("_begin", "_exchange", "method", "user_name")
+
+    def __init__(self, method: bytes, begin: Callable[[], Exchange | int]) -> None:
+        self.method = method
+        self.user_name: bytes | None = None
+        self._begin = begin
+        self._exchange: Exchange | None = None
+
+    def start(self, data: bytes, now: float) -> tuple[int, bytes]:
+        """Begin, with the client's first data. Returns a reason code and the data for the client, as step() does."""
+        exchange = self._begin()
+        if isinstance(exchange, int):
+            return exchange, b""
+        self._exchange = exchange
+        return self._step(exchange, data, now)
+
+    def receive(self, packet: bytes, now: float) -> tuple[int, bytes]:
+        """Take the body of an AUTH. Returns as start() does. Raises MalformedPacket."""
+        code, found = decode_reason(packet, properties.AUTH)
+        if found.get(properties.AUTHENTICATION_METHOD) != self.method:
+            # [MQTT-4.12.0-5, MQTT-4.12.1-1]
+            raise MalformedPacket("AUTH with another method", ReasonCode.PROTOCOL_ERROR)
+        data = found.get(properties.AUTHENTICATION_DATA, b"")
+        if code == ReasonCode.CONTINUE_AUTHENTICATION and self._exchange is not None:
+            return self._step(self._exchange, data, now)
+        if code == ReasonCode.REAUTHENTICATE and self._exchange is None:
+            return self.start(data, now)
+        raise MalformedPacket("AUTH out of turn", ReasonCode.PROTOCOL_ERROR)  # [MQTT-3.15.2-1]
+
+    def _step(self, exchange: Exchange, data: bytes, now: float) -> tuple[int, bytes]:
+        code, answer = exchange.step(data, now)
+        if code == ReasonCode.CONTINUE_AUTHENTICATION:
+            return code, answer
+        self._exchange = None
+        if code == ReasonCode.SUCCESS:
+            if self.user_name not in (None, exchange.user_name):
+                # Its session and its rights are another's.
+                return ReasonCode.NOT_AUTHORIZED, b""
+            self.user_name = exchange.user_name
+        return code, answer
+
+
+def process(connection: PacketClient, data: bytes, acknowledgements: list[bytes]) -> bool:
+    """Process what comes between CONNECT and CONNACK: see packet_loop.process()."""
+    at = 0
+    while connection.session is None:
+        length = packet_length(data, at, MAX_CONNECT_LENGTH)
+        if not length or at + length > len(data):
+            if at < len(data):
+                connection.keep_rest(data[at:], length or len(data) - at + 1)
+            return True
+        first_byte = data[at]
+        body = at + 2 if data[at + 1] < 128 else remaining_length(data, at, len(data))[1]
+        at += length
+        if first_byte == DISCONNECT:
+            connection.ending = ""
+            return False
+        if first_byte != AUTH:
+            # [MQTT-3.1.2-30]
+            raise MalformedPacket("packet before CONNACK", ReasonCode.PROTOCOL_ERROR)
+        if not connection.on_auth(data[body:at], acknowledgements):
+            return False
+    if connection.backpressure is not None:
+        connection.keep_rest(data[at:], 0)
+        return True
+    return packet_loop5.process(connection, data[at:], acknowledgements)
