@@ -30,7 +30,7 @@ _ROOT = _HERE.parents[1]
 _BUSY = 2
 _STOPPED_S = 0.5
 _BETWEEN_STOPS_S = 1.0
-PARALLEL = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
+PARALLEL = ["-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 @contextmanager

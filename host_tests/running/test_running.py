@@ -23,10 +23,11 @@ _HERE = Path(__file__).resolve().parent
 _CONFTEST = f"""
 import sys
 sys.path.insert(0, {str(_HERE)!r})
-import failures, tiers, pytest
+import costs, failures, tiers, pytest
 from pathlib import Path
 
 def pytest_configure(config):
+    config.pluginmanager.register(costs.Recorder(Path("costs.json")))
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(failures.Keeper(Path("failures")))
 """
@@ -150,6 +151,32 @@ def test_recorded_costs_become_the_kept_ones_and_the_tables(tmp_path: Path, monk
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "\nold\n" not in text
     assert "| a | 2 | 4 | 2 |" in text and text.index("two | 3.0") < text.index("one | 1.2")
+
+
+_BUSY = """
+    import subprocess, sys, pytest
+
+    @pytest.fixture(scope="session")
+    def busy():
+        works = "import os, time\\nwhile os.times().user < 1: pass\\nprint('done', flush=True)\\ntime.sleep(600)"
+        with subprocess.Popen([sys.executable, "-c", works], stdout=subprocess.PIPE) as child:
+            yield child
+            child.kill()
+
+    def test_waits_for_its_work(busy):
+        assert busy.stdout.readline() == b"done\\n"
+
+    def test_ends_it(busy):
+        pass
+"""
+
+
+def test_the_cpu_time_of_what_still_runs_counts_for_the_test_that_used_it(tmp_path: Path) -> None:
+    """Planted: only processes that have ended count, so all of it is the last test's."""
+    assert _pytest(tmp_path, _BUSY).returncode == 0
+    recorded = json.loads((tmp_path / "costs.json").read_text())
+    used, ended = (recorded[f"test_it.py::{name}"][1] for name in ("test_waits_for_its_work", "test_ends_it"))
+    assert used > 2 * ended
 
 
 @pytest.mark.tier(3)  # a judge of the other tests
