@@ -19,7 +19,7 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 MakePeer = Callable[..., Peer]
 
-_TOTAL = 2000 if os.environ.get("UMQTT_FULL_SWEEPS") else 800
+_TOTAL = 2000 if os.environ.get("UMQTT_FULL_SWEEPS") else 400
 _RATE = 10_000.0
 _TOPIC = b"stream"
 

@@ -21,7 +21,7 @@ from umqtt_testkit.encoder import PUBACK, PUBLISH, SUBACK, UNSUBACK
 MakePeer = Callable[..., Peer]
 
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
-TOPICS = 1_000_000 if FULL else 100_000
+TOPICS = 1_000_000 if FULL else 40_000
 
 # Steps of a walk in one turn of the event loop, however long they take: after 100 it looks at the clock, and the slice
 # of the SUBSCRIBE itself may come in the same turn as the next.

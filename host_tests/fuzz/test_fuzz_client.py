@@ -25,7 +25,7 @@ from umqtt_robust.topics import check_topic_filter, check_topic_name, matches
 
 settings.register_profile(
     "client",
-    max_examples=20000 if os.environ.get("UMQTT_FULL_SWEEPS") else 400,
+    max_examples=20000 if os.environ.get("UMQTT_FULL_SWEEPS") else 200,
     deadline=None,
     derandomize=not os.environ.get("UMQTT_FULL_SWEEPS"),  # the same examples in every `make test`
     suppress_health_check=[HealthCheck.too_slow],

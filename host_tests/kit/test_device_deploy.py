@@ -110,7 +110,7 @@ def test_interrupted_anywhere_the_board_runs_old_or_new_or_nothing_and_is_deploy
 
     print("seed", SEED)
     chance = random.Random(SEED)
-    longest_stride = 1 if os.environ.get("UMQTT_FULL_SWEEPS") else 6
+    longest_stride = 1 if os.environ.get("UMQTT_FULL_SWEEPS") else 8
     calls, limit = 0, 0
     execute = Board.exec
 

@@ -12,7 +12,7 @@ from umqtt_robust import robust, simple
 HEAP = "16M"
 TIMEOUT_S = 170
 
-WAITING = (1, 31, 32, 33, 64, 65, 200, 2000) if FULL else (1, 33, 200)
+WAITING = (1, 31, 32, 33, 64, 65, 200, 2000) if FULL else (1, 33) if SHARE > 1 else (1, 33, 200)
 
 
 class _Wire(Wire):
