@@ -334,7 +334,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 @pytest.mark.parametrize(
     ("subscriber", "publisher", "qos"),
-    [*((one, other, 2) for one in _PARTIES for other in _PARTIES if _FULL or "ours" in (one, other) or one == other)]
+    [*((one, other, 2) for one in _PARTIES for other in _PARTIES if _FULL or "ours" in (one, other))]
     + [(one, one, 1) for one in _PARTIES],
 )
 def test_clients_of_others_get_every_message_in_order(port: int, subscriber: str, publisher: str, qos: int) -> None:
