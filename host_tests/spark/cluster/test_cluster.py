@@ -213,6 +213,8 @@ def test_killed_executors_and_a_killed_driver_lose_and_double_nothing(prepared: 
 
 def test_the_program_for_spark_submit_finds_the_package_wherever_it_is_started(tmp_path: Path):
     """Planted: the script's own folder stays first, where its neighbours shadow other modules."""
-    command = [sys.executable, SUBMIT, "--help"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    # Others' packages alone: without site, which -S leaves out, no installation says where ours is.
+    others = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path.endswith("-packages"))}
+    command = [sys.executable, "-S", SUBMIT, "--help"]
+    ended = subprocess.run(command, cwd=tmp_path, env=others, capture_output=True, text=True, check=False)
     assert ended.returncode == 0 and "--server" in ended.stdout, ended.stderr
