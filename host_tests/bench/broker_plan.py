@@ -64,6 +64,11 @@ def _throughput(name: str, most_cpu: float, least_rate: float, **options: int) -
     return Case(name, "flow", options, goals=goals)
 
 
+def _version_5(name: str, **options: int) -> Case:
+    """The same with MQTT 5, beside mosquitto at MQTT 5."""
+    return Case(f"MQTT 5: {name}", "flow", {**options, "level": 5}, peers=(MOSQUITTO, MOSQUITTO_DELAY))
+
+
 _FAN_OUT = {"subscribers": 100, "flight": 40}
 _MIX = {"publishers": 2, "mixed": 1, "wildcard": 1, "topics": 500, "size": 16, "largest": 256}
 
@@ -80,6 +85,15 @@ CASES = (
     _throughput("100 pairs QoS 1 window 1", 1.5, 0.6, qos=1, publishers=100, subscribers=100, pairs=1, window=1),
     # Half of the messages at QoS 0, half at QoS 1: what a topic costs, and sizes that change.
     _throughput("mix of 1,000 topics, 16 to 256 B, QoS 0 and 1", 0.7, 1.3, qos=1, **_MIX),
+    _version_5("QoS 0 64 B 1 to 1", qos=0),
+    _version_5("QoS 1 window 20", qos=1, window=20),
+    _version_5("QoS 1 window 100", qos=1, window=100),
+    _version_5("QoS 2 window 100", qos=2, window=100),
+    _version_5("1 to 100 QoS 0", qos=0, **_FAN_OUT),
+    _version_5("1 to 100 QoS 1", qos=1, **_FAN_OUT),
+    _version_5("100 to 1 QoS 1 wildcard", qos=1, publishers=100, wildcard=1, window=20),
+    _version_5("one message per read QoS 1", qos=1, publishers=50, subscribers=50, pairs=1, window=1),
+    _version_5("mix of 1,000 topics, 16 to 256 B, QoS 0 and 1", qos=1, **_MIX),
     Case(
         "2,000 connections",
         "connect",

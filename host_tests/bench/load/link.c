@@ -17,6 +17,7 @@
 enum { READ_SIZE = 256 * 1024, MAX_EVENTS = 256 };
 
 static int events = -1, timer = -1;
+int level = 4;
 
 void fail(const char *format, ...) {
     va_list arguments;
@@ -201,11 +202,19 @@ static void send_packet(struct link *link, uint8_t first_byte, const uint8_t *bo
 
 void link_connect(struct link *link, const char *client_id, int keep_alive) {
     const char *user = getenv("LOAD_USER"), *password = getenv("LOAD_PASSWORD");
-    uint8_t body[1024] = {0, 4, 'M', 'Q', 'T', 'T', 4};
+    static const uint8_t stays[] = {5, 0x11, 0xFF, 0xFF, 0xFF, 0xFF}; /* Session Expiry Interval */
+    uint8_t body[1024] = {0, 4, 'M', 'Q', 'T', 'T', (uint8_t)level};
     body[7] = (uint8_t)((link->clean_session ? 2 : 0) | (user ? 0x80 : 0) | (user && password ? 0x40 : 0));
     body[8] = (uint8_t)(keep_alive >> 8);
     body[9] = (uint8_t)keep_alive;
-    size_t size = 10 + put_text(body + 10, client_id);
+    size_t size = 10;
+    if (level == 5 && link->clean_session) {
+        size++;
+    } else if (level == 5) {
+        memcpy(body + size, stays, sizeof stays);
+        size += sizeof stays;
+    }
+    size += put_text(body + size, client_id);
     if (user)
         size += put_text(body + size, user);
     if (user && password)
@@ -215,7 +224,8 @@ void link_connect(struct link *link, const char *client_id, int keep_alive) {
 
 void link_subscribe(struct link *link, const char *topic_filter, int qos) {
     uint8_t body[1024] = {0, 1};
-    size_t size = 2 + put_text(body + 2, topic_filter);
+    size_t size = level == 5 ? 3 : 2;
+    size += put_text(body + size, topic_filter);
     body[size++] = (uint8_t)qos;
     send_packet(link, SUBSCRIBE, body, size);
 }

@@ -12,6 +12,9 @@ enum { CONNECT = 0x10, CONNACK = 0x20, PUBLISH = 0x30, PUBACK = 0x40, PUBREC = 0
 /* What a packet_id stands for, at the sender of a message and, QoS 2 only, at its receiver. */
 enum id_state { FREE, SENT, RELEASED, RECEIVED };
 
+/* Of the protocol: 4 for MQTT 3.1.1, or 5; then nothing has properties but a session that is to stay. */
+extern int level;
+
 struct link {
     int fd;
     int index;             /* among the publishers, or among the subscribers */

@@ -334,6 +334,7 @@ static void set_option(const char *argument) {
         {"persistent", &options.persistent, NULL}, {"rate", &options.rate, NULL},
         {"connections", &options.connections, NULL}, {"messages", &options.messages, NULL},
         {"keep_alive", &options.keep_alive, NULL}, {"patience", &options.patience, NULL},
+        {"level", &level, NULL},
         {"topics", &options.topics, NULL}, {"largest", &options.largest, NULL}, {"mixed", &options.mixed, NULL},
         {"seconds", NULL, &options.seconds}, {"warm", NULL, &options.warm}};
     for (size_t i = 0; value && i < sizeof known / sizeof *known; i++)
@@ -354,6 +355,8 @@ int main(int count, char **arguments) {
     broker = (pid_t)atoi(arguments[3]);
     for (int i = 4; i < count; i++)
         set_option(arguments[i]);
+    if (level != 4 && level != 5)
+        fail("level 4 is MQTT 3.1.1, level 5 is MQTT 5");
     if (options.largest < options.size)
         options.largest = options.size;
     if (options.topics < 1 || options.topics > 65535 || options.publishers > 65535 ||

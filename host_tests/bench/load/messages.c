@@ -46,6 +46,8 @@ static void on_message(struct link *link, uint8_t first_byte, const uint8_t *bod
     int qos = first_byte >> 1 & 3, topic_number;
     size_t at = length < 2 ? length : 2 + get(body, 2);
     size_t head = at + (qos ? 2 : 0);
+    if (level == 5 && head < length)
+        head += 1 + body[head]; /* properties, less than 128 bytes of them */
     if (link->publishes || head + STAMP > length) {
         tally.wrong++;
         return;
@@ -107,17 +109,23 @@ void topic_of(const struct link *link, int topic_number, char *topic, size_t siz
         snprintf(topic, size, "%s/all", prefix);
 }
 
+/* Whether an acknowledgement says yes; with MQTT 5 it may say more. */
+static bool is_yes(const uint8_t *body, size_t length) {
+    return length == 2 || (level == 5 && length > 2 && body[2] < 0x80);
+}
+
 void on_packet(struct link *link, uint8_t first_byte, const uint8_t *body, size_t length) {
+    size_t properties = level == 5 ? 1 : 0; /* at least, in what has some */
     if ((first_byte & 0xF0) == PUBLISH) {
         on_message(link, first_byte, body, length);
-    } else if (length == 2 && (first_byte == PUBACK || first_byte == PUBREC || first_byte == PUBREL ||
-                               first_byte == PUBCOMP)) {
+    } else if (is_yes(body, length) && (first_byte == PUBACK || first_byte == PUBREC || first_byte == PUBREL ||
+                                        first_byte == PUBCOMP)) {
         on_acknowledgement(link, first_byte, (uint16_t)get(body, 2));
-    } else if (first_byte == CONNACK && length == 2 && body[1] == 0) {
+    } else if (first_byte == CONNACK && length >= 2 + properties && (level == 5 || length == 2) && body[1] == 0) {
         tally.ready++;
-    } else if (first_byte == CONNACK && length == 2) {
+    } else if (first_byte == CONNACK && length >= 2) {
         fail("the broker refused the connection with return code %d", body[1]);
-    } else if (first_byte == SUBACK && length == 3 && body[2] == options.qos) {
+    } else if (first_byte == SUBACK && length == 3 + properties && body[length - 1] == options.qos) {
         tally.ready++;
     } else if (first_byte == PINGRESP) {
         tally.pongs++;
@@ -140,7 +148,7 @@ static void make_template(struct link *link, int topic_number) {
     int qos = qos_of(link->index);
     topic_of(link, topic_number, topic, sizeof topic);
     size_t topic_length = strlen(topic);
-    size_t length = 2 + topic_length + (qos ? 2 : 0) + size_of(topic_number);
+    size_t length = 2 + topic_length + (qos ? 2 : 0) + (level == 5 ? 1 : 0) + size_of(topic_number);
     size_t head = length < 128 ? 2 : length < 16384 ? 3 : 4;
     struct template *template = &link->templates[topic_number];
     uint8_t *at = template->packet = malloc(head + length);
@@ -153,6 +161,8 @@ static void make_template(struct link *link, int topic_number) {
     put(at, topic_length, 2);
     memcpy(at + 2, topic, topic_length);
     memset(at + 2 + topic_length, 'x', length - 2 - topic_length);
+    if (level == 5)
+        at[length - size_of(topic_number) - 1] = 0;
 }
 
 void publish(struct link *link) {
@@ -174,7 +184,7 @@ void publish(struct link *link) {
         link->ids[link->last_id] = SENT;
         link->unacknowledged++;
         tally.asked++;
-        put(at - 2, link->last_id, 2);
+        put(at - (level == 5 ? 3 : 2), link->last_id, 2);
     }
     put(at, (uint64_t)link->index, 2);
     put(at + 2, (uint64_t)topic_number, 2);
