@@ -274,6 +274,22 @@ def test_one_address_guesses_once_a_second_whatever_the_names_are() -> None:
     assert len(guesses._wrong) <= 10_001
 
 
+def test_guesses_at_long_names_take_no_memory_and_make_no_long_lines(caplog: pytest.LogCaptureFixture) -> None:
+    # Planted: names that are remembered whole.
+    guesses = Guesses()
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            for second in range(7):
+                guesses.wrong(f"192.0.2.{number}", b"%d" % number + b"x" * 60_000, second)
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert taken < 1_000_000
+    assert guesses.must_wait("192.0.2.7", b"7" + b"x" * 60_000, 6.5)
+    assert caplog.records and max(len(record.getMessage()) for record in caplog.records) < 200
+
+
 def test_a_client_that_guesses_is_told_to_wait_and_one_that_was_right_is_not(
     start_broker: StartBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

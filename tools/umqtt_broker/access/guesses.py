@@ -21,6 +21,9 @@ _AT_ONCE = 60
 _FORGOTTEN_AFTER = 600.0
 # Pairs, addresses and names remembered; the oldest goes first.
 _MOST = 10_000
+# Bytes of a user name that count: a CONNECT may have 65,535, which would be 650 MB of names. Names that begin alike
+# wait for each other.
+_MOST_NAME = 64
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +45,7 @@ class Guesses:
 
     def must_wait(self, address: str, username: bytes, now: float) -> bool:
         """Tell whether a password is not to be looked at."""
+        username = username[:_MOST_NAME]
         of_pair = self._wrong.get((address, username))
         if of_pair is not None and (now < of_pair.until or self._is_full(username, now)):
             return True
@@ -49,6 +53,7 @@ class Guesses:
 
     def wrong(self, address: str, username: bytes, now: float) -> None:
         """A password was wrong."""
+        username = username[:_MOST_NAME]
         pair = self._count((address, username), now, 0.0 if self._is_forgotten((address, username), now) else 1.0)
         if pair.count > _FREE:
             wait = min(2.0 ** (pair.count - _FREE - 1), _LONGEST_WAIT)
