@@ -15,7 +15,7 @@
     ├── DataLoss                           an offset names messages that the spool no longer holds
     ├── BrokerRefused        exit_code 4   CONNACK or SUBACK said no
     ├── PublishFailed        exit_code 4   the sink has a row that is no message, or gets no acknowledgement
-    └── MalformedStream      exit_code 4   the broker sent bytes that are not MQTT 3.1.1
+    └── MalformedStream      exit_code 4   the broker sent bytes that are not MQTT
 """
 
 
@@ -81,7 +81,7 @@ class DataLoss(IngestError):
 class BrokerRefused(IngestError):
     """The broker refused the connection or a subscription.
 
-    :ivar return_code: CONNACK's return code, or SUBACK's 0x80.
+    :ivar return_code: CONNACK's return code, or SUBACK's from 0x80 on; of MQTT 5 their reason code.
     """
 
     exit_code = 4
@@ -98,6 +98,6 @@ class PublishFailed(IngestError):
 
 
 class MalformedStream(IngestError):
-    """The broker sent bytes that are not MQTT 3.1.1; the connection cannot be used any further."""
+    """The broker sent bytes that are not MQTT; the connection cannot be used any further."""
 
     exit_code = 4

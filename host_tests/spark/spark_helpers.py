@@ -28,6 +28,26 @@ def publish_packet(topic: str, payload: bytes, packet_id: int = 1, *, qos: int =
     return encoder.publish(topic.encode(), payload, qos, packet_id, dup=dup)
 
 
+_REFUSED_5 = {4: 0x86, 5: 0x87}
+
+
+def in_version_5(stream: bytes) -> bytes:
+    """What a broker of MQTT 3.1.1 sends as one of MQTT 5 does; what is no packet stays as it is."""
+    packets, rest = encoder.split_packets(stream)
+    converted = b""
+    for first, body in packets:
+        kind = first >> 4
+        if kind == encoder.CONNACK:
+            body = body[:1] + bytes((_REFUSED_5.get(body[1], body[1]), 0))
+        elif kind in (encoder.SUBACK, encoder.UNSUBACK):
+            body = body[:2] + b"\0" + (body[2:] or b"\0")
+        elif kind == encoder.PUBLISH:
+            at = 2 + int.from_bytes(body[:2], "big") + (2 if first & 6 else 0)
+            body = body[:at] + b"\0" + body[at:]
+        converted += encoder.encode(first, body)
+    return converted + rest
+
+
 def record(device: str, boot: str, seq: int, /, **fields: object) -> bytes:
     """A telemetry record's payload; `fields` replace the defaults."""
     content = {

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from spark_helpers import Process, collector_process, publish_packet, record, status
+from spark_helpers import Process, collector_process, in_version_5, publish_packet, record, status
 from test_spool import payloads_in
 from umqtt_testkit.waiting import eventually
 
@@ -25,8 +25,17 @@ SUBACK = b"\x90\x03\x00\x01\x01"
 MESSAGES = [("fleet/pump/telemetry", record("pump", "1-a", seq)) for seq in range(300)]
 
 
+@pytest.fixture(params=[5, 4], ids=["MQTT 5", "MQTT 3.1.1"])
+def newest(request, monkeypatch) -> None:
+    """The newest version that it knows: the laws hold for both."""
+    monkeypatch.setattr(collector_module, "_NEWEST", request.param)
+
+
 class ScriptedLink:
-    """Plays a broker from a script, one chunk a group, and logs what the collector does, in order."""
+    """Plays a broker from a script of MQTT 3.1.1, one chunk a group, and logs what the collector does, in order.
+
+    Where it speaks MQTT 5 the broker does so too.
+    """
 
     scripts: list[list[bytes]]
     log: list[tuple[str, bytes]]
@@ -35,9 +44,12 @@ class ScriptedLink:
     def __init__(self, *_args: object, **_options: object) -> None:
         self._chunks = list(self.scripts.pop(0))
         self._given = False
+        self._level = 0
         self.log.append(("connect", b""))
 
     def queue(self, data: bytes) -> None:
+        if data[0] == 0x10:
+            self._level = data[8]
         self.log.append(("send", bytes(data)))
 
     def wait(self, _timeout: float, _wake_fd: int) -> bool:
@@ -48,7 +60,8 @@ class ScriptedLink:
     def receive(self, buffer: bytearray, _limit: int = 0) -> bool:
         begins, self._given = not self._given, False
         if begins and self._chunks:
-            buffer += self._chunks.pop(0)
+            chunk = self._chunks.pop(0)
+            buffer += in_version_5(chunk) if self._level == 5 else chunk
             self._given = True
         elif begins and self.scripts:
             raise ConnectionResetError("the end of this connection's script")
@@ -83,6 +96,7 @@ def play(monkeypatch, folder: Path, scripts: list[list[bytes]], **options) -> tu
     return one, log
 
 
+@pytest.mark.usefixtures("newest")
 def test_a_puback_is_queued_only_after_the_sync_of_its_group(monkeypatch, tmp_path):
     groups = [b"".join(publish_packet("fleet/a/telemetry", b"x", 10 * g + i) for i in (1, 2)) for g in range(3)]
     _, log = play(monkeypatch, tmp_path, [[CONNACK, SUBACK, *groups]])
@@ -91,6 +105,7 @@ def test_a_puback_is_queued_only_after_the_sync_of_its_group(monkeypatch, tmp_pa
     assert [log[i - 1][0] for i in acks] == ["sync"] * 3, log
 
 
+@pytest.mark.usefixtures("newest")
 def test_a_session_that_is_present_is_not_subscribed_again(monkeypatch, tmp_path):
     first, log = play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
     assert [data[0] for what, data in log if what == "send"] == [0x10, 0x82, 0xE0]
@@ -100,6 +115,7 @@ def test_a_session_that_is_present_is_not_subscribed_again(monkeypatch, tmp_path
     assert (first.counters.sessions_lost, again.counters.sessions_lost) == (0, 0)
 
 
+@pytest.mark.usefixtures("newest")
 def test_changed_topic_filters_are_subscribed_and_dropped_ones_unsubscribed(monkeypatch, tmp_path):
     play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
     script = [CONNACK_PRESENT, b"\xb0\x02\x00\x02", SUBACK]
@@ -116,6 +132,7 @@ CUT = [
 ]
 
 
+@pytest.mark.usefixtures("newest")
 @pytest.mark.parametrize("cut", CUT)
 def test_a_link_that_was_lost_before_the_subscription_does_not_pass_for_one_that_has_it(monkeypatch, tmp_path, cut):
     """The broker forgot the session and has a new one since the CONNECT: present, and without a subscription."""
@@ -126,6 +143,7 @@ def test_a_link_that_was_lost_before_the_subscription_does_not_pass_for_one_that
     assert [data[0] for what, data in log if what == "send"] == [0x10, 0xE0], "it is known again"
 
 
+@pytest.mark.usefixtures("newest")
 @pytest.mark.parametrize("cut", CUT)
 def test_nor_does_it_when_the_collector_was_killed_meanwhile(monkeypatch, tmp_path, cut):
     play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
@@ -136,6 +154,7 @@ def test_nor_does_it_when_the_collector_was_killed_meanwhile(monkeypatch, tmp_pa
     assert [data[0] for what, data in log if what == "send"] == [0x10, 0x82, 0xE0]
 
 
+@pytest.mark.usefixtures("newest")
 def test_a_change_of_filters_that_was_cut_short_and_taken_back_is_made_whole(monkeypatch, tmp_path):
     play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
     play(monkeypatch, tmp_path, [[CONNACK_PRESENT, b"\xb0\x02\x00\x02"]], topic_filters=("fleet/+/log",))
@@ -143,6 +162,7 @@ def test_a_change_of_filters_that_was_cut_short_and_taken_back_is_made_whole(mon
     assert [data[0] for what, data in log if what == "send"] == [0x10, 0x82, 0xE0]
 
 
+@pytest.mark.usefixtures("newest")
 def test_a_session_that_another_broker_has_is_subscribed_there(monkeypatch, tmp_path):
     play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
     path = tmp_path / "north" / "subscription.json"
@@ -151,6 +171,7 @@ def test_a_session_that_another_broker_has_is_subscribed_there(monkeypatch, tmp_
     assert [data[0] for what, data in log if what == "send"] == [0x10, 0x82, 0xE0]
 
 
+@pytest.mark.usefixtures("newest")
 def test_a_session_that_the_broker_forgot_raises_an_alarm_and_is_subscribed_anew(monkeypatch, tmp_path):
     play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
     again, log = play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
@@ -158,6 +179,7 @@ def test_a_session_that_the_broker_forgot_raises_an_alarm_and_is_subscribed_anew
     assert [data[0] for what, data in log if what == "send"] == [0x10, 0x82, 0xE0]
 
 
+@pytest.mark.usefixtures("newest")
 @pytest.mark.parametrize("nonsense", [b"\x00\x00", b"HTTP/1.1 400 Bad Request", publish_packet("t", b"", 0)])
 def test_a_malformed_stream_closes_the_connection_is_counted_and_tried_again(monkeypatch, tmp_path, nonsense):
     good = publish_packet("t", b"kept", 5)
@@ -168,6 +190,7 @@ def test_a_malformed_stream_closes_the_connection_is_counted_and_tried_again(mon
     assert payloads_in(tmp_path / "north") == [b"kept"]
 
 
+@pytest.mark.usefixtures("newest")
 @pytest.mark.parametrize(
     ("script", "line"),
     [
@@ -182,6 +205,7 @@ def test_a_refusal_is_reported_with_its_reason_and_tried_again(monkeypatch, tmp_
     assert line in (one.counters.last_error or "")
 
 
+@pytest.mark.usefixtures("newest")
 def test_a_full_disk_acknowledges_nothing_and_collects_again_when_there_is_room(monkeypatch, tmp_path):
     packet = publish_packet("t", b"kept", 5)
     full = iter([True])
@@ -265,6 +289,7 @@ def test_wrong_use_is_one_line_that_names_the_next_step_and_exit_code_2(tmp_path
     assert out == "" and err.count("\n") == 1 and line in err and "secret" not in err
 
 
+@pytest.mark.usefixtures("newest")
 def test_the_status_file_is_json_with_the_documented_keys(monkeypatch, tmp_path):
     one, _ = play(monkeypatch, tmp_path, [[CONNACK, SUBACK]])
     table = re.search(r"=====\n(.*?)=====", counters.__doc__ or "", re.S)

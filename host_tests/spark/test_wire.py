@@ -1,11 +1,13 @@
 """Laws of the splitting of a broker's stream: any cut gives the same packets, nonsense is refused."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
-from spark_helpers import publish_packet
+from spark_helpers import in_version_5, publish_packet
+from umqtt_testkit import encoder
 
 from spark_ingest.collector.wire import remaining_length, split
+from spark_ingest.collector.wire5 import parse_answer
 from spark_ingest.errors import MalformedStream
 
 PUBLISHES = st.builds(
@@ -37,6 +39,54 @@ def test_any_cutting_of_the_stream_gives_the_same_packets(packets, data):
     assert messages == len(wanted)
     assert others == [p for p in packets if p[0] & 0xF0 != 0x30]
     assert len(pubacks) == 4 * sum(p[0] & 6 == 2 for p in wanted)
+
+
+PROPERTIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "payload_format_indicator": st.integers(0, 1),
+        "message_expiry_interval": st.integers(0, 2**32 - 1),
+        "content_type": st.binary(max_size=200),
+        "subscription_identifier": st.lists(st.integers(1, 2**28 - 1), max_size=3),
+        "user_property": st.lists(st.tuples(st.binary(max_size=9), st.binary(max_size=9)), max_size=3),
+    },
+)
+
+
+@example([(b"t", b"x", 1, {"content_type": bytes(200)}), (b"t", b"", 0, {})])
+@given(st.lists(st.tuples(st.binary(min_size=1, max_size=20), st.binary(max_size=300), st.integers(0, 1), PROPERTIES)))
+def test_what_mqtt_5_adds_to_messages_is_left_out(messages):
+    """Planted: the length of the properties taken for their first byte; a remaining length that stays as it was."""
+    stream = wanted = b""
+    for number, (name, payload, qos, properties) in enumerate(messages, 1):
+        stream += encoder.publish(name, payload, qos, number, properties=encoder.properties(**properties))
+        wanted += encoder.publish(name, payload, qos, number)
+    received = split(stream, 5)
+    assert (received.consumed, received.publishes, received.messages) == (len(stream), wanted, len(messages))
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        encoder.publish(b"", b"x", 1, 1, properties=encoder.properties(topic_alias=1)),
+        encoder.publish(b"t", b"", 1, 1, properties=b""),
+        encoder.publish(b"t", b"", 1, 1, properties=b"\x05"),
+        encoder.publish(b"t", b"", 1, 1, properties=b"\xff\xff\xff\xff\x01"),
+        encoder.publish(b"t", b"", 0, properties=b""),
+        b"\xf0\x00",
+    ],
+    ids=["an alias", "no properties", "cut short", "a length without an end", "none at QoS 0", "AUTH"],
+)
+def test_what_no_broker_of_mqtt_5_may_send_is_refused(packet):
+    # Planted: properties that are looked for behind the packet.
+    with pytest.raises(MalformedStream):
+        split(packet + bytes(8), 5)
+
+
+@given(st.lists(PUBLISHES | OTHERS, max_size=6))
+def test_both_versions_of_a_stream_are_the_same_to_a_spool(packets):
+    older, newer = split(b"".join(packets)), split(in_version_5(b"".join(packets)), 5)
+    assert (older.publishes, older.pubacks, older.messages) == (newer.publishes, newer.pubacks, newer.messages)
 
 
 def test_pubacks_leave_in_the_order_in_which_the_publishes_came():
@@ -85,6 +135,17 @@ def test_garbage_is_split_or_refused_but_never_anything_else(garbage):
         return
     assert received.consumed <= len(garbage)
     assert len(received.publishes) + sum(map(len, received.others)) == received.consumed
+
+
+@given(st.binary(max_size=200))
+def test_nor_is_garbage_of_mqtt_5(garbage):
+    try:
+        received = split(garbage, 5)
+        for packet in received.others:
+            parse_answer(packet, min(3, len(packet)))
+    except MalformedStream:
+        return
+    assert received.consumed <= len(garbage)
 
 
 @given(st.integers(0, 268_435_455))

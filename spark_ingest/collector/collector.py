@@ -27,13 +27,17 @@ from .connection import Connection
 from .counters import Counters
 from .link import Link
 from .room import NoRoom, Room
-from .session import Session
+from .session import Session, VersionRefused
+from .wire5 import PASSING
 
 __all__ = ["Collector", "CollectorConfig"]
 
 _CONNECT_WITHIN_S = 15.0
 _STABLE_AFTER_S = 10.0
-_SERVER_UNAVAILABLE = 3
+# Of MQTT 3.1.1, and those of 5: they pass by themselves.
+_PASSING = PASSING | {3}
+# The protocol levels of MQTT 5 and of 3.1.1.
+_NEWEST, _OLDER = 5, 4
 # Links in a row that end so soon after CONNACK: somebody else has the same client id, and each throws the other out.
 _TAKEOVER_LINKS, _TAKEOVER_S = 3, 3.0
 _LOOK_FOR_ROOM_S = 1.0
@@ -66,6 +70,7 @@ class Collector:
         self._report = report
         self._access = config.access
         _, self._nodes = parse_nodes(config.broker)
+        self._level = _NEWEST
         self._failed_nodes = 0  # in a row, since one of them was collected from
         self._session = Session(config, self.counters, self._say)
         self._room = Room(config.folder, max_bytes=config.max_spool_bytes, min_free_bytes=config.min_free_bytes)
@@ -116,6 +121,8 @@ class Collector:
         connected_at = time.monotonic()
         link = None
         host, port = self._nodes[0]
+        # The next link begins with the newest again: brokers are brought up to date.
+        level, self._level = self._level, _NEWEST
         try:
             link = Link(
                 host,
@@ -126,16 +133,20 @@ class Collector:
             )
             counters.connects += 1
             connected_at = time.monotonic()
-            self._collect(link)
+            self._collect(link, level)
+            return 0.0
+        except VersionRefused:
+            self._level = _OLDER
             return 0.0
         except MalformedStream as error:
             counters.malformed_streams += 1
             self._say("malformed_stream", str(error))
+            self._level = self._level_after(level)
         except BrokerRefused as error:
             counters.refusals += 1
             self._say("refused", str(error))
-            # "Server unavailable" passes by itself; the others last until somebody changes something.
-            if error.return_code != _SERVER_UNAVAILABLE:
+            # The others last until somebody changes something.
+            if error.return_code not in _PASSING:
                 return self._backoff.after_refusal()
         except UsageError as error:
             # Checked at the start, but a password or certificate may have been replaced by what cannot be read.
@@ -149,6 +160,8 @@ class Collector:
             counters.lost_links += 1
             self._say("lost_link", f"no link to {host}:{port}: {error.strerror or error}; trying again")
             self._watch_for_takeover(time.monotonic() - connected_at)
+            if link is not None:
+                self._level = self._level_after(level)
         finally:
             was_subscribed = counters.subscribed
             self._disconnected(link)
@@ -163,7 +176,11 @@ class Collector:
                 return 0.0  # every node is tried before the wait
         return self._backoff.next_delay()
 
-    def _collect(self, link: Link) -> None:
+    def _level_after(self, level: int) -> int:
+        """The protocol level to try after a link that ended so: one that knows nothing newer may just close it."""
+        return _OLDER if level == _NEWEST and not self.counters.connected else _NEWEST
+
+    def _collect(self, link: Link, level: int) -> None:
         connection = Connection(
             link,
             self._spool,
@@ -172,6 +189,7 @@ class Collector:
             self.counters,
             stopping=lambda: self._stopping,
             wake_fd=self._wake.fileno(),
+            level=level,
         )
         try:
             if not self._session.open(connection):

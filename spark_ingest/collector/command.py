@@ -28,8 +28,8 @@ _SHARED = ("keep_alive", "segment_bytes", "group_bytes", "group_ms", "max_spool_
     "brokers",
     multiple=True,
     metavar="URL[,URL...]",
-    help="Any MQTT 3.1.1 broker: mqtt://HOST[:PORT], or mqtts:// for TLS; several URLs, with commas between, are the "
-    "nodes of one cluster. May be given several times, with a --name for each.",
+    help="Any MQTT 5 or 3.1.1 broker: mqtt://HOST[:PORT], or mqtts:// for TLS; several URLs, with commas between, are "
+    "the nodes of one cluster. May be given several times, with a --name for each.",
 )
 @click.option("--spool", type=_FOLDER, help="Folder that what was received is kept in until Spark has read it.")
 @click.option(

@@ -14,6 +14,7 @@ from .counters import Counters
 from .link import Link
 from .room import Room
 from .wire import DISCONNECT_PACKET, split
+from .wire5 import DISCONNECT, describe, parse_answer
 
 ANSWER_TIMEOUT_S = 15.0
 _TRICKLE = 4
@@ -23,6 +24,7 @@ _BLOCK_OVERHEAD = 24
 class Connection:
     """Moves messages from `link` to `spool`.
 
+    :param level: of the protocol, 4 for MQTT 3.1.1 or 5.
     :param stopping: asked between steps whether to end.
     :param wake_fd: readable when a wait must end early.
     """
@@ -37,7 +39,9 @@ class Connection:
         *,
         stopping: Callable[[], bool],
         wake_fd: int,
+        level: int = 4,
     ) -> None:
+        self.level = level
         self._link = link
         self._spool = spool
         self._room = room
@@ -54,6 +58,10 @@ class Connection:
     def send(self, data: bytes) -> None:
         """Queue a packet."""
         self._link.queue(data)
+
+    def set_keep_alive(self, seconds: int) -> None:
+        """The broker wants another keep-alive time."""
+        self._link.set_keep_alive(seconds)
 
     def await_packet(self, first: int) -> bytes | None:
         """The next packet of a kind; messages before it are collected. None: asked to stop.
@@ -122,7 +130,7 @@ class Connection:
         if len(buffer) < self._wanted:
             # In the middle of a large message: going through the whole of it at each read would take for ever.
             return True
-        received = split(buffer)
+        received = split(buffer, self.level)
         self._wanted = received.wanted
         del buffer[: received.consumed]
         self._others += received.others
@@ -141,4 +149,11 @@ class Connection:
             counters.redelivered += received.redelivered
             counters.last_message_ms = received_ms
             self._room.note(len(received.publishes) + _BLOCK_OVERHEAD)
+        for packet in received.others:
+            if packet[0] == DISCONNECT:
+                # Behind what came before it: that is durable.
+                code = packet[2] if packet[1] else 0
+                raise ConnectionResetError(
+                    f"the broker closed the connection: {describe(code, parse_answer(packet, 3))}"
+                )
         return True

@@ -57,6 +57,11 @@ class Link:
         self._last_sent = self._last_received = clock()
         self._pinged_at: float | None = None
 
+    def set_keep_alive(self, seconds: int) -> None:
+        """Ping for another keep-alive time: the broker has chosen it."""
+        self._keep_alive = seconds
+        self._ping_timeout = min(10.0, seconds / 2)
+
     def queue(self, data: bytes) -> None:
         """Queue `data` for sending and send what the socket takes now."""
         self._output += data

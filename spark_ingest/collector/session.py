@@ -29,12 +29,21 @@ from .wire import (
     subscribe_packet,
     unsubscribe_packet,
 )
+from .wire5 import FOR_EVER, UNSUPPORTED_VERSION, describe, end_of_properties, parse_answer
 
 _SUBSCRIBE_ID, _UNSUBSCRIBE_ID = 1, 2
 
 
+class VersionRefused(Exception):
+    """The broker does not speak MQTT 5; the session is as it was."""
+
+
 class Channel(Protocol):
-    """What a session needs of a connection."""
+    """What a session needs of a connection. level: of the protocol."""
+
+    level: int
+
+    def set_keep_alive(self, seconds: int) -> None: ...
 
     def send(self, data: bytes) -> None: ...
 
@@ -71,6 +80,7 @@ class Session:
     def open(self, channel: Channel) -> bool:
         """Connect and make the session's subscriptions equal the wanted ones; False when asked to stop meanwhile.
 
+        :raises VersionRefused: it has to be tried with MQTT 3.1.1.
         :raises BrokerRefused: CONNACK or SUBACK said no.
         :raises MalformedStream: an answer is not one.
         :raises UsageError: the password cannot be read.
@@ -86,35 +96,60 @@ class Session:
                 keep_alive=config.keep_alive,
                 username=config.username,
                 password=config.access.password(),
+                level=channel.level,
             )
         )
         connack = channel.await_packet(CONNACK)
         if connack is None:
             return False
-        session_present, return_code = connack[2] & 1, connack[3]
-        if return_code:
-            reason = CONNACK_REFUSALS.get(return_code, "unknown reason")
-            raise BrokerRefused(f"{config.broker} refused the connection: {reason} ({return_code})", return_code)
+        session_present = self._take_connack(channel, connack, sure)
         self._counters.connected = True
-        granted = self._granted(memory, bool(session_present))
+        granted = self._granted(memory, session_present)
         wanted = set(config.topic_filters)
         if granted == wanted and sure:
             # Should this fail, the next connection subscribes without need.
-            with contextlib.suppress(OSError):
-                os.rename(self._aside, self._path)
+            self._put_back()
             return True
         if surplus := sorted(granted - wanted):
-            channel.send(unsubscribe_packet(_UNSUBSCRIBE_ID, surplus))
+            channel.send(unsubscribe_packet(_UNSUBSCRIBE_ID, surplus, channel.level))
             if channel.await_packet(UNSUBACK) is None:
                 return False
         filters = sorted(wanted)
-        channel.send(subscribe_packet(_SUBSCRIBE_ID, filters))
+        channel.send(subscribe_packet(_SUBSCRIBE_ID, filters, channel.level))
         suback = channel.await_packet(SUBACK)
         if suback is None:
             return False
-        self._check(suback, filters)
+        self._check(suback, filters, channel.level)
         self._remember(filters)
         return True
+
+    def _take_connack(self, channel: Channel, connack: bytes, sure: bool) -> bool:
+        """Whether the broker had the session; raises what open() does."""
+        config = self._config
+        at = len(connack) - _body_length(connack)
+        session_present, code = bool(connack[at] & 1), connack[at + 1]
+        if channel.level == 5:
+            # An answer without properties is one of MQTT 3.1.1.
+            if len(connack) == at + 2 or code == UNSUPPORTED_VERSION:
+                if sure and code:
+                    # Such a CONNECT makes no session.
+                    self._put_back()
+                raise VersionRefused
+            answer = parse_answer(connack, at + 2)
+            if code:
+                raise BrokerRefused(f"{config.broker} refused the connection: {describe(code, answer)}", code)
+            if answer.keep_alive is not None:
+                channel.set_keep_alive(answer.keep_alive)
+            if answer.session_expiry not in (None, FOR_EVER):
+                self._report(
+                    "session_expires",
+                    f"{config.broker} keeps the session {config.client_id} for {answer.session_expiry} s when the "
+                    "collector is away: longer outages lose messages",
+                )
+        elif code:
+            reason = CONNACK_REFUSALS.get(code, "unknown reason")
+            raise BrokerRefused(f"{config.broker} refused the connection: {reason} ({code})", code)
+        return session_present
 
     def _granted(self, memory: _Memory | None, session_present: bool) -> set[str]:
         """The topic filters that the session had last; raises the alarm when a session is missing."""
@@ -137,13 +172,16 @@ class Session:
             )
         return set(memory.topics) if session_present else set()
 
-    def _check(self, suback: bytes, filters: list[str]) -> None:
+    def _check(self, suback: bytes, filters: list[str], level: int) -> None:
         config = self._config
-        return_codes = suback[-len(filters) :]
-        if len(suback) != 4 + len(filters) + (len(filters) > 125):
+        codes_at = len(suback) - _body_length(suback) + 2
+        if level == 5:
+            codes_at = end_of_properties(suback, codes_at, len(suback))
+        return_codes = suback[codes_at:]
+        if len(return_codes) != len(filters):
             raise MalformedStream(f"the broker answered {len(filters)} topic filters with {len(suback)} bytes")
         for topic_filter, return_code in zip(filters, return_codes, strict=True):
-            if return_code == SUBACK_FAILURE:
+            if return_code >= SUBACK_FAILURE:
                 raise BrokerRefused(
                     f"{config.broker} refused the subscription to {topic_filter}: allow it to {config.client_id}",
                     return_code,
@@ -168,6 +206,10 @@ class Session:
                 break
         return None, False
 
+    def _put_back(self) -> None:
+        with contextlib.suppress(OSError):
+            os.rename(self._aside, self._path)
+
     def _put_aside(self) -> None:
         # A rename needs no room on a full disk.
         try:
@@ -184,3 +226,11 @@ class Session:
             self._aside.unlink(missing_ok=True)
         except OSError as error:
             raise SpoolWriteFailed(f"cannot write {self._path}: {error.strerror or error}") from error
+
+
+def _body_length(packet: bytes) -> int:
+    """The remaining length of a whole packet."""
+    at = 1
+    while packet[at] & 128:
+        at += 1
+    return len(packet) - at - 1

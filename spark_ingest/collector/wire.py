@@ -1,7 +1,8 @@
-"""The MQTT 3.1.1 bytes that a collector needs: six packets out, and the splitting of what comes in.
+"""The MQTT bytes that a collector needs, of 3.1.1 or of 5: six packets out, and the splitting of what comes in.
 
 Sans-I/O. Written out here, and not taken from a client library, because a collector keeps the raw PUBLISH
-bytes: it never builds a message, which is what makes it fast. Clause numbers are OASIS MQTT 3.1.1's.
+bytes: it never builds a message, which is what makes it fast. A spool has packets of 3.1.1: of those of MQTT 5
+the properties are left out. Clause numbers are OASIS MQTT 3.1.1's.
 """
 
 import struct
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..errors import MalformedStream
+from .wire5 import CONNECT_PROPERTIES, DISCONNECT, end_of_properties
 
 CONNACK = 0x20
 PUBLISH = 0x30
@@ -22,6 +24,7 @@ DISCONNECT_PACKET = b"\xe0\x00"
 
 # What a broker may send to a client that subscribes at QoS 1: first bytes, flags included [MQTT-2.2.2-2].
 _FROM_BROKER = frozenset((CONNACK, SUBACK, UNSUBACK, PINGRESP))
+_FROM_BROKER_5 = _FROM_BROKER | {DISCONNECT}
 SUBACK_FAILURE = 0x80
 CONNACK_REFUSALS = {
     1: "protocol level not supported",
@@ -39,7 +42,7 @@ class Received(NamedTuple):
     """Whole packets taken from the front of a receive buffer.
 
     :ivar consumed: bytes taken; what follows is the beginning of a packet.
-    :ivar publishes: the PUBLISH packets, one after the other, as they came.
+    :ivar publishes: the PUBLISH packets, one after the other, as they came; those of MQTT 5 as 3.1.1 has them.
     :ivar messages: how many PUBLISH packets.
     :ivar pubacks: the PUBACK packets that acknowledge those of QoS 1, in their order [MQTT-4.6.0-2].
     :ivar redelivered: how many of them had DUP set.
@@ -87,31 +90,40 @@ def _packet(first: int, body: bytes) -> bytes:
 
 
 def connect_packet(
-    client_id: str, *, keep_alive: int, username: str | None = None, password: bytes | None = None
+    client_id: str, *, keep_alive: int, username: str | None = None, password: bytes | None = None, level: int = 4
 ) -> bytes:
-    """CONNECT with clean_session=0 and no will (3.1). `keep_alive` in seconds; no password without a user name."""
+    """CONNECT with clean_session=0 and no will (3.1). `keep_alive` in seconds; no password without a user name.
+
+    :param level: of the protocol: 4 for MQTT 3.1.1, or 5; with both the session has no end of its own.
+    """
     flags, credentials = 0, b""
     if username is not None:
         flags, credentials = 0x80, _string(username)
         if password is not None:
             flags, credentials = flags | 0x40, credentials + _field(password)
-    body = _string("MQTT") + struct.pack(">BBH", 4, flags, keep_alive) + _string(client_id) + credentials
-    return _packet(0x10, body)
+    head = _string("MQTT") + struct.pack(">BBH", level, flags, keep_alive)
+    properties = CONNECT_PROPERTIES if level == 5 else b""
+    return _packet(0x10, head + properties + _string(client_id) + credentials)
 
 
-def subscribe_packet(packet_id: int, topic_filters: Sequence[str]) -> bytes:
+def subscribe_packet(packet_id: int, topic_filters: Sequence[str], level: int = 4) -> bytes:
     """SUBSCRIBE to every filter at QoS 1 (3.8)."""
     body = b"".join(_string(topic_filter) + b"\x01" for topic_filter in topic_filters)
-    return _packet(0x82, struct.pack(">H", packet_id) + body)
+    return _packet(0x82, _packet_id(packet_id, level) + body)
 
 
-def unsubscribe_packet(packet_id: int, topic_filters: Sequence[str]) -> bytes:
+def unsubscribe_packet(packet_id: int, topic_filters: Sequence[str], level: int = 4) -> bytes:
     """UNSUBSCRIBE (3.10)."""
-    return _packet(0xA2, struct.pack(">H", packet_id) + b"".join(map(_string, topic_filters)))
+    return _packet(0xA2, _packet_id(packet_id, level) + b"".join(map(_string, topic_filters)))
 
 
-def split(buffer: bytes | bytearray) -> Received:
-    """Take the whole packets off the front of `buffer`.
+def _packet_id(packet_id: int, level: int) -> bytes:
+    """A packet identifier, with MQTT 5 no properties behind it."""
+    return struct.pack(">H", packet_id) + (b"\0" if level == 5 else b"")
+
+
+def split(buffer: bytes | bytearray, level: int = 4) -> Received:
+    """Take the whole packets off the front of `buffer`, which are of this protocol level.
 
     Every PUBLISH is checked here, once, so that whatever lies in a spool can be read back without doubts.
 
@@ -123,6 +135,9 @@ def split(buffer: bytes | bytearray) -> Received:
     offset, count, redelivered, wanted, size = 0, 0, 0, 0, len(data)
     packet_ids: list[bytes] = []
     other_spans: list[tuple[int, int]] = []
+    # With MQTT 5: the PUBLISH packets without their properties.
+    stripped: list[bytes] = []
+    from_broker = _FROM_BROKER_5 if level == 5 else _FROM_BROKER
     while offset + 2 <= size:
         first = data[offset]
         length, body = data[offset + 1], offset + 2
@@ -138,7 +153,7 @@ def split(buffer: bytes | bytearray) -> Received:
         end = body + length
         if first & 0xF0 != PUBLISH:
             # Refused before it is whole: garbage may announce 256 MB that never come.
-            if first not in _FROM_BROKER:
+            if first not in from_broker:
                 raise MalformedStream(f"the broker sent a packet of type 0x{first:02x}, not valid here")
             if end > size:
                 wanted = end - offset
@@ -160,11 +175,24 @@ def split(buffer: bytes | bytearray) -> Received:
         elif first & 14 or after_topic > end:
             # QoS 2 and 3 were never granted, DUP needs QoS > 0 [MQTT-3.3.1-2].
             raise MalformedStream(f"the broker sent a malformed PUBLISH (0x{first:02x}, {length} bytes)")
+        if level == 5:
+            stripped += _without_properties(data, first, body, after_topic, end)
         count += 1
         offset = end
     others = [data[a:b] for a, b in other_spans]
     pubacks = PUBACK_HEAD + PUBACK_HEAD.join(packet_ids) if packet_ids else b""
-    return Received(offset, _without(data, offset, other_spans), count, pubacks, redelivered, others, wanted)
+    publishes = b"".join(stripped) if level == 5 else _without(data, offset, other_spans)
+    return Received(offset, publishes, count, pubacks, redelivered, others, wanted)
+
+
+def _without_properties(data: bytes, first: int, body: int, after_topic: int, end: int) -> tuple[bytes, ...]:
+    """The parts of a PUBLISH of MQTT 5 as 3.1.1 has it."""
+    if after_topic == body + 2:
+        # A topic alias would stand for it, and none was allowed.
+        raise MalformedStream("the broker sent a PUBLISH without a topic name")
+    at = after_topic + 2 if first & 6 else after_topic
+    payload = end_of_properties(data, at, end)
+    return bytes((first,)), remaining_length(at - body + end - payload), data[body:at], data[payload:end]
 
 
 def _long_remaining_length(buffer: bytes, offset: int, size: int) -> tuple[int, int] | None:

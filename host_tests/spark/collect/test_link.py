@@ -92,3 +92,14 @@ def test_an_answer_to_connect_that_lay_there_after_its_time_is_taken(linked, tmp
         assert connection.await_packet(CONNACK) == b"\x20\x02\x00\x00"
         with pytest.raises(TimeoutError, match="did not answer"):
             connection.await_packet(CONNACK)
+
+
+def test_the_keep_alive_that_the_broker_chooses_counts(linked):
+    # Planted: pings by the keep-alive that was asked for.
+    linked.link.set_keep_alive(10)
+    linked.now = 4.9
+    assert not linked.wait()
+    assert not select.select([linked.broker], [], [], 0)[0]
+    linked.now = 5.1
+    assert not linked.wait()
+    assert linked.broker.recv(16) == PINGREQ

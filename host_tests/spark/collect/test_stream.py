@@ -13,7 +13,7 @@ from spark_ingest.collector.config import CollectorConfig
 from spark_ingest.collector.connection import Connection
 from spark_ingest.collector.counters import Counters
 from spark_ingest.collector.room import Room
-from spark_ingest.collector.wire import split
+from spark_ingest.collector.wire import Received, split
 from spark_ingest.spool.access import LocalSpools
 from spark_ingest.spool.blocks import checked_blocks
 from spark_ingest.spool.writer import Spool
@@ -133,7 +133,12 @@ def test_a_large_message_is_gone_through_once_and_not_at_every_read(tmp_path, mo
     packet = publish_packet("t", bytes(5 << 20), 7)
     stream = PINGRESP + packet + publish_packet("t", b"after", 8)
     calls = []
-    monkeypatch.setattr(connection_module, "split", lambda buffer: (calls.append(len(buffer)), split(buffer))[1])
+
+    def counted(buffer: bytearray, level: int) -> Received:
+        calls.append(len(buffer))
+        return split(buffer, level)
+
+    monkeypatch.setattr(connection_module, "split", counted)
     pieces: list[bytes | None] = [stream[i : i + 10_000] for i in range(0, len(stream), 10_000)]
     kept, sent, messages = collected(tmp_path, pieces, 10_000)
     assert kept == stream[2:] and messages == 2 and len(sent) == 8
