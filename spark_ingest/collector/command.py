@@ -47,9 +47,9 @@ _SHARED = ("keep_alive", "segment_bytes", "group_bytes", "group_ms", "max_spool_
 )
 @click.option("--everything", is_flag=True, default=None, help="Allow a filter that selects every topic, as # does.")
 @click.option("--config", type=_FILE, help="TOML file with several collectors, instead of --broker.")
-@click.option("--username", envvar="UMQTT_USERNAME", metavar="NAME", help="At the broker.")
+@click.option("--username", envvar="UMQTT_USERNAME", metavar="NAME", help="User name at the broker.")
 @click.option("--password-file", type=_FILE, help="Its first line is the password. [default: UMQTT_PASSWORD]")
-@click.option("--ca", type=_FILE, help="Who signed the broker's certificate. [default: those trusted here]")
+@click.option("--ca", type=_FILE, help="Authority that signed the broker's certificate. [default: those trusted here]")
 @click.option("--cert", type=_FILE, help="Certificate of this collector, for a broker that asks for one.")
 @click.option("--key", type=_FILE, help="Its private key.")
 @click.option(

@@ -58,7 +58,7 @@ def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> 
               metavar="S", help="Between updates of gold, at least.")  # fmt: skip
 @click.option("--alerts", type=_FILE, metavar="FILE", help="Rules of alerts and groups of devices: alerts.toml.")
 @click.option("--retention", "retention_hours", type=Finite(0, 876_000), metavar="HOURS",
-              help="Remove segments of the spool that were read so long ago.  [default: keep]")  # fmt: skip
+              help="Remove segments of the spool this long after they were read.  [default: keep]")  # fmt: skip
 @click.option("--keep-hours", type=Finite(1, 876_000), default=24.0, show_default=True, metavar="HOURS",
               help="Readers of tables as old as this still find their files; older ones are removed.")  # fmt: skip
 @click.option("--cores", type=click.IntRange(1, 10_000), default=2, show_default=True, metavar="N",

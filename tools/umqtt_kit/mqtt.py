@@ -112,12 +112,13 @@ def _with_broker_options(function: Callable[..., Any], flag: str | None) -> Call
 
     for option in (
         click.option("--connect-timeout", type=Finite(min=0.1), default=10.0, show_default=True,
-                     metavar="SECONDS", help="For the first connection."),
+                     metavar="SECONDS", help="How long to wait for the first connection."),
         click.option("--key", type=_FILE, help="Its private key."),
         click.option("--cert", type=_FILE, help="Certificate of this client, for a broker that asks for one."),
-        click.option("--ca", type=_FILE, help="Who signed the broker's certificate. [default: those trusted here]"),
+        click.option("--ca", type=_FILE,
+                     help="Authority that signed the broker's certificate. [default: those trusted here]"),
         click.option("--password-file", type=_FILE, help="Its first line is the password. [default: UMQTT_PASSWORD]"),
-        click.option("--username", envvar="UMQTT_USERNAME", metavar="NAME", help="At the broker."),
+        click.option("--username", envvar="UMQTT_USERNAME", metavar="NAME", help="User name at the broker."),
         click.option("--broker", envvar="UMQTT_BROKER", default=["mqtt://127.0.0.1:1883"], show_default=True,
                      metavar="URL", multiple=True,
                      help="mqtt://HOST:PORT or mqtts://HOST:PORT. Several share a fleet: each has devices of its own."),

@@ -30,7 +30,7 @@ _BLOCK_SIZE = 4096
 @click.option("--device", "connected", multiple=True, metavar="KIND@PLACE[:QUANTITY=VALUE,…]",
               help="A sensor or signal that is connected to it; may be repeated.")  # fmt: skip
 @click.option("--link", type=click.Path(path_type=Path), help="A link to its port, for other tools.")
-@click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="File that gets all its output.")
+@click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="File for all its output.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when it runs.")
 def board(
     image: Path,

@@ -31,7 +31,7 @@ _STORE = "umqtt-broker.db"
     "--http",
     type=click.IntRange(1, 65535),
     metavar="PORT",
-    help="Serve metrics, the admin API and the live page on this port of 127.0.0.1; the token lies beside the store.",
+    help="Serve metrics, the admin API and the live page on a port of 127.0.0.1; the token is beside the store.",
 )
 @click.option("--allow-anonymous", is_flag=True, help="Let anyone in who can reach the address.")
 @click.option(
@@ -40,7 +40,7 @@ _STORE = "umqtt-broker.db"
     metavar="N",
     help="QoS 1 and 2 messages on the way to one client at a time.  [default: 1000]",
 )
-@click.option("--accept-loss", is_flag=True, help="Open the store also when part of it is lost or damaged.")
+@click.option("--accept-loss", is_flag=True, help="Open the store even if part of it is lost or damaged.")
 def broker(
     config: str | None,
     lenient: bool,

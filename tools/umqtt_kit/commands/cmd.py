@@ -34,16 +34,16 @@ _DEVICE = re.compile(rf"[^/+#\0\ud800-\udfff]{{1,{_MOST_TEXT}}}")
 @click.argument("command", type=click.Choice(list(_COMMANDS)), metavar="COMMAND")
 @click.argument("arguments", nargs=-1, metavar="[KEY] [VALUE]")
 @click.option("--timeout", type=Finite(min=0.1), default=20.0, show_default=True, metavar="SECONDS",
-              help="For the reply.")  # fmt: skip
+              help="How long to wait for the reply.")  # fmt: skip
 @click.option("--wait", is_flag=True, help="Wait for the reply as long as it takes: the device may sleep or be away.")
-@click.option("--id", "command_id", metavar="TEXT", help="Ask again for the reply to this one; it is not done twice.")
+@click.option("--id", "command_id", metavar="TEXT", help="Ask again for the reply to this command; it runs only once.")
 @broker_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def cmd(
     device: str, command: str, arguments: tuple[str, ...], timeout: float, wait: bool, command_id: str | None,
     access: Access, as_json: bool,
 ) -> int:  # fmt: skip
-    """Tell DEVICE what to do over the broker, and wait for its reply.
+    """Send DEVICE a command through the broker, and wait for its reply.
 
     \b
     ping                 who runs there, since when

@@ -40,7 +40,8 @@ _FIRST_READING_S = 60.0
 @click.option("--replace", is_flag=True, help="Overwrite and remove files that no deployment put there.")
 @click.option("--short-names", is_flag=True, help="Give the client's functions short names too: a little less memory.")
 @click.option("--no-wait", is_flag=True, help="Do not wait for the first telemetry at the broker.")
-@click.option("--timeout", type=Finite(min=1), default=_FIRST_READING_S, show_default=True, help="Of that, in seconds.")
+@click.option("--timeout", type=Finite(min=1), default=_FIRST_READING_S, show_default=True,
+              help="How long to wait for it, in seconds.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def deploy(
     device: str, board_name: str | None, sensors: Path | None, dry_run: bool, interrupt: bool, replace: bool,

@@ -39,9 +39,9 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Seconds; 0 switches it off.",
 )
 @click.option("--name", default="sim", show_default=True, help="Devices are called NAME-0001 and so on.")
-@click.option("--witness", type=_FOLDER, help="Folder of one file a device that every reading made is noted in.")
+@click.option("--witness", type=_FOLDER, help="Folder for a file of each device that lists every reading made.")
 @click.option("--status", type=_FILE, help="File rewritten every second with counts.")
-@click.option("--seconds", type=Finite(0, min_open=True), help="Stop after that time, else at Ctrl-C.")
+@click.option("--seconds", type=Finite(0, min_open=True), help="Stop after this time.  [default: at Ctrl-C]")
 @click.option(
     "--drain-seconds",
     type=Finite(0),
@@ -59,8 +59,8 @@ def fleet(
 
     Each has the device library's own client.
 
-    Prints `connected N devices` once all have a link. Ctrl-C or SIGTERM: no more readings, the outboxes empty
-    themselves, everybody disconnects.
+    Prints `connected N devices` once all have a link. After Ctrl-C or SIGTERM no more readings are taken;
+    the devices send what they have and disconnect.
 
     \b
     Example:

@@ -29,9 +29,9 @@ _LEVELS = {"debug": "dim", "warning": "yellow", "error": "red"}
               help="A board as for the other commands, or with --from-broker a device id; may be repeated. "
               "[default: all]")  # fmt: skip
 @click.option("--from-broker", is_flag=True, help="What devices publish: their warnings, crashes and status.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many lines.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after this many lines.")
 @click.option("--timeout", type=Finite(min=0.1), metavar="SECONDS",
-              help="End after this time; it is an error when --count was not reached.")  # fmt: skip
+              help="End after this time; an error if --count was not reached.")  # fmt: skip
 @broker_options_if("from_broker")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
 def logs(

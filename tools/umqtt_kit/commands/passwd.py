@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("name")
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read the password from the first line of stdin.")
-@click.option("--generate", is_flag=True, help="Make a password and print it: once, it is stored nowhere.")
+@click.option("--generate", is_flag=True, help="Make a password and print it once; it is not stored.")
 @click.option(
     "--scram", is_flag=True, help="For SCRAM-SHA-256 too, which never sends the password; mosquitto cannot read it."
 )

@@ -28,13 +28,13 @@ _READ_SIZE = 64 * 1024
 @click.command()
 @click.argument("topic")
 @click.argument("payload", required=False)
-@click.option("--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The payload is this file.")
+@click.option("--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="File with the payload.")
 @click.option("--lines", is_flag=True, help="Each line of stdin is a message.")
 @click.option("-q", "--qos", type=click.IntRange(0, 2), default=1, show_default=True)
-@click.option("-r", "--retain", is_flag=True, help="Keep it for later subscribers; an empty one deletes.")
-@click.option("-n", "--count", type=click.IntRange(min=1), default=1, show_default=True, help="Publish it so often.")
+@click.option("-r", "--retain", is_flag=True, help="Retain it for later subscribers; an empty payload deletes it.")
+@click.option("-n", "--count", type=click.IntRange(min=1), default=1, show_default=True, help="Publish it N times.")
 @click.option("--timeout", type=Finite(min=0.1), default=30.0, show_default=True, metavar="SECONDS",
-              help="For the acknowledgement of everything.")  # fmt: skip
+              help="How long to wait until everything is acknowledged.")  # fmt: skip
 @broker_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def pub(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def settings() -> None:
-    """Desire settings of groups of devices, and show which have them.
+    """Send settings to groups of devices, and show which have them.
 
     \b
     Example:
@@ -36,7 +36,7 @@ def settings() -> None:
 @broker_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def apply(file: Path, timeout: float, access: Access, as_json: bool) -> int:
-    """Desire the settings in FILE of the devices of its groups.
+    """Send the settings in FILE to the devices of its groups.
 
     The broker retains what is desired. A device that sleeps or is away takes it when it is back; one that has it
     already is sent nothing. What a device refuses is exit code 5.

@@ -32,9 +32,9 @@ def size(as_json: bool, apart: bool, board: str | None, interval_ms: int | None)
 
     For each module: bytes of .mpy in flash, bytes of heap after import.
 
-    Measured is the bundle that goes onto boards: the smallest useful set as one module, and the optional modules. Heap
-    is that of a 64-bit MicroPython; a 32-bit board needs a little more than half. Exits with 1 if a budget's limit is
-    passed.
+    It measures the bundle that goes onto boards: the smallest useful set as one module, and the optional modules. Heap
+    is that of a 64-bit MicroPython; a 32-bit board needs a little more than half of it. Exits with 1 if a budget is
+    exceeded.
 
     With --board: firmware and library, file by file, the flash they take of the board's file system, and how many years
     the rest stands readings that are kept in it.

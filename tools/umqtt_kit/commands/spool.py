@@ -32,7 +32,7 @@ _LOOK_EVERY_S = 0.2
 
 @click.group()
 def spool() -> None:
-    """See what a collector keeps for Spark, or end its spool.
+    """Show, check or retire what a collector has stored for Spark.
 
     It may be read while the collector runs.
 
@@ -89,9 +89,9 @@ def show(where: str, token_file: Path | None, ca: Path | None, as_json: bool) ->
 @spool.command()
 @_options
 @click.option("--topic", "topics", multiple=True, metavar="FILTER", help="Only these; may be given several times.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after this many messages.")
 @click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
-@click.option("--new", is_flag=True, help="Begin with what comes from now on; with --follow.")
+@click.option("--new", is_flag=True, help="With --follow: begin with what comes from now on.")
 def cat(
     where: str, token_file: Path | None, ca: Path | None, as_json: bool, topics: tuple[str, ...], count: int | None,
     follow: bool, new: bool,
@@ -167,7 +167,7 @@ def verify(where: str, token_file: Path | None, ca: Path | None, as_json: bool) 
 @click.argument("name")
 @click.option("--checkpoint", "checkpoints", multiple=True, required=True,
               type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="Of the query that reads the spool; of each, if there are several.")  # fmt: skip
+              help="Checkpoint of the query that reads the spool; repeat it for several queries.")  # fmt: skip
 def retire(where: Path, name: str, checkpoints: tuple[Path, ...]) -> None:
     """Remove the spool of a collector that will not come back, once Spark has read all of it.
 

@@ -23,7 +23,7 @@ _store_option = click.option(
 def store() -> None:
     """Back up, restore, move, check or show a broker's store.
 
-    A backup and a look need no stop of the broker.
+    `backup`, `check` and `info` may run beside the broker.
 
     \b
     Example:
@@ -58,7 +58,7 @@ def backup(to: str, store_path: str) -> None:
 @click.argument("source", metavar="FROM")
 @_store_option
 def restore(source: str, store_path: str) -> None:
-    """Put the backup FROM in the store's place. The broker must be stopped; the old store is kept aside.
+    """Replace the store with the backup FROM. The broker must be stopped; the old store is kept aside.
 
     \b
     Example:
@@ -105,7 +105,7 @@ def export(to: str, store_path: str) -> None:
 def import_store(source: str, store_path: str) -> None:
     """Add what a broker had acknowledged, in a file of umqtt store export, to another broker's store.
 
-    The broker must be stopped. All is added or nothing; a second time nothing is.
+    The broker must be stopped. The command adds all or nothing; run again, it adds nothing.
 
     \b
     Example:
@@ -129,7 +129,7 @@ def import_store(source: str, store_path: str) -> None:
 @store.command("check")
 @_store_option
 def check_store(store_path: str) -> None:
-    """Look for damage: pages, messages that are not what was stored, a log that lost its end. Changes nothing.
+    """Look for damage: pages, messages that differ from what was stored, a log that lost its end. Changes nothing.
 
     The broker may run. Exit code 1 and a line for each finding if anything is wrong.
 

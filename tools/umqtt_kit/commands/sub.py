@@ -26,7 +26,7 @@ _LARGEST = 1024 * 1024
 @click.option("--format", "form", type=click.Choice(["text", "hex", "json"]), default="text", show_default=True,
               help="How payloads are printed; json: a line with everything about the message.")  # fmt: skip
 @click.option("--fields", default="topic,payload", show_default=True, metavar="LIST", help=f"Of {','.join(_FIELDS)}.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after this many messages.")
 @click.option("--timeout", type=Finite(min=0.1), metavar="SECONDS",
               help="End after this time; it is an error (exit code 4) when --count was not reached.")  # fmt: skip
 @click.option("--session", metavar="NAME", help="A session that the broker keeps: what comes meanwhile is not missed.")

@@ -28,7 +28,7 @@ _config = click.option(
 
 @click.group()
 def tables() -> None:
-    """See, compact, clean or rebuild the tables.
+    """Show, compact, clean or rebuild the tables.
 
     `ls`, `compact` and `vacuum` may run beside `umqtt ingest`; the others need it stopped.
 
@@ -122,10 +122,10 @@ def vacuum(folder: Path, keep_hours: float, dry_run: bool) -> Mapping[str, Mappi
 
 @tables.command()
 @click.option("--days", type=click.IntRange(1, 36_500), required=True,
-              help="Keep what was received in the last so many.")  # fmt: skip
+              help="Keep what was received in this many days.")  # fmt: skip
 @_options
 def retain(folder: Path, days: int) -> Mapping[str, Mapping[str, int]]:
-    """Remove what was received longer ago. What gold has counted of it stays counted; windows and traffic go.
+    """Remove old rows. What gold has counted stays, except windows and traffic of those days.
 
     The space is free after the next `umqtt tables vacuum` that is late enough.
 

@@ -41,7 +41,7 @@ def interrupt_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--interrupt",
         is_flag=True,
-        help="Stop a program that cannot be asked while it runs, and start it again in the end.",
+        help="Interrupt a program that does not answer, and start it again at the end.",
     )(function)
 
 
