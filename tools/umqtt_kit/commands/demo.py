@@ -45,7 +45,7 @@ _LONGEST_OUTAGE_SHARE = 0.5
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("umqtt-demo"),
     show_default=True,
-    help="Folder for logs and tables; an earlier demo in it is replaced.",
+    help="Folder for logs, tables and report.html; an earlier demo in it is replaced.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def demo(seconds: float, boards: int, devices: int, out: Path, as_json: bool) -> int:
@@ -54,7 +54,8 @@ def demo(seconds: float, boards: int, devices: int, out: Path, as_json: bool) ->
     In the middle every device's network is cut for 5 s.
 
     Broker, collector, Spark, virtual boards and simulated devices run on this machine, on free ports of the loopback
-    interface. Exits with 1 if a reading is lost or duplicated. Ctrl-C stops everything.
+    interface. At the end it names a report, an HTML page that shows the outage. Exits with 1 if a reading is lost or
+    duplicated. Ctrl-C stops everything.
 
     \b
     Example:

@@ -41,8 +41,8 @@ def report(tables: Path, out: Path, days: float, as_json: bool) -> None:
 
     It has devices, delays, gaps, reboots, batteries and alerts.
 
-    It is read from the gold tables, without Spark and without Java, also while the pipeline runs. The file needs no
-    network and nothing beside it: open it, mail it, keep it.
+    It is made from the tables, without Spark and without Java, also while the pipeline runs. The file needs no network
+    and no other file: open it, mail it, keep it.
 
     \b
     Example:
