@@ -76,7 +76,4 @@ class Gold:
 
     def _unreadable(self, table: str, error: Exception) -> IngestError:
         reason = str(error).splitlines()[0]
-        remedy = "umqtt tables rebuild makes the gold tables anew"
-        if not table.startswith("gold/"):
-            remedy = "restore this table from a backup"
-        return IngestError(f"cannot read {self._folder / table}: {reason}; {remedy}")
+        return IngestError(f"cannot read {self._folder / table}: {reason}; umqtt tables rebuild makes it anew")

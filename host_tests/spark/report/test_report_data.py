@@ -325,13 +325,27 @@ def test_the_command_says_what_it_wrote(tables: Path, tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("lost", ["windows/*.parquet", "boots/*.parquet", "gaps/_delta_log/*.json"])
-def test_a_table_that_cannot_be_read_is_named_with_what_to_do_and_no_page_is_written(tmp_path: Path, lost: str) -> None:
-    fleet(tmp_path, devices=4, days=0.1)
-    for file in (tmp_path / "gold").glob(lost):
+@pytest.mark.parametrize(
+    ("table", "lost"),
+    [
+        ("gold/windows", "*.parquet"),
+        ("gold/boots", "*.parquet"),
+        ("gold/gaps", "_delta_log/*.json"),
+        ("silver", "*/*.parquet"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_named_with_what_to_do_and_no_page_is_written(
+    tmp_path: Path, table: str, lost: str
+) -> None:
+    if table == "silver":
+        outage(tmp_path, devices=4, seconds=60)
+    else:
+        fleet(tmp_path, devices=4, days=0.1)
+    damaged = list((tmp_path / table).glob(lost))
+    assert damaged
+    for file in damaged:
         file.write_text("{")
-    name = lost.partition("/")[0]
-    with pytest.raises(IngestError, match=rf"^cannot read .*/gold/{name}: .*; umqtt tables rebuild makes") as failed:
+    with pytest.raises(IngestError, match=rf"^cannot read .*/{table}: .*; umqtt tables rebuild makes") as failed:
         write_report(tmp_path, tmp_path / "report.html")
     assert "\n" not in str(failed.value) and not (tmp_path / "report.html").exists()
 
