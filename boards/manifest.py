@@ -17,7 +17,8 @@ package(
     # As `umqtt deploy` compiles it: without assertions and line numbers.
     opt=3,
 )
-package("app", base_path="../firmware", opt=2)
+for _name in ("app", "portal"):
+    package(_name, base_path="../firmware", opt=2)
 # A frozen boot.py and main.py run instead of files of that name in flash.
 for _name in sorted(os.listdir("../firmware")):
     if _name.endswith(".py"):

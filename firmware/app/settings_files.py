@@ -51,6 +51,11 @@ def change(folder, changes):
     return settings
 
 
+def certificates(secrets):
+    """The paths of the certificates and private keys that secrets name."""
+    return list(secrets.get("tls", {}).values())
+
+
 def keep_before(folder, file, values):
     """Begin a trial of the next content of a file: values are what it goes back to. Raises OSError."""
     try:

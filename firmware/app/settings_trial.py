@@ -10,7 +10,7 @@ import os
 from postmortem import keep_traceback
 
 from app.health import CONFIRM_MS, TRIAL_MS
-from app.settings_files import FILE, SECRETS, exchange, read, read_before
+from app.settings_files import FILE, SECRETS, certificates, exchange, read, read_before
 
 # In this order they are given back: a broker of the settings may need what is in the secrets.
 WAS = (FILE + ".was", SECRETS + ".was")
@@ -75,11 +75,6 @@ def give_back(folder, boot):
         exchange(folder + "/" + name, folder + "/" + name[:-4])
     _remove(folder, stale)
     return True
-
-
-def certificates(secrets):
-    """The paths of the certificates and private keys that secrets name."""
-    return list(secrets.get("tls", {}).values())
 
 
 def _remove(folder, paths):

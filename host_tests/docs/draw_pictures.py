@@ -1,4 +1,4 @@
-"""Takes the pictures of the README: the broker's live page, and the report of a made-up fleet.
+"""Takes the pictures of the pages: the broker's live page, the report of a made-up fleet, and a board's setup portal.
 
 .venv/bin/python host_tests/docs/draw_pictures.py [FOLDER]        `make pictures`; a minute, most of it traffic to show
 """
@@ -13,17 +13,20 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "spark" / "report"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "firmware"))
 
 from gold_tables import fleet
+from portal.http import form_page
 from umqtt_testkit.ports import reserved_port
 from umqtt_testkit.waiting import eventually
 
 from spark_ingest.report import write_report
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
-BROKER, REPORT = "broker.jpg", "report.jpg"
+BROKER, REPORT, PORTAL = "broker.jpg", "report.jpg", "portal.jpg"
 _CHROMIUM = "/usr/bin/chromium"
 _SIZE = {"width": 1100, "height": 640}
+_PHONE = {"width": 320, "height": 600}
 _TRAFFIC_MS = 45_000
 
 
@@ -35,7 +38,14 @@ def draw(folder: Path, traffic_ms: int = _TRAFFIC_MS) -> None:
         page = browser.new_page(viewport=_SIZE, color_scheme="light")
         _report(page, Path(name), folder / REPORT)
         _broker(page, Path(name), folder / BROKER, traffic_ms)
+        _portal(browser.new_page(viewport=_PHONE, color_scheme="light"), folder / PORTAL)
         browser.close()
+
+
+def _portal(page: Page, picture: Path) -> None:
+    response = b"".join(form_page("umqtt-3fa2c1", None, {"ssid": "workshop", "broker": "mqtts://broker.example"}))
+    page.set_content(response.partition(b"\r\n\r\n")[2].decode())
+    page.screenshot(path=picture, type="jpeg", quality=22, full_page=True)
 
 
 def _report(page: Page, scratch: Path, picture: Path) -> None:

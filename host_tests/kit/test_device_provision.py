@@ -353,3 +353,26 @@ def test_brokers_are_given_as_text_and_the_board_by_its_name(cable: Cable):
         answer = cable.umqtt("provision", "--set", "brokers=mqtt://c", "--board", "PDP_11")
         assert answer.code == 2 and "there is no board 'PDP_11' — known are: ESP32_GENERIC" in answer.stderr
         assert on_board(one.port)[0]["brokers"] == ["mqtt://a", "mqtt://b"]
+
+
+@pytest.mark.parametrize(("name", "button"), [("UNIX", None), ("ESP32_GENERIC_C3", 9), ("RPI_PICO_W", "bootsel")])
+def test_portal_gives_a_board_a_code_that_is_shown_once(cable: Cable, name: str, button: object):
+    """Planted: the code of the run before is written again."""
+    with cable.board(board=name) as board:
+        first = cable.umqtt("provision", "--portal", "--json").json
+        told = cable.umqtt("provision", "--portal")
+        with Board(board.port, restart=False) as there:
+            written = json.loads(there.get("/portal.json") or b"")
+            unique_id = there.info().unique_id or ""
+        assert written["button"] == button and written["code"] != first["code"]
+        assert f"Wi-Fi umqtt-{unique_id[-6:]}, password and code {written['code']}, page http://" in told.stdout
+        assert (first["network"], told.code) == (f"umqtt-{unique_id[-6:]}", 0)
+        assert written["code"] not in cable.umqtt("provision", "--show", "--interrupt").stdout
+
+
+def test_portal_is_refused_on_an_image_without_wifi(cable: Cable):
+    with cable.board(env={"UMQTT_BOARD_NETWORK": "wired"}) as board:
+        answer = cable.umqtt("provision", "--portal")
+        assert answer.code == 5 and "has no Wi-Fi: nothing was sent" in answer.stderr
+        with Board(board.port, restart=False) as there:
+            assert there.get("/portal.json") is None

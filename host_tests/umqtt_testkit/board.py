@@ -52,7 +52,8 @@ class VirtualBoard:
     default, has the host's clock, and hardware that answers like an esp32. geometry: "esp32" or "rp2", if not the
     board's own. heap: MicroPython's heap ("64K" plays a small board); what the stub modules take comes on top. env:
     further environment of the board's process: UMQTT_WITNESS=FILE has every published reading noted there;
-    UMQTT_BOARD_NETWORK=wired or none plays an image without Wi-Fi, or without a network. link:
+    UMQTT_BOARD_NETWORK=wired or none plays an image without Wi-Fi, or without a network;
+    UMQTT_BOARD_PORTS={"80": PORT} has what it listens on at a port of 127.0.0.1. link:
     symbolic link to the port. log: file that gets all output. deepsleep_s: how long a deep sleep takes, whatever its
     program asked for. unique_id: 6 bytes; by default made from the image's path, so it differs between boards and stays
     the same for one. Raises MicroPythonMissing, BoardError.

@@ -6,7 +6,7 @@ import os
 from binascii import hexlify
 
 import _app_fakes as fakes
-from app import rotation, settings_trial, signed
+from app import replace, settings_trial, signed
 from app.commands import CommandError
 from app.health import CONFIRM_MS, TRIAL_MS, Health
 from app.log import Log
@@ -305,7 +305,7 @@ def test_a_power_cut_at_any_flash_operation_leaves_secrets_that_the_broker_knows
         print(geometry, "given back", _sweep(("old",), _BEFORE, geometry))
 
 
-def _over_the_old_one(folder, name):
+def _over_the_old_one(name, used):
     """Planted mistake: the new certificate is written over the old one."""
     return "/%s.pem" % name
 
@@ -321,7 +321,7 @@ def _too_early(folder):
 
 def test_the_sweep_finds_planted_mistakes():
     for module, name, mistake, passwords, expected in (
-        (rotation, "_unused_path", _over_the_old_one, ("new",), _AFTER),
+        (replace, "_unused_path", _over_the_old_one, ("new",), _AFTER),
         (settings_trial, "accept", _too_early, ("new",), _AFTER),
     ):
         before = getattr(module, name)

@@ -17,10 +17,10 @@ def settings_module() -> ModuleType:
 
 
 @cache
-def firmware_module(module_name: str) -> ModuleType:
-    """firmware/app/NAME.py as a module: settings or signed, which need nothing else of it. Raises KitError."""
+def firmware_module(module_name: str, package: str = "app") -> ModuleType:
+    """firmware/PACKAGE/NAME.py as a module, one that needs nothing else of the firmware. Raises KitError."""
     name = f"umqtt_kit._firmware_{module_name}"
-    file = firmware_folder() / "app" / f"{module_name}.py"
+    file = firmware_folder() / package / f"{module_name}.py"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         remedy = "pip install --force-reinstall 'umqtt-robust[kit]'"

@@ -2,6 +2,7 @@
 # port's own main() runs them. Started by umqtt_testkit.board with `micropython -i -c`, so that the REPL
 # follows.
 import gc
+import json
 import os
 import sys
 
@@ -81,7 +82,28 @@ def load_stubs(folder, control):
         del sys.modules["network"].WLAN
     elif network == "none":
         _take_network_away()
+    ports = os.getenv("UMQTT_BOARD_PORTS")
+    if ports:
+        _listen_elsewhere(json.loads(ports))
     return _virtual
+
+
+def _listen_elsewhere(ports):
+    """A board may listen on any port; here it gets another one of loopback. ports: dict of its port as text to ours."""
+    import socket
+
+    class Socket:
+        """The module under another name: a built-in module cannot be changed."""
+
+        def getaddrinfo(host, port, *others):
+            if host == "0.0.0.0":
+                host, port = "127.0.0.1", ports[str(port)]
+            return socket.getaddrinfo(host, port, *others)
+
+    for name in dir(socket):
+        if name[:2] != "__" and name != "getaddrinfo":
+            setattr(Socket, name, getattr(socket, name))
+    sys.modules["socket"] = Socket
 
 
 def _take_network_away():

@@ -35,15 +35,16 @@ if TYPE_CHECKING:
 @click.option("--set", "pairs", metavar="KEY=VALUE", multiple=True, help="One key of settings.json; may be repeated.")
 @click.option("--csv", "table", type=click.Path(dir_okay=False, path_type=Path), help="Many boards: one line a board.")
 @click.option("--show", is_flag=True, help="Only show what is on the board, secrets hidden.")
+@click.option("--portal", is_flag=True, help="Give it a new code, with which a phone can set it up without a cable.")
 @interrupt_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def provision(
     device: str, board_name: str | None, source: str | None, pairs: tuple[str, ...], table: Path | None, show: bool,
-    interrupt: bool, as_json: bool,
+    portal: bool, interrupt: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Give a board its device id, Wi-Fi, broker and credentials.
 
-    Without --from, --set and --csv it asks for them.
+    Without --from, --set, --csv and --portal it asks for them.
 
     Everything is checked by the firmware's own rules before it is written; what is not asked for stays as it is.
     Passwords are typed without being shown, or come from a file that only you may read: never from the command line.
@@ -60,17 +61,18 @@ def provision(
       umqtt provision
       umqtt provision --set interval_ms=5000
       umqtt provision --csv boards.csv
+      umqtt provision --portal
     """
     from umqtt_kit.device.ports import board_description
     from umqtt_kit.provision.write import provision as provision_one
 
-    if sum((source is not None, bool(pairs), table is not None, show)) > 1:
-        raise click.UsageError("--from, --set, --csv and --show exclude each other")
+    if sum((source is not None, bool(pairs), table is not None, show, portal)) > 1:
+        raise click.UsageError("--from, --set, --csv, --show and --portal exclude each other")
     if board_name is not None:
         if table is not None or show:
             # Of umqtt.toml it is not meant here.
             if click.get_current_context().get_parameter_source("board_name") is ParameterSource.COMMANDLINE:
-                raise click.UsageError("--board goes with --from, --set or questions; a CSV may have a column board")
+                raise click.UsageError("--board goes with --from, --set, --portal, questions; a CSV has a column board")
             board_name = None
         else:
             board_description(board_name)
@@ -79,6 +81,8 @@ def provision(
     port = choose(device)
     if show:
         return _show(port, interrupt, as_json)
+    if portal:
+        return _give_code(port, board_name, as_json)
     change = _change(port, source, pairs)
     if board_name is not None:
         change.settings["board"] = board_name
@@ -131,6 +135,20 @@ def _show(port: Port, interrupt: bool, as_json: bool) -> int:
     for file, content in values.items():
         for key, value in (content or {}).items():
             print_result(f"{file}.{key} = {json.dumps(value, ensure_ascii=False)}")
+    return 0
+
+
+def _give_code(port: Port, board_name: str | None, as_json: bool) -> int:
+    from dataclasses import asdict
+
+    from umqtt_kit.provision.portal import give_code
+
+    given = give_code(port, board_name)
+    if as_json:
+        click.echo(json.dumps(asdict(given)))
+        return 0
+    print_result(f"Wi-Fi {given.network}, password and code {given.code}, page http://192.168.4.1")
+    say("For the board's label: it is shown once. The page opens where no network is known, or by the boot button.")
     return 0
 
 

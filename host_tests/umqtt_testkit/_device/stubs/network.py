@@ -79,6 +79,11 @@ class WLAN:
         PM_NONE = 0
         PM_PERFORMANCE = 1
         PM_POWERSAVE = 2
+        SEC_OPEN = 0
+        SEC_WPA2 = 3
+        SEC_WPA_WPA2 = 4
+        SEC_WPA3 = 6
+        SEC_WPA2_WPA3 = 7
 
     _interfaces = {}
 

@@ -1,0 +1,117 @@
+"""The setup portal: where a board knows no network, or its button is pressed at boot, a phone can tell it one.
+
+It opens only where /portal.json lies, which `umqtt provision --portal` puts there: {"code": "K7QF-M2XA-9TRW"} and,
+where the board has one, "button": the number of a pin, or "bootsel". This decides; the rest is loaded when it opens:
+
+    server  the access point, its sockets, and what becomes of a form
+    http    requests and the page
+    dns     every name is the board
+    code    the code and the wrong ones
+
+Like startup.py it is written by the cable alone. Of the package app it uses the settings and what keeps them.
+"""
+
+import json
+import os
+import sys
+import time
+
+import startup
+
+FILE = "/portal.json"
+_BOOTSEL = "bootsel"
+# Held while the power comes, the same button leads into the boot loader: so it is pressed after that.
+_WINDOW_MS = 3_000
+_LOOK_MS = 50
+
+
+def open_if_wanted(folder=""):
+    """Serve the portal and restart the board; or return, where it is not wanted. folder: "" for the root."""
+    try:
+        if not (startup.now and startup.now.woke):
+            _open(folder)
+    finally:
+        # Loaded for this alone.
+        sys.modules.pop("portal", None)
+
+
+def _open(folder):
+    values = read(folder + FILE)
+    code, button = values.get("code"), values.get("button")
+    if not isinstance(code, str):
+        print("portal: %s is damaged: umqtt provision --portal" % FILE)
+        return
+    known = bool(networks(read(folder + "/settings.json")))
+    if known and not _is_asked_for(button):
+        return
+    try:
+        import network
+
+        network.WLAN
+    except (ImportError, AttributeError):
+        print("portal: the image on this board has no Wi-Fi")
+        return
+    if "app" not in sys.modules:
+        # It would load the client too, which leaves the heap in pieces too small for a page.
+        Package.__path__ = _path_of_app()
+        sys.modules["app"] = Package
+    from portal.server import serve
+
+    serve(folder, network, code, button, known)
+
+
+class Package:
+    """Stands for the package app, whose modules are then imported one by one."""
+
+
+def read(path):
+    """The object in a JSON file, {} where there is none or it is damaged."""
+    for suffix in ("", ".new", ".was"):
+        try:
+            with open(path + suffix) as file:
+                values = json.load(file)
+            return values if isinstance(values, dict) else {}
+        except (OSError, ValueError):
+            continue
+    return {}
+
+
+def networks(settings):
+    """The SSIDs in settings, however damaged those are."""
+    known = settings.get("wifi")
+    return known if isinstance(known, list) else []
+
+
+def _path_of_app():
+    for folder in sys.path:
+        for name in ("/app/settings.mpy", "/app/settings.py"):
+            try:
+                os.stat(folder + name)
+                return folder + "/app"
+            except OSError:
+                pass
+    return ".frozen/app"
+
+
+def _is_asked_for(button):
+    if button is None:
+        return False
+    print("portal: press the button within %d s to open it" % (_WINDOW_MS // 1000))
+    for _ in range(_WINDOW_MS // _LOOK_MS):
+        if _is_pressed(button):
+            return True
+        time.sleep_ms(_LOOK_MS)
+    return False
+
+
+def _is_pressed(button):
+    try:
+        if button == _BOOTSEL:
+            from rp2 import bootsel_button
+
+            return bool(bootsel_button())
+        from machine import Pin
+
+        return Pin(button, Pin.IN, Pin.PULL_UP).value() == 0
+    except (ImportError, TypeError, ValueError):
+        return False  # another board's: without a network the portal opens all the same

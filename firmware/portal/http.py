@@ -1,0 +1,154 @@
+"""What the setup portal reads and says: one request of HTTP/1.1 (RFC 9112) a connection, its form, and its page.
+
+Whoever is near may send anything: a request is bounded before it is kept, and what a form held goes back escaped.
+"""
+
+from binascii import unhexlify
+
+_MOST_HEAD = 2048
+_MOST_BODY = 4096
+_END = b"\r\n\r\n"
+# What the page asks for, in its order: name, label, type, hint.
+_FIELDS = (
+    ("code", "Code", "text", "on the board's label"),
+    ("ssid", "Wi-Fi network", "text", ""),
+    ("wifi_password", "Wi-Fi password", "password", "empty: an open network"),
+    ("broker", "Broker", "text", "mqtts://broker.example; empty: as before"),
+    ("username", "User name", "text", "empty: as before"),
+    ("password", "Password", "password", ""),
+)
+_SECRET = ("code", "wifi_password", "password")
+_PAGE = b"""<!DOCTYPE html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>Setup</title><style>body{font:1.1em sans-serif;max-width:26em;margin:1em auto;padding:0 1em;color:#111;
+background:#fff}label{display:block;margin:.7em 0 .1em}input,textarea,button{font:inherit;width:100%;padding:.4em;
+box-sizing:border-box}button{margin-top:1em;background:#004a99;color:#fff;border:0;padding:.7em}small{color:#555}
+[role=alert]{background:#fdd;padding:.6em}b{font-family:monospace;font-size:1.2em}</style>"""
+_END_OF_FORM = b'<label for="ca">CA certificate</label><textarea id="ca" name="ca" rows="3" maxlength="3000">\
+</textarea><small>PEM; needed once for mqtts</small><button>Save and restart</button></form>'
+_INPUT = '<label for="%s">%s</label><input id="%s" name="%s" type="%s" value="%s" autocomplete="off" \
+autocapitalize="off"><small>%s</small>'
+_HEAD = "HTTP/1.1 %s\r\nConnection: close\r\nCache-Control: no-store\r\nX-Frame-Options: DENY\r\n\
+Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; form-action 'self'\r\n%s\
+Content-Type: text/html; charset=utf-8\r\n\r\n"
+
+
+class BadRequest(Exception):
+    """args[0]: the status line's code and reason."""
+
+
+class Request:
+    """One request, fed in pieces as they come. Once feed() has returned True: method, path: str; body: bytearray."""
+
+    def __init__(self):
+        self._head = b""
+        self._filled = 0
+        self.method = self.path = ""
+        self.body = None
+
+    def feed(self, data):
+        """Returns whether the request is whole; what follows it is ignored. Raises BadRequest."""
+        if self.body is None:
+            head = self._head + data
+            end = head.find(_END)
+            if end > _MOST_HEAD or end < 0 and len(head) >= _MOST_HEAD + len(_END):
+                raise BadRequest("431 Request Header Fields Too Large")
+            self._head = head
+            if end < 0:
+                return False
+            self.body = bytearray(self._read_head(head[:end].split(b"\r\n")))
+            self._head = b""
+            data = head[end + len(_END) :]
+        data = data[: len(self.body) - self._filled]
+        self.body[self._filled : self._filled + len(data)] = data
+        self._filled += len(data)
+        return self._filled == len(self.body)
+
+    def _read_head(self, lines):
+        # The size of the body.
+        words = lines[0].split(b" ")
+        if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+            raise BadRequest("400 Bad Request")
+        try:
+            self.method, self.path = words[0].decode(), words[1].decode()
+        except ValueError:
+            raise BadRequest("400 Bad Request")
+        if self.method not in ("GET", "POST"):
+            raise BadRequest("405 Method Not Allowed")
+        size = None
+        for line in lines[1:]:
+            name, _, value = line.partition(b":")
+            name, value = name.lower(), value.strip()
+            if name == b"transfer-encoding":
+                raise BadRequest("411 Length Required")
+            if name == b"content-length":
+                # Two lengths, and it depends on the reader where the body ends.
+                if size is not None or not value or value.strip(b"0123456789"):
+                    raise BadRequest("400 Bad Request")
+                if len(value) > 5 or int(value) > _MOST_BODY:
+                    raise BadRequest("413 Content Too Large")
+                size = int(value)
+        return size or 0
+
+
+def read_form(body):
+    """dict of the page's fields, text without spaces around it, from an application/x-www-form-urlencoded body.
+
+    Raises BadRequest.
+    """
+    form = {name: "" for name, _, _, _ in _FIELDS}
+    form["ca"] = ""
+    try:
+        for pair in bytes(body).split(b"&"):
+            name, _, value = pair.partition(b"=")
+            name = _unquote(name)
+            if name in form:
+                form[name] = _unquote(value)
+    except ValueError:
+        # UnicodeError is one too.
+        raise BadRequest("400 Bad Request")
+    for name in form:
+        if name not in ("wifi_password", "password"):
+            form[name] = form[name].strip()
+    return form
+
+
+def _unquote(data):
+    parts = data.replace(b"+", b" ").split(b"%")
+    decoded = [parts[0]]
+    for part in parts[1:]:
+        if len(part) < 2:
+            raise ValueError("%")
+        decoded += (unhexlify(part[:2]), part[2:])
+    return b"".join(decoded).decode()
+
+
+def escape(text):
+    """Text that means nothing to a browser."""
+    for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#39;")):
+        text = text.replace(character, entity)
+    return text
+
+
+# A response is made piece by piece, since no board has room for the whole of it; where it ends, the connection does.
+
+
+def form_page(title, problem, form):
+    """Yield the response with the form. problem: None or text; form: dict of read_form(), {} before the first."""
+    alert = '<p role="alert">%s</p>' % escape(problem) if problem else ""
+    yield from page("200 OK", title, alert + '<form method="post" action="/">')
+    for name, label, kind, hint in _FIELDS:
+        value = "" if name in _SECRET else escape(form.get(name, ""))
+        yield (_INPUT % (name, label, name, name, kind, value, hint)).encode()
+    yield _END_OF_FORM
+
+
+def page(status, title, body):
+    """Yield a response. status: code and reason; title: text; body: HTML."""
+    yield (_HEAD % (status, "")).encode()
+    yield _PAGE
+    yield ("<h1>%s</h1>%s" % (escape(title), body)).encode()
+
+
+def redirect(address):
+    """Yield the response that leads from any other address to the page: so a phone sees that it has to show one."""
+    yield (_HEAD % ("302 Found", "Location: http://%s/\r\n" % address)).encode()
