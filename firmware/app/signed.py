@@ -13,7 +13,9 @@ import hashlib
 from binascii import hexlify
 
 # What is never signed: it changes nothing that its owner could not change back.
-_OPEN_SETTINGS = ("expires_s", "home_assistant", "interval_ms", "log_level", "telemetry_qos")
+_OPEN_SETTINGS = ("home_assistant", "interval_ms", "log_level", "telemetry_qos")
+# Each reading is kept in flash: more of them than at the default interval wear it out.
+_SHORTEST_OPEN_INTERVAL_MS = 1000
 _BLOCK = 64
 _MARK = b',"mac":"'
 _MAC_SIZE = 64
@@ -27,9 +29,14 @@ def needs_signature(name, args):
     """Whether a command can take a board away from its owner. name: str; args: dict."""
     if name == "set":
         settings = args.get("settings")
-        keys = settings if isinstance(settings, dict) else (args.get("key"),)
-        return bool([key for key in keys if key not in _OPEN_SETTINGS])
+        changes = settings.items() if isinstance(settings, dict) else ((args.get("key"), args.get("value")),)
+        return bool([key for key, value in changes if key not in _OPEN_SETTINGS or _is_fast(key, value)])
     return name in ("reboot", "rotate", "update")
+
+
+def _is_fast(key, value):
+    # What is no number is refused by the check of all settings.
+    return key == "interval_ms" and isinstance(value, (int, float)) and value < _SHORTEST_OPEN_INTERVAL_MS
 
 
 def hmac(key, data):

@@ -42,6 +42,11 @@ _GUARDED = (
     ("set", {"key": "sleep_s", "value": 604800}),
     ("set", {"key": "sensors", "value": [{"module": "supply", "pin": 29}]}),
     ("set", {"key": "unsigned_commands", "value": True}),
+    # More readings than by default wear out the flash; those that expire are lost while a broker is silent.
+    ("set", {"key": "interval_ms", "value": 999}),
+    ("set", {"key": "interval_ms", "value": 10}),
+    ("set", {"settings": {"interval_ms": 10, "log_level": "debug"}}),
+    ("set", {"key": "expires_s", "value": 1}),
     ("set", {"settings": {"interval_ms": 5000, "brokers": ["mqtts://evil"]}}),
     ("set", {"settings": {"brokers": ["mqtts://evil"]}, "key": "interval_ms", "value": 5000}),
 )

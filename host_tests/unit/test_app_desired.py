@@ -115,7 +115,7 @@ def test_the_settings_are_reported_once_something_was_desired_and_whenever_they_
     """Planted: a report that the outbox gave up is not sent again."""
     world = World()
     equal(world.board.unreported, None)
-    world.board.apply(check_settings({"brokers": ["mqtt://b"]}), "log_level")
+    world.board.apply(check_settings({"brokers": ["mqtt://b"], "unsigned_commands": True}), "log_level")
     equal(world.board.unreported, None)
     world.desire(1, {"interval_ms": 500})
     equal(world.board.unreported, True)
