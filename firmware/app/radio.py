@@ -19,6 +19,9 @@ def prepare(network, settings, call):
     if not wlan:
         return None
     call(wlan.active, True)
+    if settings["static_ip"]:
+        # Ends DHCP on both ports until the radio is switched off.
+        call(wlan.ifconfig, tuple(settings["static_ip"]))
     mode = getattr(wlan, "PM_POWERSAVE" if settings["power_save"] else "PM_PERFORMANCE", None)
     if mode is not None:
         call(_configure, wlan, "pm", mode)

@@ -27,6 +27,7 @@ DEFAULTS = {
     "wifi": [],
     "country": "",
     "hostname": None,
+    "static_ip": None,
     "power_save": False,
     "ntp_host": None,
     "log_level": "info",
@@ -252,6 +253,38 @@ def _hostname_problem(value):
     return _only(value, "-")
 
 
+def _static_ip_problem(value):
+    if value is None:
+        return None
+    numbers = [_ipv4(part) for part in value] if isinstance(value, list) else []
+    if len(numbers) != 4 or -1 in numbers:
+        return 'must be null or four addresses, like ["192.168.1.50", "255.255.255.0", "192.168.1.1", "192.168.1.1"]'
+    address, netmask, gateway, _ = numbers
+    hosts = ~netmask & 0xFFFFFFFF
+    # What is no mask has ones behind a zero; of two addresses in a network the first and the last are not for hosts.
+    if hosts & (hosts + 1) or hosts < 3:
+        return "%s: is no netmask, which is the second" % value[1]
+    if address & hosts in (0, hosts):
+        return "%s: is no address of a board in its network (netmask %s)" % (value[0], value[1])
+    if (address ^ gateway) & netmask or address == gateway:
+        return "%s: the gateway must be another address of the board's network" % value[2]
+    return None
+
+
+def _ipv4(text):
+    # As a number, or -1.
+    parts = text.split(".") if isinstance(text, str) else ()
+    if len(parts) != 4:
+        return -1
+    number = 0
+    for part in parts:
+        # A leading zero is octal to some: no port means that.
+        if not 0 < len(part) < 4 or part.strip("0123456789") or int(part) > 255 or part != str(int(part)):
+            return -1
+        number = number << 8 | int(part)
+    return number
+
+
 def _ntp_host_problem(value):
     if value is None or value == "" or _is_text(value, 255) and _is_host_and_port(value):
         return None
@@ -313,6 +346,7 @@ _CHECKS = {
     "wifi": _wifi_problem,
     "country": _country_problem,
     "hostname": _hostname_problem,
+    "static_ip": _static_ip_problem,
     "ntp_host": _ntp_host_problem,
     "log_level": _log_level_problem,
     "encoding": _encoding_problem,

@@ -68,6 +68,9 @@ class _Wlan(_Driver):
             return -61
         return self.state
 
+    def ifconfig(self, addresses):
+        self.calls.append(("ifconfig", addresses))
+
     def disconnect(self):
         self.up = False
         self._may_raise("disconnect")
@@ -192,6 +195,19 @@ def test_the_driver_of_esp32_is_told_to_stop_trying_since_it_shows_no_failure_be
     _, wlan, log, wifi = _build(_Rp2, ["a"], power_save=True)
     wifi.step(0)
     equal((wlan.configured, log.records), ({"pm": 2}, []))
+
+
+def test_a_static_address_is_given_to_the_radio_whenever_it_is_switched_on_and_before_it_joins():
+    """Planted: only the first time, which a radio that was switched off has forgotten."""
+    for port in (_Esp32, _Rp2):
+        static_ip = ["192.168.1.50", "255.255.255.0", "192.168.1.1", "192.168.1.1"]
+        _, wlan, _, wifi = _build(port, ["a"], static_ip=static_ip)
+        wlan.state = port.STAT_CONNECTING
+        _attempts(wlan, wifi, 200)
+        calls = [call for call in wlan.calls if call[0] in ("ifconfig", "a") or call == ("active", True)]
+        equal(calls[:3], [("active", True), ("ifconfig", tuple(static_ip)), ("a", None)])
+        equal(calls.count(("ifconfig", tuple(static_ip))), calls.count(("active", True)))
+        assert calls.count(("active", True)) > 1
 
 
 def test_country_and_hostname_are_set_before_the_radio_is_switched_on():

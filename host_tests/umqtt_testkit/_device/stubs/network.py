@@ -106,6 +106,7 @@ class WLAN:
         self._ssid = None
         self._key = None
         self._joined_at = 0
+        self._static = None
         if IS_RP2:
             self._config = {"pm": self.PM_PERFORMANCE, "txpower": 31, "channel": 1, "security": 0}
         else:
@@ -119,7 +120,7 @@ class WLAN:
             return self._active
         self._active = bool(is_active)
         if not is_active:
-            self._ssid = None
+            self._ssid = self._static = None
         return None if IS_RP2 else self._active
 
     if IS_RP2:
@@ -192,12 +193,16 @@ class WLAN:
 
     def ifconfig(self, addresses=None):
         if addresses is not None:
-            raise OSError(1)  # EPERM: the host's network is not a board's to configure
+            # Told again as the ports do; the host's own network stays as it is.
+            if len(addresses) != 4:
+                raise ValueError("requested length 4 but object has length %d" % len(addresses))
+            self._static = tuple(addresses)
+            return None
         if self._interface == AP_IF and self._active:
             return (_AP_ADDRESS, "255.255.255.0", _AP_ADDRESS, "0.0.0.0")
         if not self.isconnected():
             return ("0.0.0.0", "0.0.0.0", "0.0.0.0", "0.0.0.0")
-        return (hook("address", "127.0.0.1"), "255.0.0.0", "127.0.0.1", "127.0.0.1")
+        return self._static or (hook("address", "127.0.0.1"), "255.0.0.0", "127.0.0.1", "127.0.0.1")
 
     def ipconfig(self, param=None, **settings):
         if settings:
