@@ -20,7 +20,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -34,6 +34,8 @@ from umqtt_testkit.wire import Type
 ROOT = Path(__file__).resolve().parents[2]
 INTERPRETER = "UMQTT_MICROPYTHON32"
 BEGIN, END = "<!-- memory -->", "<!-- /memory -->"
+# Between the marks of a README while nobody had an interpreter to measure with.
+NOT_MEASURED = "Not measured yet."
 # Heaps of which it is said what the program leaves free.
 _SHOWN_KB = (96, 128, 192)
 _AMPLE_KB = 256
@@ -164,19 +166,24 @@ def readme_block(memory: Memory) -> str:
     return "\n".join(["| heap | bytes |", "|---|---|", *(f"| {what} | {size:,} |" for what, size in rows)])
 
 
-def page_block(memories: Iterable[Memory]) -> str:
-    """What docs/boards.md says between the marks."""
+def page_block(memories: Mapping[str, Memory | None]) -> str:
+    """What docs/boards.md says between the marks. memories: of each board; None: it was not measured."""
     head = "| board | program | smallest heap | " + " | ".join(f"left of {kilobytes} KB" for kilobytes in _SHOWN_KB)
     lines = [f"{head} |", "|---|" + "---|" * (2 + len(_SHOWN_KB))]
-    for memory in memories:
+    for board, memory in memories.items():
+        if memory is None:
+            lines.append(f"| {board} | not measured |" + " |" * (1 + len(_SHOWN_KB)))
+            continue
         sizes = (memory.program, memory.smallest_heap, *map(memory.free_of, _SHOWN_KB))
-        lines.append(f"| {memory.board} | " + " | ".join(f"{size:,}" for size in sizes) + " |")
+        lines.append(f"| {board} | " + " | ".join(f"{size:,}" for size in sizes) + " |")
     return "\n".join(lines)
 
 
-def read_readme(board: str) -> Memory:
-    """The figures that a board's README gives. Raises ValueError when there are none."""
+def read_readme(board: str) -> Memory | None:
+    """The figures that a board's README gives; None: it was not measured. Raises ValueError when it says neither."""
     block = (ROOT / "boards" / board / "README.md").read_text().partition(BEGIN)[2].partition(END)[0]
+    if block.strip() == NOT_MEASURED:
+        return None
     figures = [int(found.replace(",", "")) for found in re.findall(r"\| ([\d,]+) \|$", block, re.MULTILINE)]
     if len(figures) < 2:
         raise ValueError(f"boards/{board}/README.md has no figures: run host_tests/bench/board_memory.py --write")
@@ -214,7 +221,8 @@ def main() -> int:
         for board, memory in memories.items():
             _write(ROOT / "boards" / board / "README.md", readme_block(memory))
         # The page has every board: those that were not measured now as their READMEs have them.
-        _write(ROOT / "docs" / "boards.md", page_block(memories.get(board) or read_readme(board) for board in MODELS))
+        every = {board: memories.get(board) or read_readme(board) for board in MODELS}
+        _write(ROOT / "docs" / "boards.md", page_block(every))
     return 0
 
 

@@ -54,9 +54,16 @@ def test_the_firmware_boots_and_publishes_with_tls_off_in_110_kb_of_heap(virtual
     assert "Traceback" not in board.output
 
 
+def _told(board: str) -> board_memory.Memory:
+    memory = board_memory.read_readme(board)
+    if memory is None:
+        pytest.skip(f"{board} was not measured yet, and its README says so")
+    return memory
+
+
 @pytest.mark.parametrize("board", MODELS)
 def test_every_readme_says_what_the_program_takes_and_fits_into_96_kb(board: str):
-    memory = board_memory.read_readme(board)
+    memory = _told(board)
     assert memory.program < memory.smallest_heap <= 96 * 1024
     readme = (ROOT / "boards" / board / "README.md").read_text()
     assert board_memory.readme_block(memory) in readme, "the rows do not follow from each other"
@@ -64,7 +71,7 @@ def test_every_readme_says_what_the_program_takes_and_fits_into_96_kb(board: str
 
 def test_the_page_of_boards_has_the_figures_of_the_readmes_and_the_pins_of_the_board_files():
     page = (ROOT / "docs" / "boards.md").read_text()
-    assert board_memory.page_block(map(board_memory.read_readme, MODELS)) in page
+    assert board_memory.page_block({board: board_memory.read_readme(board) for board in MODELS}) in page
     pins = dict(re.findall(r"^\| (\w+) \| ((?:\w* \| ?){5})$", page.partition("## Pins")[2], re.MULTILINE))
     assert set(pins) == set(MODELS)
     for board, row in pins.items():
@@ -77,7 +84,7 @@ def test_the_page_of_boards_has_the_figures_of_the_readmes_and_the_pins_of_the_b
 def test_a_32_bit_micropython_measures_what_the_readme_says(board: str):
     try:
         with board_memory.interpreter32():
-            told = board_memory.read_readme(board)
+            told = _told(board)
             free = board_memory.free_heap(board, 256)
             assert free is not None
             assert 256 * 1024 - free == pytest.approx(told.program, rel=_TOLERANCE)

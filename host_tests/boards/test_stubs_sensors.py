@@ -245,6 +245,7 @@ def test_each_chip_has_the_thermometer_of_its_kind_alone():
     found = {name: answers(program, name)[0] for name, model in MODELS.items() if model.platform == "esp32"}
     assert found == {
         "ESP32_GENERIC": (True, False), "ESP32_GENERIC_S3": (False, True), "ESP32_GENERIC_C3": (False, True),
+        "ESP32_GENERIC_C6": (False, True),
     }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from umqtt_kit.flash.images import read_image
 from umqtt_testkit.waiting import eventually
 
 RP2040, RP2350, ABSOLUTE, SAMD21 = 0xE48BFF56, 0xE48BFF59, 0xE48BFF57, 0x68ED2B88
-_CHIP_NUMBERS = {"esp32": 0, "esp32c3": 5, "esp32s3": 9}
+_CHIP_NUMBERS = {"esp32": 0, "esp32c3": 5, "esp32s3": 9, "esp32c6": 13}
 
 # Notes how it was called; fails when told to.
 ESPTOOL = """#!/bin/sh
@@ -82,7 +82,8 @@ def image_file(folder: Path, content: bytes) -> str:
 
 
 @pytest.mark.parametrize(
-    ("version", "hyphen", "chip", "offset"), [("5.1.0", "-", "esp32s3", "0x0"), ("4.8.1", "_", "esp32c3", "0x0")]
+    ("version", "hyphen", "chip", "offset"),
+    [("5.1.0", "-", "esp32s3", "0x0"), ("4.8.1", "_", "esp32c3", "0x0"), ("5.1.0", "-", "esp32c6", "0x0")],
 )
 def test_an_esp_image_goes_to_where_its_chip_boots(
     cable: Cable, tmp_path, port, esptool, version, hyphen, chip, offset

@@ -115,6 +115,9 @@ def _info(machine: str, platform: str) -> Info:
         ("Generic ESP32 module with ESP32", "esp32", "ESP32_GENERIC"),
         ("Generic ESP32S3 module with ESP32S3", "esp32", "ESP32_GENERIC_S3"),
         ("Some maker's board with ESP32C3", "esp32", "ESP32_GENERIC_C3"),
+        ("ESP32C6 module with ESP32C6", "esp32", "ESP32_GENERIC_C6"),
+        # As newer images say it.
+        ("ESP32C6 module with ESP32-C6", "esp32", "ESP32_GENERIC_C6"),
         ("linux [GCC 14.2.1] version", "linux", "UNIX"),
     ],
 )

@@ -32,6 +32,7 @@ MODELS = {
     "ESP32_GENERIC": Model("esp32", "esp32", "Generic ESP32 module with ESP32", Geometry(32, 512)),
     "ESP32_GENERIC_S3": Model("esp32", "esp32s3", "Generic ESP32S3 module with ESP32-S3", Geometry(32, 1536)),
     "ESP32_GENERIC_C3": Model("esp32", "esp32c3", "ESP32C3 module with ESP32-C3", Geometry(32, 512)),
+    "ESP32_GENERIC_C6": Model("esp32", "esp32c6", "ESP32C6 module with ESP32C6", Geometry(32, 512)),
     "RPI_PICO_W": Model("rp2", "rp2040", "Raspberry Pi Pico W with RP2040", Geometry(256, 212)),
     "RPI_PICO2_W": Model("rp2", "rp2350", "Raspberry Pi Pico 2 W with RP2350", Geometry(256, 640)),
 }

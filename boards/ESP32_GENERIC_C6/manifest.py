@@ -1,0 +1,9 @@
+# ruff: noqa: F821 - include(), package() and module() are MicroPython's
+# Freezes umqtt_robust and the firmware into MicroPython's image of this board:
+#
+#     make -C micropython/ports/esp32 BOARD=ESP32_GENERIC_C6 FROZEN_MANIFEST=$PWD/boards/ESP32_GENERIC_C6/manifest.py
+
+# What the official image has frozen.
+include("$(PORT_DIR)/boards/manifest.py")
+include("../manifest.py")
+module("pins.py")
