@@ -15,11 +15,11 @@ from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 
 class Following:
-    """`umqtt logs` as a process; its lines of stdout and stderr as they come."""
+    """`umqtt logs`, or another command that goes on, as a process; its lines of stdout and stderr as they come."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, command: str = "logs") -> None:
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(umqtt_command("logs", *arguments), stdout=pipe, stderr=pipe)
+        self.process = subprocess.Popen(umqtt_command(command, *arguments), stdout=pipe, stderr=pipe)
         assert self.process.stdout is not None and self.process.stderr is not None
         self._streams = {self.process.stdout.fileno(): bytearray(), self.process.stderr.fileno(): bytearray()}
         self._out, self._err = self._streams.values()
@@ -49,8 +49,8 @@ class Following:
 
 
 @contextlib.contextmanager
-def following(*arguments: str) -> Iterator[Following]:
-    logs = Following(*arguments)
+def following(*arguments: str, command: str = "logs") -> Iterator[Following]:
+    logs = Following(*arguments, command=command)
     try:
         yield logs
     finally:

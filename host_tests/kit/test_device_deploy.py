@@ -20,6 +20,7 @@ import paho.mqtt.publish as paho
 import pytest
 from cable import Cable, broker
 from kit_command import umqtt_here
+from live_logs import following
 from umqtt_kit.deploy.apply import apply
 from umqtt_kit.deploy.build import Build, check_compatible
 from umqtt_kit.deploy.filesets import library_modules, optional_modules
@@ -295,6 +296,17 @@ def test_the_whole_firmware_is_deployed_and_its_first_reading_awaited(cable: Cab
             boots = [int(answer.json["reading"]["boot"].partition("-")[0]) for answer in (first, second)]
             assert boots[1] > boots[0]
             assert cable.umqtt("doctor").code == 0
+
+
+def test_deploy_goes_on_as_logs_until_ctrl_c(cable: Cable):
+    """Planted: the log is shown before the deployment has let go of the port."""
+    settings = {"device_id": "pump-7", "brokers": ["mqtt://127.0.0.1:1"]}
+    with cable.board("bench", files={"settings.json": json.dumps(settings).encode()}):
+        with following("--no-wait", "--logs", command="deploy") as deployed:
+            deployed.until(r"bench 0 info pump-7 \S+, boot \d")
+            assert deployed.interrupt() == 0
+        for other in ("--dry-run", "--json"):
+            assert cable.umqtt("deploy", "--logs", other).code == 2
 
 
 def test_a_firmware_that_stops_at_once_is_told_at_once(cable: Cable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -42,10 +42,11 @@ _FIRST_READING_S = 60.0
 @click.option("--no-wait", is_flag=True, help="Do not wait for the first telemetry at the broker.")
 @click.option("--timeout", type=Finite(min=1), default=_FIRST_READING_S, show_default=True,
               help="How long to wait for it, in seconds.")  # fmt: skip
+@click.option("--logs", "follow", is_flag=True, help="Then show what the board prints, like umqtt logs, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def deploy(
     device: str, board_name: str | None, sensors: Path | None, dry_run: bool, interrupt: bool, replace: bool,
-    short_names: bool, no_wait: bool, timeout: float, as_json: bool,
+    short_names: bool, no_wait: bool, timeout: float, follow: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Put the firmware onto a board, and wait for its first reading.
 
@@ -58,6 +59,7 @@ def deploy(
       umqtt deploy --dry-run
       umqtt deploy --device ttyACM0 --board RPI_PICO_W
       umqtt deploy --sensors sensors
+      umqtt deploy --logs
     """
     from umqtt_kit.deploy.apply import apply
     from umqtt_kit.deploy.build import build, check_compatible
@@ -69,6 +71,8 @@ def deploy(
     from umqtt_kit.device import Board, Manner, look, read_configuration
     from umqtt_kit.device.guess import check_network
 
+    if follow and (dry_run or as_json):
+        raise click.UsageError("--logs goes neither with --dry-run nor with --json")
     port = choose(device)
     reading = None
     with look(port, interrupt=interrupt) if dry_run else Board(port, manner=Manner.STOP) as board:
@@ -103,6 +107,10 @@ def deploy(
         say("The board has no settings yet: umqtt provision")
     if as_json:
         click.echo(json.dumps({**plan.as_dict(), "changed": plan.changes, "reading": reading}))
+    if follow:
+        from umqtt_kit.commands.logs import logs
+
+        click.get_current_context().invoke(logs, devices=(port.path,))
     return 0
 
 
