@@ -20,10 +20,10 @@ import costs
 import failures
 import sharing
 import tiers
+from umqtt_testkit.both import LIMIT_FACTOR
 from xdist.remote import Producer
 
 _FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
-_FULL_IS_LONGER = 20
 
 # The machines that run these tests are shared: how fast inputs are generated says nothing about the code. A failing
 # example is printed with what it takes to run it again. The examples are the same in every run, so that a failure comes
@@ -90,7 +90,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("tier") is None:
             item.add_marker(pytest.mark.tier(tier))
         if item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(tiers.TIERS[tier].hung_after_s * (_FULL_IS_LONGER if _FULL else 1)))
+            item.add_marker(pytest.mark.timeout(tiers.TIERS[tier].hung_after_s * LIMIT_FACTOR))
     if wanted := config.getoption("--tiers"):
         chosen = tiers.Chosen(wanted)
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])

@@ -189,6 +189,20 @@ def test_a_file_may_ask_for_more_time_than_every_other_test_has(tmp_path: Path):
     assert "2 passed" in run_pytest(tmp_path)
 
 
+@pytest.mark.parametrize(("full", "limits"), [("", {80.0}), ("1", {1220.0})])
+def test_complete_sweeps_have_more_time(tmp_path: Path, full: str, limits: set[float]):
+    # Planted: the limit of a file that sets one is the same in complete sweeps.
+    pytest.importorskip("pytest_timeout")
+    (tmp_path / "pytest.ini").write_text("[pytest]\numqtt_both = .\n")
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_collection_modifyitems(items):\n"
+        "    for item in items:\n        print('limit', item.get_closest_marker('timeout').args[0])\n"
+    )
+    (tmp_path / "test_long.py").write_text("TIMEOUT_S = 60\n\n\ndef test_x():\n    pass\n")
+    report = run_pytest(tmp_path, UMQTT_FULL_SWEEPS=full)
+    assert {float(found) for found in re.findall("limit ([0-9.]+)", report)} == limits
+
+
 def test_a_module_that_micropython_cannot_import_fails_only_there(tmp_path: Path):
     (tmp_path / "pytest.ini").write_text("[pytest]\numqtt_both = .\n")
     (tmp_path / "test_bad.py").write_text("import dataclasses\n\n\ndef test_x():\n    pass\n")

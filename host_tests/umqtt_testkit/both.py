@@ -33,6 +33,8 @@ from .portable import Skip
 _RECORD = b"\x1e"
 _MOST_OUTPUT = 256 * 1024
 _DEFAULT_TIMEOUT_S = 100.0
+# Complete sweeps take longer than the samples that run otherwise: so do all limits.
+LIMIT_FACTOR = 20 if os.environ.get("UMQTT_FULL_SWEEPS") else 1
 _REPORTING_S = 20.0
 _RUNNER = DEVICE_FILES / "both_runner.py"
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+).*\n', re.MULTILINE)
@@ -205,11 +207,15 @@ class BothModule(pytest.Module):
             ):
                 if hasattr(self.obj, "TIMEOUT_S") and self.config.pluginmanager.hasplugin("timeout"):
                     # pytest-timeout's own limit would come first, and a longer one of the file mean nothing.
-                    item.add_marker(pytest.mark.timeout(self.obj.TIMEOUT_S + _REPORTING_S))
+                    item.add_marker(pytest.mark.timeout(self._limit_s + _REPORTING_S))
                 yield item
 
+    @property
+    def _limit_s(self) -> float:
+        return float(getattr(self.obj, "TIMEOUT_S", _DEFAULT_TIMEOUT_S)) * LIMIT_FACTOR
+
     def run_on_device(self, function: str) -> tuple[dict[str, str], str]:
-        timeout_s = float(getattr(self.obj, "TIMEOUT_S", _DEFAULT_TIMEOUT_S))
+        timeout_s = self._limit_s
         imported = ""
         if self._device is None or not self._device.alive:
             self._close_device()
