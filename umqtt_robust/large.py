@@ -116,6 +116,8 @@ class LargeMessages:
             raise ProtocolError("malformed PUBLISH")
         if self._whole and session.mqtt5:
             session.mqtt5.handle_publish(self._properties, 0, 0, 0, len(self._properties))
+            if "topic_alias" in session.properties:
+                self._topic = session.part("topic_alias").resolve(bytes(self._topic), session.properties)
         self._offset = 0
         self._size = self._left
         try:

@@ -47,31 +47,33 @@ _TEXT = const(-1)
 _BINARY = const(-2)
 _PAIR = const(-3)
 
-# Name, identifier, kind, places: table 2-4 of the standard.
+# Name, identifier, kind, places: table 2-4 of the standard. Lists, because a tuple of constants would put a copy of
+# each name into the .mpy, beside the one that the code below uses.
 _TABLE = (
-    ("payload_format_indicator", 0x01, 1, _WILL | _PUBLISH | _MESSAGE),
-    ("message_expiry_interval", 0x02, 4, _WILL | _MESSAGE),  # of a PUBLISH: expires_in
-    ("content_type", 0x03, _TEXT, _WILL | _PUBLISH | _MESSAGE),
-    ("response_topic", 0x08, _TEXT, _WILL | _PUBLISH | _MESSAGE),
-    ("correlation_data", 0x09, _BINARY, _WILL | _PUBLISH | _MESSAGE),
-    ("subscription_identifier", 0x0B, _VARIABLE, _MESSAGE),
-    ("session_expiry_interval", 0x11, 4, _CONNECT | _CONNACK),
-    ("assigned_client_identifier", 0x12, _TEXT, _CONNACK),
-    ("server_keep_alive", 0x13, 2, _CONNACK),
-    ("will_delay_interval", 0x18, 4, _WILL),
-    ("server_reference", 0x1C, _TEXT, _CONNACK | _DISCONNECT),
-    ("reason_string", 0x1F, _TEXT, _CONNACK | _ANSWER | _DISCONNECT),
-    ("receive_maximum", 0x21, 2, _CONNECT | _CONNACK),
-    ("topic_alias_maximum", 0x22, 2, _CONNACK),
-    ("maximum_qos", 0x24, 1, _CONNACK),
-    ("retain_available", 0x25, 1, _CONNACK),
-    ("user_property", 0x26, _PAIR, _EVERYWHERE),
-    ("maximum_packet_size", 0x27, 4, _CONNECT | _CONNACK),
+    ["payload_format_indicator", 0x01, 1, _WILL | _PUBLISH | _MESSAGE],
+    ["message_expiry_interval", 0x02, 4, _WILL | _MESSAGE],  # of a PUBLISH: expires_in
+    ["content_type", 0x03, _TEXT, _WILL | _PUBLISH | _MESSAGE],
+    ["response_topic", 0x08, _TEXT, _WILL | _PUBLISH | _MESSAGE],
+    ["correlation_data", 0x09, _BINARY, _WILL | _PUBLISH | _MESSAGE],
+    ["subscription_identifier", 0x0B, _VARIABLE, _MESSAGE],
+    ["session_expiry_interval", 0x11, 4, _CONNECT | _CONNACK],
+    ["assigned_client_identifier", 0x12, _TEXT, _CONNACK],
+    ["server_keep_alive", 0x13, 2, _CONNACK],
+    ["will_delay_interval", 0x18, 4, _WILL],
+    ["server_reference", 0x1C, _TEXT, _CONNACK | _DISCONNECT],
+    ["reason_string", 0x1F, _TEXT, _CONNACK | _ANSWER | _DISCONNECT],
+    ["receive_maximum", 0x21, 2, _CONNECT | _CONNACK],
+    ["topic_alias_maximum", 0x22, 2, _CONNECT | _CONNACK],
+    ["topic_alias", 0x23, 2, _MESSAGE],
+    ["maximum_qos", 0x24, 1, _CONNACK],
+    ["retain_available", 0x25, 1, _CONNACK],
+    ["user_property", 0x26, _PAIR, _EVERYWHERE],
+    ["maximum_packet_size", 0x27, 4, _CONNECT | _CONNACK],
     # Whether the broker has wildcards, subscription identifiers and shared subscriptions: it refuses what it has not,
     # so these are only skipped, and their numbers are their names.
-    (0x28, 0x28, 1, _CONNACK),
-    (0x29, 0x29, 1, _CONNACK),
-    (0x2A, 0x2A, 1, _CONNACK),
+    [0x28, 0x28, 1, _CONNACK],
+    [0x29, 0x29, 1, _CONNACK],
+    [0x2A, 0x2A, 1, _CONNACK],
 )
 _REPEAT = ("user_property", "subscription_identifier")
 
@@ -213,6 +215,8 @@ class Mqtt5:
             properties.setdefault("session_expiry_interval", 0xFFFFFFFF)  # for ever, as in MQTT 3.1.1
         # What can be kept until it is handed over, in RAM or in the store.
         properties.setdefault("receive_maximum", min(_MOST_INBOUND, session.outbox.store.slots))
+        if "topic_alias_maximum" in properties:
+            session.part("topic_alias")
         return encode(properties, _CONNECT), encode((session.will or (None,))[-1], _WILL)
 
     def publish(self, topic, payload, qos, expires_in, properties):
@@ -263,8 +267,9 @@ class Mqtt5:
 
         Returns the index of its payload, and what to keep behind the topic name if it has to wait.
         """
-        self._session.properties, i = decode(buf, p, end, _MESSAGE)
-        if b"\0" in bytes(buf[t:k]):
+        session = self._session
+        session.properties, i = decode(buf, p, end, _MESSAGE)
+        if b"\0" in bytes(buf[t:k]) or "topic_alias" in session.properties and "topic_alias" not in session.parts:
             raise ProtocolError("malformed")
         return i, b"\0" + bytes(buf[p:i]) if i > p + 1 else b""
 

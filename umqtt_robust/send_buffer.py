@@ -31,13 +31,13 @@ class SendBuffer:
         """Puts a packet; False when there is no room for it now.
 
         head: its first byte. payload: all that comes after the fixed header (2.2), or with `topic` what comes after
-        the topic name and, unless it is 0, the packet id: then it is a PUBLISH (3.3). properties: of MQTT 5, before
-        the payload.
+        the topic name and, unless it is 0, the packet id: then it is a PUBLISH (3.3). properties: of a PUBLISH of
+        MQTT 5, before the payload; there the topic name may be empty.
         """
         tx = self._bytes
         i = self.end
         k = len(payload)
-        j = len(topic) + (4 if packet_id else 2) + len(properties) if topic else 0
+        j = len(topic) + (4 if packet_id else 2) + len(properties) if topic or properties else 0
         n = k + j
         room = len(tx) - i - j - _FIXED_HEADER - _RESERVE
         if room < k and (room < 0 or self.body is not None):

@@ -433,6 +433,29 @@ def check_a_request_is_answered(port, other):
     assert None in answers and not asking.client.part("request").waiting
 
 
+def check_topic_aliases_both_ways_and_over_links(port, other):
+    # Planted: an alias outlives its link.
+    if versions[0] != 5:
+        return
+    allowed = {"topic_alias_maximum": 2}
+    receiver = connected(b"r26", port, subscribe={b"alias26/#": 2}, connect_properties=allowed)
+    sender = connected(b"s26", port)
+    sender.client.part("topic_alias").most = 2
+    sent = []
+    for cut in (None, 60, 150):
+        sender.client.transport.cut_up = cut
+        receiver.client.transport.cut_up = cut
+        for i in range(12):
+            sent.append((b"alias26/%d" % (i % 2 if cut else i % 3), b"%d" % len(sent)))
+            sender.client.publish(sent[-1][0], sent[-1][1], 2)
+        wait(lambda: sender.up() and receiver.up() and len(receiver.messages) >= len(sent), sender, receiver)
+    equal(sorted(receiver.messages), sorted(sent))
+    assert sender.client.connack_properties["topic_alias_maximum"] >= 2
+    equal((sender.errors, receiver.errors), ([], []))
+    # A broker that does not know an alias ends the link, and what comes again has its topic name.
+    assert sender.client.reconnects <= 2 and receiver.client.reconnects <= 2
+
+
 def check_the_broker_says_why_it_ends_a_link(port, other):
     if versions[0] != 5:
         return

@@ -89,23 +89,26 @@ def begin(world):
     )
 
 
-def make_world():
-    return World([Recording()], keep_alive=0, rx_size=RX, window=3, program=begin)
+def make_world(aliases):
+    allowed = {"topic_alias_maximum": aliases} if aliases else None
+    broker = Recording(aliases=aliases)
+    return World([broker], keep_alive=0, rx_size=RX, window=3, program=begin, connect_properties=allowed)
 
 
-def record():
-    """(what the broker sent and when, the client's events)."""
-    world = make_world()
+def record(aliases=0):
+    """(what the broker sent and when, the client's events). aliases: topic aliases that each end may use."""
+    world = make_world(aliases)
     assert world.run(lambda: world.client.connected and not world.client.pending and world.client.subscribed)
     world.settle()
     assert not world.faults(), world.faults()
     assert not world.brokers[0].session.queue
+    assert not aliases or world.brokers[0].aliased[1]
     return world.wire.recorded, world.events
 
 
-def play(recorded, ends):
+def play(recorded, ends, aliases=0):
     """The events when reads end at the bytes `ends`."""
-    world = make_world()
+    world = make_world(aliases)
     player = Player(recorded, ends)
     world.client.transports = None
     world.client.servers = [(lambda host, port, path: player, ("", 0, ""), "host0:1883", False)]

@@ -19,6 +19,7 @@ from umqtt_testkit.encoder import (
     properties,
     publish,
     split_packets,
+    string,
 )
 
 # With MQTT 5: how many messages a client may have in flight.
@@ -75,10 +76,14 @@ class Broker:
     taken: (topic, payload) of every message that it took over; at QoS 1 as often as it came.
     labels: by payload, what came as correlation data with it, None where nothing did. What it sends to a client of
     MQTT 5 has the beginning of its payload there.
+    aliases: how many topic aliases a client may use; the broker uses as many as the client allows. aliased: how many
+    messages had no topic name, from the client and to it.
     """
 
-    def __init__(self, name="a", return_code=0, late=False, hold_recs=0, mqtt31=False):
+    def __init__(self, name="a", return_code=0, late=False, hold_recs=0, mqtt31=False, aliases=0):
         self.name = name
+        self.aliases = aliases
+        self.aliased = [0, 0]
         self.return_code = return_code
         self.late = late
         self.hold_recs = hold_recs
@@ -134,7 +139,22 @@ class Broker:
             known = self.labels.setdefault(parse_publish(head, body)[2], [])
             if label not in known:
                 known.append(label)
+            body = self._with_topic(head, body, found.get("topic_alias"))
         return body
+
+    def _with_topic(self, head, body, alias):
+        end = 2 + (body[0] << 8 | body[1])
+        if alias is None:
+            return body
+        if not 0 < alias <= self.aliases:
+            self.fault("topic alias %d of %d" % (alias, self.aliases))
+        if end > 2:
+            self._names[alias] = body[2:end]
+        elif head & 8 or alias not in self._names:
+            self.fault("no topic name, with alias %d and DUP %d" % (alias, head & 8))
+        else:
+            self.aliased[0] += 1
+        return string(self._names.get(alias, b"")) + body[end:]
 
     def fault(self, text):
         self.faults.append(text)
@@ -194,7 +214,12 @@ class Broker:
         self._rels = {}
         self._asked = []  # packet ids of requests whose answer the client has not read
         self._in_flight = []  # packet ids of its messages that are not acknowledged on this link
-        limits = properties(receive_maximum=_RECEIVE_MAXIMUM) if self.level == 5 else b""
+        self._names = {}  # topic names by the alias that the client has given them on this link
+        self._allowed = found.get("topic_alias_maximum", 0)
+        self._given = []  # topic names of this broker's aliases, 1 first
+        limits = b""
+        if self.level == 5:
+            limits = properties(receive_maximum=_RECEIVE_MAXIMUM, topic_alias_maximum=self.aliases)
         wire.send(connack(present and not self.mqtt31, 0, limits), lambda: self._told(present))
         for message in self.session.queue:
             self._send(message)
@@ -345,11 +370,28 @@ class Broker:
             return
         if message.qos:
             (self._acks if message.qos == 1 else self._recs).append(message.packet_id)
-        label = properties(correlation_data=message.payload[:8]) if self.level == 5 else b""
+        label = b""
+        topic = message.topic
+        if self.level == 5:
+            found = {"correlation_data": message.payload[:8]}
+            if self._allowed:
+                topic, found["topic_alias"] = self._alias(topic)
+            label = properties(**found)
         self.wire.send(
-            publish(message.topic, message.payload, message.qos, message.packet_id, dup=message.sent, properties=label)
+            publish(topic, message.payload, message.qos, message.packet_id, dup=message.sent, properties=label)
         )
         message.sent = True
+
+    def _alias(self, topic):
+        # The topic name that is sent, and its alias; the first alias is given anew where there is none left.
+        if topic in self._given:
+            self.aliased[1] += 1
+            return b"", self._given.index(topic) + 1
+        if len(self._given) < self._allowed:
+            self._given.append(topic)
+        else:
+            self._given[0] = topic
+        return topic, self._given.index(topic) + 1
 
     def forget(self, client_id):
         """The broker loses a session, as one without persistence does."""
