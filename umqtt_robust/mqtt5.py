@@ -92,14 +92,18 @@ _QUOTA_EXCEEDED = const(0x97)
 _MOST_INBOUND = const(64)  # messages that the broker may send before the first is acknowledged; what qos2.py keeps
 
 
-def with_length(block):
-    """Bytes with their length before them, as a variable byte integer (1.5.5)."""
-    n = len(block)
-    length = b""
+def variable(n):
+    """A variable byte integer (1.5.5)."""
+    encoded = b""
     while n > 127:
-        length += bytes((n & 127 | 128,))
+        encoded += bytes((n & 127 | 128,))
         n >>= 7
-    return length + bytes((n,)) + block
+    return encoded + bytes((n,))
+
+
+def with_length(block):
+    """Bytes with their length before them."""
+    return variable(len(block)) + block
 
 
 def encode(properties, place):

@@ -456,6 +456,35 @@ def check_topic_aliases_both_ways_and_over_links(port, other):
     assert sender.client.reconnects <= 2 and receiver.client.reconnects <= 2
 
 
+def check_what_a_subscription_asks_for(port, other):
+    # Planted: retain_as_published and no_local are exchanged.
+    if versions[0] != 5:
+        return
+    sender = connected(b"s27", port)
+    sender.client.publish(b"opt27/kept", b"kept", 1, retain=True)
+    wait(sender.up, sender)
+    device = Device(b"r27", port, clean_session=True)
+    found = []
+    device.client.on_message = lambda topic, payload: found.append(
+        (payload, device.client.flags & 1, device.client.properties.get("subscription_identifier"))
+    )
+    options = device.client.part("subscription_options")
+    options.set(b"opt27/#", no_local=True, retain_handling=2, identifier=300)
+    options.set(b"+/flag", retain_as_published=True, identifier=1)
+    for topic_filter in (b"opt27/#", b"+/flag"):
+        device.client.subscribe(topic_filter, 1)
+    wait(device.up, device)
+    device.client.publish(b"opt27/own", b"own", 1)
+    wait(device.up, device)
+    sender.client.publish(b"opt27/t", b"plain", 1)
+    sender.client.publish(b"as27/flag", b"flagged", 1, retain=True)
+    wait(lambda: len(found) >= 2, device, sender)
+    equal(sorted(found), [(b"flagged", 1, [1]), (b"plain", 0, [300])])
+    for topic in (b"opt27/kept", b"as27/flag"):
+        sender.client.publish(topic, b"", 1, retain=True)
+    wait(sender.up, sender)
+
+
 def check_the_broker_says_why_it_ends_a_link(port, other):
     if versions[0] != 5:
         return
