@@ -11,7 +11,8 @@ MQTTError
     ├── ProtocolError   the peer broke the protocol; the link is closed [MQTT-4.8.0-1]
     ├── Refused         the broker said no: args are ("connect", return code) or ("subscribe", topic filter, code);
     │                   with MQTT 5 ("connect", reason code, reason string), ("unsubscribe", topic filter, code),
-    │                   ("publish", topic, code, reason string) and ("disconnect", code, reason string) too
+    │                   ("publish", topic, code, reason string) and ("disconnect", code, reason string) too; a server
+    │                   reference, where the broker gives one, is the last of them
     └── SessionPurged   in resume.py: the broker remembered a session that this client cannot vouch for
 
 The first three are raised at the call that caused them. LinkLost and what is below it, and a StoreError of what

@@ -309,13 +309,15 @@ class Mqtt5:
             i = -1
         if i != end or reason < 0 and answers_filter:
             raise ProtocolError("malformed")
-        told = properties.get("reason_string", b"")
+        told = [properties.get("reason_string", b"")]
+        if "server_reference" in properties:
+            told.append(properties["server_reference"])
         if head == CONNACK:
             self._handle_connack(buf[j], reason, properties, told)
             return None
         reason = max(reason, 0)
         if closes:
-            raise Refused("disconnect", reason, told)
+            raise Refused("disconnect", reason, *told)
         packet_id = buf[j] << 8 | buf[j + 1]
         if answers_filter:
             session.subscriptions.handle_answer(packet_id, 0 if reason == _NO_SUBSCRIPTION_EXISTED else reason)
@@ -338,7 +340,7 @@ class Mqtt5:
                 session.retry_delay = 0
             elif reason <= _NOT_AUTHORIZED or reason == _BANNED:  # this will hardly change
                 session.retry_delay = NEVER
-            raise Refused("connect", reason, told)
+            raise Refused("connect", reason, *told)
         session.connack_properties = properties
         if "server_keep_alive" in properties:
             session.keep_alive_ms = properties["server_keep_alive"] * 1000
@@ -363,7 +365,7 @@ class Mqtt5:
         if not flags & DUP or flags & STATE == AWAIT_PUBCOMP:
             session.unexpected += 1
             return
-        refused = Refused("publish", outbox.store.load(slot)[0].split(b"\0")[0], reason, told)
+        refused = Refused("publish", outbox.store.load(slot)[0].split(b"\0")[0], reason, *told)
         if reason == _QUOTA_EXCEEDED:
             raise refused  # this passes: it goes again on another link
         session.report(refused)

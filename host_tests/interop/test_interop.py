@@ -27,9 +27,9 @@ PROTOCOLS = 4, 5
 
 
 @contextmanager
-def paired_broker() -> Iterator[int]:
-    """The port of `python -m umqtt_broker`."""
-    command = [sys.executable, "-m", "umqtt_broker", "-p", "0", "--store", ":memory:"]
+def paired_broker(*arguments: str) -> Iterator[int]:
+    """The port of `python -m umqtt_broker`, with arguments of its own or without a file."""
+    command = [sys.executable, "-m", "umqtt_broker", *(arguments or ("-p", "0", "--store", ":memory:"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -105,3 +105,32 @@ def results(request: pytest.FixtureRequest, suites: _Suites, interpreter: str) -
 def test_interop(results: Results, check: str):
     failure = results.of(check)
     assert not failure, failure
+
+
+_SENT_AWAY = """
+from umqtt_robust import Client
+client = Client("r28", "mqtt://127.0.0.1:{}", protocol=5, on_error=lambda error: print(error.args))
+client.part("server_reference")
+while not client.connected:
+    client.poll(1000)
+print(client.broker)
+client.disconnect()
+client.tick()
+"""
+
+
+@pytest.mark.parametrize("interpreter_name", INTERPRETERS)
+def test_a_broker_sends_its_clients_to_another_one(tmp_path: Path, interpreter_name: str):
+    # Planted: the reference is read with the port of the broker that gave it.
+    with paired_broker() as there:
+        conf = f"listener 0 127.0.0.1\nallow_anonymous true\npersistence false\nserver_reference 127.0.0.1:{there}\n"
+        (tmp_path / "broker.conf").write_text(conf)
+        with paired_broker("-c", str(tmp_path / "broker.conf")) as here:
+            code = f"import sys; sys.path[:0] = {device_search_path()!r}\n{_SENT_AWAY.format(here)}"
+            try:
+                command = [sys.executable] if interpreter_name == "cpython" else micropython_command("4M")
+            except MicroPythonMissing:
+                pytest.skip("MicroPython is not there")
+            done = subprocess.run([*command, "-c", code], capture_output=True, text=True, timeout=WAIT_LIMIT_S)
+    reference = f"('connect', 156, b'', b'127.0.0.1:{there}')"
+    assert done.stdout.replace("\r\n", "\n").splitlines() == [reference, f"127.0.0.1:{there}"], done
