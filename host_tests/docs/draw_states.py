@@ -26,6 +26,7 @@ _PACKETS = {
     0xB0: "UNSUBACK",
     0xD0: "PINGRESP",
     0xE0: "DISCONNECT of MQTT 5",
+    0xF0: "AUTH of MQTT 5",
 }
 
 
@@ -77,7 +78,7 @@ def diagrams() -> Iterable[Diagram]:
         "The link",
         """CONNECT leaves as soon as there is a connection, and the first packet that comes must be CONNACK. A CONNACK
         that refuses closes the link. `UP` is `Client.connected`.""",
-        _split(states.LINK | states.LINK_5),
+        _split(states.LINK | states.LINK_5 | states.LINK_AUTH),
         _named("CLOSED", "AWAIT_CONNACK", "UP"),
         {},
         (

@@ -37,11 +37,11 @@ class Budget:
 # The limit of everything was 36,864 until the inboxes of aio and simple kept to what there is room for, and 38,912
 # until there was MQTT 5, which may take 4,096 by itself, and a module for requests. It was 45,056 until there was the
 # rest of MQTT 5, a module for each thing that few programs need: topic aliases (1.4 KB), subscription options (1.0),
-# server reference (0.7).
+# server reference (0.7), enhanced authentication (1.6).
 # The limits of the smallest client: 1.2 times the .mpy of mqtt_as (11,052), and less heap than it takes (26,080).
 BUDGETS = {
     "smallest_mpy_bytes": Budget(limit=13_262, goal=8_192),
-    "everything_mpy_bytes": Budget(limit=48_384, goal=20_480),
+    "everything_mpy_bytes": Budget(limit=50_176, goal=20_480),
     "smallest_heap_bytes": Budget(limit=24_576, goal=14_336),
     # The same with the names that `umqtt deploy` leaves readable, which tracebacks show.
     "deployed_heap_bytes": Budget(limit=26_880, goal=24_576),
