@@ -6,6 +6,7 @@ import functools
 import json
 import shutil
 import subprocess
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -31,16 +32,45 @@ def measured() -> sizes.Sizes:
     return sizes.measure()
 
 
+@pytest.fixture(scope="module")
+def apart() -> sizes.Sizes:
+    return sizes.measure_apart()
+
+
 def test_no_budget_is_passed(measured):
     assert measured.passed() == []
 
 
-def test_every_module_a_board_may_carry_is_measured(measured):
+def test_every_module_a_board_may_carry_is_measured(measured, apart):
     files = {file.stem for file in library_folder().glob("*.py")} - {"_host"}
     bundle = Bundle(library_folder())
     assert {module.module for module in measured.modules} | set(bundle.joined) == files
-    assert {module.module for module in sizes.measure_apart().modules} == files
-    assert all(module.mpy_bytes > 0 and module.heap_bytes >= 0 for module in measured.modules)
+    assert {module.module for module in apart.modules} == files
+    assert all(module.mpy_bytes > 0 and module.heap_bytes > 0 for module in measured.modules)
+
+
+def test_the_heap_does_not_depend_on_where_it_is_measured(tmp_path: Path):
+    """Planted: modules are imported by the path of the temporary folder, which MicroPython keeps."""
+    found = set()
+    for name in ("f", "f" * 80):
+        Bundle(library_folder()).compile(tmp_path / name)
+        found.add(sizes.heap_after_import(tmp_path / name, [sizes.PACKAGE, f"{sizes.PACKAGE}.errors"]))
+    assert len(found) == 1
+
+
+def test_functions_closures_and_names_of_a_module_are_counted(apart, tmp_path: Path):
+    """Planted: functions within others are left out; a lambda that uses no name around it counts as a closure."""
+    grown = tmp_path / sizes.PACKAGE
+    shutil.copytree(library_folder(), grown, ignore=shutil.ignore_patterns("__pycache__"))
+    with (grown / "store.py").open("a") as file:
+        file.write("\n\ndef make_both(unheard_of):\n    return lambda: unheard_of, lambda print: print\n")
+    before, after = (
+        next(module for module in measured.modules if module.module == "store")
+        for measured in (apart, sizes.measure_apart(grown))
+    )
+    assert after.functions - before.functions == 3
+    assert after.closures - before.closures == 1
+    assert after.names - before.names == 3  # make_both, unheard_of and "<lambda>"; print is in the ROM
 
 
 def test_code_that_stays_in_rom_takes_less_heap(measured):
@@ -77,7 +107,7 @@ def test_the_command_prints_modules_totals_and_budgets_as_json(capsys):
     shown = json.loads(capsys.readouterr().out)
     assert code == (0 if all(budget["met"] for budget in shown["budgets"].values()) else 1)
     assert set(shown) == {"modules", "totals", "budgets"}
-    assert {"module", "mpy_bytes", "heap_bytes", "smallest"} == set(shown["modules"][0])
+    assert {field.name for field in fields(sizes.ModuleSize)} == set(shown["modules"][0])
     assert shown["budgets"]["smallest_mpy_bytes"].keys() == {"limit", "goal", "used", "met"}
 
 

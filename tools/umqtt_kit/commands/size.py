@@ -30,7 +30,8 @@ from umqtt_kit.errors import EXIT_LOST
 def size(as_json: bool, apart: bool, board: str | None, interval_ms: int | None) -> int:
     """Show what the device library costs a board.
 
-    For each module: bytes of .mpy in flash, bytes of heap after import.
+    For each module: bytes of .mpy in flash, bytes of heap that its import takes when what it imports is there, and what
+    they come from: functions, closures among them, and names that the .mpy spells.
 
     It measures the bundle that goes onto boards: the smallest useful set as one module, and the optional modules. Heap
     is that of a 64-bit MicroPython; a 32-bit board needs a little more than half of it. Exits with 1 if a budget is
@@ -62,7 +63,7 @@ def size(as_json: bool, apart: bool, board: str | None, interval_ms: int | None)
 
     table = Table(box=None, header_style="bold")
     table.add_column("module")
-    for title in ("mpy bytes", "heap bytes"):
+    for title in ("mpy bytes", "heap bytes", "functions", "closures", "names"):
         table.add_column(title, justify="right")
     table.add_column("set")
     for module in sizes.modules:
@@ -70,6 +71,9 @@ def size(as_json: bool, apart: bool, board: str | None, interval_ms: int | None)
             module.module,
             f"{module.mpy_bytes:,}",
             f"{module.heap_bytes:,}",
+            f"{module.functions}",
+            f"{module.closures}",
+            f"{module.names}",
             "smallest" if module.smallest else "",
         )
     results().print(table)
