@@ -101,9 +101,7 @@ class Backpressure:
     def put_back(self, head, packet_id, topic=b"", payload=b""):
         """A message whose handler found the outbox full waits as the first."""
         session = self._session
-        if head == PUBREL:
-            session.part("qos2").postpone(packet_id)
-        elif head & QOS and session.manual_ack:
+        if head & QOS and head != PUBREL and session.manual_ack:
             session.part("manual_ack").let_go(packet_id)
         self._insert(0, (head, packet_id, topic, payload))
         self._again = True
@@ -147,10 +145,14 @@ class Backpressure:
             head, packet_id, topic, payload = message
             session.handover_limit = self._limit
             self._until = NEVER
-            if head == PUBREL:
-                session.part("qos2").handle_pubrel(packet_id)
-            else:
-                self._hand_over(head, packet_id, topic, payload)
+            try:
+                if head == PUBREL:
+                    session.part("qos2").handle_pubrel(packet_id)
+                else:
+                    self._hand_over(head, packet_id, topic, payload)
+            except MemoryError:
+                self._insert(0, message)
+                raise
             self._update()
         if self.skipped and not self._waiting:
             self._fetch()

@@ -223,16 +223,21 @@ class Qos2:
                 self._done_with.append(packet_id)  # first: there may be no memory, or the removal may fail
                 if session.manual_ack and not message[0] & _HANDED_OVER:
                     self._open.append(packet_id)
-                self._hand_over(packet_id, message)
+                try:
+                    self._hand_over(packet_id, message)
+                except MemoryError:  # before its handler was called: what one raises does not come here
+                    self._postpone(packet_id)
+                    raise
                 if session.handover_limit == BLOCKED:
+                    self._postpone(packet_id)
+                    self._old.append(packet_id)  # its handler has run
                     session.part("backpressure").put_back(PUBREL, packet_id)
                     return
             if packet_id not in self._open and packet_id in self._done_with:
                 self._complete(packet_id)
 
-    def postpone(self, packet_id):
-        """The handler of a message found no room: it will be handed over again."""
-        self._old.append(packet_id)  # its handler has run
+    def _postpone(self, packet_id):
+        # The message will be handed over again.
         self._done_with.remove(packet_id)
         if packet_id in self._open:
             self._open.remove(packet_id)

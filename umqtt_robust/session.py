@@ -607,9 +607,6 @@ class Session:
                     handler(topic, payload, k, p, end)
                 else:
                     handler(topic, payload)
-                if self.pending != pending and 2 * self.pending - pending > self.outbox.store.slots:
-                    self.part("backpressure").learn(self.pending - pending)  # as many more would not fit
-                return
             except Exception as error:  # noqa: BLE001 - the program's own code: anything may come
                 failure = error
                 self.redelivered = True
@@ -617,6 +614,13 @@ class Session:
                     self.part("backpressure").block(self.pending - pending + 1)
                     return
                 print_exception(error)
+                continue
+            if self.pending != pending and 2 * self.pending - pending > self.outbox.store.slots:
+                try:
+                    self.part("backpressure").learn(self.pending - pending)  # as many more would not fit
+                except MemoryError:
+                    pass  # a handler that finds no room is called again, also where none has told how much it needs
+            return
         self.dead_letters += 1
         if self.on_dead_letter:
             if end:

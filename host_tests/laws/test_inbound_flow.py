@@ -193,6 +193,59 @@ def test_a_message_for_which_there_is_no_memory_is_left_to_the_broker():
         check(world, 0, waiting, repr(waiting))
 
 
+def make_poor(client):
+    """There is no memory for the second message that is handed over after it was kept, nor for the 31st."""
+    hand_over = client.hand_over
+    calls = []
+
+    def poor(topic, payload):
+        calls.append(1)
+        if len(calls) in (2, 31):
+            raise MemoryError("planted")
+        hand_over(topic, payload)
+
+    client.hand_over = poor
+
+
+def test_a_message_that_finds_no_memory_when_it_is_handed_over_comes_again():
+    # Planted: at QoS 2 it counts as handed over before its handler is called.
+    for qos, publishes, kept in ((1, 1, False), (2, 0, False), (2, 0, True), (2, 1, False)):
+        world = worlds(qos, publishes, 1, kept, 65)
+        make_poor(world.client)
+        finished(world)
+        check(world, publishes, 65, repr((qos, publishes, kept)))
+
+
+def test_a_message_that_nobody_sends_again_waits_until_there_is_memory_to_hand_it_over():
+    # Planted: it is taken off the list first.
+    world = worlds(0, 0, 0, False, 0)
+    for n in range(3):
+        world.client.part("backpressure").keep((4, b"in/x", b"%d" % n))
+    make_poor(world.client)
+    world.run(lambda: len(world.got) == 3, 20000)
+    check(world, 0, 3, "")
+
+
+def test_where_there_is_no_memory_for_the_flow_control_no_message_is_lost_or_a_dead_letter():
+    # Planted: a handler that was done is one that failed; at QoS 2 its message counts as handed over.
+    for qos in (1, 2):
+        world = worlds(qos, 1, 1, False, 65)
+        part = world.client.part
+        calls = []
+
+        def poor(name, part=part, calls=calls):
+            if name == "backpressure":
+                calls.append(1)
+                if len(calls) < 6:
+                    raise MemoryError("planted")
+            return part(name)
+
+        world.client.part = poor
+        finished(world)
+        assert len(calls) > 6, qos
+        check(world, 1, 65, repr(qos))
+
+
 def test_publish_without_memory_is_as_with_a_full_outbox():
     # Planted: a handler's MemoryError is a dead letter; half of the message stays in the index of the outbox.
     world = worlds(1, 1, 1, False, 65)
