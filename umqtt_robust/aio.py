@@ -15,9 +15,10 @@ counted in `discarded`, and none that has arrived is lost.
 
 import asyncio
 
-from .errors import InvalidArgument, LinkLost, MQTTError, OutboxFull, Refused
+from ._platform import collect, load
+from .base_errors import LinkLost, MQTTError, OutboxFull, Refused
 from .inbox import Inbox
-from .topics import check_topic_filter
+from .session import checked
 
 try:
     from asyncio import core  # MicroPython's
@@ -27,7 +28,10 @@ try:
         wake.set()
 
     def watch(sock, writing, wake):
-        return [asyncio.create_task(_ready(sock, way, wake)) for way in ((False, True) if writing else (False,))]
+        watches = [asyncio.create_task(_ready(sock, False, wake))]
+        if writing:
+            watches.append(asyncio.create_task(_ready(sock, True, wake)))
+        return watches
 
 except ImportError:
     from ._host import watch
@@ -58,7 +62,7 @@ class Client(Inbox):
 
     async def __aenter__(self):
         if self._running:
-            raise InvalidArgument("this client is inside async with already")
+            raise load("errors").InvalidArgument("this client is inside async with already")
         self.connect()  # after an earlier `async with` too
         self._failure = None
         self._changed.clear()  # the end of an earlier one has set it
@@ -113,11 +117,6 @@ class Client(Inbox):
             for one in watches:
                 one.cancel()
 
-    async def _satisfied(self, done):
-        self._wake.set()
-        while not done():
-            await self._change()
-
     async def _change(self):
         if not self._running:
             raise LinkLost("this client is not inside async with")
@@ -145,8 +144,10 @@ class Client(Inbox):
             self.discarded -= 1  # not yet
         if packet_id:
             self._awaited[packet_id] = None
+            self._wake.set()
             try:
-                await self._satisfied(lambda: not self.is_pending(packet_id))
+                while self.is_pending(packet_id):
+                    await self._change()
             finally:
                 reason = self._awaited.pop(packet_id)
             if reason is not None:
@@ -159,28 +160,40 @@ class Client(Inbox):
         """
         answers = []
         self.part("request").send(topic, payload, answers.append, timeout_ms, qos)
-        await self._satisfied(lambda: answers)
+        self._wake.set()
+        while not answers:
+            await self._change()
         if answers[0] is None:
             raise asyncio.TimeoutError
         return answers[0]
 
     async def subscribe(self, topic_filter, qos=0):
         """Returns when the broker has agreed. Raises Refused, InvalidArgument and LinkLost."""
-        topic_filter = check_topic_filter(topic_filter)
+        topic_filter = checked(topic_filter, "check_topic_filter")
         Inbox.subscribe(self, topic_filter, qos)
-        await self._satisfied(lambda: self.subscribed)
+        await self._answered()
         if topic_filter not in self.subscriptions.filters:
             raise Refused("subscribe", topic_filter)
 
     async def unsubscribe(self, topic_filter):
         """Returns when the broker has confirmed. Raises InvalidArgument and LinkLost."""
         Inbox.unsubscribe(self, topic_filter)
-        await self._satisfied(lambda: self.subscribed)
+        await self._answered()
+
+    async def _answered(self):
+        self._wake.set()
+        while not self.subscribed:
+            await self._change()
 
     def __aiter__(self):
         return self
 
     async def __anext__(self):
         self.release()
-        await self._satisfied(lambda: self.inbox)
+        self._wake.set()
+        while not self.inbox:
+            await self._change()
         return self.take()
+
+
+collect()

@@ -15,3 +15,7 @@ class LinkLost(MQTTError):
 
 class ProtocolError(LinkLost):
     pass
+
+
+class Refused(LinkLost):
+    pass

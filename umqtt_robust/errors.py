@@ -19,7 +19,7 @@ The first three are raised at the call that caused them. LinkLost and what is be
 arrives, never leave `Client.tick()`: they go to `Client.on_error` or `Client.on_disconnect` and into counters.
 """
 
-from .base_errors import LinkLost, MQTTError, OutboxFull, ProtocolError
+from .base_errors import LinkLost, MQTTError, OutboxFull, ProtocolError, Refused
 
 __all__ = [
     "Downgraded",
@@ -42,8 +42,4 @@ class StoreError(MQTTError):
 
 
 class Downgraded(MQTTError):
-    pass
-
-
-class Refused(LinkLost):
     pass

@@ -1,8 +1,8 @@
 """A client whose messages wait until the program takes them: what aio.py and simple.py share."""
 
 from ._platform import const, load
+from .base_errors import MQTTError
 from .client import Client
-from .errors import StoreError
 from .packets import QOS_2
 from .states import PING_SENT
 
@@ -106,6 +106,6 @@ class Inbox(Client):
         if taken and taken[0][2]:
             try:
                 self.acknowledge(taken[0][2])
-            except StoreError as error:  # it comes again on another link
+            except MQTTError as error:  # it comes again on another link
                 self.broken = error
             self.wait_ms = 0  # tick() is due

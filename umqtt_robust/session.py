@@ -47,7 +47,7 @@ def _is_plain(text):
     return text != b""
 
 
-def _checked(text, check):
+def checked(text, check):
     # A topic as bytes; unless it is plain, it is looked at by the function of topics.py that `check` names.
     plain = text
     if isinstance(text, str):
@@ -118,7 +118,7 @@ class Session:
         self.subscribed = False
         self.subscriptions = Subscriptions(self)
         self.now = self.ticks() & TICKS_MASK
-        self.client_id = client_id = _checked(client_id, "check_utf8")
+        self.client_id = client_id = checked(client_id, "check_utf8")
         self.keep_alive_ms = keep_alive
         if (
             not client_id
@@ -277,7 +277,7 @@ class Session:
         and counted. Raises InvalidArgument, OutboxFull and StoreError; the message is not in the outbox then.
         """
         if topic is not self._topic:
-            self._topic_bytes = _checked(topic, "check_topic_name")
+            self._topic_bytes = checked(topic, "check_topic_name")
             self._topic = topic
         topic = self._topic_bytes
         if type(payload) is not bytes:
@@ -533,7 +533,7 @@ class Session:
 
     def on(self, topic_filter, handler):
         """handler(topic: bytes, payload: bytes) takes the messages that the topic filter selects; None removes it."""
-        topic_filter = _checked(topic_filter, "check_topic_filter")
+        topic_filter = checked(topic_filter, "check_topic_filter")
         if not _is_plain(topic_filter):
             self._matches = load("topics").matches
         self._handlers = [pair for pair in self._handlers if pair[0] != topic_filter]
@@ -547,11 +547,11 @@ class Session:
             load("checks").publish(0, qos)
         if qos == 2:
             self.part("qos2")
-        self.subscriptions.want(_checked(topic_filter, "check_topic_filter"), qos)
+        self.subscriptions.want(checked(topic_filter, "check_topic_filter"), qos)
 
     def unsubscribe(self, topic_filter):
         """Ends a subscription."""
-        self.subscriptions.want(_checked(topic_filter, "check_topic_filter"), LEAVING)
+        self.subscriptions.want(checked(topic_filter, "check_topic_filter"), LEAVING)
 
     def check_inbound(self, topic):
         """Raises ProtocolError unless a PUBLISH may have that topic name [MQTT-3.3.2-2]."""

@@ -9,8 +9,9 @@ umqtt_robust.tls.TLS() returns, or True with the certificates of the CA in ssl_p
 
 from errno import ENOTCONN
 
+from ._platform import collect, load
+from .base_errors import LinkLost, Refused
 from .client import Will
-from .errors import InvalidArgument, LinkLost, Refused
 from .inbox import Inbox
 from .packets import PINGREQ, decode_length
 from .states import PING_SENT
@@ -97,10 +98,9 @@ class MQTTClient:
                 transports=self.ssl and {"mqtts": self._secure()},
                 inbox_size=0,
                 keep_broker_queue=True,
-                random=lambda n: 0,
                 on_connect=self._connected,
                 on_error=self._failed,
-                on_disconnect=lambda error: client.fetching or self._failed(error),
+                on_disconnect=lambda error: self._client.fetching or self._failed(error),
             )
             if old:
                 client.last_id = old.last_id
@@ -108,6 +108,7 @@ class MQTTClient:
             self._made_of = made_of
         client.connect_timeout = int((timeout or 15) * 1000)
         client.clean_session = clean_session
+        client.closed = True  # a link is made now, also the first one
         client.connect()
         self._pinged = False
         self._error = None
@@ -181,13 +182,14 @@ class MQTTClient:
         # tick() takes longer than to hand a message over, or to publish one.
         return self._client.ticks() - self._client.now & 0x3FFFFFF0  # 16 ms
 
-    def _until(self, done):
-        # Waits for an answer, which comes behind messages; in a callback these are kept as far as there is room.
+    def _until_answered(self, packet_id):
+        # Waits for the answers to a message, or with None to subscriptions. They come behind messages; in a callback
+        # these are kept as far as there is room.
         client = self._client
         before = client.awaited
         client.awaited = client.resting
         try:
-            while not done():
+            while client.is_pending(packet_id) if packet_id else not client.subscribed:
                 self._poll(1000)
         finally:
             client.awaited = before
@@ -229,20 +231,20 @@ class MQTTClient:
             self._flush()
 
     def _wait_for(self, packet_id):
-        self._until(lambda: not self._client.is_pending(packet_id))
+        self._until_answered(packet_id)
         self._flush()
 
     def subscribe(self, topic, qos=0):
         if not self.cb:
-            raise InvalidArgument("set_callback() comes first")
+            raise load("errors").InvalidArgument("set_callback() comes first")
         client = self._poll(0)
         client.subscribe(topic, qos)
-        self._until(lambda: client.subscribed)
+        self._until_answered(None)
 
     def unsubscribe(self, topic):
         client = self._poll(0)
         client.unsubscribe(topic)
-        self._until(lambda: client.subscribed)
+        self._until_answered(None)
 
     def wait_msg(self):
         """Waits for one message and hands it to the callback; returns None when PINGRESP came first.
@@ -271,3 +273,6 @@ class MQTTClient:
                     return None
         finally:
             client.resting = before
+
+
+collect()

@@ -1,7 +1,7 @@
 """What the client is subscribed to, and what it has asked the broker for."""
 
-from ._platform import const, load
-from .base_errors import ProtocolError
+from ._platform import const
+from .base_errors import ProtocolError, Refused
 from .packets import SUBSCRIBE, UNSUBSCRIBE, string
 
 # filters[topic_filter] is its QoS and
@@ -77,7 +77,7 @@ class Subscriptions:
             del self.filters[topic_filter]
             if return_code:
                 what = "unsubscribe" if state & LEAVING else "subscribe"
-                session.report(load("errors").Refused(what, topic_filter, return_code))
+                session.report(Refused(what, topic_filter, return_code))
         elif return_code > 2:  # [MQTT-3.9.3-2]
             raise ProtocolError("malformed SUBACK")
         else:
