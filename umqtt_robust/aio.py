@@ -106,13 +106,15 @@ class Client(Inbox):
         if ms <= 0:
             return await asyncio.sleep(0)
         watches = ()
-        if self.socket and (self.waits() or not self.pauses()):
-            watches = watch(self.socket, self.waits(), self._wake)
         try:
+            if self.socket and (self.waits() or not self.pauses()):
+                watches = watch(self.socket, self.waits(), self._wake)
             # An hour: a board's clock takes less than 2**29 ms, and its float makes that of the number below.
             await asyncio.wait_for(self._wake.wait(), min(ms, 3600000) / 1000)
         except asyncio.TimeoutError:
             pass
+        except MemoryError:
+            await asyncio.sleep(0)  # which needs none: other tasks may free some
         finally:
             for one in watches:
                 one.cancel()

@@ -105,7 +105,7 @@ class Backpressure:
             session.part("manual_ack").let_go(packet_id)
         self._insert(0, (head, packet_id, topic, payload))
         self._again = True
-        self._until = session.pending - 1
+        self._until = max(0, session.pending - 1)
 
     def _insert(self, i, message):
         self._waiting.insert(i, message)
@@ -145,23 +145,27 @@ class Backpressure:
             head, packet_id, topic, payload = message
             session.handover_limit = self._limit
             self._until = NEVER
+            again = self._again
+            self._again = False
             try:
                 if head == PUBREL:
                     session.part("qos2").handle_pubrel(packet_id)
                 else:
-                    self._hand_over(head, packet_id, topic, payload)
+                    self._hand_over(head, packet_id, topic, payload, again)
             except MemoryError:
+                self._again = again
                 self._insert(0, message)
                 raise
+            if self._again:  # there was no room after all
+                break
             self._update()
         if self.skipped and not self._waiting:
             self._fetch()
         return True
 
-    def _hand_over(self, head, packet_id, topic, payload):
+    def _hand_over(self, head, packet_id, topic, payload, again):
         session = self._session
-        session.describe(head, packet_id, head & DUP > 0 or self._again)
-        self._again = False
+        session.describe(head, packet_id, head & DUP > 0 or again)
         manual = head & QOS and session.manual_ack
         if manual:
             session.part("manual_ack").hold(packet_id)

@@ -4,7 +4,7 @@ from ._platform import const, load
 from .base_errors import MQTTError
 from .client import Client
 from .packets import QOS_2
-from .states import PING_SENT
+from .states import BLOCKED, PING_SENT
 
 _COST = const(64)  # bytes that keeping a message costs, as in backpressure.py
 
@@ -57,7 +57,7 @@ class Inbox(Client):
         try:
             self.inbox.append([topic, payload, self.packet_id, self.flags & QOS_2, self.mqtt5 and self.properties])
         except MemoryError:
-            self.part("backpressure").block(1)
+            self.handover_limit = BLOCKED  # it is to be put back
             return
         self._waiting_bytes += len(topic) + len(payload) + _COST
 
@@ -83,9 +83,10 @@ class Inbox(Client):
         self._large = None  # it comes again from the beginning, or not at all
         # On another link the id may be that of another message, and if it is the same one, it comes again. At QoS 2
         # it comes once in a session.
-        for message in self.inbox + self._taken:
-            if session or not message[3]:
-                message[2] = 0
+        for messages in (self.inbox, self._taken):
+            for message in messages:
+                if session or not message[3]:
+                    message[2] = 0
 
     def take(self):
         """The message that came first, as (topic, payload); it is acknowledged by release(). Raises MessageTooLarge."""

@@ -221,9 +221,9 @@ class Qos2:
                 return
             if packet_id not in self._done_with:
                 self._done_with.append(packet_id)  # first: there may be no memory, or the removal may fail
-                if session.manual_ack and not message[0] & _HANDED_OVER:
-                    self._open.append(packet_id)
                 try:
+                    if session.manual_ack and not message[0] & _HANDED_OVER:
+                        self._open.append(packet_id)
                     self._hand_over(packet_id, message)
                 except MemoryError:  # before its handler was called: what one raises does not come here
                     self._postpone(packet_id)

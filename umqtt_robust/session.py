@@ -209,6 +209,7 @@ class Session:
         self.outbox.rewind(session)
         self.in_flight = 0
         self.subscriptions.forget(unsure)
+        self.handover_limit = NEVER  # a message that was to be put back comes again; backpressure.py knows of others
         for part in self._loaded:
             part.forget(session)
 

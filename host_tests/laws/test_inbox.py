@@ -126,3 +126,62 @@ def test_an_acknowledgement_that_the_store_refuses_ends_the_link_and_not_the_pro
     world.settle()
     equal(client.inbox, [])  # the program has had it
     equal(broker.session.queue, [])
+
+
+class PoorList(list):
+    """There is no memory for the second message that is appended, nor for the two that are tried after it."""
+
+    calls = 0
+
+    def append(self, message):
+        self.calls += 1
+        if 1 < self.calls < 5:
+            raise MemoryError("planted")
+        super().append(message)
+
+
+def test_a_message_is_not_done_when_there_is_no_memory_to_note_that_it_is_handed_over():
+    # Planted: at its next PUBREL it counts as handed over.
+    world = connected()
+    world.client.part("qos2")._open = PoorList()
+    sent = [b"%d" % i for i in range(5)]
+    for payload in sent:
+        world.brokers[0].send(b"c", b"down/x", payload, 2)
+    taken = []
+    while len(taken) < 5:
+        assert world.run(lambda: world.client.inbox), taken
+        taken.append(world.client.take()[1])
+    equal(taken, sent)
+
+
+def test_a_message_that_the_inbox_has_no_memory_for_comes_again():
+    # Planted: it waits for an outbox that is empty already; without memory for the flow control it is a dead letter.
+    for qos in (1, 2):
+        for module_fails in (0, 2):
+            world = connected()
+            client = world.client
+            part = client.part
+            calls = []
+
+            def poor(name, part=part, calls=calls, module_fails=module_fails):
+                if name == "backpressure":
+                    calls.append(1)
+                    if len(calls) <= module_fails:
+                        raise MemoryError("planted")
+                return part(name)
+
+            client.part = poor
+            client.inbox = PoorList()
+            sent = [b"%d" % i for i in range(5)]
+            for payload in sent:
+                world.brokers[0].send(b"c", b"down/x", payload, qos)
+            taken = []
+            while len(taken) < 5:
+                assert world.run(lambda client=client: client.inbox), (qos, module_fails, taken)
+                payload = client.take()[1]
+                if qos == 2 or payload not in taken:
+                    taken.append(payload)
+            client.release()
+            world.settle()
+            equal((taken, client.inbox, client.dead_letters, world.faults()), (sent, [], 0, []), (qos, module_fails))
+            equal(client.handover_limit, client.part("backpressure")._limit)

@@ -61,3 +61,27 @@ def test_entered_again_inside_it_is_an_error_and_afterwards_a_new_life():
             assert client.closed
 
     asyncio.run(main())
+
+
+def test_a_wait_that_finds_no_memory_does_not_end_the_client():
+    # Planted: it ends the task that drives it, and with it every call.
+    failures = [MemoryError("planted")]
+    wait_for = asyncio.wait_for
+
+    async def poor(awaited, seconds):
+        if failures:
+            awaited.close()
+            raise failures.pop()
+        return await wait_for(awaited, seconds)
+
+    async def main():
+        async with offline():
+            while failures:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    asyncio.wait_for = poor
+    try:
+        asyncio.run(main())
+    finally:
+        asyncio.wait_for = wait_for
