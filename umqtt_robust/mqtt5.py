@@ -126,7 +126,7 @@ def encode(properties, place):
                     break
             else:
                 raise ValueError
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, InvalidArgument):
             raise InvalidArgument("bad property " + name)
     return with_length(block)
 

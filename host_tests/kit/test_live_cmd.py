@@ -97,7 +97,7 @@ def test_a_command_is_sent_once_and_its_result_shown(played, capsys, arguments, 
     device = played(result)
     assert run(["cmd", _ID, *arguments]) == 0
     assert capsys.readouterr() == ("\n".join(shown) + "\n", "")
-    assert run(["cmd", _ID, *arguments, "--json"]) == 0
+    assert run(["cmd", _ID, *arguments, "--json", "-V", "5"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(one["cmd"], one["args"]) for one in device.until(2)] == [(arguments[0], sent)] * 2
     ids = [one["id"] for one in device.until(2)]

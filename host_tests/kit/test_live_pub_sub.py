@@ -26,6 +26,7 @@ from kit_command import umqtt_command
 from umqtt_kit.__main__ import run
 from umqtt_kit.commands import sub as sub_module
 from umqtt_kit.mqtt import Link, make_access
+from umqtt_testkit.mosquitto import Mosquitto
 from umqtt_testkit.proxy import FaultProxy
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
@@ -176,7 +177,7 @@ def test_what_came_while_the_process_was_stopped_counts_though_the_time_is_over(
             ahead_s += WAIT_LIMIT_S
         return bool(came)
 
-    with Link(make_access([at]), on_message=lambda topic, payload, qos, retain: came.append(payload)) as link:
+    with Link(make_access([at]), on_message=lambda topic, payload, *_: came.append(payload)) as link:
         link.subscribe(topic)
         assert link.wait_for(stopped, WAIT_LIMIT_S)
 
@@ -423,3 +424,100 @@ def test_topics_that_the_broker_does_not_allow_are_told(tmp_path, capsys):
     with broker(tmp_path, "allow_anonymous true", f"acl_file {acl}") as port:
         url = f"mqtt://127.0.0.1:{port}"
         assert "secret/#" in refused(["sub", "public/#", "secret/#", "--broker", url], 4, capsys)
+
+
+# MQTT 5
+
+
+@pytest.fixture(params=["paired", "mosquitto"])
+def either(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a broker that speaks MQTT 5, which the commands know."""
+    with contextlib.ExitStack() as stack:
+        if request.param == "paired":
+            found = request.getfixturevalue("port")
+        else:
+            found = stack.enter_context(Mosquitto(tmp_path, "allow_anonymous true")).port
+        monkeypatch.setenv("UMQTT_BROKER", f"mqtt://127.0.0.1:{found}")
+        yield f"mqtt://127.0.0.1:{found}"
+
+
+def test_properties_go_from_pub_to_the_json_of_sub(either, topic, capsys):
+    """Planted: -V 5 reaches `umqtt pub` alone."""
+    assert run(["sub", topic, "-V", "5", "--session", topic, "--timeout", "0.1"]) == 0
+    given = ("content-type=text/plain", "response-topic=a/b", "payload-format-indicator=1",
+             "message-expiry-interval=60", "user-property=site=north=1", "user-property=empty=")  # fmt: skip
+    assert run(["pub", topic, "x", "-V", "5", *(word for each in given for word in ("-D", each))]) == 0
+    assert run(["pub", topic, "y", "-V", "5", "-D", os.fsdecode(b"correlation-data=\xff=")]) == 0
+    arguments = [topic, "--session", topic, "-n", "2", "--json", "--timeout", str(WAIT_LIMIT_S)]
+    assert run(["sub", *arguments, "-V", "5"]) == 0
+    first, second = [json.loads(line)["properties"] for line in capsys.readouterr().out.splitlines()]
+    assert 0 < first.pop("message_expiry_interval") <= 60
+    assert first == {
+        "content_type": "text/plain", "response_topic": "a/b", "payload_format_indicator": 1,
+        "user_property": [["site", "north=1"], ["empty", ""]],
+    }  # fmt: skip
+    assert second == {"correlation_data": {"hex": "ff3d"}}
+    # The session is one of both versions.
+    assert run(["pub", topic, "z"]) == 0
+    assert run(["sub", topic, "--session", topic, "-n", "1", "--json", "--timeout", str(WAIT_LIMIT_S)]) == 0
+    assert "properties" not in json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["-D", "content-type=x"], "-V 5"),
+        (["-V", "5", "-D", "content-type"], "NAME=VALUE"),
+        (["-V", "5", "-D", "topic-alias=1"], "topic-alias"),
+        (["-V", "5", "-D", "user-property=x"], "user-property=NAME=VALUE"),
+        (["-V", "5", "-D", "message-expiry-interval=-1"], "from 0 to 4294967295"),
+        (["-V", "5", "-D", "payload-format-indicator=2"], "from 0 to 1"),
+        (["-V", "5", "-D", "content-type=a", "-D", "content-type=b"], "twice"),
+        (["-V", "5", "-D", "response-topic=a/+"], "response_topic"),
+        (["-V", "4"], "3.1.1"),
+    ],
+)
+def test_what_is_no_property_is_exit_code_2_and_named(at, topic, given, named, capsys):
+    """Planted: properties without -V 5 are left out."""
+    assert named in refused(["pub", topic, "x", *given], 2, capsys)
+
+
+def _answering(connack: bytes, puback: bytes = b"") -> tuple[socket.socket, int]:
+    def answer(connection: socket.socket) -> None:
+        connection.recv(1000)
+        connection.sendall(connack)
+        if puback:
+            connection.recv(1000)
+            connection.sendall(puback)
+        connection.recv(1000)
+
+    return _served(answer)
+
+
+@pytest.mark.parametrize(
+    ("connack", "puback", "said"),
+    [
+        (b"\x20\x03\x00\x87\x00", b"", "this user may not connect"),
+        (b"\x20\x03\x00\x84\x00", b"", "does not speak that version"),
+        (b"\x20\x02\x00\x01", b"", "does not speak that version"),
+        (b"\x20\x08\x00\x89\x05\x1f\x00\x02\x1b[", b"", "the server is busy (\\x1b[)"),
+        (b"\x20\x07\x00\x9d\x04\x1c\x00\x01b", b"", "server moved, which is b"),
+        (b"\x20\x03\x00\x00\x00", b"\x40\x03\x00\x01\x87", "1 of 1 messages will not be delivered"),
+        (b"\x20\x03\x00\x00\x00", b"\x40\x03\x00\x01\xab", "reason code 0xAB"),
+    ],
+    ids=["user", "version", "old", "text", "moved", "message", "unknown"],
+)  # fmt: skip
+def test_what_a_broker_of_mqtt_5_refuses_is_exit_code_4_with_its_reason(connack, puback, said, capsys):
+    """Planted: a message that the broker refused counts as acknowledged."""
+    listener, number = _answering(connack, puback)
+    with listener:
+        assert said in refused(["pub", "a", "b", "-V", "5", "--broker", f"mqtt://127.0.0.1:{number}"], 4, capsys)
+
+
+def test_why_a_broker_of_mqtt_5_ends_a_link_is_said(at, topic, capfd):
+    """Planted: a link that the broker ends is told of as one that it refuses."""
+    other = Link(make_access([at], mqtt_version="5"), session=topic)
+    with listening(topic, "-V", "5", "--session", topic) as process, other:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert b"the broker ended the connection: session taken over; connecting again" in line

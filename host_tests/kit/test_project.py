@@ -16,7 +16,7 @@ from umqtt_testkit import registry
 
 pytestmark = pytest.mark.tier(1)
 
-_BROKER = {"broker", "username", "password_file", "ca", "cert", "key"}
+_BROKER = {"broker", "username", "mqtt_version", "password_file", "ca", "cert", "key"}
 _ALL = {key: f"the {key}" for key in project.KEYS}
 # What each command takes from the file.
 _TAKEN = {
@@ -101,13 +101,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 def test_the_command_line_comes_first_and_credentials_go_to_the_files_own_broker(
     umqtt, tmp_path, asked, given, environment, broker_url, username
 ):
-    """Planted: the user name and the CA of the file go to whatever broker was typed."""
+    """Planted: the user name, the CA and the version of the file go to whatever broker was typed."""
     folder = tmp_path / "certs"
     folder.mkdir()
     (folder / "ca.pem").write_text("")
-    (tmp_path / "umqtt.toml").write_text("broker = 'mqtt://project:1'\nusername = 'owner'\nca = 'certs/ca.pem'\n")
+    (tmp_path / "umqtt.toml").write_text("broker = 'mqtt://project:1'\nusername = 'owner'\nca = 'certs/ca.pem'\n"
+                                         "mqtt_version = '5'\n")  # fmt: skip
     umqtt("cmd", "pump-7", "ping", *given, env=environment)
-    ((found_broker, found_username, _, ca, *_),) = asked
+    ((found_broker, found_username, _, ca, _, _, _, version),) = asked
+    assert version == ("5" if broker_url == "mqtt://project:1" else "3.1.1")
     assert (" ".join(found_broker), found_username) == (broker_url, username)
     assert ca == (folder / "ca.pem" if broker_url == "mqtt://project:1" else None)
 

@@ -40,8 +40,8 @@ def device(url: str, device_id: str) -> Iterator[None]:
     over = threading.Event()
     ready = threading.Event()
 
-    def answer(topic: str, payload: bytes, qos: int, retain: bool) -> None:
-        del topic, qos, retain
+    def answer(topic: str, payload: bytes, *_: object) -> None:
+        del topic
         reply = {"id": json.loads(payload)["id"], "ok": True, "result": url}
         link.publish(f"fleet/{device_id}/reply", json.dumps(reply).encode(), 1)
 

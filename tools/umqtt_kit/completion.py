@@ -41,7 +41,7 @@ def complete_device_id(context: click.Context, option: click.Parameter, incomple
     from umqtt_kit.remote import known_devices
 
     given: dict[str, Any] = {
-        name: context.params.get(name) for name in ("username", "password_file", "ca", "cert", "key")
+        name: context.params.get(name) for name in ("username", "password_file", "ca", "cert", "key", "mqtt_version")
     }
     if given["username"] and not given["password_file"] and "UMQTT_PASSWORD" not in os.environ:
         return []  # it would be asked for

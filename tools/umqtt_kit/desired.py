@@ -199,7 +199,7 @@ class Twins:
             return Row(name, WAITING, f"{'it has never been there' if reason is None else reason}; {differing}")
         return Row(name, SILENT if device.sent and not device.reply else DRIFT, differing)
 
-    def _take(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
+    def _take(self, topic: str, payload: bytes, qos: int, retain: bool, *rest: object) -> None:
         self._retained += retain
         _, name, leaf = topic.split("/")
         device = self._devices.setdefault(name, _Device())

@@ -13,6 +13,7 @@ from typing import Any, Self
 from umqtt_kit.console import say
 from umqtt_kit.errors import KitError
 from umqtt_kit.mqtt import Access, Link, QoS, wait_for
+from umqtt_kit.properties import Properties
 
 
 class Links:
@@ -64,10 +65,22 @@ class Links:
         for link in self._links:
             link.subscribe(*filters, qos=qos)
 
-    def publish(self, topic: str, payload: bytes, qos: QoS = 0, retain: bool = False) -> None:
+    @property
+    def dropped(self) -> int:
+        """Messages that one of the brokers will never have."""
+        return sum(link.dropped for link in self._links)
+
+    @property
+    def why_dropped(self) -> str:
+        """Why not, of the last of them."""
+        return next((link.why_dropped for link in self._links if link.dropped), "")
+
+    def publish(
+        self, topic: str, payload: bytes, qos: QoS = 0, retain: bool = False, properties: Properties | None = None
+    ) -> None:
         """As Link.publish(), to each broker."""
         for link in self._links:
-            link.publish(topic, payload, qos, retain)
+            link.publish(topic, payload, qos, retain, properties)
 
     def offer(self, topic: str, payload: bytes) -> None:
         """Publish at QoS 0 what may be left out where there is no room; waits for nothing."""

@@ -31,10 +31,12 @@ from urllib.parse import urlsplit
 import click
 from click.core import ParameterSource
 
+from spark_ingest.printable import printable
 from umqtt_cli.numbers import Finite
 from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 
 if TYPE_CHECKING:
+    from umqtt_kit.properties import Properties
     from umqtt_robust import Client
 
 QoS = Literal[0, 1, 2]
@@ -45,21 +47,34 @@ _OUTBOX_SLOTS = 256
 _NUMBERS = itertools.count()
 _RX_SIZE = 64 * 1024
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-# CONNACK return codes [MQTT-3.2.2.3], in words that name what to change.
+# What --mqtt-version may say, and the protocol level that it means.
+_PROTOCOLS = {"3.1.1": 4, "5": 5}
+_DEFAULT_VERSION = "3.1.1"
+# Return codes of CONNACK in MQTT 3.1.1 (3.2.2.3), in words that name what to change,
 _REFUSALS = {
-    1: "it does not speak MQTT 3.1.1 — use another broker",
+    1: "it does not speak that version of MQTT — choose another one: -V, or use another broker",
     2: "it does not accept the client id — choose another one",
     3: "it is not available — look at its log",
     4: "user name or password are wrong — see --username and --password-file",
     5: "this user may not connect — see --username and --password-file, or the broker's permissions",
 }
+# and the reason codes of MQTT 5 (2.4) that mean the same;
+_REFUSALS |= {0x84: _REFUSALS[1], 0x85: _REFUSALS[2], 0x88: _REFUSALS[3], 0x86: _REFUSALS[4], 0x87: _REFUSALS[5]}
+# others by their names.
+_REASONS = {
+    0x87: "not authorized", 0x89: "the server is busy", 0x8A: "banned", 0x8B: "the server is shutting down",
+    0x8D: "keep-alive timeout", 0x8E: "session taken over", 0x90: "topic name invalid",
+    0x93: "receive maximum exceeded", 0x95: "packet too large", 0x96: "message rate too high",
+    0x97: "quota exceeded", 0x98: "administrative action", 0x99: "payload format invalid",
+    0x9C: "use another server", 0x9D: "server moved", 0x9F: "connection rate exceeded",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Access:
     """How to reach a broker. addresses: mqtt://host:port or mqtts://host:port, tried in turn; ca, cert, key: PEM;
-    timeout_s: for each address. others: further brokers of the fleet, each with devices of its own. repr() shows no
-    secret."""
+    timeout_s: for each address. protocol: 4 for MQTT 3.1.1, or 5. others: further brokers of the fleet, each with
+    devices of its own. repr() shows no secret."""
 
     addresses: tuple[str, ...]
     username: str | None = None
@@ -68,6 +83,7 @@ class Access:
     cert: bytes | None = field(default=None, repr=False)
     key: bytes | None = field(default=None, repr=False)
     timeout_s: float = 10.0
+    protocol: int = _PROTOCOLS[_DEFAULT_VERSION]
     others: tuple[Access, ...] = ()
 
     @property
@@ -96,21 +112,24 @@ def _with_broker_options(function: Callable[..., Any], flag: str | None) -> Call
     @functools.wraps(function)
     def with_access(
         *arguments: Any, broker: tuple[str, ...], username: str | None, password_file: Path | None, ca: Path | None,
-        cert: Path | None, key: Path | None, connect_timeout: float, **options: Any,
+        cert: Path | None, key: Path | None, connect_timeout: float, mqtt_version: str, **options: Any,
     ) -> Any:  # fmt: skip
         wanted = flag is None or options[flag]
         if not _from_project("broker"):
-            # The credentials of umqtt.toml are for its own broker.
+            # What umqtt.toml says of its broker is not for another one.
+            mqtt_version = _DEFAULT_VERSION if _from_project("mqtt_version") else mqtt_version
             username, password_file, ca, cert, key = (
                 None if _from_project(name) else value
                 for name, value in {
                     "username": username, "password_file": password_file, "ca": ca, "cert": cert, "key": key
                 }.items()
             )  # fmt: skip
-        access = make_access(broker, username, password_file, ca, cert, key, connect_timeout) if wanted else None
-        return function(*arguments, access=access, **options)
+        given = broker, username, password_file, ca, cert, key, connect_timeout, mqtt_version
+        return function(*arguments, access=make_access(*given) if wanted else None, **options)
 
     for option in (
+        click.option("-V", "--mqtt-version", type=click.Choice(list(_PROTOCOLS)), default=_DEFAULT_VERSION,
+                     show_default=True, help="What is spoken with the broker."),
         click.option("--connect-timeout", type=Finite(min=0.1), default=10.0, show_default=True,
                      metavar="SECONDS", help="How long to wait for the first connection."),
         click.option("--key", type=_FILE, help="Its private key."),
@@ -134,6 +153,7 @@ def _from_project(name: str) -> bool:
 def make_access(
     brokers: Sequence[str], username: str | None = None, password_file: Path | None = None, ca: Path | None = None,
     cert: Path | None = None, key: Path | None = None, timeout_s: float = 10.0,
+    mqtt_version: str | None = None,
 ) -> Access:  # fmt: skip
     """An Access from what the user gave; the password from a file, UMQTT_PASSWORD or the terminal.
 
@@ -149,7 +169,10 @@ def make_access(
     contents = [_content(file) for file in (ca, cert, key)]
     if contents[0] is None and any(broker.startswith("mqtts:") for broker in brokers):
         contents[0] = _trusted_here()
-    each = [Access((broker,), username, password, *contents, timeout_s=timeout_s) for broker in brokers]
+    protocol = _PROTOCOLS[mqtt_version or _DEFAULT_VERSION]
+    each = [
+        Access((broker,), username, password, *contents, timeout_s=timeout_s, protocol=protocol) for broker in brokers
+    ]
     return replace(each[0], others=tuple(each[1:]))
 
 
@@ -167,17 +190,18 @@ def _check_address(broker: str) -> None:
 class Link:
     """A client, connected within the context. Raises KitError (exit code 4) when that cannot be had.
 
-    on_message(topic: str, payload: bytes, qos: int, retain: bool): called for each message before it is acknowledged;
-    one for which it returns False is not, and comes again when the session goes on. on_lost(text: str): the link broke
-    after it was there: to which address, and why. on_back(where: str): it is there again. session: client id of a
-    session that the broker keeps; without one it forgets this client in the end.
+    on_message(topic: str, payload: bytes, qos: int, retain: bool, properties: dict): called for each message before it
+    is acknowledged; one for which it returns False is not, and comes again when the session goes on. properties: those
+    of MQTT 5. on_lost(text: str): the link broke after it was there: to which address, and why. on_back(where: str): it
+    is there again. session: client id of a session that the broker keeps; without one it forgets this client in the
+    end.
     """
 
     def __init__(
         self,
         access: Access,
         *,
-        on_message: Callable[[str, bytes, int, bool], bool | None] | None = None,
+        on_message: Callable[[str, bytes, int, bool, dict[str, Any]], bool | None] | None = None,
         on_lost: Callable[[str], object] | None = None,
         on_back: Callable[[str], object] | None = None,
         session: str | None = None,
@@ -191,6 +215,9 @@ class Link:
         self._untried = len(access.addresses)
         self._was_connected = False
         self._refused: list[str] = []
+        #: Messages that will never be delivered, and why not the last of them.
+        self.dropped = 0
+        self.why_dropped = ""
         self._failed: Exception | None = None
         self.client = self._make(session, rx_size)
 
@@ -232,23 +259,27 @@ class Link:
         if not answered:
             raise KitError(f"{self._access.where} did not answer within {timeout_s:g} s — see its log", EXIT_NETWORK)
 
-    def publish(self, topic: str, payload: bytes, qos: QoS = 0, retain: bool = False) -> int:
+    def publish(
+        self, topic: str, payload: bytes, qos: QoS = 0, retain: bool = False, properties: Properties | None = None
+    ) -> int:
         """Sends, or queues at QoS 1 and 2; waits while there is no room. Returns the packet id, 0 at QoS 0.
 
-        Raises KitError: 2 for a topic name that is none, 4 when no room comes.
+        Raises KitError: 2 for a topic name or a property that is none, 4 when no room comes.
         """
         from umqtt_robust.errors import InvalidArgument, OutboxFull
 
         deadline = time.monotonic() + max(self._access.timeout_s, _KEEP_ALIVE_S)
         while time.monotonic() < deadline:
             try:
-                packet_id = self.client.publish(topic, payload, qos, retain)
+                expires_in, found = (properties.expires_in_ms, properties.values) if properties else (None, None)
+                packet_id = self.client.publish(topic, payload, qos, retain, expires_in, found)
                 if packet_id is not None:
                     return packet_id
             except OutboxFull:
                 pass  # some of it will be acknowledged
             except InvalidArgument as error:
-                raise KitError(f"{topic!r}: {error} — correct the topic name", EXIT_USAGE) from error
+                what = "the topic name or a property" if properties else "the topic name"
+                raise KitError(f"{topic!r}: {error} — correct {what}", EXIT_USAGE) from error
             self.client.poll(_POLL_MS)
         raise KitError(f"{self._access.where} takes nothing any more — see its log", EXIT_NETWORK)
 
@@ -291,6 +322,7 @@ class Link:
                 on_connect=self._connected,
                 on_message=self._take,
                 on_dead_letter=self._fail,
+                on_dropped=self._drop,
                 manual_ack=True,
                 on_disconnect=self._lost,
                 on_error=self._note,
@@ -328,6 +360,8 @@ class Link:
         if isinstance(problem, Refused) and problem.args[0] == "subscribe":
             topic_filter = problem.args[1]
             self._refused.append(topic_filter.decode() if isinstance(topic_filter, bytes) else str(topic_filter))
+        elif isinstance(problem, Refused) and problem.args[0] == "publish":
+            self.why_dropped = f"the broker refuses it: {_reason(*problem.args[2:])}"
         elif not self._was_connected:
             self._problem = self._problem or problem
             self._untried = max(self._untried - 1, 0)
@@ -339,9 +373,18 @@ class Link:
         packet_id, qos, retain = self.client.packet_id, self.client.flags >> 1 & 3, bool(self.client.flags & 1)
         if self._on_message is None:
             return
-        taken = self._on_message(topic.decode(errors="backslashreplace"), payload, qos, retain)
+        found = self.client.properties if self.client.mqtt5 else {}
+        taken = self._on_message(topic.decode(errors="backslashreplace"), payload, qos, retain, found)
         if qos and taken is not False:
             self.client.acknowledge(packet_id)
+
+    def _drop(self, packet_id: int, topic: bytes, payload: bytes, reason: int) -> None:
+        from umqtt_robust.policy import EXPIRED, REFUSED, TOO_LARGE
+
+        self.dropped += 1
+        if reason != REFUSED:  # of which _note() has heard more
+            said = {EXPIRED: "it expired before it was sent", TOO_LARGE: "it is larger than the broker takes"}
+            self.why_dropped = said.get(reason, f"reason {reason}")
 
     def _fail(self, topic: bytes, payload: bytes | None, error: Exception) -> None:
         # A mistake in on_message, which the client keeps from its own loop: raised by wait_for().
@@ -382,7 +425,7 @@ def _await_bytes(links: Sequence[Link], most_ms: int) -> None:
 
 def client_options(access: Access) -> dict[str, Any]:
     """What umqtt_robust.Client is given besides addresses. Raises MQTTError for a certificate or key that is none."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"protocol": access.protocol}
     if access.username is not None:
         options |= {"username": access.username, "password": access.password}
     if any(address.startswith("mqtts:") for address in access.addresses):
@@ -408,7 +451,10 @@ def explain(problem: BaseException, timeout_s: float) -> str:
     from umqtt_robust.tls import CertificateRefused
 
     if isinstance(problem, Refused):
-        return f"the broker refuses the connection: {_REFUSALS.get(problem.args[1], f'code {problem.args[1]}')}"
+        what, code, *more = problem.args
+        if what == "disconnect":
+            return f"the broker ended the connection: {_reason(code, *more)} — see its log"
+        return f"the broker refuses the connection: {_REFUSALS.get(code) or _reason(code, *more) + ' — see its log'}"
     if isinstance(problem, CertificateRefused):
         return f"its certificate is not trusted ({problem}) — give the one that signed it: --ca FILE"
     if isinstance(problem, ssl.SSLError):
@@ -430,6 +476,14 @@ def explain(problem: BaseException, timeout_s: float) -> str:
     if isinstance(problem, LinkLost) and problem.args == ("ping_timeout",):
         return "the broker does not answer any more — see its log"
     return f"{problem} — see the broker's log"
+
+
+def _reason(code: int, text: bytes = b"", reference: bytes = b"") -> str:
+    """A reason code of MQTT 5 with what the broker says beside it: a reason string, and another server."""
+    said = _REASONS.get(code, f"reason code 0x{code:02X}")
+    if text:
+        said += f" ({printable(text)})"
+    return f"{said}, which is {printable(reference)}" if reference else said
 
 
 def _password(username: str | None, file: Path | None) -> str | None:

@@ -25,7 +25,7 @@ from umqtt_kit.errors import EXIT_USAGE, KitError
 
 FILE = "umqtt.toml"
 _FILES = ("password_file", "ca", "cert", "key", "sensors")
-KEYS = ("broker", "username", *_FILES, "device", "board", "fleet")
+KEYS = ("broker", "username", "mqtt_version", *_FILES, "device", "board", "fleet")
 # `umqtt collect` takes either --broker or a file of its own, for `umqtt size` --board asks for something else, and the
 # --ca of `umqtt spool` is not the broker's.
 _NOT_FOR = ("collect", "size", "spool")

@@ -142,7 +142,7 @@ class Remote:
             return f"it is offline ({reason}), and has the command when it is back", "is its power on, and its network?"
         return f"its last status is {reason!r}", "see what it says: umqtt logs"
 
-    def _take(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
+    def _take(self, topic: str, payload: bytes, *_: object) -> None:
         if topic in self._also:
             self._also[topic](payload)
             return

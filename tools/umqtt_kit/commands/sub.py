@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,7 @@ from umqtt_cli.numbers import Finite
 from umqtt_kit.console import emit, emit_json, say
 from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import broker_options
+from umqtt_kit.properties import json_of
 
 if TYPE_CHECKING:
     from umqtt_kit.mqtt import Access, QoS
@@ -61,13 +62,20 @@ def sub(
     printed = 0
     with Stop() as stop:
 
-        def take(topic: str, payload: bytes, qos: int, retain: bool) -> bool:
+        def take(topic: str, payload: bytes, qos: int, retain: bool, properties: dict[str, Any]) -> bool:
             nonlocal printed
             # What is not printed any more is not acknowledged either: a kept session has it for the next time.
             if stop:
                 return False
             message = topic, payload, qos, retain
-            if not (emit_json(_values(*message)) if form == "json" else emit(_text(chosen, form, *message))):
+            if form == "json":
+                values = _values(*message)
+                if access.protocol == 5:
+                    values["properties"] = json_of(properties)
+                written = emit_json(values)
+            else:
+                written = emit(_text(chosen, form, *message))
+            if not written:
                 stop.now()
                 return False
             printed += 1

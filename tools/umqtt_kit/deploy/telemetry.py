@@ -82,7 +82,7 @@ class Watch:
             )
         return record
 
-    def _take(self, topic: str, payload: bytes, qos: int, retain: bool) -> None:
+    def _take(self, topic: str, payload: bytes, *_: object) -> None:
         try:
             record = loads(payload)
         except ValueError:

@@ -29,7 +29,7 @@ def follow(
 ) -> None:
     """Every line to take(), until ended(). say: told of a link that breaks, and comes back. Raises KitError."""
 
-    def on_message(topic: str, payload: bytes, qos: int, retain: bool) -> None:
+    def on_message(topic: str, payload: bytes, *_: object) -> None:
         take(entry_of(topic, payload))
 
     link = Links(
