@@ -257,7 +257,6 @@ def heap_after_import(search: Path, modules: Iterable[str]) -> int:
 
 _PROGRAM = """
 import gc, sys
-sys.path[0] = ""  # this folder: MicroPython keeps the path of what it imports, however long it is
 names = [(name, [0]) for name in sys.argv[1:]]  # made before, so that the measuring itself takes nothing
 for name, cell in names:
     gc.collect()
@@ -308,10 +307,15 @@ def _run(folder: Path, program: str, *arguments: str) -> dict[str, int]:
         command = micropython_command()
     except MicroPythonMissing as missing:
         raise KitError(str(missing), EXIT_MISSING) from missing
-    file = folder / "measure.py"
-    file.write_text(program)
+    (folder / "measure.py").write_text(program)
+    # From its working folder, as a module: MicroPython keeps paths, however long they are.
     ended = subprocess.run(
-        [*command, file.name, *arguments], cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        [*command, "-m", "measure", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
     )
     if ended.returncode:
         raise KitError(f"MicroPython cannot import it: {last_line(ended.stdout + ended.stderr)}", EXIT_MISSING)
