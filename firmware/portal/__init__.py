@@ -63,6 +63,8 @@ def _open(folder):
 class Package:
     """Stands for the package app, whose modules are then imported one by one."""
 
+    __path__ = ""
+
 
 def read(path):
     """The object in a JSON file, {} where there is none or it is damaged."""
