@@ -6,7 +6,7 @@ A name says what the broker does wrong; the text is the program that makes it do
 import sys
 
 ACKNOWLEDGES_EARLY = """
-SqliteStore.after_commit = lambda self, waiter, packets: waiter.release(packets)
+GroupCommitStore.after_commit = lambda self, waiter, packets: waiter.release(packets)
 """
 
 DOES_NOT_SYNC = """
@@ -20,14 +20,14 @@ schema.connect = careless
 
 # A message for two: the first acknowledgement lets the PUBACK of the publisher go.
 COUNTS_ONE_FOR_ALL = """
-remove = SqliteStore.remove_delivery
+remove = GroupCommitStore.remove_delivery
 def greedy(self, session, position):
     for batch in (self._open_batch, self._committing):
         for row in list(batch.entries.values()) if batch else ():
             if isinstance(row, tuple) and row[7] == b"pair" and row[0] != session:
                 remove(self, row[0], row[1])
     remove(self, session, position)
-SqliteStore.remove_delivery = greedy
+GroupCommitStore.remove_delivery = greedy
 """
 
 RELEASES_OUT_OF_TURN = """
@@ -48,11 +48,11 @@ Session.detach = forgetful
 
 # QoS 2: after a reconnect PUBLISH comes again although its PUBREC was there.
 FORGETS_PUBREC = """
-SqliteStore.set_released = lambda self, session, position: None
+GroupCommitStore.set_released = lambda self, session, position: None
 """
 
 FORGETS_INCOMING_IDENTIFIERS = """
-SqliteStore.set_inbound = lambda self, session, packet_id, present: None
+GroupCommitStore.set_inbound = lambda self, session, packet_id, present: None
 """
 
 # What was recovered comes back in another order.
@@ -62,11 +62,11 @@ writer._read_page = lambda *arguments: read_page(*arguments)[::-1]
 """
 
 DROPS_RETAINED = """
-SqliteStore.set_retained = lambda self, topic_name, message: None
+GroupCommitStore.set_retained = lambda self, topic_name, message: None
 """
 
 FORGETS_WILLS = """
-SqliteStore.set_will = lambda self, client_id, will: None
+GroupCommitStore.set_will = lambda self, client_id, will: None
 """
 
 # Shared subscriptions: what a member that goes had not acknowledged is nobody's.
@@ -105,7 +105,7 @@ from umqtt_broker.sessions.shared_queue import SharedQueue
 from umqtt_broker.routing.shared_groups import Shares
 from umqtt_broker.store import schema, writer
 from umqtt_broker.store.change_batch import Batch, AwaitingCommit
-from umqtt_broker.store.sqlite import SqliteStore
+from umqtt_broker.store.group_commit import GroupCommitStore
 {mistake}
 from umqtt_broker.__main__ import main
 sys.exit(main())

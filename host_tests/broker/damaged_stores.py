@@ -8,8 +8,8 @@ from typing import Any
 
 from umqtt_broker.protocol.messages import RetainedMessage
 from umqtt_broker.stats import Stats
+from umqtt_broker.store import Store, open_store
 from umqtt_broker.store.base import DeliveryRow, Recovered
-from umqtt_broker.store.sqlite import SqliteStore
 
 TOPIC = b"fleet/pump-7/temperature"
 WAL, LOCK = "broker.db-wal", "broker.db.lock"
@@ -35,7 +35,7 @@ class History:
         asyncio.run(self._make(folder / "broker.db", commits, retained))
 
     async def _make(self, path: Path, commits: int, retained: int) -> None:
-        store = SqliteStore(str(path))
+        store = open_store(str(path))
         store.open(asyncio.get_running_loop(), Stats(), lambda: None)
         store.new_session(b"keeper")
         store.set_subscription(1, b"#", 1)
@@ -66,7 +66,7 @@ class History:
         return to / "broker.db"
 
 
-async def committed(store: SqliteStore) -> None:
+async def committed(store: Store) -> None:
     """Wait until everything recorded is safe."""
     safe = asyncio.Event()
 
@@ -85,9 +85,9 @@ class Found:
         self.stats = Stats()
         self.recovered: Recovered
         self.queues: dict[int, list[DeliveryRow]] = {}
-        asyncio.run(self._read(SqliteStore(str(path), accept_loss), sessions))
+        asyncio.run(self._read(open_store(str(path), accept_loss), sessions))
 
-    async def _read(self, store: SqliteStore, sessions: Iterable[int]) -> None:
+    async def _read(self, store: Store, sessions: Iterable[int]) -> None:
         self.recovered = store.open(asyncio.get_running_loop(), self.stats, lambda: None)
         try:
             for number in sessions:

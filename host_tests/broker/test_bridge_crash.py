@@ -1,6 +1,6 @@
 """kill -9 of either broker, at any moment: a bridge loses nothing, and at QoS 2 repeats nothing.
 
-UMQTT_FULL_SWEEPS=1 kills more often. Planted: SqliteStore.after_commit() that releases its packets at once.
+UMQTT_FULL_SWEEPS=1 kills more often. Planted: Store.after_commit() that releases its packets at once.
 """
 
 import os

@@ -16,11 +16,9 @@ from pathlib import Path
 import pytest
 from umqtt_broker.protocol.messages import RetainedMessage
 from umqtt_broker.stats import Stats
-from umqtt_broker.store import sqlite as sqlite_store
-from umqtt_broker.store import writer
+from umqtt_broker.store import Store, group_commit, open_store, writer
 from umqtt_broker.store.base import DeliveryRow
 from umqtt_broker.store.change_batch import Batch
-from umqtt_broker.store.sqlite import SqliteStore
 from umqtt_testkit.virtual_time import run
 from umqtt_testkit.waiting import eventually_async
 
@@ -106,7 +104,7 @@ class Waiter:
 class Model:
     """The store, the disk, and what was asked of them."""
 
-    def __init__(self, store: SqliteStore, disk: Disk, rng: random.Random) -> None:
+    def __init__(self, store: Store, disk: Disk, rng: random.Random) -> None:
         self.store, self.disk, self.rng = store, disk, rng
         self.acknowledged: set[Need] = set()
         self.recorded: set[Need] = set()
@@ -146,7 +144,7 @@ class Model:
         self.store.after_commit(waiter, [packet])
 
 
-async def play(store: SqliteStore, disk: Disk, rng: random.Random) -> None:
+async def play(store: Store, disk: Disk, rng: random.Random) -> None:
     model = Model(store, disk, rng)
     store.open(asyncio.get_running_loop(), Stats(), lambda: None)
     errors: list[BaseException] = []
@@ -183,5 +181,5 @@ def test_nothing_is_released_before_it_is_safe_or_out_of_order_and_nothing_is_he
 ) -> None:
     disk = Disk()
     monkeypatch.setattr(writer, "write", disk.write)
-    monkeypatch.setattr(sqlite_store, "ThreadPoolExecutor", lambda *_: disk)
-    run(play(SqliteStore(str(tmp_path / "broker.db")), disk, random.Random(seed)))
+    monkeypatch.setattr(group_commit, "ThreadPoolExecutor", lambda *_: disk)
+    run(play(open_store(str(tmp_path / "broker.db")), disk, random.Random(seed)))

@@ -29,7 +29,7 @@ class Disk:
         self.may_write.set()
         self._write = writer.write
         monkeypatch.setattr(writer, "write", self._write_or_fail)
-        monkeypatch.setattr("umqtt_broker.store.sqlite._MOST_UNWRITTEN", MOST)
+        monkeypatch.setattr("umqtt_broker.store.group_commit._MOST_UNWRITTEN", MOST)
 
     def _write_or_fail(self, database: sqlite3.Connection, batch: object) -> object:
         assert self.may_write.wait(WAIT_LIMIT_S)

@@ -1,6 +1,6 @@
 """Nothing leaves before the commit that covers it, and a failed commit acknowledges nothing.
 
-Planted: SqliteStore.after_commit() that releases its packets at once.
+Planted: Store.after_commit() that releases its packets at once.
 """
 
 import random

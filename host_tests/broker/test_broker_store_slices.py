@@ -14,11 +14,9 @@ from pathlib import Path
 import pytest
 from damaged_stores import TOPIC, Found, committed, payload_of
 from umqtt_broker.stats import Stats
-from umqtt_broker.store import sqlite as sqlite_store
-from umqtt_broker.store import writer
+from umqtt_broker.store import Store, group_commit, open_store, writer
 from umqtt_broker.store.base import DeliveryRow
 from umqtt_broker.store.change_batch import Batch
-from umqtt_broker.store.sqlite import SqliteStore
 from umqtt_testkit.waiting import eventually_async
 
 LONG = 7 * writer.SLICE + 3
@@ -38,13 +36,13 @@ def changes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return pages
 
     monkeypatch.setattr(writer, "write", count)
-    monkeypatch.setattr(sqlite_store, "_LAZY", 0)
+    monkeypatch.setattr(group_commit, "_LAZY", 0)
     return counted
 
 
 @asynccontextmanager
-async def opened(path: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(str(path))
+async def opened(path: Path) -> AsyncIterator[Store]:
+    store = open_store(str(path))
     store.open(asyncio.get_running_loop(), Stats(), lambda: None)
     try:
         yield store
@@ -52,7 +50,7 @@ async def opened(path: Path) -> AsyncIterator[SqliteStore]:
         await store.close()
 
 
-async def fill(store: SqliteStore) -> None:
+async def fill(store: Store) -> None:
     """Make session 1 with a long queue, half of it shared with session 2, which has a few messages of its own."""
     for client_id in (b"long", b"few"):
         store.new_session(client_id)
