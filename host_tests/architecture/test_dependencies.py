@@ -37,7 +37,7 @@ PACKAGES = {
         on_device=True,
     ),
     "umqtt_testkit": Package("host_tests/umqtt_testkit", frozenset({"umqtt_robust"}), frozenset({"kit", "test"})),
-    "umqtt_broker": Package("tools/umqtt_broker", frozenset({"umqtt_robust"}), frozenset({"broker"})),
+    "umqtt_broker": Package("tools/umqtt_broker", frozenset({"umqtt_robust"}), frozenset({"broker", "redis"})),
     "umqtt_kit": Package(
         "tools/umqtt_kit",
         frozenset({"umqtt_robust", "umqtt_broker", "umqtt_testkit", "umqtt_cli", "spark_ingest"}),
@@ -347,7 +347,7 @@ def test_every_exception_is_still_needed():
         ("firmware/main.py", "import umqtt_testkit.portable", "firmware must not import umqtt_testkit"),
         ("spark_ingest/status.py", "from umqtt_broker import Broker", "spark_ingest must not import umqtt_broker"),
         ("spark_ingest/tables.py", "import click_spinner", "not declared in the extras ['alerts', 'spark']"),
-        ("tools/umqtt_broker/broker.py", "import uvloop", "uvloop is not declared in the extras ['broker']"),
+        ("tools/umqtt_broker/broker.py", "import uvloop", "uvloop is not declared in the extras ['broker', 'redis']"),
         ("tools/umqtt_broker/broker.py", "import spark_ingest", "umqtt_broker must not import spark_ingest"),
         ("tools/umqtt_broker/core/limits.py", "from ..broker import Broker", "core must not import broker"),
         (

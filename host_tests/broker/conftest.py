@@ -1,5 +1,6 @@
 """Fixtures of the broker's tests: one broker a test, on both stores where the law does not depend on the store."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,6 +10,16 @@ import pytest
 from broker_peer import BrokerThread, Peer, StartBroker
 from peer5 import Peer5
 from umqtt_broker import BrokerConfig
+from umqtt_testkit.redis_server import RedisServer
+
+StartRedis = Callable[..., RedisServer]
+
+
+@pytest.fixture
+def start_redis(tmp_path: Path) -> Iterator[StartRedis]:
+    """Start Redis servers with the options given; all are stopped at the end. Skips where Redis is not installed."""
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(RedisServer(tmp_path, **options))
 
 
 @pytest.fixture
@@ -23,9 +34,13 @@ def start_broker() -> Iterator[StartBroker]:
         yield start
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def broker(request: pytest.FixtureRequest, tmp_path: Path, start_broker: StartBroker) -> BrokerThread:
-    """A broker with a store in memory, and one with a store on disk."""
+@pytest.fixture(params=["memory", "sqlite", *(["redis"] if os.environ.get("UMQTT_FULL_SWEEPS") else [])])
+def broker(
+    request: pytest.FixtureRequest, tmp_path: Path, start_redis: StartRedis, start_broker: StartBroker
+) -> BrokerThread:
+    """A broker with a store in memory, one with a store on disk, and in full sweeps one with a store in Redis."""
+    if request.param == "redis":
+        return start_broker(store=start_redis().url)
     return start_broker(store=":memory:" if request.param == "memory" else str(tmp_path / "broker.db"))
 
 

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import broker_mistakes
 import pytest
 from broker_peer import BrokerProcess, BrokerThread, Closed, Peer
 from umqtt_broker import BrokerConfig
 from umqtt_broker.store import writer
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK
+from umqtt_testkit.waiting import WAIT_LIMIT_S
 
 # What SQLite says when the disk is full, was mounted read-only, or fails.
 FAULTS = ("database or disk is full", "attempt to write a readonly database", "disk I/O error")
@@ -161,3 +163,18 @@ def test_each_fault_is_counted_and_outlived(tmp_path: Path, monkeypatch: pytest.
             publisher.publish(b"kept", b"3", 2)
             assert keeper.connect(b"keeper", clean_session=False)
             assert [keeper.receive_message().payload for _ in "123"] == [b"1", b"2", b"3"]
+
+
+def test_a_program_that_cannot_write_its_last_changes_says_so_by_its_exit_code(tmp_path: Path) -> None:
+    """Planted: GroupCommitStore.lost() that lets itself be cancelled with whoever waits for it."""
+    mistake = "def fail(*_): raise OSError('no space')\nwriter.write = fail"
+    command = broker_mistakes.command(mistake, "-p", "0", "--store", str(tmp_path / "broker.db"))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as broker:
+        assert broker.stdout is not None and broker.stderr is not None
+        port = int(broker.stdout.readline().rpartition(":")[2])
+        with Peer(port) as peer:
+            peer.send(encoder.connect(b"keeper", clean_session=False))
+            peer.wait_closed()
+        broker.terminate()
+        assert broker.wait(WAIT_LIMIT_S) == 1
+        assert "the last changes could not be written to store" in broker.stderr.read()

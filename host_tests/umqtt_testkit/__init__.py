@@ -10,6 +10,7 @@ For tests:
     proxy        a TCP proxy with faults: cut, blackhole, stall, refuse, delay, dribble, split
     ports        ports that nobody listens on and nobody else gets
     mosquitto    the real mosquitto as a process, and where its programs are
+    redis_server the real redis-server as a process
     board        virtual boards: real MicroPython with its own littlefs flash, driven by plain mpremote
     plugin       the pytest plugin: runs folders of tests on both interpreters, offers the fixtures
     interpreter  finds the real MicroPython of this machine

@@ -65,8 +65,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--store",
         metavar="PATH",
-        help=f"file that keeps persistent sessions and retained messages; {MEMORY} (the default) keeps them"
-        " only while the broker runs",
+        help="file that keeps persistent sessions and retained messages, or redis://HOST:PORT/DB, which several brokers"
+        f" share; {MEMORY} (the default) keeps them only while the broker runs",
     )
     parser.add_argument(
         "--http",

@@ -57,6 +57,8 @@ class Broker:
         self._connections_of: Counter[int] = Counter()
         self._internal_connections = 0
         self._ticking: asyncio.TimerHandle | None = None
+        # Why it does not serve: another broker has the store; "" when it serves.
+        self.standby = ""
         self.bound_listeners: list[BoundListener] = []
         self.view = BrokerView(self)
         self.observation = Observation(self, self.view)
@@ -74,15 +76,40 @@ class Broker:
     ) -> None:
         await self.stop()
 
-    async def start(self, bound: Callable[[], None] | None = None) -> None:
+    async def start(
+        self,
+        bound: Callable[[], None] | None = None,
+        on_standby: Callable[[str], None] = lambda reason: None,
+        *,
+        is_patient: bool = False,
+    ) -> None:
         """Open the store and listen. Raises ConfigError, StoreError, PortInUse or BrokerError.
 
-        bound: called when the ports are bound and nothing else is done yet: the moment to give up root.
+        bound: called when the ports are bound and nothing else is done yet: the moment to give up root. A store that
+        several brokers share is waited for before that: see Store.acquire.
         """
         self.config.validate()
         self.loop = asyncio.get_running_loop()
         self.deadlines = Deadlines(self.loop)
         self.turns = Turns(self.loop)
+
+        def on_waiting(reason: str) -> None:
+            self.standby = reason
+            on_standby(reason)
+
+        try:
+            if self.store.is_shared:
+                self.standby = "the store is being opened"
+                await self.observation.serve()
+            await self.store.acquire(on_waiting, is_patient=is_patient)
+            await self._start(bound)
+        except BaseException:
+            await self.observation.stop()
+            raise
+        self.standby = ""
+
+    async def _start(self, bound: Callable[[], None] | None) -> None:
+        """Bind, recover and serve. See start()."""
         # The ports first: a store is not touched by a broker that cannot serve it.
         self.bound_listeners = open_listeners(self.config, self.stats, self.refusals, self.new_connection, bound)
         first = self.bound_listeners[0]
@@ -149,6 +176,18 @@ class Broker:
             await self._wait_for_connections()
             for permission in permissions(self.config):
                 permission.close()
+
+    async def abandon(self) -> None:
+        """End at once: another broker has the store, and the sessions. Nobody is told anything any more."""
+        for bound_listener in self.bound_listeners:
+            bound_listener.close()
+        self.bound_listeners = []
+        self._stop_ticking()
+        for connection in list(self.connections):
+            connection.abort()
+        for service in reversed(self._services):
+            await service.stop()
+        await self.store.abandon()
 
     async def _wait_for_connections(self) -> None:
         """Let the last packets leave; cut the connections that do not take them."""

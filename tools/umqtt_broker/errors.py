@@ -4,6 +4,7 @@ BrokerError
 ├── ConfigError      a setting is impossible or unsafe
 ├── PortInUse        another program listens there
 ├── StoreError       the store cannot be opened or belongs to someone else
+│   └── LeaseLost    another broker has taken it over, or may have
 └── MalformedPacket  a client sent what the specification forbids: its connection is closed and counted
 """
 
@@ -38,6 +39,10 @@ class StoreError(BrokerError):
     def __init__(self, text: str) -> None:
         # SQLite quotes what it could not read, line ends included.
         super().__init__(" ".join(text.split("\n")))
+
+
+class LeaseLost(StoreError):
+    """Another broker has taken the store over, or may have."""
 
 
 class MalformedPacket(BrokerError):

@@ -8,12 +8,13 @@ import pwd
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from . import log
 from .broker import Broker
 from .conf import Configuration, load
 from .conf.lines import ConfigFileError
-from .errors import BrokerError, ConfigError
+from .errors import BrokerError, ConfigError, LeaseLost
 from .log import NOTICE
 from .transport.open_files import make_room
 
@@ -40,13 +41,36 @@ class Process:
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, reload.set)
         make_room(self._configuration.broker.max_connections)
-        broker = Broker(self._configuration.broker)
+        is_patient = False
+        exit_code = EXIT_USAGE
         try:
-            await broker.start(self._when_bound)
+            while True:
+                broker = Broker(self._configuration.broker)
+                starting = asyncio.create_task(broker.start(self._when_bound, self._on_standby, is_patient=is_patient))
+                if not await _until(stop, starting):
+                    return 0
+                try:
+                    await starting
+                except BrokerError as error:
+                    if not isinstance(error, LeaseLost):
+                        raise
+                else:
+                    if not await self._serve(broker, stop, reload):
+                        break
+                # Another broker has the store: wait until that one ends.
+                is_patient = True
+            exit_code = EXIT_STORE_FAILED
+            _log.log(NOTICE, "stopping")
+            await broker.stop()
         except BrokerError as error:
             print(error, file=sys.stderr)
+            return exit_code
+        finally:
             self._remove_pid_file()
-            return EXIT_USAGE
+        return 0
+
+    async def _serve(self, broker: Broker, stop: asyncio.Event, reload: asyncio.Event) -> bool:
+        """Serve until it is told to stop (False), or has lost its store (True)."""
         for address in broker.addresses():
             print(f"listening on {address}", flush=True)
         if broker.observation.link is not None and sys.stderr.isatty():
@@ -56,21 +80,21 @@ class Process:
         self._warn(self._configuration.warnings)
         _log.log(NOTICE, "running, %s", ", ".join(broker.addresses()))
         reloading = asyncio.create_task(self._reload_when_told(broker, reload))
-        await stop.wait()
+        losing = asyncio.create_task(broker.store.lost())
+        is_lost = await _until(stop, losing)
         reloading.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await reloading
-        _log.log(NOTICE, "stopping")
-        try:
-            await broker.stop()
-        except BrokerError as error:
-            print(error, file=sys.stderr)
-            return EXIT_STORE_FAILED
-        finally:
-            self._remove_pid_file()
-        return 0
+        if is_lost:
+            _log.error("%s — ends all connections and is standby now", await losing)
+            await broker.abandon()
+        return is_lost
 
     # Start and end
+
+    def _on_standby(self, reason: str) -> None:
+        print(f"standby: {reason}", flush=True)
+        _log.log(NOTICE, "standby: does not listen, and takes over when that ends: %s", reason)
 
     def _when_bound(self) -> None:
         """The last thing done as root. Raises ConfigError."""
@@ -140,6 +164,18 @@ class Process:
     def _warn(self, warnings: list[str]) -> None:
         for warning in warnings:
             _log.warning("%s", warning)
+
+
+async def _until(stop: asyncio.Event, task: asyncio.Task[Any]) -> bool:
+    """Wait for a task, but not longer than until `stop`: then it is cancelled. Returns whether the task was done."""
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([stopping, task], return_when=asyncio.FIRST_COMPLETED)
+    is_done = task.done()
+    stopping.cancel()
+    if not is_done:
+        task.cancel()
+        await asyncio.wait([task])
+    return is_done
 
 
 def check_user(name: str) -> pwd.struct_passwd:

@@ -15,7 +15,9 @@ from .log import LogConfig
 from .observation import token_file
 from .process import check_user
 from .settings.broker import MEMORY, BrokerConfig, Listener
+from .settings.redis_url import is_redis_url, parse_redis_url
 from .store.check import check_openable
+from .store.redis_backend import check_usable
 from .transport.sockets import open_tcp
 from .transport.tls import make_bridge_context
 
@@ -73,6 +75,9 @@ def _check_ports(listeners: tuple[Listener, ...]) -> None:
 
 
 def _check_store(path: str) -> None:
+    if is_redis_url(path):
+        check_usable(parse_redis_url(path))
+        return
     _check_file("persistence_location", path)
     if os.path.exists(path):
         check_openable(path)

@@ -371,7 +371,7 @@ class Connection(asyncio.Protocol):
             session.pump()
         store = self.store
         if acknowledgements:
-            if store.recorded != self._recorded or self.awaiting_commit:
+            if store.recorded != self._recorded or self.awaiting_commit or store.is_shared:
                 store.after_commit(self, acknowledgements)
             else:
                 if context.dirty and (session is None or not session.dirty):
@@ -601,8 +601,8 @@ class Connection(asyncio.Protocol):
     # Output
 
     def must_wait(self) -> bool:
-        """Tell whether acknowledgements must wait: this read recorded something, or earlier ones wait."""
-        return self.store.recorded != self._recorded or self.awaiting_commit > 0
+        """Tell whether acknowledgements must wait: this read recorded something, earlier ones wait, or all must."""
+        return self.store.recorded != self._recorded or self.awaiting_commit > 0 or self.store.is_shared
 
     def release(self, packets: list[bytes]) -> None:
         """Write what waited for a commit."""

@@ -10,6 +10,7 @@ from ..access.permission import Permission
 from ..errors import ConfigError
 from ..log import LogConfig
 from ..settings.broker import BrokerConfig, Listener, Tls
+from ..settings.redis_url import is_redis_url
 from ..transport.tls import make_context, warnings_of
 from .bridge import bridge_of
 from .keys import KEYS
@@ -165,9 +166,12 @@ class _Builder:
             "autosave_on_changes": "what was acknowledged is on disk already",
         }
         if asked.get("persistence"):
-            config.store = os.path.join(
-                asked.get("persistence_location", ""), asked.get("persistence_file", _STORE_FILE)
-            )
+            place = asked.get("persistence_location", "")
+            if is_redis_url(place):
+                config.store = place
+                without_effect["persistence_file"] = "the store is no file"
+            else:
+                config.store = os.path.join(place, asked.get("persistence_file", _STORE_FILE))
         else:
             without_effect["persistence_location"] = without_effect["persistence_file"] = "say persistence true"
         for name, why in without_effect.items():

@@ -136,7 +136,8 @@ _KEYS = (
     # The store
     Key("persistence", "structure", "", values.boolean, "false",
         "Keep sessions, their messages and retained messages on disk: committed before they are acknowledged"),
-    Key("persistence_location", "structure", "", values.text, "current folder", "Folder of the store"),
+    Key("persistence_location", "structure", "", values.text, "current folder",
+        "Folder of the store; or `redis://…`: [a store that a standby takes over](broker-store.md#a-standby)"),
     Key("persistence_file", "structure", "", values.text, "umqtt-broker.db",
         "File of the store. Not mosquitto's: the formats differ"),
     Key("autosave_interval", "structure", "", _number, "",

@@ -43,14 +43,18 @@ def error_response(status: int, message: str, headers: dict[str, str] | None = N
 class Guard:
     """Turns away what has no business here. `refused` counts by reason.
 
-    hosts: names this listener is reached by, as in a Host header. open_paths: what needs no token.
+    hosts: names this listener is reached by, as in a Host header. open_paths: what needs no token. standby: returns why
+    the broker does not serve yet, or "": until then there is nothing to see or to do but its metrics.
     """
 
-    def __init__(self, token: str, hosts: frozenset[str], open_paths: frozenset[str]) -> None:
+    def __init__(
+        self, token: str, hosts: frozenset[str], open_paths: frozenset[str], standby: Callable[[], str]
+    ) -> None:
         self._token = token
         self._hosts = hosts
         self._origins = frozenset("http://" + host for host in hosts)
         self._open_paths = open_paths
+        self._standby = standby
         self.refused: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
 
     def middleware(self) -> Middleware:
@@ -90,6 +94,8 @@ class Guard:
                     "wrong or missing token — send `Authorization: Bearer` with the line in http_token_file",
                     {"WWW-Authenticate": 'Bearer realm="umqtt broker"'},
                 )
+            if (reason := self._standby()) and request.path != "/metrics":
+                return error_response(503, f"standby: {reason}")
         return None
 
     def _refuse(self, reason: str, status: int, message: str, headers: dict[str, str] | None = None) -> web.Response:

@@ -177,6 +177,7 @@ FAMILIES = (
         "Transactions that failed and are tried again.",
         lambda v: v.stats.commit_failures,
     ),
+    Family("standby", _GAUGE, "1 while another broker has the store.", lambda v: int(bool(v.view.standby))),
     Family(
         "http_requests_refused",
         _COUNTER,

@@ -33,19 +33,24 @@ class Observation:
 
     async def start(self) -> None:
         """Start what the configuration asks for. Raises ConfigError or BrokerError."""
+        if self.server is None:
+            await self.serve()
+        self._task = asyncio.create_task(self._publish(self._survey), name="umqtt-broker-sys")
+        self._task.add_done_callback(_report)
+
+    async def serve(self) -> None:
+        """Start the HTTP listener alone, where there is one: a standby has that. Raises ConfigError or BrokerError."""
         broker, config, view = self._broker, self._broker.config, self._view
-        survey = Survey(
+        self._survey = Survey(
             lambda: view.sessions, lambda: view.groups, lambda: config.max_inflight_messages, broker.loop.time
         )
         if config.http_port:
             # Imported here: a broker that serves no HTTP spends neither the time nor the memory on aiohttp.
             from .server import Server
 
-            server = Server(broker, view, survey, time.time())
+            server = Server(broker, view, self._survey, time.time())
             await server.start()
             self.server = server
-        self._task = asyncio.create_task(self._publish(survey), name="umqtt-broker-sys")
-        self._task.add_done_callback(_report)
 
     async def stop(self) -> None:
         """Stop; safe to call again."""

@@ -19,6 +19,7 @@ class ObservedBroker(Protocol):
     config: BrokerConfig
     stats: Stats
     store: Store
+    standby: str
     router: Router
     sessions: Sessions
     bridges: Bridges

@@ -64,6 +64,7 @@ class Server:
                 for name in ("127.0.0.1", "localhost", "[::1]", f"[{self.host}]" if ":" in self.host else self.host)
             ),
             frozenset(_PAGE) | frozenset(_HEALTH),
+            lambda: self._view.standby,
         )
         self._history = History(self._counters, self._broker.loop.time())
         self._runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=_STOP_TIMEOUT)
@@ -141,6 +142,8 @@ class Server:
 
     async def _readyz(self, request: web.Request) -> web.Response:
         del request
+        if self._view.standby:
+            return error_response(503, f"standby: {self._view.standby}")
         if self._view.store_failure:
             return error_response(503, "the store cannot write — see the broker's log for the cause")
         return web.json_response({"status": "ready"})

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import ConfigError
 from ..settings.broker import MEMORY, BrokerConfig
+from ..settings.redis_url import is_redis_url
 
 # Shorter tokens can be guessed by someone patient.
 _SHORTEST = 16
@@ -18,7 +19,7 @@ def token_path(config: BrokerConfig) -> Path:
     """Return where the token is: http_token_file, or beside the store. Raises ConfigError if there is neither."""
     if config.http_token_file:
         return Path(config.http_token_file)
-    if config.store == MEMORY:
+    if config.store == MEMORY or is_redis_url(config.store):
         raise ConfigError(
             "HTTP needs a file for its token — name one with http_token_file, or keep the store on disk: it lies there"
         )

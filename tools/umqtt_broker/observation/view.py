@@ -87,6 +87,11 @@ class BrokerView:
         return self._broker.store.durable
 
     @property
+    def standby(self) -> str:
+        """Why the broker does not serve yet: another has the store; "" when it serves."""
+        return self._broker.standby
+
+    @property
     def store_backlog(self) -> int:
         """Bytes recorded and not yet written to the disk, about."""
         return self._broker.store.backlog

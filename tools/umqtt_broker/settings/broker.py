@@ -10,6 +10,7 @@ from ..access.permission import Permission
 from ..errors import ConfigError
 from ..protocol.topics import is_mount_point, is_utf8
 from .bridge import BridgeConfig, check_bridges
+from .redis_url import is_redis_url, parse_redis_url
 
 MEMORY = ":memory:"
 
@@ -87,7 +88,8 @@ class BrokerConfig:
     host, port, allow_anonymous: the only listener, when `listeners` is empty. Anything but a loopback address
         needs a `permission` that authenticates, or `allow_anonymous`.
     listeners: where clients reach the broker.
-    store: path of the SQLite store, or ":memory:" for sessions that end with the process.
+    store: path of the SQLite store, "redis://…" for one that a standby can take over (see redis_url), or ":memory:" for
+        sessions that end with the process.
     accept_loss: open the store also when something of it is lost; what is, goes to the log.
     permission: who may connect, publish and subscribe.
 
@@ -186,6 +188,8 @@ class BrokerConfig:
         for name in _NO_LIMIT_AT_0:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} {getattr(self, name)} is negative — 0 means no limit")
+        if is_redis_url(self.store):
+            parse_redis_url(self.store)
         check_bridges(self.bridges)
         for listener in self.all_listeners():
             self._validate_listener(listener)

@@ -1,14 +1,23 @@
 """What survives a crash. `base` is the interface, `memory` keeps nothing, `group_commit` keeps all in a backend."""
 
 from ..settings.broker import MEMORY
+from ..settings.redis_url import is_redis_url, parse_redis_url
 from .base import Recovered, RecoveredSession, Store
 from .group_commit import GroupCommitStore
 from .memory import MemoryStore
+from .redis_backend import RedisBackend
 from .sqlite import SqliteBackend
 
 __all__ = ["MemoryStore", "Recovered", "RecoveredSession", "Store", "open_store"]
 
 
 def open_store(path: str, accept_loss: bool = False) -> Store:
-    """Return the store for a path or ":memory:". accept_loss: also one that has lost something."""
-    return MemoryStore() if path == MEMORY else GroupCommitStore(SqliteBackend(path, accept_loss))
+    """Return the store for a path, ":memory:" or "redis://…". accept_loss: also one that has lost something.
+
+    Raises ConfigError for an address that is none.
+    """
+    if path == MEMORY:
+        return MemoryStore()
+    if is_redis_url(path):
+        return GroupCommitStore(RedisBackend(parse_redis_url(path)))
+    return GroupCommitStore(SqliteBackend(path, accept_loss))

@@ -127,6 +127,8 @@ class Store:
     recorded: number of changes recorded so far; compare before and after to learn whether something must be
     waited for.
     batch: number of the open batch. committed: number of the last batch that is safe.
+    is_shared: other brokers may take it over. Then all that a client is answered waits for a commit, which shows that
+        none has: also what records nothing.
     is_blocked: writing fails, and so much waits for it that new clients may not add to it.
     backlog: bytes that wait to be written, about. failure: why the last transaction failed, "" if it did not.
     """
@@ -135,9 +137,25 @@ class Store:
     recorded: int
     batch: int
     committed: int
+    is_shared = False
     is_blocked = False
     backlog = 0
     failure = ""
+
+    async def acquire(self, is_waiting: Callable[[str], None], *, is_patient: bool = False) -> None:
+        """Wait until no other broker has the store. Before open(). Raises StoreError.
+
+        is_waiting: called with the reason, each time it is another one. is_patient: also wait for a store that cannot
+        be used; otherwise only once another broker had it.
+        """
+        del is_waiting, is_patient
+
+    async def lost(self) -> str:
+        """Wait until another broker may have taken the store over; return why. After open()."""
+        return await asyncio.get_running_loop().create_future()
+
+    async def abandon(self) -> None:
+        """Close without a commit: the store is lost."""
 
     def open(self, loop: asyncio.AbstractEventLoop, stats: Stats, flush: Callable[[], None]) -> Recovered:
         """Open, migrate if needed, and return what is there. Raises StoreError.

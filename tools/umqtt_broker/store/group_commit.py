@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
-from ..errors import StoreError
+from ..errors import LeaseLost, StoreError
 from ..protocol.messages import RetainedMessage, Will
 from ..stats import Stats
 from .base import CommitWaiter, Delivery, DeliveryRow, Owner, Recovered, RoomWaiter, Store, Wakeable
@@ -28,6 +28,11 @@ _LINGER = 0.001
 
 # Seconds until acknowledgements are written for which nobody waits. What a crash takes of them is sent again with DUP.
 _LAZY = 0.05
+
+# Seconds between two questions whether another broker has left the store, and between two signs of life of the one that
+# has it: see redis_backend.LEASE_MS.
+_ASK_AGAIN = 0.5
+_RENEWAL = 1.0
 
 # Bytes that may wait for the disk while a transaction runs or fails, before those who record more are not read from.
 # Beside what they sent, a change takes about so much memory.
@@ -47,17 +52,26 @@ class Opened(NamedTuple):
 
 
 class Backend(Protocol):
-    """Where batches are written. open() and close() run in the event loop's thread, write() in the store's own."""
+    """Where batches are written. open() and close() run in the event loop's thread, the others in another."""
 
     # What it is called in messages, with its place: "store PATH".
     name: str
+    # See Store.is_shared.
+    is_shared: bool
+
+    def acquire(self) -> str:
+        """Keep other brokers off, before open(). Returns "", or who has the store. Raises StoreError."""
+        ...
 
     def open(self) -> Opened:
         """Open and read. Raises StoreError."""
         ...
 
     def write(self, batch: Batch) -> list[list[DeliveryRow]]:
-        """Write all of `batch`, or nothing of it if it raises; return the rows of each of its pages."""
+        """Write all of `batch`, or nothing of it if it raises; return the rows of each of its pages.
+
+        Raises LeaseLost if that is not known, or another broker has the store: it is not asked again.
+        """
         ...
 
     def close(self) -> None:
@@ -73,7 +87,11 @@ class GroupCommitStore(Store):
         self.recorded = 0
         self.batch = 1
         self.committed = 0
+        self.is_shared = backend.is_shared
         self._backend = backend
+        # Nothing is written any more.
+        self._has_ended = False
+        self._renewal: asyncio.TimerHandle | None = None
         self._open_batch = Batch()
         self._committing: Batch | None = None
         # The open batch will be committed as soon as may be: something in it cannot become needless.
@@ -108,11 +126,53 @@ class GroupCommitStore(Store):
         recovered, self._next_session, self._releases = self._backend.open()
         self._leave(recovered.leftovers)
         self._thread = ThreadPoolExecutor(1, "umqtt-broker-store")
+        self._lost = loop.create_future()
+        if self.is_shared:
+            self._renew()
         return recovered
+
+    async def acquire(self, is_waiting: Callable[[str], None], *, is_patient: bool = False) -> None:
+        """See Store."""
+        said = ""
+        while True:
+            try:
+                reason = await asyncio.to_thread(self._backend.acquire)
+            except StoreError as error:
+                if not (is_patient or said):
+                    raise
+                reason = str(error)
+            if not reason:
+                return
+            if reason != said:
+                said = reason
+                is_waiting(reason)
+            await asyncio.sleep(_ASK_AGAIN)
+
+    async def lost(self) -> str:
+        """See Store."""
+        # Whoever waits may be told not to; the store stays what it is.
+        return await asyncio.shield(self._lost)
+
+    async def abandon(self) -> None:
+        """See Store."""
+        self._end()
+        await asyncio.to_thread(self._thread.shutdown)
+        self._backend.close()
+
+    def _renew(self) -> None:
+        """Write something now and then, were it nothing: whoever is silent for longer loses the store."""
+        self._renewal = self._loop.call_later(_RENEWAL, self._renew)
+        self._confirm_lease()
+
+    def _end(self) -> None:
+        self._has_ended = True
+        for timer in (self._retry, self._linger_timer, self._lazy_timer, self._renewal):
+            if timer is not None:
+                timer.cancel()
 
     async def close(self) -> None:
         """Commit what is recorded and close. Raises StoreError if that failed."""
-        while self._committing is not None or self._open_batch.is_worth_a_transaction():
+        while not self._has_ended and (self._committing is not None or self._open_batch.is_worth_a_transaction()):
             before = self._stats.commit_failures
             if self._committing is None:
                 self._commit()
@@ -120,10 +180,9 @@ class GroupCommitStore(Store):
             await self._transaction_ended.wait()
             if self._stats.commit_failures != before:
                 break
-        lost = self._open_batch.is_worth_a_transaction()
-        for timer in (self._retry, self._linger_timer, self._lazy_timer):
-            if timer is not None:
-                timer.cancel()
+        # What a broker recorded after another had taken over was promised to nobody.
+        lost = not self._lost.done() and self._open_batch.is_worth_a_transaction()
+        self._end()
         self._thread.shutdown()
         self._backend.close()
         if lost:
@@ -135,6 +194,7 @@ class GroupCommitStore(Store):
 
     def after_commit(self, waiter: CommitWaiter, packets: list[bytes]) -> None:
         """Release `packets` of `waiter`, in order, once everything recorded so far is safe."""
+        self._confirm_lease()
         batch = self._newest()
         if batch is None and not waiter.awaiting_commit:
             waiter.release(packets)
@@ -145,11 +205,19 @@ class GroupCommitStore(Store):
 
     def wake(self, session: Wakeable) -> None:
         """Call `session.on_commit()` once everything recorded so far is safe and packets were released."""
+        self._confirm_lease()
         batch = self._newest()
         if batch is None:
             session.on_commit()
         else:
             batch.sleepers[session] = None
+
+    def _confirm_lease(self) -> None:
+        """Let whoever waits from now on wait for a batch, were it empty, if the store is shared."""
+        if self.is_shared:
+            self._open_batch.add_barrier()
+            if not self._scheduled:
+                self._schedule()
 
     # Waiting for room
 
@@ -384,7 +452,7 @@ class GroupCommitStore(Store):
 
     def _commit(self) -> None:
         batch = self._open_batch
-        if self._committing is not None:
+        if self._committing is not None or self._has_ended:
             return
         self._scheduled = False
         if not batch.is_worth_a_transaction() and not self._leftovers:
@@ -449,6 +517,13 @@ class GroupCommitStore(Store):
 
     def _failed(self, batch: Batch, error: BaseException) -> None:
         """Nothing of the batch is safe: acknowledge none of it, and try again with what came meanwhile."""
+        if isinstance(error, LeaseLost):
+            # Nobody is told: whoever has the store now answers them.
+            self._end()
+            self.failure = str(error)
+            self._lost.set_result(self.failure)
+            self._transaction_ended.set()
+            return
         self._stats.commit_failures += 1
         self._failed_in_a_row += 1
         if str(error) != self.failure:

@@ -23,6 +23,8 @@ _MOST_NAMED = 5
 class SqliteBackend:
     """See group_commit.Backend. path: of the database. accept_loss: open it also when something of it is lost."""
 
+    is_shared = False
+
     def __init__(self, path: str, accept_loss: bool = False) -> None:
         self.name = f"store {path}"
         self._path = path
@@ -30,6 +32,10 @@ class SqliteBackend:
         self._is_unwitnessed = False
         # A disk that damages every copy at once is not filled with them.
         self._may_salvage = True
+
+    def acquire(self) -> str:
+        """There is nobody to wait for: open() refuses a store that another broker has."""
+        return ""
 
     def open(self) -> Opened:
         """Open, lock, migrate, read. Raises StoreError."""

@@ -25,7 +25,8 @@ _STORE = "umqtt-broker.db"
 @click.option(
     "--store",
     metavar="PATH",
-    help=f"SQLite file for sessions and unacknowledged messages; :memory: keeps nothing.  [default: {_STORE}]",
+    help="SQLite file for sessions and unacknowledged messages, or redis://HOST:PORT/DB, which several brokers share;"
+    f" :memory: keeps nothing.  [default: {_STORE}]",
 )
 @click.option(
     "--http",

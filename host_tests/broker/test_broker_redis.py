@@ -1,0 +1,193 @@
+"""What a broker says of a Redis that it cannot use, and of an address that is none: one line with the next step."""
+
+import http.client
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from broker_peer import StartBroker
+from configured_broker import ConfiguredBroker
+from conftest import StartRedis
+from umqtt_broker.errors import ConfigError, LeaseLost, StoreError
+from umqtt_broker.settings.redis_url import parse_redis_url
+from umqtt_broker.store import redis_backend
+from umqtt_broker.store.change_batch import Batch
+from umqtt_broker.store.redis_backend import RedisBackend
+from umqtt_testkit.ports import reserved_port
+from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
+
+
+@pytest.mark.tier(0)
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("redis://", "is not redis://HOST:PORT/DATABASE"),
+        ("redis://h:port/0", "is not redis://HOST:PORT/DATABASE"),
+        ("redis://h/first", "is not redis://HOST:PORT/DATABASE"),
+        ("redis://h/-1", "is not redis://HOST:PORT/DATABASE"),
+        ("redis://h/0?wait=-1", "is not redis://HOST:PORT/DATABASE"),
+        ("redis://h/0?wait", "is not redis://HOST:PORT/DATABASE"),
+        ("redis://h/0#x", "is not redis://HOST:PORT/DATABASE"),
+        ("redis://:secret@h/0", "put it in a file"),
+        ("redis://h/0?pasword_file=x", "no option 'pasword_file'"),
+        ("redis://h/0?cafile=ca.pem", "begin it with rediss://"),
+    ],
+)
+def test_an_address_that_is_none_is_refused_in_a_line_that_shows_no_password(address: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_redis_url(address)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.tier(0)
+def test_an_address_has_its_parts() -> None:
+    url = parse_redis_url("rediss://umqtt@[::1]:7000/3?password_file=/p&cafile=/c&wait=1")
+    assert url == ("::1", 7000, 3, True, "umqtt", "/p", "/c", 1)
+    assert url.shown == "rediss://[::1]:7000/3"
+
+
+def refusal(url: str) -> str:
+    """Return what the broker says of a store."""
+    backend = RedisBackend(parse_redis_url(url))
+    with pytest.raises(StoreError) as refused:
+        backend.acquire()
+    backend.close()
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"appendonly": "no"}, "set appendonly yes there"),
+        ({"appendfsync": "everysec"}, "set appendfsync always there"),
+        ({"no_appendfsync_on_rewrite": "yes"}, "set no-appendfsync-on-rewrite no there"),
+        ({"maxmemory_policy": "allkeys-lru"}, "set maxmemory-policy noeviction there"),
+        ({"replicaof": "127.0.0.1 1"}, "is a replica, which takes no writes — name the primary"),
+        ({"cluster_enabled": "yes"}, "name a Redis that stands alone"),
+    ],
+)
+def test_a_redis_that_could_lose_what_was_acknowledged_is_refused(
+    start_redis: StartRedis, options: dict[str, str], said: str
+) -> None:
+    """Planted: a setting left out of _SETTINGS."""
+    assert said in refusal(start_redis(**options).url)
+
+
+def test_a_redis_that_cannot_be_used_is_refused(start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "see that Redis runs there" in refusal(f"redis://127.0.0.1:{reserved_port()}/0")
+    redis = start_redis()
+    redis.command("SET", "theirs", "1")
+    assert "has data of another program — name another database" in refusal(redis.url)
+    redis.command("FLUSHALL")
+    redis.command("HSET", "umqtt:store", "version", "2")
+    assert "has version 2, this broker knows 1 — use a newer umqtt" in refusal(redis.url)
+    redis.command("CONFIG", "SET", "requirepass", "right")
+    assert "refuses the password — correct" in refusal(redis.url)
+    monkeypatch.setenv("UMQTT_STORE_PASSWORD", "wrong")
+    assert "refuses the password — correct" in refusal(redis.url)
+    assert "password_file /none cannot be read" in refusal(redis.url + "?password_file=/none")
+
+
+def test_the_password_comes_from_a_file_or_from_the_environment(
+    start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    redis = start_redis(requirepass="right")
+    (tmp_path / "password").write_text("right\n")
+    named = RedisBackend(parse_redis_url(f"{redis.url}?password_file={tmp_path}/password"))
+    assert named.acquire() == ""
+    monkeypatch.setenv("UMQTT_STORE_PASSWORD", "right")
+    other = RedisBackend(parse_redis_url(redis.url))
+    assert "is held by" in other.acquire()
+    named.close()
+    assert other.acquire() == ""
+    other.close()
+
+
+def test_a_batch_that_a_replica_must_have_counts_when_it_has_it(
+    start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: RedisBackend._execute() that does not wait for replicas."""
+    primary = start_redis()
+    replica = start_redis(replicaof=f"127.0.0.1 {primary.port}")
+    eventually(lambda: "master_link_status:up" in replica.command("INFO", "replication"))
+    backend = RedisBackend(parse_redis_url(primary.url + "?wait=1"))
+    assert backend.acquire() == ""
+    batch = Batch()
+    batch.inbound[1, 7] = True
+    backend.write(batch)
+    replica.stop()
+    monkeypatch.setattr(redis_backend, "_PATIENCE", 0)
+    monkeypatch.setattr(redis_backend, "_CONNECT_TIMEOUT", 0.01)
+    with pytest.raises(LeaseLost, match="only 0 of 1 replicas have the last batch"):
+        backend.write(batch)
+    backend.close()
+
+
+def test_a_program_ends_with_a_line_or_waits_as_standby(start_redis: StartRedis, tmp_path: Path) -> None:
+    """Planted: Process.run() that ends when another broker has the store."""
+    redis = start_redis()
+    command = [sys.executable, "-m", "umqtt_broker", "-p", "0", "--store"]
+    refused = subprocess.run(
+        [*command, "redis://:secret@h/0"], capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False
+    )
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and "secret" not in refused.stderr
+    text = f"listener 0 127.0.0.1\nallow_anonymous true\npersistence true\npersistence_location {redis.url}\n"
+    with ConfiguredBroker(tmp_path / "broker.conf", text) as active:
+        standby = subprocess.Popen([*command, redis.url], stdout=subprocess.PIPE, text=True)
+        assert standby.stdout is not None
+        try:
+            line = standby.stdout.readline()
+            assert line.startswith(f"standby: store {redis.url} is held by ") and line.endswith(
+                f":{active.process.pid}\n"
+            )
+            assert active.stop() == 0
+            assert standby.stdout.readline().startswith("listening on ")
+            standby.terminate()
+            assert standby.wait(WAIT_LIMIT_S) == 0
+        finally:
+            standby.kill()
+            standby.wait(WAIT_LIMIT_S)
+            standby.stdout.close()
+
+
+def test_a_standby_shows_who_has_the_store_and_ends_when_told(
+    start_redis: StartRedis, start_broker: StartBroker, tmp_path: Path
+) -> None:
+    """Planted: Guard that lets requests through to a standby."""
+    redis, port = start_redis(), reserved_port()
+    start_broker(store=redis.url)
+    conf, token = tmp_path / "broker.conf", tmp_path / "token"
+    conf.write_text(
+        f"listener 0 127.0.0.1\nallow_anonymous true\nhttp_listener {port}\nhttp_token_file {token}\n"
+        f"persistence true\npersistence_location {redis.url}\n"
+    )
+    standby = subprocess.Popen([sys.executable, "-m", "umqtt_broker", "-c", conf], stdout=subprocess.PIPE, text=True)
+    assert standby.stdout is not None
+    try:
+        reason = standby.stdout.readline().rstrip()
+        assert reason.startswith("standby: ")
+        for path in ("/readyz", "/api/v1/broker"):
+            status, text = ask(port, path, token.read_text().strip())
+            assert (status, json.loads(text)["error"]["message"]) == (503, reason)
+        status, text = ask(port, "/metrics", token.read_text().strip())
+        assert status == 200 and "umqtt_broker_standby 1.0" in text
+        standby.terminate()
+        assert standby.wait(WAIT_LIMIT_S) == 0
+    finally:
+        standby.kill()
+        standby.wait(WAIT_LIMIT_S)
+        standby.stdout.close()
+
+
+def ask(port: int, path: str, token: str) -> tuple[int, str]:
+    """Return status and body of a request."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_LIMIT_S)
+    connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+    response = connection.getresponse()
+    try:
+        return response.status, response.read().decode()
+    finally:
+        connection.close()

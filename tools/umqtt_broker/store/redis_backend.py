@@ -1,0 +1,325 @@
+"""Batches in a Redis or Valkey that several brokers share; one at a time has its lease and writes.
+
+A batch is one script, one round trip. The script checks the epoch first, so a broker that another has taken over from
+can write nothing, however late its batch comes. Redis has it on disk before it answers: `appendfsync always`.
+"""
+
+import contextlib
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError, LeaseLost, StoreError
+from ..settings.redis_url import PASSWORD_VARIABLE, RedisUrl
+from . import redis_rows as rows
+from .base import DeliveryRow, Recovered, RecoveredSession
+from .change_batch import Batch
+from .group_commit import Opened
+from .redis_rows import Command, key
+from .redis_scripts import ACQUIRE, BATCH, RELEASE
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+# Milliseconds for which a broker has the store without a word, by the clock of Redis. Each batch renews it.
+LEASE_MS = 3000
+
+# Seconds until a batch without an answer is given up, and the store with it: another broker may have it by then.
+_PATIENCE = LEASE_MS / 1000
+_CONNECT_TIMEOUT = 1.0
+_RETRY_DELAY = 0.1
+
+# Records and messages that one script reads while the store is opened: a few milliseconds of Redis' time.
+_SLICE = 2000
+
+# What must be set, since what was acknowledged could be lost otherwise: of CONFIG GET.
+_SETTINGS = (
+    ("appendonly", "yes", "it keeps nothing on disk as it goes"),
+    ("appendfsync", "always", "a power cut would take what was acknowledged"),
+    ("no-appendfsync-on-rewrite", "no", "a power cut while it rewrites its file would take what was acknowledged"),
+    ("maxmemory-policy", "noeviction", "it would drop messages when its memory is full"),
+)
+
+
+class RedisBackend:
+    """See group_commit.Backend."""
+
+    is_shared = True
+
+    def __init__(self, url: RedisUrl) -> None:
+        self.name = f"store {url.shown}"
+        self._url = url
+        self._redis: Redis | None = None
+        self._scripts: dict[str, str] = {}
+        self._owner = f"{socket.gethostname()}:{os.getpid()}".encode()
+        self._epoch = 0
+        # The next batch that changes something.
+        self._number = 1
+
+    # The connection
+
+    def _connect(self) -> "Redis":
+        """Return the connection, a new one after a failure. Raises RedisError and StoreError."""
+        if self._redis is not None:
+            return self._redis
+        try:
+            from redis import Redis
+            from redis.backoff import NoBackoff
+            from redis.exceptions import ResponseError
+            from redis.retry import Retry
+        except ImportError as error:
+            raise StoreError(f"{self.name} needs redis-py — pip install 'umqtt-robust[redis]'") from error
+        url = self._url
+        try:
+            password = url.password()
+        except ConfigError as error:
+            raise StoreError(f"{self.name}: {error}") from error
+        more = {"ssl": True, "ssl_ca_certs": url.cafile or None} if url.tls else {}
+        redis = Redis(
+            url.host,
+            url.port,
+            url.database,
+            username=url.username or None,
+            password=password,
+            socket_timeout=_PATIENCE,
+            socket_connect_timeout=_CONNECT_TIMEOUT,
+            retry=Retry(NoBackoff(), 0),
+            single_connection_client=True,
+            protocol=2,
+            **more,
+        )
+        try:
+            self._check_server(redis)
+            self._scripts = {text: redis.script_load(text) for text in (ACQUIRE, RELEASE, BATCH)}
+        except ResponseError as error:
+            redis.close()
+            raise StoreError(_words(self.name, error)) from error
+        except BaseException:
+            redis.close()
+            raise
+        self._redis = redis
+        return redis
+
+    def _check_server(self, redis: "Redis") -> None:
+        """Raise StoreError for a server that could lose what was acknowledged. Raises RedisError."""
+        info: dict[str, Any] = redis.info()
+        if info.get("role") != "master":
+            raise StoreError(f"{self.name} is a replica, which takes no writes — name the primary")
+        if info.get("redis_mode") == "cluster":
+            raise StoreError(f"{self.name} is a node of a Redis Cluster — name a Redis that stands alone")
+        settings = redis.config_get("*")
+        for name, wanted, why in _SETTINGS:
+            if settings.get(name) != wanted:
+                raise StoreError(f"{self.name} has {name} {settings.get(name)}: {why} — set {name} {wanted} there")
+
+    def check(self) -> None:
+        """Raise StoreError unless the server answers and loses nothing."""
+        from redis.exceptions import RedisError
+
+        try:
+            self._connect()
+        except (RedisError, OSError) as error:
+            raise StoreError(_words(self.name, error)) from error
+        finally:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._redis is not None:
+            self._redis.close()
+            self._redis = None
+
+    def _run(self, script: str, *words: bytes | int | str) -> Any:
+        """Run a script. Raises RedisError and StoreError; then the next call makes a new connection."""
+        from redis.exceptions import RedisError
+
+        try:
+            redis = self._connect()
+            return redis.evalsha(self._scripts[script], 2, rows.STORE, rows.LEASE, *words)  # pyright: ignore[reportArgumentType]
+        except (RedisError, OSError, StoreError):
+            self._disconnect()
+            raise
+
+    # The lease
+
+    def acquire(self) -> str:
+        """Take the store. Returns "", or who has it. Raises StoreError."""
+        from redis.exceptions import RedisError
+
+        identifier = secrets.token_hex(16)
+        try:
+            epoch, found, number = self._run(ACQUIRE, self._owner, LEASE_MS, rows.VERSION, identifier)
+        except (RedisError, OSError) as error:
+            raise StoreError(_words(self.name, error)) from error
+        if not epoch:
+            holder = "".join(char if char.isprintable() else "?" for char in found[:100].decode(errors="replace"))
+            return f"{self.name} is held by {holder}"
+        self._epoch, self._broker_id, self._next_session = epoch, found, number
+        self._number = 1
+        return ""
+
+    def close(self) -> None:
+        """Give the lease back, where it is still this broker's, so that another need not wait for its end."""
+        from redis.exceptions import RedisError
+
+        if self._epoch and self._redis is not None:
+            # Otherwise it ends by itself.
+            with contextlib.suppress(RedisError, OSError, StoreError):
+                self._run(RELEASE, self._epoch)
+        self._disconnect()
+
+    # Writing
+
+    def write(self, batch: Batch) -> list[list[DeliveryRow]]:
+        """Write a batch. Raises LeaseLost when it is not known in time whether Redis has it, or another has the store.
+
+        Anything else that it raises has written nothing.
+        """
+        reads: list[Command] = [
+            ("ZRANGEBYSCORE", key("queue", page.session), f"({page.after}", "+inf", "LIMIT", 0, page.limit)
+            for page in batch.pages
+        ]
+        writes = list(rows.commands_of(batch))
+        # Redis drops a queue of any length in one step.
+        batch.leftover_is_gone = bool(batch.leftover)
+        found = self._execute(writes, reads)
+        if writes:
+            self._number += 1
+        return [
+            [rows.decode_row(page.session, row) for row in members]
+            for page, members in zip(batch.pages, found, strict=True)
+        ]
+
+    def _execute(self, writes: list[Command], reads: list[Command]) -> list[Any]:
+        """Run commands by one script. It is sent again as it is until there is an answer: it counts once."""
+        from redis.exceptions import ConnectionError, RedisError, TimeoutError
+
+        words: list[bytes | int | str] = [self._epoch, self._number, self._owner, LEASE_MS, len(writes)]
+        for command in (*writes, *reads):
+            words.append(len(command))
+            words += command
+        deadline = time.monotonic() + _PATIENCE
+        is_uncertain = False
+        while True:
+            try:
+                found = self._run(BATCH, *words)
+                if writes:
+                    self._wait_for_replicas()
+                return found
+            except (RedisError, OSError, StoreError) as error:
+                text = str(error)
+                if text.startswith("FENCED"):
+                    raise LeaseLost(f"{self.name} was taken over by another broker") from error
+                if text.startswith("LOST"):
+                    raise LeaseLost(
+                        f"{self.name} has lost its last {text[5:]} batches: see the log of Redis"
+                    ) from error
+                is_retried = isinstance(error, (ConnectionError, TimeoutError, OSError)) or text.startswith("NOSCRIPT")
+                if not is_retried and not is_uncertain:
+                    raise StoreError(_words(self.name, error)) from error
+                is_uncertain = True
+                if not is_retried or time.monotonic() + _RETRY_DELAY >= deadline:
+                    raise LeaseLost(_words(self.name, error)) from error
+            time.sleep(_RETRY_DELAY)
+
+    def _wait_for_replicas(self) -> None:
+        """Raise OSError unless as many replicas as wanted have everything that was written."""
+        if self._url.wait:
+            have = self._connect().wait(self._url.wait, int(_CONNECT_TIMEOUT * 1000))
+            if have < self._url.wait:
+                raise OSError(f"only {have} of {self._url.wait} replicas have the last batch")
+
+    # Reading what is there
+
+    def open(self) -> Opened:
+        """Read everything but the queues. Raises StoreError."""
+        client_ids, shares = self._numbered("sessions"), self._numbered("shares")
+        owners, away = self._numbered("owners"), self._numbered("away")
+        sent = {number: int(value) for number, value in self._numbered("sent").items()}
+        ranks: list[int] = []
+        sessions = [
+            self._recover(number, client_id, sent.get(number, 0), ranks)._replace(
+                **rows.decode_owner(owners[number])._asdict(), away_since=int(away.get(number, 0))
+            )
+            for number, client_id in sorted(client_ids.items())
+        ]
+        groups = [self._recover(number, name, sent.get(number, 0), ranks) for number, name in sorted(shares.items())]
+        retained = [rows.decode_retained(data) for _, data in self._scan("HSCAN", key("retained"))]
+        wills = {client_id: rows.decode_will(data) for client_id, data in self._scan("HSCAN", key("wills"))}
+        recovered = Recovered(sessions, retained, wills, groups, self._broker_id)
+        return Opened(recovered, self._next_session, max(ranks, default=0) + 1)
+
+    def _scan(self, command: str, name: bytes) -> Iterator[Any]:
+        """Yield what is in a hash, as pairs, or in a set, each once."""
+        cursor: bytes | int = 0
+        seen: dict[bytes, Any] = {}
+        while True:
+            cursor, found = self._execute([], [(command, name, cursor, "COUNT", _SLICE)])[0]
+            seen |= zip(found[::2], found[1::2], strict=True) if command == "HSCAN" else dict.fromkeys(found)
+            if int(cursor) == 0:
+                return iter(seen.items() if command == "HSCAN" else seen)
+
+    def _numbered(self, name: str) -> dict[int, bytes]:
+        return {int(number): value for number, value in self._scan("HSCAN", key(name))}
+
+    def _recover(self, number: int, client_id: bytes, sent_limit: int, ranks: list[int]) -> RecoveredSession:
+        """Return a session or a shared queue. ranks: gets those of its PUBRECs."""
+        queued = size = position = packet_id = 0
+        released: list[bytes] = []
+        while True:
+            survey: Command = ("survey", key("queue", number), position, _SLICE)
+            count, more, last, some = self._execute([], [survey])[0]
+            queued, size = queued + count, size + more
+            released += some
+            if last:
+                position, packet_id = rows.decode_place(last)
+            if count < _SLICE:
+                break
+        released.sort(key=rows.decode_rank)
+        ranks += map(rows.decode_rank, released[-1:])
+        subscriptions = [
+            (topic_filter, *rows.decode(data, int, int))
+            for topic_filter, data in self._scan("HSCAN", key("subscriptions", number))
+        ]
+        filters = {topic_filter for topic_filter, *_ in subscriptions}
+        pending = [
+            topic_filter for topic_filter in self._scan("SSCAN", key("pending", number)) if topic_filter in filters
+        ]
+        inbound = {int(packet_id) for packet_id in self._scan("SSCAN", key("inbound", number))}
+        return RecoveredSession(
+            number,
+            client_id,
+            sent_limit,
+            # A position at or below sent_limit would be taken for one that was sent already.
+            max(position, sent_limit),
+            packet_id,
+            queued,
+            subscriptions,
+            inbound,
+            [rows.decode_place(row) for row in released],
+            None,
+            0,
+            size,
+            pending,
+        )
+
+
+def check_usable(url: RedisUrl) -> None:
+    """Raise StoreError for a Redis that no broker could use. Changes nothing there."""
+    RedisBackend(url).check()
+
+
+def _words(name: str, error: BaseException) -> str:
+    """Say in one line what is wrong with a Redis and what to do."""
+    text = " ".join(str(error).split())
+    if text == "FOREIGN":
+        return f"{name} has data of another program — name another database: redis://HOST:PORT/DATABASE"
+    if text.startswith("NEWER "):
+        return f"{name} has version {text[6:]}, this broker knows {rows.VERSION} — use a newer umqtt"
+    if text.startswith(("NOAUTH", "WRONGPASS", "Authentication", "invalid username-password", "invalid password")):
+        return f"{name} refuses the password — correct password_file or {PASSWORD_VARIABLE}"
+    if text.startswith(("NOPERM", "this user has no permissions", "User ")):
+        return f"{name} refuses a command ({text}) — allow its user all commands and keys"
+    return f"{name} cannot be used ({text}) — see that Redis runs there and answers"

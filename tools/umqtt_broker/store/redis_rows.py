@@ -1,0 +1,189 @@
+"""How a batch and what was stored before become keys, fields and commands of Redis.
+
+`umqtt:store` has the version of all this, and what fences it (redis_scripts); `umqtt:lease` says who has it. Hashes by
+the number of a session or group: `sessions` and `shares` (client identifiers, keys), `owners`, `away`, `sent`. For each
+session: `subscriptions:N` and `inbound:N`, `pending:N` for subscriptions that wait for retained messages; for each
+session or group the sorted set `queue:N`, by position. `retained` and `wills`.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from ..errors import StoreError
+from ..protocol.messages import MessageProperties, RetainedMessage, Will
+from .base import Delivery, DeliveryRow, Owner
+from .change_batch import Batch
+from .writer import ranges
+
+VERSION = 1
+
+_PREFIX = b"umqtt:"
+STORE, LEASE = _PREFIX + b"store", _PREFIX + b"lease"
+
+# position, packet_id, qos, flags, sent, released, expires_at, length of the topic name, which follows with the payload.
+_ROW = struct.Struct(">QHBBBQQH")
+_ROW_START = struct.Struct(">QHB")
+
+# Fields or members in one command: Lua passes at most some 8000 words on.
+_MOST_WORDS = 2000
+
+Word = bytes | int | str
+Command = tuple[Word, ...]
+Field = bytes | int | None
+
+
+def key(name: str, number: int | None = None) -> bytes:
+    """Return a key of the store."""
+    return _PREFIX + name.encode() if number is None else b"%s%s:%d" % (_PREFIX, name.encode(), number)
+
+
+def encode(*fields: Field) -> bytes:
+    """Join fields: bytes with their length before them, numbers, and what is not there."""
+    return b"".join(
+        b"~" if field is None else b"%d," % field if isinstance(field, int) else b"%d:%s" % (len(field), field)
+        for field in fields
+    )
+
+
+def decode(data: bytes, *kinds: type) -> list[Any]:
+    """Take fields of these kinds (bytes, int; a number may be missing) apart. Raises StoreError."""
+    fields: list[Field] = []
+    at = 0
+    try:
+        for kind in kinds:
+            if data[at : at + 1] == b"~":
+                fields.append(None)
+                at += 1
+                continue
+            end = data.index(b":" if kind is bytes else b",", at)
+            number = int(data[at:end])
+            at = end + 1
+            if kind is bytes:
+                fields.append(data[at : at + number])
+                at += number
+            else:
+                fields.append(number)
+    except ValueError:
+        at = -1
+    if at != len(data):
+        raise StoreError("a record of the store in Redis is garbled — restore a backup of Redis, or name another store")
+    return fields
+
+
+def encode_row(row: Delivery) -> bytes:
+    """Return a message as a member of its queue: no other has its position, with which it begins."""
+    _, position, packet_id, qos, flags, sent, released, topic_name, payload, expires_at = row
+    head = _ROW.pack(position, packet_id, qos, flags, sent, released, expires_at, len(topic_name))
+    return head + topic_name + payload
+
+
+def decode_row(session: int, row: bytes) -> DeliveryRow:
+    """Return a message of a session's queue."""
+    position, packet_id, qos, flags, sent, released, expires_at, length = _ROW.unpack_from(row)
+    middle = _ROW.size + length
+    topic_name, payload = row[_ROW.size : middle], row[middle:]
+    return DeliveryRow(
+        session, position, packet_id, qos, flags, sent, released, topic_name, payload, expires_at
+    )  # fmt: skip
+
+
+def decode_place(row: bytes) -> tuple[int, int]:
+    """Return position and packet identifier, with which a message begins."""
+    return struct.unpack_from(">QH", row)
+
+
+def decode_rank(row: bytes) -> int:
+    """Return the rank of a message's PUBREC."""
+    return _ROW.unpack_from(row)[5]
+
+
+def decode_owner(data: bytes) -> Owner:
+    """Return who uses a session. Raises StoreError."""
+    return Owner(*decode(data, bytes, int, int))
+
+
+def decode_retained(data: bytes) -> RetainedMessage:
+    """Return a retained message. Raises StoreError."""
+    return RetainedMessage(*decode(data, bytes, bytes, int, bytes, int))
+
+
+def decode_will(data: bytes) -> Will:
+    """Return a will. Raises StoreError."""
+    topic_name, payload, qos, retain, expiry, passed_on, delay = decode(data, bytes, bytes, int, int, int, bytes, int)
+    return Will(topic_name, payload, qos, bool(retain), MessageProperties(expiry, passed_on), delay)
+
+
+def commands_of(batch: Batch) -> Iterator[Command]:
+    """Yield the commands that write a batch, in an order in which each finds what it changes."""
+    made = {number: session for number, session in batch.sessions.items() if session is not None}
+    shares = {number: name for number, name in batch.shares.items() if name is not None}
+    if made or shares:
+        yield "HSET", STORE, "next", max([*made, *shares]) + 1
+    owners = {number: owner for number, (_, owner) in made.items()} | batch.owners
+    yield from _set("sessions", {number: client_id for number, (client_id, _) in made.items()})
+    yield from _set("shares", shares)
+    yield from _set("owners", {number: encode(*owner) for number, owner in owners.items()})
+    yield from _set("away", batch.away)
+    yield from _set("sent", batch.sent_limits)
+    for (session, topic_filter), subscription in batch.subscriptions.items():
+        if subscription is None:
+            yield "HDEL", key("subscriptions", session), topic_filter
+        else:
+            yield "HSET", key("subscriptions", session), topic_filter, encode(*subscription)
+        yield "SREM", key("pending", session), topic_filter
+    for (session, topic_filter), is_pending in batch.retained_pending.items():
+        yield "SADD" if is_pending else "SREM", key("pending", session), topic_filter
+    yield from _add(batch.deliveries)
+    # What a batch moves it may have inserted itself; what it completes it may have moved.
+    for session, position, packet_id, qos, share, at in batch.moves:
+        start = _ROW_START.pack(position, packet_id, qos)
+        yield "move", key("queue", share), at, key("queue", session), position, start
+    for packet_id, session, position in batch.packet_ids:
+        yield "repacket", key("queue", session), position, packet_id.to_bytes(2, "big")
+    for rank, session, position in batch.released:
+        yield "release", key("queue", session), position, rank.to_bytes(8, "big")
+    for session, positions in batch.acknowledged.items():
+        for first, last in ranges(positions):
+            yield "ZREMRANGEBYSCORE", key("queue", session), first, last
+    for (session, packet_id), is_present in batch.inbound.items():
+        yield "SADD" if is_present else "SREM", key("inbound", session), packet_id
+    for topic_name, message in batch.retained.items():
+        if message is None:
+            yield "HDEL", key("retained"), topic_name
+        else:
+            yield "HSET", key("retained"), topic_name, encode(*message)
+    for client_id, will in batch.wills.items():
+        if will is None:
+            yield "HDEL", key("wills"), client_id
+        else:
+            yield "HSET", key("wills"), client_id, encode(*will[:4], *will.properties, will.delay)
+    # Last: what this batch itself recorded for a discarded session goes too.
+    for number in (number for number, session in batch.sessions.items() if session is None):
+        for name in ("sessions", "owners", "away", "sent"):
+            yield "HDEL", key(name), number
+        yield "UNLINK", *(key(name, number) for name in ("subscriptions", "pending", "inbound", "queue"))
+    for number in (number for number, name in batch.shares.items() if name is None):
+        yield "HDEL", key("shares"), number
+        yield "HDEL", key("sent"), number
+        yield "UNLINK", key("queue", number)
+    if batch.leftover:
+        yield "UNLINK", key("queue", batch.leftover)
+
+
+def _set(name: str, values: dict[int, Any]) -> Iterator[Command]:
+    pairs = iter(values.items())
+    while some := list(islice(pairs, _MOST_WORDS // 2)):
+        yield "HSET", key(name), *(word for pair in some for word in pair)
+
+
+def _add(rows: Iterable[Delivery]) -> Iterator[Command]:
+    queues: dict[int, list[Word]] = {}
+    for row in rows:
+        words = queues.setdefault(row[0], [])
+        words += (row[1], encode_row(row))
+        if len(words) >= _MOST_WORDS:
+            yield "ZADD", key("queue", row[0]), *queues.pop(row[0])
+    for session, words in queues.items():
+        yield "ZADD", key("queue", session), *words
