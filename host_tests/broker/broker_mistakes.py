@@ -96,6 +96,14 @@ def detach(self):
 DurableSession.detach = detach
 """
 
+# What a broker writes that another has taken over from counts.
+WRITES_WITHOUT_THE_LEASE = """
+batch = redis_backend.BATCH
+batch = batch.replace("if found[1] ~= epoch", "if false")
+batch = batch.replace("local last = tonumber(found[2])", "local last = batch - 1")
+redis_backend.BATCH = batch
+"""
+
 _PROGRAM = """
 import sys
 from umqtt_broker.sessions.durable import DurableSession
@@ -103,7 +111,7 @@ from umqtt_broker.protocol.packets import topic_name_in
 from umqtt_broker.sessions.session import Session
 from umqtt_broker.sessions.shared_queue import SharedQueue
 from umqtt_broker.routing.shared_groups import Shares
-from umqtt_broker.store import schema, writer
+from umqtt_broker.store import redis_backend, schema, writer
 from umqtt_broker.store.change_batch import Batch, AwaitingCommit
 from umqtt_broker.store.group_commit import GroupCommitStore
 {mistake}

@@ -42,6 +42,12 @@ class Tally:
     other: int = 0
     failures: list[str] = field(default_factory=list)
 
+    def add(self, other: Tally) -> None:
+        """Count what another run found, too."""
+        for name in ("runs", "messages", "lost", "duplicated", "out_of_order", "other"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.failures += other.failures
+
     @property
     def broken(self) -> int:
         """How many laws were broken in all."""

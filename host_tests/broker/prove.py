@@ -2,7 +2,8 @@
 
 Kills the broker with SIGKILL under load (50 times; quick: 10) and counts what was acknowledged, checks that planted
 mistakes are caught, and, where strace is there, reads from a trace that nothing leaves before the fdatasync that
-covers it; attacks the broker, and mosquitto beside it, and measures what others notice (attacks.py). Prints one JSON
+covers it; where redis-server is there, lets two brokers on one Redis, and what is between them, fail in every way;
+attacks the broker, and mosquitto beside it, and measures what others notice (attacks.py). Prints one JSON
 object last with --json: runs, messages, lost, duplicated, out_of_order, other (laws broken in another way), not_synced
 (packets that left too early; null without strace), controls, controls_caught, attacks, attacks_hurt (those that others
 noticed), seed, seconds. Exit code: 0, or 1 when a law was broken, a mistake not caught or an attack hurt.
@@ -23,8 +24,10 @@ from pathlib import Path
 
 import attacks
 import broker_mistakes
+import failover_law
 import kill_law
 import trace_load
+from umqtt_testkit.redis_server import find_redis
 
 _EXIT_BROKEN = 1
 
@@ -42,6 +45,8 @@ KILL_CONTROLS = {
     "drops retained messages": broker_mistakes.DROPS_RETAINED,
     "forgets the wills of clients connected at the crash": broker_mistakes.FORGETS_WILLS,
 }
+# What fails while two brokers share a Redis, and how often each of it.
+_FAILOVER_ROUNDS = 7
 # Seen with a group in the load; without one the others show more often, since there is less to do between two kills.
 GROUP_CONTROLS = {
     "drops what a departed member of a group had": broker_mistakes.DROPS_WHAT_THE_DEPARTED_HAD,
@@ -81,6 +86,13 @@ def main(arguments: list[str] | None = None) -> int:
                 (f"traced: {name}", _catch_in_trace(Path(folder), mistake, seed))
                 for name, mistake in trace_load.MISTAKES.items()
             )
+        if find_redis() is None:
+            say("no failover: redis-server is not installed — apt install redis-server")
+        else:
+            tally.add(_fail_over(folder, seed, options.quick, say))
+            for name, (mistake, faults) in failover_law.MISTAKES.items():
+                found = failover_law.run(_new(folder, "control"), faults, seed, mistake)
+                caught[name] = _first(found.failures)
         for name, how in caught.items():
             say(f"  {name}: {how or 'NOT CAUGHT'}")
     say("attacks")
@@ -111,6 +123,16 @@ def _trace(folder: str, seed: int, say: Callable[[str], None]) -> int:
     for violation in law.violations[:20]:
         say(f"  {violation}")
     return len(law.violations)
+
+
+def _fail_over(folder: str, seed: int, is_quick: bool, say: Callable[[str], None]) -> kill_law.Tally:
+    faults = list(failover_law.FAULTS) * (1 if is_quick else _FAILOVER_ROUNDS)
+    random.Random(seed).shuffle(faults)
+    say(f"failover: {len(faults)} faults")
+    tally = failover_law.run(_new(folder, "failover"), faults, seed, say=say)
+    for failure in tally.failures[:20]:
+        say(f"  {failure}")
+    return tally
 
 
 def _catch_all(folder: Path, seed: int) -> dict[str, str]:
