@@ -35,6 +35,7 @@ class TraceLaw:
         # Of the connection: what came and has not been cut into packets yet; payload by packet identifier, and when.
         self._received: dict[int, bytearray] = {}
         self._waiting: dict[tuple[int, int], tuple[bytes, int]] = {}
+        self._version_5: set[int] = set()
         # Writes as (line, descriptor, data); syncs that ended, as (begin, descriptor).
         self._writes: list[tuple[int, int, bytes]] = []
         self._syncs: list[tuple[int, int]] = []
@@ -81,7 +82,13 @@ class TraceLaw:
                 body = bytes(stream[at : at + length])
                 topic = 2 + int.from_bytes(body[:2])
                 packet_id = int.from_bytes(body[topic : topic + 2])
-                self._waiting[descriptor, packet_id] = (body[topic + 2 :], self._line)
+                at_payload = topic + 2
+                if descriptor in self._version_5:
+                    at_payload += 1 + body[at_payload]  # its properties, of less than 128 bytes
+                self._waiting[descriptor, packet_id] = (body[at_payload:], self._line)
+            elif stream[0] == 0x20:
+                # A CONNACK with properties, or one without.
+                (self._version_5.add if length > 2 else self._version_5.discard)(descriptor)
             del stream[: at + length]
 
     def _acknowledge(self, descriptor: int, data: bytes) -> None:
