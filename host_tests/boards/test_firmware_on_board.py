@@ -13,7 +13,15 @@ from umqtt_testkit.wire import Packet, Type
 import umqtt_robust
 
 FIRMWARE = Path(__file__).resolve().parents[2] / "firmware"
-LIBRARY = Path(umqtt_robust.__file__).parent
+# Where they lie on a board: readable, and so without the portal. All of it fits a Pico's flash compiled only.
+PROGRAM = {
+    "boot.py": FIRMWARE / "boot.py",
+    "main.py": FIRMWARE / "main.py",
+    "startup.py": FIRMWARE / "startup.py",
+    "postmortem.py": FIRMWARE / "postmortem.py",
+    "app": FIRMWARE / "app",
+    "lib/umqtt_robust": Path(umqtt_robust.__file__).parent,
+}
 INTERVAL_MS = 50
 STORE = "state/mqtt"
 
@@ -27,13 +35,7 @@ def prepare(board: VirtualBoard, peer: ScriptedPeer) -> None:
         "keep_alive": 60,
         "wifi": [],
     }
-    board.install(
-        {
-            "": FIRMWARE,
-            "lib/umqtt_robust": LIBRARY,
-            "settings.json": json.dumps(settings).encode(),
-        }
-    )
+    board.install(PROGRAM | {"settings.json": json.dumps(settings).encode()})
 
 
 def records(link: Link, count: int) -> list[dict]:

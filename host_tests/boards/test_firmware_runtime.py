@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_firmware_on_board import FIRMWARE, LIBRARY
+from test_firmware_on_board import PROGRAM
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.peer import Link, ScriptedPeer
 from umqtt_testkit.waiting import eventually
@@ -66,14 +66,8 @@ def prepare(board: VirtualBoard, peer: ScriptedPeer, **settings: Any) -> None:
     values = {"device_id": "b1", "brokers": [peer.url], "interval_ms": 100, "watchdog_ms": 0, "ntp_host": ""}
     values.update(settings)
     secrets = values.pop("secrets", {})
-    board.install(
-        {
-            "": FIRMWARE,
-            "lib/umqtt_robust": LIBRARY,
-            "settings.json": json.dumps(values).encode(),
-            "secrets.json": json.dumps(secrets).encode(),
-        }
-    )
+    files = {"settings.json": json.dumps(values).encode(), "secrets.json": json.dumps(secrets).encode()}
+    board.install(PROGRAM | files)
 
 
 @pytest.mark.parametrize(("model", "scl", "sda"), [("ESP32_GENERIC_S3", 9, 8), ("RPI_PICO_W", 5, 4)])
