@@ -57,8 +57,8 @@ GroupCommitStore.set_inbound = lambda self, session, packet_id, present: None
 
 # What was recovered comes back in another order.
 SHUFFLES_PAGES = """
-read_page = writer._read_page
-writer._read_page = lambda *arguments: read_page(*arguments)[::-1]
+read_page = sqlite._read_page
+sqlite._read_page = lambda *arguments: read_page(*arguments)[::-1]
 """
 
 DROPS_RETAINED = """
@@ -111,7 +111,7 @@ from umqtt_broker.protocol.packets import topic_name_in
 from umqtt_broker.sessions.session import Session
 from umqtt_broker.sessions.shared_queue import SharedQueue
 from umqtt_broker.routing.shared_groups import Shares
-from umqtt_broker.store import redis_backend, schema, writer
+from umqtt_broker.store import redis_backend, schema, sqlite
 from umqtt_broker.store.change_batch import Batch, AwaitingCommit
 from umqtt_broker.store.group_commit import GroupCommitStore
 {mistake}

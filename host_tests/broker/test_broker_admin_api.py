@@ -27,7 +27,7 @@ from umqtt_broker.observation.openapi import SCHEMAS
 from umqtt_broker.observation.routes import MAX_BODY, ROUTES
 from umqtt_broker.observation.slices import SLICE
 from umqtt_broker.sessions.session import Session
-from umqtt_broker.store import writer
+from umqtt_broker.store import sqlite
 from umqtt_testkit import encoder
 from umqtt_testkit.ports import reserved_port
 from umqtt_testkit.waiting import WAIT_LIMIT_S
@@ -636,7 +636,7 @@ def test_a_store_that_cannot_write_is_not_ready_and_then_ready_again(
 
     assert status("/readyz") == 200
     with monkeypatch.context() as full_disk, Peer(durable.port) as peer:
-        full_disk.setattr(writer, "write", fail)
+        full_disk.setattr(sqlite, "write_batch", fail)
         peer.send(encoder.connect(b"persistent", clean_session=False))
         assert peer.wait_closed() == []
         assert status("/readyz") == 503 and status("/readyz") == 503

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from umqtt_broker.protocol.messages import RetainedMessage
 from umqtt_broker.stats import Stats
-from umqtt_broker.store import Store, group_commit, open_store, writer
+from umqtt_broker.store import Store, group_commit, open_store, sqlite
 from umqtt_broker.store.base import DeliveryRow
 from umqtt_broker.store.change_batch import Batch
 from umqtt_testkit.virtual_time import run
@@ -31,7 +31,7 @@ Need = tuple[int, int] | bytes
 
 
 class Disk:
-    """In place of the store's thread and writer.write: one transaction at a time, when allowed to, kept in sets."""
+    """In place of sqlite.write_batch: one transaction at a time, when allowed to, kept in sets."""
 
     def __init__(self) -> None:
         self.written: set[Need] = set()
@@ -53,7 +53,7 @@ class Disk:
         assert self._under_way is None
 
     def write(self, database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]:
-        """In place of writer.write."""
+        """In place of sqlite.write_batch."""
         del database
         if self._fail:
             raise sqlite3.OperationalError("disk I/O error")
@@ -180,6 +180,6 @@ def test_nothing_is_released_before_it_is_safe_or_out_of_order_and_nothing_is_he
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     disk = Disk()
-    monkeypatch.setattr(writer, "write", disk.write)
+    monkeypatch.setattr(sqlite, "write_batch", disk.write)
     monkeypatch.setattr(group_commit, "ThreadPoolExecutor", lambda *_: disk)
     run(play(open_store(str(tmp_path / "broker.db")), disk, random.Random(seed)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from broker_peer import BrokerThread, Closed, Peer, StartBroker
-from umqtt_broker.store import writer
+from umqtt_broker.store import sqlite
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
@@ -27,8 +27,8 @@ class Disk:
         self.fails = threading.Event()
         self.may_write = threading.Event()
         self.may_write.set()
-        self._write = writer.write
-        monkeypatch.setattr(writer, "write", self._write_or_fail)
+        self._write = sqlite.write_batch
+        monkeypatch.setattr(sqlite, "write_batch", self._write_or_fail)
         monkeypatch.setattr("umqtt_broker.store.group_commit._MOST_UNWRITTEN", MOST)
 
     def _write_or_fail(self, database: sqlite3.Connection, batch: object) -> object:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from broker_peer import BrokerThread, Closed, Peer
-from umqtt_broker.store import writer
+from umqtt_broker.store import change_batch, sqlite
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
@@ -27,7 +27,7 @@ class Disk:
         self._open.set()
         self._is_waited_for = threading.Event()
         self._failures = 0
-        self._write = writer.write
+        self._write = sqlite.write_batch
 
     def stop(self) -> None:
         """Let no transaction through from now on."""
@@ -46,7 +46,7 @@ class Disk:
         self._failures = count
 
     def write(self, database: sqlite3.Connection, batch):
-        """In place of writer.write."""
+        """In place of sqlite.write_batch."""
         if not self._open.is_set():
             self._is_waited_for.set()
             assert self._open.wait(WAIT_LIMIT_S)
@@ -61,7 +61,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk()
-    monkeypatch.setattr(writer, "write", disk.write)
+    monkeypatch.setattr(sqlite, "write_batch", disk.write)
     return disk
 
 
@@ -332,7 +332,7 @@ def test_a_failed_commit_closes_without_acknowledging_and_the_next_one_catches_u
 def test_ranges_hold_exactly_the_positions_given(seed: int) -> None:
     rng = random.Random(seed)
     positions = rng.sample(range(1, 60), rng.randint(1, 59))
-    found = list(writer.ranges(positions))
+    found = list(change_batch.ranges(positions))
     assert [n for first, last in found for n in range(first, last + 1)] == sorted(positions)
     assert all(one[1] + 1 < other[0] for one, other in pairwise(found))
 

@@ -12,7 +12,7 @@ import broker_mistakes
 import pytest
 from broker_peer import BrokerProcess, BrokerThread, Closed, Peer
 from umqtt_broker import BrokerConfig
-from umqtt_broker.store import writer
+from umqtt_broker.store import sqlite
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import PUBACK
 from umqtt_testkit.waiting import WAIT_LIMIT_S
@@ -130,7 +130,7 @@ def publish_when_mended(port: int) -> int:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_counted_and_outlived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     broken = threading.Event()
-    write = writer.write
+    write = sqlite.write_batch
 
     def fail(database: sqlite3.Connection, batch):
         if broken.is_set():
@@ -138,7 +138,7 @@ def test_each_fault_is_counted_and_outlived(tmp_path: Path, monkeypatch: pytest.
             raise sqlite3.OperationalError(fault)
         return write(database, batch)
 
-    monkeypatch.setattr(writer, "write", fail)
+    monkeypatch.setattr(sqlite, "write_batch", fail)
     with BrokerThread(BrokerConfig(port=0, store=str(tmp_path / "broker.db"))) as broker:
         with Peer(broker.port) as keeper:
             keeper.connect(b"keeper", clean_session=False)
@@ -167,7 +167,7 @@ def test_each_fault_is_counted_and_outlived(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_program_that_cannot_write_its_last_changes_says_so_by_its_exit_code(tmp_path: Path) -> None:
     """Planted: GroupCommitStore.lost() that lets itself be cancelled with whoever waits for it."""
-    mistake = "def fail(*_): raise OSError('no space')\nwriter.write = fail"
+    mistake = "def fail(*_): raise OSError('no space')\nsqlite.write_batch = fail"
     command = broker_mistakes.command(mistake, "-p", "0", "--store", str(tmp_path / "broker.db"))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as broker:
         assert broker.stdout is not None and broker.stderr is not None

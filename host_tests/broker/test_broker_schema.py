@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from umqtt_broker import StoreError
 from umqtt_broker.protocol.messages import MessageProperties, RetainedMessage, Will
-from umqtt_broker.store import schema, writer
+from umqtt_broker.store import schema, sqlite
 from umqtt_broker.store.base import DeliveryRow, Owner
 from umqtt_broker.store.change_batch import Batch, Page
 from umqtt_broker.store.recovery import recover
@@ -78,7 +78,7 @@ def test_a_store_of_version_1_is_brought_up_with_everything_in_it(tmp_path: Path
     assert (next_session, next_rank) == (3, 2)
     batch = Batch()
     batch.pages.append(Page(1, 6, 10, lambda rows: None))
-    assert writer.write(database, batch) == [
+    assert sqlite.write_batch(database, batch) == [
         [
             DeliveryRow(1, 7, 12, 1, 1, 1, 0, b"t/2", b"one", 0),
             DeliveryRow(1, 9, 14, 2, 0, 0, 0, b"t/3", b"two", 0),
@@ -111,7 +111,7 @@ def test_a_store_of_version_2_is_brought_up_with_everything_in_it(tmp_path: Path
     batch = Batch()
     batch.shares = {3: b"\0$share/g/t"}
     batch.pages.append(Page(2, 0, 10, lambda rows: None))
-    assert writer.write(database, batch) == [[DeliveryRow(2, 4, 3, 1, 0, 0, 0, b"t/4", b"three", 1795000000)]]
+    assert sqlite.write_batch(database, batch) == [[DeliveryRow(2, 4, 3, 1, 0, 0, 0, b"t/4", b"three", 1795000000)]]
     assert [found.client_id for found in recover(database)[0].shares] == [b"\0$share/g/t"]
 
 
@@ -122,7 +122,7 @@ def test_a_message_moves_from_a_shared_queue_to_a_session_whole_or_not_at_all(tm
     first.sessions = {1: (b"a", Owner())}
     first.shares = {2: b"\0$share/g/t"}
     first.deliveries = [(2, position, 0, 2, 0, 0, 0, b"t", b"x" * position, 0) for position in (1, 2, 3)]
-    writer.write(database, first)
+    sqlite.write_batch(database, first)
     move = Batch()
     # One that is there, and one that the same transaction inserts and completes.
     move.deliveries = [(2, 4, 0, 2, 0, 0, 0, b"t", b"four", 0)]
@@ -135,12 +135,12 @@ def test_a_message_moves_from_a_shared_queue_to_a_session_whole_or_not_at_all(tm
     found = recover(database)[0]
     assert (found.sessions[0].queued, found.shares[0].queued, found.shares[0].queued_bytes) == (0, 3, 6)
     move.pages = pages
-    mine, groups = writer.write(database, move)
+    mine, groups = sqlite.write_batch(database, move)
     assert mine == [DeliveryRow(1, 1, 77, 2, 0, 1, 0, b"t", b"xx", 0)]
     assert [row.position for row in groups] == [1, 3]
     end = Batch()
     end.shares = {2: None}
-    writer.write(database, end)
+    sqlite.write_batch(database, end)
     # Not while messages remember it.
     assert recover(database)[1] == 3
     remove_leftovers(database)
@@ -171,7 +171,7 @@ def test_what_a_session_and_a_connected_client_left_is_recovered(tmp_path: Path)
     batch.retained = {b"r": RETAINED_5}
     batch.subscriptions = {(1, b"t"): (1 | 8, 300)}
     batch.deliveries = [(1, 1, 1, 1, 0, 0, 0, b"t", b"x", 1_795_000_060)]
-    writer.write(database, batch)
+    sqlite.write_batch(database, batch)
     recovered = recover(database)[0]
     kept = [
         (found.username, found.away_since, found.protocol_level, found.session_expiry) for found in recovered.sessions
@@ -182,7 +182,7 @@ def test_what_a_session_and_a_connected_client_left_is_recovered(tmp_path: Path)
     again = Batch()
     again.wills = {b"b": None, b"d": None}
     again.pages.append(Page(1, 0, 10, lambda rows: None))
-    assert writer.write(database, again)[0][0].expires_at == 1_795_000_060
+    assert sqlite.write_batch(database, again)[0][0].expires_at == 1_795_000_060
     assert recover(database)[0].wills == {}
 
 
@@ -193,7 +193,7 @@ def test_a_payload_that_many_sessions_wait_for_is_stored_once(tmp_path: Path) ->
     batch.sessions = {number: (b"%d" % number, Owner()) for number in range(1, 101)}
     batch.deliveries = [(number, 1, 1, 1, 0, 0, 0, b"t", payload, 0) for number in range(1, 101)]
     batch.pages = [Page(100, 0, 10, lambda rows: None)]
-    assert writer.write(database, batch) == [[DeliveryRow(100, 1, 1, 1, 0, 0, 0, b"t", payload, 0)]]
+    assert sqlite.write_batch(database, batch) == [[DeliveryRow(100, 1, 1, 1, 0, 0, 0, b"t", payload, 0)]]
     assert database.execute("SELECT count(*), sum(length(payload)) FROM message").fetchone() == (1, 100_000)
     assert database.execute("SELECT sum(length(payload)) FROM delivery").fetchone() == (0,)
     assert {found.queued_bytes for found in recover(database)[0].sessions} == {100_000}
@@ -208,7 +208,7 @@ def test_when_every_delivery_is_gone_no_message_is_left_also_after_kills(tmp_pat
     waiting: dict[int, dict[int, DeliveryRow]] = {number: {} for number in range(1, SESSIONS + 1)}
     first = Batch()
     first.sessions = {number: (b"%d" % number, Owner()) for number in waiting}
-    writer.write(database, first)
+    sqlite.write_batch(database, first)
     position, next_session = 0, SESSIONS + 1
     for step in range(120):
         ending = step >= 100
@@ -238,14 +238,14 @@ def test_when_every_delivery_is_gone_no_message_is_left_also_after_kills(tmp_pat
             database.close()
             database = schema.connect(path)
             continue
-        writer.write(database, batch)
+        sqlite.write_batch(database, batch)
         waiting = expected
         check = Batch()
         check.pages = [Page(number, 0, 10_000, lambda rows: None) for number in waiting]
-        assert writer.write(database, check) == [list(queue.values()) for queue in waiting.values()], (seed, step)
+        assert sqlite.write_batch(database, check) == [list(queue.values()) for queue in waiting.values()], (seed, step)
     last = Batch()
     last.acknowledged = {number: sorted(queue) for number, queue in waiting.items() if queue}
-    writer.write(database, last)
+    sqlite.write_batch(database, last)
     remove_leftovers(database)
     left = "SELECT (SELECT count(*) FROM delivery), (SELECT count(*) FROM message)"
     assert database.execute(left).fetchone() == (0, 0), seed
@@ -256,7 +256,7 @@ def remove_leftovers(database: sqlite3.Connection) -> None:
     for number in recover(database)[0].leftovers:
         batch = Batch()
         batch.leftover = number
-        writer.write(database, batch)
+        sqlite.write_batch(database, batch)
         assert batch.leftover_is_gone
 
 
@@ -278,7 +278,7 @@ def cut_off(database: sqlite3.Connection, batch: Batch) -> None:
             return database.execute(statement, *values)
 
     with pytest.raises(_Cut):
-        writer.write(Dying, batch)  # type: ignore[arg-type]
+        sqlite.write_batch(Dying, batch)  # type: ignore[arg-type]
 
 
 @pytest.mark.tier(1)
@@ -287,7 +287,7 @@ def test_after_kill_9_in_mid_load_and_a_drained_queue_no_message_is_left(tmp_pat
     path = tmp_path / "broker.db"
     script = """
 import sys
-from umqtt_broker.store import schema, writer
+from umqtt_broker.store import schema, sqlite
 from umqtt_broker.store.base import Owner
 from umqtt_broker.store.change_batch import Batch
 database = schema.connect(sys.argv[1])
@@ -301,7 +301,7 @@ while True:
         batch.deliveries += [(number, position, 1, 1, 0, 0, 0, b"t", payload, 0) for number in (1, 2)]
     if position > 200:
         batch.acknowledged = {1: list(range(position - 150, position - 100))}
-    writer.write(database, batch)
+    sqlite.write_batch(database, batch)
     batch = Batch()
     print(position, flush=True)
 """
@@ -316,5 +316,5 @@ while True:
     assert min(found.values()) >= written
     batch = Batch()
     batch.acknowledged = {number: list(range(1, last + 1)) for number, last in found.items()}
-    writer.write(database, batch)
+    sqlite.write_batch(database, batch)
     assert database.execute("SELECT count(*) FROM message").fetchone() == (0,)

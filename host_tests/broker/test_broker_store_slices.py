@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from damaged_stores import TOPIC, Found, committed, payload_of
 from umqtt_broker.stats import Stats
-from umqtt_broker.store import Store, group_commit, open_store, writer
+from umqtt_broker.store import Store, group_commit, open_store, sqlite
 from umqtt_broker.store.base import DeliveryRow
 from umqtt_broker.store.change_batch import Batch
 from umqtt_testkit.waiting import eventually_async
 
-LONG = 7 * writer.SLICE + 3
+LONG = 7 * sqlite.SLICE + 3
 FEW = 10
 
 
@@ -27,7 +27,7 @@ FEW = 10
 def changes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows that each transaction has changed; they follow each other quickly."""
     counted: list[int] = []
-    write = writer.write
+    write = sqlite.write_batch
 
     def count(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]:
         before = database.total_changes
@@ -35,7 +35,7 @@ def changes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counted.append(database.total_changes - before)
         return pages
 
-    monkeypatch.setattr(writer, "write", count)
+    monkeypatch.setattr(sqlite, "write_batch", count)
     monkeypatch.setattr(group_commit, "_LAZY", 0)
     return counted
 
@@ -85,7 +85,7 @@ def test_a_long_queue_goes_in_slices_that_hold_nobody_up(tmp_path: Path, changes
                 await committed(store)
             await eventually_async(lambda: sum(changes) >= LONG)
             # With each shared message its row changes, and goes with the last.
-            assert max(changes) < writer.SLICE + 3 * FEW
+            assert max(changes) < sqlite.SLICE + 3 * FEW
 
     asyncio.run(play())
     assert left(path) == (0, FEW + 3, FEW)
@@ -100,7 +100,7 @@ def test_what_a_crash_left_is_removed_after_the_next_start(tmp_path: Path, chang
             await fill(store)
             store.discard_session(1)
             await committed(store)
-            await eventually_async(lambda: sum(changes) > LONG + FEW + writer.SLICE)
+            await eventually_async(lambda: sum(changes) > LONG + FEW + sqlite.SLICE)
             shutil.copytree(tmp_path, tmp_path / "killed", ignore=shutil.ignore_patterns("killed", "*-shm"))
 
     async def go_on(path: Path) -> None:

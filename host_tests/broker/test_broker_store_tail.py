@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from damaged_stores import LOCK, WAL, Found, History, payload_of
 from umqtt_broker import StoreError
-from umqtt_broker.store import writer
+from umqtt_broker.store import sqlite
 from umqtt_broker.store.base import DeliveryRow
 from umqtt_broker.store.change_batch import Batch
 from umqtt_broker.store.lock import read_witness
@@ -120,7 +120,7 @@ def test_a_store_whose_lock_file_is_gone_or_torn_opens(tmp_path: Path, history: 
 
 def test_the_lock_file_is_never_ahead_of_what_is_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ahead: list[int] = []
-    write = writer.write
+    write = sqlite.write_batch
 
     def look_and_write(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]:
         witness = read_witness(str(tmp_path / "a" / "broker.db"))
@@ -129,6 +129,6 @@ def test_the_lock_file_is_never_ahead_of_what_is_safe(tmp_path: Path, monkeypatc
         ahead.append(witness.commits - database.execute("SELECT commits FROM broker").fetchone()[0])
         return pages
 
-    monkeypatch.setattr(writer, "write", look_and_write)
+    monkeypatch.setattr(sqlite, "write_batch", look_and_write)
     assert History(tmp_path / "a", 3).witnesses
     assert ahead == [-1, -1, -1, -1]

@@ -18,7 +18,7 @@ _ROW = re.compile(r"^\| `([a-z_/]+\.py)` \| (?!asked)", re.MULTILINE)
 _ASKED = re.compile(r"^\| `([a-z_/]+\.py)` \| asked", re.MULTILINE)
 
 # Files that pass the message on.
-MOST_FILES = 9
+MOST_FILES = 8
 
 
 class Recorder:

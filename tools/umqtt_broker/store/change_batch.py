@@ -1,6 +1,6 @@
 """What one transaction will write, and who waits for it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ..protocol.messages import RetainedMessage, Will
@@ -48,7 +48,8 @@ class Batch:
     acknowledged: positions, by session, of messages that an earlier transaction wrote.
 
     Where a key can change twice (a subscription, a retained topic) only the last state is kept. What is left
-    commutes as long as the kinds are written in the order of `writer`: a position is inserted once and removed once.
+    commutes as long as the kinds are written in the order of `sqlite.write_batch`: a position is inserted once and
+    removed once.
     """
 
     __slots__ = (
@@ -173,3 +174,15 @@ class Batch:
         self.retained.update(later.retained)
         self.pages += later.pages
         self.sleepers.update(later.sleepers)
+
+
+def ranges(positions: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of each run of consecutive numbers in `positions`."""
+    ordered = sorted(positions)
+    first = last = ordered[0]
+    for position in ordered:
+        if position > last + 1:
+            yield first, last
+            first = position
+        last = position
+    yield first, last

@@ -336,7 +336,7 @@ class GroupCommitStore(Store):
     def set_subscription(self, session: int, topic_filter: bytes, options: int | None, identifier: int = 0) -> None:
         """Record a subscription, or its end when `options` is None."""
         self._open_batch.subscriptions[session, topic_filter] = None if options is None else (options, identifier)
-        # What was recorded is about the subscription that this one replaces; writer writes what is pending last.
+        # What was recorded is about the subscription that this one replaces; a backend writes what is pending last.
         self._open_batch.retained_pending.pop((session, topic_filter), None)
         self._record()
 

@@ -14,8 +14,7 @@ from typing import Any
 from ..errors import StoreError
 from ..protocol.messages import MessageProperties, RetainedMessage, Will
 from .base import Delivery, DeliveryRow, Owner
-from .change_batch import Batch
-from .writer import ranges
+from .change_batch import Batch, ranges
 
 VERSION = 1
 

@@ -1,16 +1,22 @@
-"""Batches in SQLite: WAL, synchronous=FULL. COMMIT returns only after the log is on disk."""
+"""Batches in SQLite: WAL, synchronous=FULL. COMMIT returns only after the log is on disk.
+
+SQLite gives up Python's lock for every step of a statement and must get it back from a busy event loop, so
+the cost is counted in statements: messages go many rows to a statement, acknowledgements as ranges.
+"""
 
 import logging
 import secrets
 import sqlite3
+from typing import Any
+from zlib import crc32
 
 from ..errors import StoreError
-from . import schema, writer
-from .base import DeliveryRow
-from .change_batch import Batch
+from . import schema
+from .base import Delivery, DeliveryRow
+from .change_batch import Batch, Page, ranges
 from .group_commit import Opened
 from .lock import RUN_SIZE, StoreLock, Witness
-from .quarantine import set_aside_garbled
+from .quarantine import checksum, is_whole, set_aside, set_aside_garbled
 from .recovery import check_tail, recover
 from .salvage import salvage
 
@@ -18,6 +24,35 @@ _log = logging.getLogger("umqtt_broker.store")
 
 # Garbled messages that a line names.
 _MOST_NAMED = 5
+
+_COLUMNS = (
+    "session, position, packet_id, qos, flags, sent, released, topic_name, payload, expires_at, message, checksum"
+)
+_ROW = "(?,?,?,?,?,?,?,?,?,?,?,?)"
+# Sizes of multi-row inserts, largest first; few different texts, so that SQLite's statement cache keeps them
+# all.
+_INSERTS = [(rows, f"INSERT INTO delivery ({_COLUMNS}) VALUES " + ",".join([_ROW] * rows)) for rows in (512, 64, 8, 1)]
+_PAGE = f"SELECT {_COLUMNS} FROM delivery WHERE session = ? AND position > ? ORDER BY position LIMIT ?"
+_OWNER = "SELECT client_id FROM session WHERE number = ? UNION SELECT key FROM share WHERE number = ?"
+# Messages of an ended session that one transaction removes: a few milliseconds, and others wait for it.
+SLICE = 2000
+_SLICE = (
+    "DELETE FROM delivery WHERE session = ? AND position <="
+    " coalesce((SELECT position FROM delivery WHERE session = ? ORDER BY position LIMIT 1 OFFSET ? - 1), 1 << 62)"
+)
+_MESSAGE = "SELECT topic_name, payload, checksum FROM message WHERE number = ?"
+_SESSION = "INSERT INTO session (number, client_id, username, protocol_level, session_expiry) VALUES (?, ?, ?, ?, ?)"
+_SUBSCRIPTION = "INSERT OR REPLACE INTO subscription (session, topic_filter, options, identifier) VALUES (?, ?, ?, ?)"
+_RETAINED = (
+    "INSERT OR REPLACE INTO retained (topic_name, payload, qos, passed_on, expires_at, checksum)"
+    " VALUES (?, ?, ?, ?, ?, ?)"
+)
+_WILL = (
+    "INSERT OR REPLACE INTO will (client_id, topic_name, payload, qos, retain, expiry, passed_on, delay, checksum)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+# Bytes from which a payload that several sessions wait for is stored once: a row of its own costs about as many.
+_SHARED_SIZE = 128
 
 
 class SqliteBackend:
@@ -121,7 +156,7 @@ class SqliteBackend:
 
     def _transact(self, batch: Batch) -> list[list[DeliveryRow]]:
         try:
-            return writer.write(self._database, batch)
+            return write_batch(self._database, batch)
         except BaseException:
             if self._database.in_transaction:
                 self._database.rollback()
@@ -141,3 +176,169 @@ class SqliteBackend:
             if not self._is_unwitnessed:
                 _log.warning("%s: cannot write its lock file (%s): lost commits go unnoticed", self.name, error)
             self._is_unwitnessed = True
+
+
+def write_batch(database: sqlite3.Connection, batch: Batch) -> list[list[DeliveryRow]]:
+    """Write `batch`, commit, and return the rows of each page. Raises sqlite3.Error: roll back then."""
+    execute, executemany = database.execute, database.executemany
+    execute("BEGIN IMMEDIATE")
+    before = database.total_changes
+    created = [(number, made[0], *made[1]) for number, made in batch.sessions.items() if made is not None]
+    discarded = [(number,) for number, made in batch.sessions.items() if made is None]
+    # First the discarded: a client may have a new session under the same identifier in this very batch.
+    executemany("DELETE FROM session WHERE number = ?", discarded)
+    executemany(_SESSION, created)
+    ended = [(number,) for number, key in batch.shares.items() if key is None]
+    executemany("DELETE FROM share WHERE number = ?", ended)
+    executemany("INSERT INTO share (number, key) VALUES (?, ?)", _made(batch.shares))
+    executemany(
+        "UPDATE session SET username = ?, protocol_level = ?, session_expiry = ? WHERE number = ?",
+        [(*owner, session) for session, owner in batch.owners.items()],
+    )
+    executemany(
+        "UPDATE session SET away_since = ? WHERE number = ?",
+        [(since, session) for session, since in batch.away.items()],
+    )
+    executemany(
+        "UPDATE session SET sent_limit = ? WHERE number = ?",
+        [(position, session) for session, position in batch.sent_limits.items()],
+    )
+    if batch.sent_limits:
+        executemany(
+            "UPDATE share SET sent_limit = ? WHERE number = ?",
+            [(position, session) for session, position in batch.sent_limits.items()],
+        )
+    for (session, topic_filter), made in batch.subscriptions.items():
+        if made is None:
+            execute("DELETE FROM subscription WHERE session = ? AND topic_filter = ?", (session, topic_filter))
+        else:
+            execute(_SUBSCRIPTION, (session, topic_filter, *made))
+    executemany(
+        "UPDATE subscription SET greeting = ? WHERE session = ? AND topic_filter = ?",
+        [(is_pending, session, topic_filter) for (session, topic_filter), is_pending in batch.retained_pending.items()],
+    )
+    _insert(database, batch.deliveries)
+    # What a batch moves it may have inserted itself; what it completes it may have moved.
+    executemany(
+        "UPDATE delivery SET session = ?, position = ?, packet_id = ?, qos = ?, sent = 1"
+        " WHERE session = ? AND position = ?",
+        batch.moves,
+    )
+    executemany("UPDATE delivery SET packet_id = ? WHERE session = ? AND position = ?", batch.packet_ids)
+    executemany("UPDATE delivery SET released = ? WHERE session = ? AND position = ?", batch.released)
+    for session, positions in batch.acknowledged.items():
+        for first, last in ranges(positions):
+            execute("DELETE FROM delivery WHERE session = ? AND position BETWEEN ? AND ?", (session, first, last))
+    for (session, packet_id), present in batch.inbound.items():
+        if present:
+            execute("INSERT OR IGNORE INTO inbound VALUES (?, ?)", (session, packet_id))
+        else:
+            execute("DELETE FROM inbound WHERE session = ? AND packet_id = ?", (session, packet_id))
+    for topic_name, message in batch.retained.items():
+        if message is None:
+            execute("DELETE FROM retained WHERE topic_name = ?", (topic_name,))
+        else:
+            execute(_RETAINED, (*message, checksum(message.topic_name, message.payload, message.passed_on)))
+    for client_id, will in batch.wills.items():
+        if will is None:
+            execute("DELETE FROM will WHERE client_id = ?", (client_id,))
+        else:
+            passed_on = will.properties.passed_on
+            values = (client_id, *will[:4], *will.properties, will.delay)
+            execute(_WILL, (*values, checksum(will.topic_name, will.payload, passed_on)))
+    # Last: what this batch itself recorded for a discarded session goes too. Its messages follow in slices.
+    for table in ("subscription", "inbound"):
+        executemany(f"DELETE FROM {table} WHERE session = ?", discarded)
+    if batch.leftover:
+        batch.leftover_is_gone = execute(_SLICE, (batch.leftover, batch.leftover, SLICE)).rowcount < SLICE
+    batch.garbled = []
+    pages = [_read_page(database, page, batch.garbled) for page in batch.pages]
+    batch.changes = database.total_changes != before
+    if batch.changes:
+        execute("UPDATE broker SET run = ?, commits = ?, messages = ?", batch.progress)
+    execute("COMMIT")
+    return pages
+
+
+def _made(shares: dict[int, bytes | None]) -> list[tuple[int, bytes]]:
+    return [(number, key) for number, key in shares.items() if key is not None]
+
+
+def _insert(database: sqlite3.Connection, rows: list[Delivery]) -> None:
+    shared = _share(database, rows)
+    at = 0
+    for size, statement in _INSERTS:
+        while len(rows) - at >= size:
+            values: list[int | bytes | None] = []
+            for row in rows[at : at + size]:
+                message = shared.get((id(row[8]), row[7])) if shared else None
+                if message is None:
+                    values += (*row, None, crc32(row[8], crc32(row[7])))
+                else:
+                    values += (*row[:7], b"", b"", row[9], message, None)
+            database.execute(statement, values)
+            at += size
+
+
+def _share(database: sqlite3.Connection, rows: list[Delivery]) -> dict[tuple[int, bytes], int]:
+    """Write each message that several deliveries have in common once.
+
+    Returns the number of each by the identity of its payload and its topic name. The broker hands the same payload
+    to every session, so its bytes need not be compared.
+    """
+    if len({id(row[8]) for row in rows}) == len(rows):
+        return {}
+    copies: dict[tuple[int, bytes], int] = {}
+    payloads: dict[tuple[int, bytes], bytes] = {}
+    for row in rows:
+        payload = row[8]
+        if len(payload) >= _SHARED_SIZE:
+            key = (id(payload), row[7])
+            copies[key] = copies.get(key, 0) + 1
+            payloads[key] = payload
+    shared: dict[tuple[int, bytes], int] = {}
+    for key, count in copies.items():
+        if count > 1:
+            number = database.execute(
+                "INSERT INTO message (copies, topic_name, payload, checksum) VALUES (?, ?, ?, ?)",
+                (count, key[1], payloads[key], checksum(key[1], payloads[key])),
+            ).lastrowid
+            assert number is not None  # an INSERT into a table with row numbers
+            shared[key] = number
+    return shared
+
+
+def _read_page(database: sqlite3.Connection, page: Page, garbled: list[str]) -> list[DeliveryRow]:
+    """Return whole messages, as many as there are up to the limit; others go to quarantine and are named."""
+    while True:
+        rows: list[DeliveryRow] = []
+        is_complete = True
+        shared: dict[int, tuple[bytes | None, bytes | None, int | None]] = {}
+        for row in database.execute(_PAGE, (page.session, page.after, page.limit)).fetchall():
+            number = row[10]
+            message = (row[7], row[8], row[11])
+            if number is not None:
+                if number not in shared:
+                    # None where the row is missing.
+                    shared[number] = database.execute(_MESSAGE, (number,)).fetchone() or (None, None, None)
+                message = shared[number]
+            topic_name, payload, expected = message
+            if (row[6] or is_whole(topic_name, payload, expected)) and _is_possible(row):
+                # Of a released message only the packet identifier counts.
+                rows.append(DeliveryRow._make((*row[:7], topic_name or b"", payload or b"", row[9])))
+                continue
+            is_complete = False
+            owner = database.execute(_OWNER, (page.session, page.session)).fetchone() or ("?",)
+            garbled.append(f"message {row[1]} of {owner[0]!r}")
+            set_aside(database, garbled[-1], *message)
+            database.execute("DELETE FROM delivery WHERE session = ? AND position = ?", row[:2])
+        if is_complete:
+            return rows
+
+
+def _is_possible(row: tuple[Any, ...]) -> bool:
+    """Tell whether the numbers of a row are ones that were written: a garbled packet identifier has no bytes."""
+    _, _, packet_id, qos, flags, sent, released, *_, expires_at, _, _ = row
+    if not all(isinstance(number, int) for number in (packet_id, qos, flags, sent, released, expires_at)):
+        return False
+    return 0 <= packet_id <= 65535 and 0 <= qos <= 2 and 0 <= flags <= 3
