@@ -16,7 +16,7 @@ import pytest
 from broker_peer import BrokerProcess, Peer
 from umqtt_broker import StoreError
 from umqtt_broker.protocol.messages import MessageProperties, RetainedMessage, Will
-from umqtt_broker.store import schema, transfer, writer
+from umqtt_broker.store import schema, sqlite, transfer
 from umqtt_broker.store.base import Owner
 from umqtt_broker.store.change_batch import Batch
 from umqtt_broker.store.recovery import recover
@@ -61,7 +61,7 @@ def make_store(path: Path, version: int = schema.VERSION) -> str:
     gone = Will(b"t", b"gone", 1, False, MessageProperties(30, b"\x03\0\1t"), 60)
     batch.wills = {b"both": Will(b"state", b"gone", 1, True), b"moves": gone}
     with closing(schema.connect(str(path))) as database:
-        writer.write(database, batch)
+        sqlite.write_batch(database, batch)
     return str(path)
 
 
@@ -74,8 +74,8 @@ def make_other(path: Path) -> str:
     batch.deliveries = [(5, 7, 1, 1, 0, 0, 0, b"a/0", LARGE, 0), (1, 7, 1, 1, 0, 0, 0, b"a/0", LARGE, 0)]
     batch.retained = {b"state": RetainedMessage(b"state", b"new", 1)}
     with closing(schema.connect(str(path))) as database:
-        writer.write(database, batch)
-        writer.write(database, Batch())
+        sqlite.write_batch(database, batch)
+        sqlite.write_batch(database, Batch())
     return str(path)
 
 
