@@ -84,7 +84,8 @@ class TraceLaw:
                 packet_id = int.from_bytes(body[topic : topic + 2])
                 at_payload = topic + 2
                 if descriptor in self._version_5:
-                    at_payload += 1 + body[at_payload]  # its properties, of less than 128 bytes
+                    # Its properties, of less than 128 bytes.
+                    at_payload += 1 + int.from_bytes(body[at_payload : at_payload + 1])
                 self._waiting[descriptor, packet_id] = (body[at_payload:], self._line)
             elif stream[0] == 0x20:
                 # A CONNACK with properties, or one without.
