@@ -143,6 +143,25 @@ def test_a_kick_asks_first_and_then_cuts_the_connection(open_page: OpenPage, bro
         expect(page.locator("#detail")).to_be_hidden()
 
 
+def test_a_question_right_after_another_gets_its_own_answer(open_page: OpenPage, broker: ObservedBroker) -> None:
+    """Planted: that the first one was closed, which a browser tells late, counts as a no to the second."""
+    with Peer(broker.port) as first, Peer(broker.port) as second:
+        first.connect(b"first", clean_session=False)
+        second.connect(b"second", clean_session=False)
+        page = open_page()
+        for name in ("first", "second"):
+            expect(row(page, name).get_by_role("button", name=f"Kick {name}")).to_be_visible()
+        row(page, "first").get_by_role("button", name="Kick first").click()
+        page.evaluate("""() => {
+            document.getElementById("confirm").close();
+            document.querySelector("[aria-label='Kick second']").click();
+        }""")
+        page.locator("#confirm-yes").click()
+        second.wait_closed()
+        assert first.flush() == []  # still connected
+
+
+
 def test_names_with_markup_are_text(open_page: OpenPage, broker: ObservedBroker) -> None:
     name = "<script>alert(1)</script><img src=x onerror=alert(2)>"
     topic_filter = "<svg onload=alert(3)>/\u202egnp.#</span>/+"

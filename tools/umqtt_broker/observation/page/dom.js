@@ -60,15 +60,22 @@ export function toast(text) {
   toastTimer = setTimeout(() => { node.hidden = true; }, 5000);
 }
 
+// Gives the answer to the question that is open, if one is.
+let answer = () => {};
+
+// A browser tells that a dialog was closed some time later: the next question may be open by then.
+byId("confirm").addEventListener("close", ({ target }) => {
+  if (!target.open) answer(target.returnValue === "yes");
+});
+
 // Ask before something that cannot be taken back. Resolves to true or false.
 export function confirmed(title, text, action) {
+  answer(false);
   const dialog = byId("confirm");
   setText("confirm-title", title);
   setText("confirm-text", text);
   setText("confirm-yes", action);
   dialog.returnValue = "";
   dialog.showModal();
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
-  });
+  return new Promise((resolve) => { answer = resolve; });
 }
