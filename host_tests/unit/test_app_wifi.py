@@ -1,6 +1,5 @@
 """The networks are tried in order, with a longer pause after every round that failed, and for ever."""
 
-import gc
 import sys
 
 import _app_fakes as fakes
@@ -8,11 +7,6 @@ from app.assembly_parts import _network
 from app.settings import check_settings
 from app.wifi import Wifi
 from umqtt_testkit.portable import Rng, equal, raises
-
-# The firmware collects garbage as often as a board needs it: on a computer with all that pytest has loaded that would
-# take most of the time.
-if hasattr(gc, "freeze"):
-    gc.freeze()
 
 
 class _Driver:

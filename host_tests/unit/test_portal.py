@@ -1,6 +1,5 @@
 """The setup portal takes over what a form says, on trial, and nothing that a stranger sends does it any harm."""
 
-import gc
 import json
 import os
 
@@ -14,9 +13,6 @@ from portal.http import BadRequest, Request, escape, read_form
 from portal.server import OPEN_MS, Portal
 from umqtt_testkit.flash import ROOT, PowerCutFlash
 from umqtt_testkit.portable import Rng, equal, new_path, raises
-
-if hasattr(gc, "freeze"):
-    gc.freeze()
 
 try:
     from os import getenv
