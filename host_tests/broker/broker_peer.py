@@ -23,6 +23,7 @@ from umqtt_broker import Broker, BrokerConfig
 from umqtt_broker.transport.event_loop import new_event_loop
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUBACK
+from umqtt_testkit.redis_server import RedisServer
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 Result = TypeVar("Result")
@@ -333,6 +334,7 @@ class BrokerThread:
 
 # The fixture start_broker: starts one with the settings given.
 StartBroker = Callable[..., BrokerThread]
+StartRedis = Callable[..., RedisServer]
 
 
 class BrokerProcess:

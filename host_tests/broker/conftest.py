@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_peer import BrokerThread, Peer, StartBroker
+from broker_peer import BrokerThread, Peer, StartBroker, StartRedis
 from peer5 import Peer5
 from umqtt_broker import BrokerConfig
 from umqtt_testkit.redis_server import RedisServer
-
-StartRedis = Callable[..., RedisServer]
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import failover_law
 import pytest
-from broker_peer import Peer, StartBroker
-from conftest import StartRedis
+from broker_peer import Peer, StartBroker, StartRedis
 from umqtt_broker.settings.redis_url import parse_redis_url
 from umqtt_broker.store import redis_rows
 from umqtt_broker.store.change_batch import Batch, Page

@@ -161,7 +161,6 @@ def test_a_question_right_after_another_gets_its_own_answer(open_page: OpenPage,
         assert first.flush() == []  # still connected
 
 
-
 def test_names_with_markup_are_text(open_page: OpenPage, broker: ObservedBroker) -> None:
     name = "<script>alert(1)</script><img src=x onerror=alert(2)>"
     topic_filter = "<svg onload=alert(3)>/\u202egnp.#</span>/+"

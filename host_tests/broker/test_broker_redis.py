@@ -4,12 +4,13 @@ import http.client
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from broker_peer import StartBroker
+from broker_peer import StartBroker, StartRedis
 from configured_broker import ConfiguredBroker
-from conftest import StartRedis
 from umqtt_broker.errors import ConfigError, LeaseLost, StoreError
 from umqtt_broker.settings.redis_url import parse_redis_url
 from umqtt_broker.store import redis_backend
@@ -17,6 +18,8 @@ from umqtt_broker.store.change_batch import Batch
 from umqtt_broker.store.redis_backend import RedisBackend
 from umqtt_testkit.ports import reserved_port
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
+
+PROGRAM = (sys.executable, "-m", "umqtt_broker")
 
 
 @pytest.mark.tier(0)
@@ -94,6 +97,8 @@ def test_a_redis_that_cannot_be_used_is_refused(start_redis: StartRedis, monkeyp
 def test_the_password_comes_from_a_file_or_from_the_environment(
     start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    # However long this takes, the first one's lease lasts.
+    monkeypatch.setattr(redis_backend, "LEASE_MS", int(1000 * WAIT_LIMIT_S))
     redis = start_redis(requirepass="right")
     (tmp_path / "password").write_text("right\n")
     named = RedisBackend(parse_redis_url(f"{redis.url}?password_file={tmp_path}/password"))
@@ -129,28 +134,21 @@ def test_a_batch_that_a_replica_must_have_counts_when_it_has_it(
 def test_a_program_ends_with_a_line_or_waits_as_standby(start_redis: StartRedis, tmp_path: Path) -> None:
     """Planted: Process.run() that ends when another broker has the store."""
     redis = start_redis()
-    command = [sys.executable, "-m", "umqtt_broker", "-p", "0", "--store"]
     refused = subprocess.run(
-        [*command, "redis://:secret@h/0"], capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False
+        [*PROGRAM, "--store", "redis://:secret@h/0"], capture_output=True, text=True, timeout=WAIT_LIMIT_S, check=False
     )
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and "secret" not in refused.stderr
     text = f"listener 0 127.0.0.1\nallow_anonymous true\npersistence true\npersistence_location {redis.url}\n"
-    with ConfiguredBroker(tmp_path / "broker.conf", text) as active:
-        standby = subprocess.Popen([*command, redis.url], stdout=subprocess.PIPE, text=True)
-        assert standby.stdout is not None
-        try:
-            line = standby.stdout.readline()
-            assert line.startswith(f"standby: store {redis.url} is held by ") and line.endswith(
-                f":{active.process.pid}\n"
-            )
-            assert active.stop() == 0
-            assert standby.stdout.readline().startswith("listening on ")
-            standby.terminate()
-            assert standby.wait(WAIT_LIMIT_S) == 0
-        finally:
-            standby.kill()
-            standby.wait(WAIT_LIMIT_S)
-            standby.stdout.close()
+    with (
+        ConfiguredBroker(tmp_path / "broker.conf", text) as active,
+        program("-p", "0", "--store", redis.url) as (standby, first_line),
+    ):
+        assert first_line.startswith(f"standby: store {redis.url} is held by ")
+        assert first_line.endswith(f":{active.process.pid}\n")
+        assert active.stop() == 0
+        assert standby.stdout is not None and standby.stdout.readline().startswith("listening on ")
+        standby.terminate()
+        assert standby.wait(WAIT_LIMIT_S) == 0
 
 
 def test_a_standby_shows_who_has_the_store_and_ends_when_told(
@@ -164,10 +162,8 @@ def test_a_standby_shows_who_has_the_store_and_ends_when_told(
         f"listener 0 127.0.0.1\nallow_anonymous true\nhttp_listener {port}\nhttp_token_file {token}\n"
         f"persistence true\npersistence_location {redis.url}\n"
     )
-    standby = subprocess.Popen([sys.executable, "-m", "umqtt_broker", "-c", conf], stdout=subprocess.PIPE, text=True)
-    assert standby.stdout is not None
-    try:
-        reason = standby.stdout.readline().rstrip()
+    with program("-c", str(conf)) as (standby, first_line):
+        reason = first_line.rstrip()
         assert reason.startswith("standby: ")
         for path in ("/readyz", "/api/v1/broker"):
             status, text = ask(port, path, token.read_text().strip())
@@ -176,10 +172,17 @@ def test_a_standby_shows_who_has_the_store_and_ends_when_told(
         assert status == 200 and "umqtt_broker_standby 1.0" in text
         standby.terminate()
         assert standby.wait(WAIT_LIMIT_S) == 0
-    finally:
-        standby.kill()
-        standby.wait(WAIT_LIMIT_S)
-        standby.stdout.close()
+
+
+@contextmanager
+def program(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run the broker as a program; hands it over with its first line, and ends it."""
+    with subprocess.Popen([*PROGRAM, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout.readline()
+        finally:
+            process.kill()
 
 
 def ask(port: int, path: str, token: str) -> tuple[int, str]:
