@@ -26,6 +26,17 @@ def test_a_dialogue_in_one_thread(peer: ScriptedPeer, client: socket.socket):
     assert client.recv(len(answers), socket.MSG_WAITALL) == answers
 
 
+def test_answers_to_one_that_was_killed_are_lost_and_its_end_is_seen(peer: ScriptedPeer, client: socket.socket):
+    """Planted: the first or the second answer to a dead link ends the script."""
+    link = peer.accept()
+    client.sendall(CONNECT + publish(b"t", b"x", 1, 5) * 3)
+    link.accept_session()
+    client.close()  # a reset: it has not read its CONNACK
+    for _ in range(3):
+        link.answer(link.expect(Type.PUBLISH))
+    assert link.receive() is None
+
+
 def test_drive_is_called_while_the_peer_waits(peer: ScriptedPeer, client: socket.socket):
     pieces = [CONNECT[i : i + 1] for i in range(len(CONNECT))]
     peer.drive = lambda: pieces and client.send(pieces.pop(0))

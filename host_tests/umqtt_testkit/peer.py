@@ -32,6 +32,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -224,17 +225,18 @@ class Link:
 
     def answer(self, packet: Packet) -> None:
         """Send what a broker answers at once: PUBACK or PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK,
-        PINGRESP.
+        PINGRESP. Nothing happens when the other side is gone, which the next `receive` tells.
         """
         packet_id = packet.packet_id or 0
-        if packet.type is Type.PUBLISH and packet.qos:
-            self.send(acknowledgement(Type.PUBACK if packet.qos == 1 else Type.PUBREC, packet_id))
-        elif packet.type in _NEXT:
-            self.send(acknowledgement(_NEXT[packet.type], packet_id))
-        elif packet.type is Type.SUBSCRIBE:
-            self.send(suback(packet_id, *(qos for _, qos in packet.topic_filters)))
-        elif packet.type is Type.PINGREQ:
-            self.send(pingresp())
+        with suppress(ConnectionError):
+            if packet.type is Type.PUBLISH and packet.qos:
+                self.send(acknowledgement(Type.PUBACK if packet.qos == 1 else Type.PUBREC, packet_id))
+            elif packet.type in _NEXT:
+                self.send(acknowledgement(_NEXT[packet.type], packet_id))
+            elif packet.type is Type.SUBSCRIBE:
+                self.send(suback(packet_id, *(qos for _, qos in packet.topic_filters)))
+            elif packet.type is Type.PINGREQ:
+                self.send(pingresp())
 
     def send(self, *pieces: bytes, pause_s: float = 0.0) -> None:
         """Send each piece as a segment of its own, `pause_s` apart: `send(data[:3], data[3:])` splits a
