@@ -45,8 +45,8 @@ prove-steady: setup ## The tests again and again on a machine that is busy and s
 lint: setup ## ruff
 	@$(VENV)/bin/ruff check --quiet .
 
-types: setup ## basedpyright, which `make check` and `make test` run as a test
-	@$(VENV)/bin/basedpyright --level error
+types: setup ## pyrefly, which `make check` and `make test` run as a test
+	@$(VENV)/bin/pyrefly check
 
 bench-client: setup ## The client against its figures and its peers (ARGS="--quick --json --peers DIR")
 	@$(PY) host_tests/bench/client.py $(ARGS)

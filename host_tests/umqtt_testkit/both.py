@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from linecache import getline
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -154,10 +155,10 @@ class CPythonTest(pytest.Function):
 class MicroPythonTest(pytest.Item):
     """The same test inside MicroPython."""
 
-    parent: BothModule
+    parent: BothModule  # pyrefly: ignore[bad-override-mutable-attribute] - from_parent() made it so
 
-    def __init__(self, *, function: str, lineno: int, **kwargs: object) -> None:
-        super().__init__(**kwargs)  # pyright: ignore[reportArgumentType]  (pytest's own node keywords)
+    def __init__(self, *, function: str, lineno: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self._function = function
         self._lineno = lineno
         self.add_marker("micropython")

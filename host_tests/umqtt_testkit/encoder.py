@@ -88,7 +88,7 @@ def parse_properties(data, at):
     """({name: value}, index behind them); user properties are a list, and so is what stands there more than once."""
     length, at = parse_variable(data, at)
     end = at + length
-    found = {}
+    found: dict = {}
     while at < end:
         name, kind = next((name, kind) for name, (identifier, kind) in PROPERTIES.items() if identifier == data[at])
         at += 1

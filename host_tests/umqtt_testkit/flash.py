@@ -269,7 +269,7 @@ def _text(error):
 
 def _vfs():
     try:
-        import vfs  # pyright: ignore[reportMissingImports]
+        import vfs  # pyrefly: ignore[missing-import]
     except ImportError:
         vfs = skip("VfsLfs2 is in MicroPython only")
     return vfs

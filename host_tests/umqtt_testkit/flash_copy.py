@@ -4,7 +4,7 @@ Where it has none, importing this is a SyntaxError, and a NameError on CPython: 
 decorator and the types by name. See flash_device.py.
 """
 
-# pyright: reportUndefinedVariable=false
+# pyrefly: ignore-errors[unknown-name]
 # ruff: noqa: F821
 
 

@@ -32,7 +32,7 @@ def main(guard: str, folder: str, *arguments: str) -> None:
     if folder == "-":
         os.execvp(arguments[0], arguments)
     sys.path.append(folder)
-    import micropython_run  # pyright: ignore[reportMissingImports]
+    import micropython_run  # pyrefly: ignore[missing-import]
 
     sys.exit(micropython_run.run_main(["micropython", *arguments]))
 

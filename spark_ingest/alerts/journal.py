@@ -232,4 +232,5 @@ def _add(content: _Content, alert: Opened, state: str, rules: RuleSet, now_us: i
 
 
 def _opened(found: dict[str, Any]) -> Opened:
-    return Opened(**{**found, "told": tuple(found["told"])})
+    fields: dict[str, Any] = {**found, "told": tuple(found["told"])}
+    return Opened(**fields)

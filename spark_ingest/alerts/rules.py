@@ -157,7 +157,7 @@ class Rule(NamedTuple):
     scope: Scope
     values: Mapping[str, Any]
 
-    def __getitem__(self, key: str) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __getitem__(self, key: str) -> Any:  # pyrefly: ignore[bad-override]
         return self.values[key]
 
     @property
@@ -256,7 +256,7 @@ def _checked(where: str, table: Mapping[str, Any], groups: Groups) -> Rule:
     if kind == "threshold" and values["above"] is None and values["below"] is None:
         raise UsageError(f"{where}: threshold needs the key above or below")
     if "metric" in keys and kind != "battery":
-        look_us = max(values.get("after", 0), values.get("within", 0))
+        look_us = max(values.get("after") or 0, values.get("within") or 0)
         if look_us > _LONGEST_LOOK_US:
             raise UsageError(f"{where}: after and within are at most 1d in rules of the kind {kind}")
     return Rule(table["name"], kind, read_scope(where, table, groups), values)

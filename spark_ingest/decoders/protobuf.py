@@ -21,7 +21,7 @@ def message_reader(descriptor: Path, name: str) -> Callable[[bytes], dict[str, o
         files = descriptor_pb2.FileDescriptorSet.FromString(descriptor.read_bytes())
         pool = descriptor_pool.DescriptorPool()
         for file in files.file:
-            pool.Add(file)  # pyright: ignore[reportAttributeAccessIssue]
+            pool.Add(file)
         kind = message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
     except OSError as error:
         raise UsageError(f"cannot read {descriptor}: {error.strerror or error}") from error

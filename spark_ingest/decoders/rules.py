@@ -199,4 +199,4 @@ def _python(path: Path) -> Decode:
     decode = getattr(module, "decode", None)
     if not callable(decode):
         raise UsageError(f"{path} has no function decode(topic, payloads)")
-    return decode  # pyright: ignore[reportReturnType] - run() looks at what it returns
+    return decode  # pyrefly: ignore[bad-return] - run() looks at what it returns

@@ -79,7 +79,7 @@ def _parser() -> Callable[[bytes], Any]:
             if kind == _MESSAGE:
                 added.type_name = f".{_PACKAGE}.Metric"
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)  # pyright: ignore[reportAttributeAccessIssue]
+    pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Payload")).FromString
 
 

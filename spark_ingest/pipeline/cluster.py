@@ -173,10 +173,10 @@ def run_on_spark(messages: "DataFrame", job: Job) -> Reports:
     from pyspark import TaskContext
 
     def receive(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        yield from cluster_tasks.receive(job, TaskContext.get().partitionId(), batches)  # pyright: ignore
+        yield from cluster_tasks.receive(job, TaskContext.get().partitionId(), batches)  # pyrefly: ignore[missing-attribute]
 
     def deduplicate(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        yield from cluster_tasks.deduplicate(job, TaskContext.get().partitionId(), batches)  # pyright: ignore
+        yield from cluster_tasks.deduplicate(job, TaskContext.get().partitionId(), batches)  # pyrefly: ignore[missing-attribute]
 
     received = messages.select(*MESSAGE_COLUMNS).mapInArrow(receive, SHUFFLE_COLUMNS)
     # By number, not by its hash: each bucket is one task, and each task one bucket, with rows or without.

@@ -256,7 +256,7 @@ class Pipeline:
         self._query_id = query_id
         rows = frame.toArrow() if isinstance(self._writer, BatchWriter) else frame
         try:
-            self._writer.write(rows, batch_id, query_id)  # pyright: ignore[reportArgumentType]
+            self._writer.write(rows, batch_id, query_id)
         except (OSError, DeltaError) as error:
             raise write_failure(error, self.config.tables) from error
 

@@ -111,7 +111,7 @@ def start_session(
     # It would print the traceback of a connection that ended, when Java is gone.
     accumulators = session.sparkContext._accumulatorServer
     if accumulators is not None:
-        accumulators.handle_error = lambda *_: None  # pyright: ignore[reportAttributeAccessIssue]
+        accumulators.handle_error = lambda *_: None  # pyrefly: ignore[bad-assignment]
     return session
 
 

@@ -163,7 +163,7 @@ def reboots(boots: pa.Table, index: dict[str, int], timeline: Timeline) -> dict[
     columns = _lists(boots, ("device_id", "cause", "reason"))
     for device, cause, reason, when, step in zip(*columns, at.tolist(), timeline.index(at).tolist(), strict=True):
         begun[device].append((when, step, cause or reason or ""))
-    rows = []
+    rows: list[tuple[int, int, list[list[int | str]]]] = []
     for device, each in begun.items():
         inside = [(step, cause) for _, step, cause in sorted(each)[1:] if 0 <= step < timeline.count]
         if inside and device in index:
@@ -171,7 +171,7 @@ def reboots(boots: pa.Table, index: dict[str, int], timeline: Timeline) -> dict[
             for step, cause in inside:
                 by_step[step][cause] += 1
             cells = [[step, n.total(), min(n, key=lambda c: (-n[c], c))] for step, n in sorted(by_step.items())]
-            rows.append([index[device], len(inside), cells])
+            rows.append((index[device], len(inside), cells))
     return {**timeline.as_json(), "rows": sorted(rows, key=lambda row: (-row[1], row[0]))}
 
 

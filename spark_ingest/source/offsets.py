@@ -118,7 +118,7 @@ class SpoolTree:
             return self.earliest()[name]
         if given == "latest":
             return self.latest()[name]
-        place: Place = given  # pyright: ignore[reportAssignmentType]
+        place: Place = given  # pyrefly: ignore[bad-assignment]
         numbers = (place["segment"], place["position"])
         if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
             raise ValueError(name)

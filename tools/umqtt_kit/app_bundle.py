@@ -146,9 +146,9 @@ def _prepared(file: Path, name: str, keep: set[str]) -> ast.Module:
     for node in shorten.walk(tree):
         if hasattr(node, "lineno"):
             # What becomes of the node later, it knows where it came from.
-            node.place = Place(  # pyright: ignore[reportAttributeAccessIssue]
+            node.place = Place(  # pyrefly: ignore[missing-attribute]
                 file.name if "." not in name else "/".join(name.split(".")[:-1]) + "/" + file.name,
-                node.lineno,  # pyright: ignore[reportAttributeAccessIssue]
+                node.lineno,
                 functions.get(node, "<module>"),
             )
     tree = shorten.without_docstrings(tree)
@@ -231,5 +231,5 @@ def _places(tree: ast.Module, written: ast.Module) -> dict[int, Place]:
     for node, twin in zip(shorten.walk(tree), shorten.walk(written), strict=True):
         place = getattr(node, "place", None)
         if place and hasattr(twin, "lineno"):
-            places.setdefault(twin.lineno, place)  # pyright: ignore[reportAttributeAccessIssue]
+            places.setdefault(twin.lineno, place)
     return places

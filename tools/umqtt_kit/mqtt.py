@@ -118,12 +118,11 @@ def _with_broker_options(function: Callable[..., Any], flag: str | None) -> Call
         if not _from_project("broker"):
             # What umqtt.toml says of its broker is not for another one.
             mqtt_version = _DEFAULT_VERSION if _from_project("mqtt_version") else mqtt_version
-            username, password_file, ca, cert, key = (
-                None if _from_project(name) else value
-                for name, value in {
-                    "username": username, "password_file": password_file, "ca": ca, "cert": cert, "key": key
-                }.items()
-            )  # fmt: skip
+            username = None if _from_project("username") else username
+            password_file = None if _from_project("password_file") else password_file
+            ca = None if _from_project("ca") else ca
+            cert = None if _from_project("cert") else cert
+            key = None if _from_project("key") else key
         given = broker, username, password_file, ca, cert, key, connect_timeout, mqtt_version
         return function(*arguments, access=make_access(*given) if wanted else None, **options)
 

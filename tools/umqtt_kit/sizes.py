@@ -290,7 +290,7 @@ def _heap_of(search: Path, modules: Iterable[str]) -> dict[str, int]:
 
 
 def _heap_in_rom(mpy: Path) -> int:
-    from mpremote.romfs import VfsRomWriter  # pyright: ignore[reportMissingTypeStubs]
+    from mpremote.romfs import VfsRomWriter
 
     rom = VfsRomWriter()
     rom.opendir(PACKAGE)

@@ -49,4 +49,4 @@ class Stop:
     def _restore(self) -> None:
         while self._before:
             number, handler = self._before.popitem()
-            signal.signal(number, handler)  # pyright: ignore[reportArgumentType] - as signal.signal() returned it
+            signal.signal(number, handler)  # pyrefly: ignore[bad-argument-type] - as signal.signal() returned it

@@ -75,7 +75,7 @@ class BridgeClient(Client):
             [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port in config.addresses],
             keep_alive=config.keep_alive,
             clean_session=config.clean_session,
-            store=BridgeStore(  # pyright: ignore[reportArgumentType] - its session is a property
+            store=BridgeStore(  # pyrefly: ignore[bad-argument-type] - its session is a property
                 local, max(slots, len(local.released)), not config.clean_session, owner.deliver
             ),
             will=will,
@@ -110,4 +110,4 @@ class BridgeClient(Client):
         if self._bridge.config.protocol_level == 3 and not self._bridge.config.clean_session:
             session_present = 1  # MQTT 3.1 does not say: resume as if it were, as umqtt_robust does
         # Of the layer below Client, which its stub does not show.
-        super().handle_connack(session_present, return_code)  # pyright: ignore[reportAttributeAccessIssue]
+        super().handle_connack(session_present, return_code)  # pyrefly: ignore[missing-attribute]

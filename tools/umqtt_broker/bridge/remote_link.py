@@ -50,9 +50,7 @@ class RemoteLink(asyncio.Protocol):
         self._unsent = 0
         self._flushing = False
         self._congested = False
-        self._connecting = self._loop.create_task(
-            self._loop.create_connection(lambda: self, host, port, ssl=context)  # pyright: ignore[reportArgumentType]
-        )
+        self._connecting = self._loop.create_task(self._loop.create_connection(lambda: self, host, port, ssl=context))
         self._connecting.add_done_callback(self._tried)
 
     def _tried(self, task: asyncio.Task[object]) -> None:

@@ -6,6 +6,7 @@ password need not stand in the configuration. What is not supported is an error 
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..errors import ConfigError
 from ..protocol.topics import is_topic_filter, is_topic_name
@@ -106,7 +107,8 @@ def bridge_of(lines: Sequence[Line], problems: Problems) -> BridgeConfig | None:
         return None
     settings.pop("start_type", None)
     try:
-        return BridgeConfig(**{"addresses": (), "topics": tuple(topics), **settings})  # pyright: ignore[reportArgumentType]
+        given: dict[str, Any] = {"addresses": (), "topics": tuple(topics), **settings}
+        return BridgeConfig(**given)
     except ConfigError as error:
         problems.at(lines[0], str(error))
         return None

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
+from typing import Any
 
 from ..bridge.state import BridgeStatus
 from ..sessions.session import Session
@@ -103,7 +104,7 @@ def group_row(group: SharedQueue, most: int) -> dict[str, object]:
     }
 
 
-def bridge_row(bridge: BridgeStatus) -> dict[str, object]:
+def bridge_row(bridge: BridgeStatus) -> dict[str, Any]:
     """Return what is said of a bridge: the fields of its status."""
     return asdict(bridge)
 

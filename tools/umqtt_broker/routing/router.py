@@ -316,7 +316,7 @@ class Router:
         for subscriber, granted_qos in self.subscriptions.match(topic_name):
             subscription = subscriber if isinstance(subscriber, Subscription) else None
             session = subscriber.session if isinstance(subscriber, Subscription) else subscriber
-            qos: int | None = granted_qos
+            qos = granted_qos
             if session.has_ended:
                 continue
             if session.rights is not None and not session.rights.may_read(topic_name):
@@ -329,9 +329,10 @@ class Router:
                 if not topic_name.startswith(session.mount) or topic_name == session.mount:
                     continue
                 if topic_name.startswith(b"$", len(session.mount)):
-                    qos = _seen_qos(session, subscription, topic_name)
-                    if qos is None:
+                    seen = _seen_qos(session, subscription, topic_name)
+                    if seen is None:
                         continue
+                    qos = seen
             if subscription is not None or session.protocol_level == 5:
                 version5.setdefault(session, []).append((subscription, qos))
             elif session.mount:

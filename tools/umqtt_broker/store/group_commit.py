@@ -222,12 +222,12 @@ class GroupCommitStore(Store):
     # Waiting for room
 
     @property
-    def is_blocked(self) -> bool:
+    def is_blocked(self) -> bool:  # pyrefly: ignore[bad-override] - no attribute here
         """Writing fails, and so much waits for it that new clients may not add to it."""
         return bool(self.failure) and self.backlog > _MOST_UNWRITTEN
 
     @property
-    def backlog(self) -> int:
+    def backlog(self) -> int:  # pyrefly: ignore[bad-override] - no attribute here
         """Bytes that wait to be written: those of the transaction under way, and of what came since."""
         return self._unwritten + self._writing
 

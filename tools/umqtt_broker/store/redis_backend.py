@@ -77,7 +77,6 @@ class RedisBackend:
             password = url.password()
         except ConfigError as error:
             raise StoreError(f"{self.name}: {error}") from error
-        more = {"ssl": True, "ssl_ca_certs": url.cafile or None} if url.tls else {}
         redis = Redis(
             url.host,
             url.port,
@@ -89,7 +88,8 @@ class RedisBackend:
             retry=Retry(NoBackoff(), 0),
             single_connection_client=True,
             protocol=2,
-            **more,
+            ssl=url.tls,
+            ssl_ca_certs=url.cafile or None,
         )
         try:
             self._check_server(redis)
@@ -137,7 +137,7 @@ class RedisBackend:
 
         try:
             redis = self._connect()
-            return redis.evalsha(self._scripts[script], 2, rows.STORE, rows.LEASE, *words)  # pyright: ignore[reportArgumentType]
+            return redis.evalsha(self._scripts[script], 2, rows.STORE, rows.LEASE, *words)
         except (RedisError, OSError, StoreError):
             self._disconnect()
             raise

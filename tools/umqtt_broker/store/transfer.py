@@ -388,7 +388,7 @@ def _is_filter(topic_filter: object) -> bool:
     return is_topic_filter(topic_filter)
 
 
-def _is_message(topic_name: bytes, payload: bytes, flags: int) -> bool:
+def _is_message(topic_name: Any, payload: Any, flags: int) -> bool:
     if not is_topic_name(topic_name) or len(topic_name) > _MAX_TEXT or len(payload) > _MAX_PAYLOAD:
         return False
     if not flags & HAS_PROPERTIES:
