@@ -9,6 +9,7 @@ import select
 import socket
 import time
 from binascii import hexlify
+from errno import ETIMEDOUT
 
 import startup
 from app.replace import replace
@@ -24,6 +25,8 @@ from portal.http import BadRequest, Request, escape, form_page, page, read_form,
 OPEN_MS = 600_000
 _MOST_VISITORS = 3
 _VISIT_MS = 10_000
+# Less than the longest that rp2's watchdog waits, 8.388 s.
+_SEND_S = 5
 _PIECE = 512
 _HTTP, _DNS = 80, 53
 # What was written last has to leave the board before the radio is switched off.
@@ -128,8 +131,7 @@ class _Server:
             reason = self._portal.reason_to_close(now)
             if reason:
                 return reason
-            if startup.watchdog:
-                startup.watchdog.feed()
+            _feed()
             for sock, _ in self._poller.poll(1000):
                 if sock is self._dns:
                     self._answer_name()
@@ -187,29 +189,41 @@ class _Server:
             if data and not visitor.request.feed(data):
                 return
             if data:
-                self._say(sock, self._portal.respond(visitor.request, now))
+                say(self._portal, sock, self._portal.respond(visitor.request, now))
         except BadRequest as bad:
-            self._say(sock, page(bad.args[0], bad.args[0], ""))
+            say(self._portal, sock, page(bad.args[0], bad.args[0], ""))
         except OSError:
             pass  # it has gone
         except MemoryError:
             print("portal: not enough memory for a request")
         self._leave(visitor)
 
-    def _say(self, sock, response):
-        try:
-            sock.settimeout(_VISIT_MS / 1000)
-            for piece in response:
-                sock.write(piece)
-        except OSError:
-            # Not seen, so the code on the label stays the one that counts.
-            if self._portal.next_code:
-                self._portal.next_code = self._portal.code
-
     def _leave(self, visitor):
         self._visitors.remove(visitor)
         self._poller.unregister(visitor.socket)
         visitor.socket.close()
+
+
+def say(portal, sock, response):
+    """Send a response to whoever reads it within ten seconds, however slowly: the watchdog is fed meanwhile."""
+    begun = time.ticks_ms()
+    try:
+        sock.settimeout(_SEND_S)
+        for piece in response:
+            while piece:
+                _feed()
+                if time.ticks_diff(time.ticks_ms(), begun) >= _VISIT_MS:
+                    raise OSError(ETIMEDOUT)
+                piece = piece[sock.send(piece) :]
+    except OSError:
+        # Not seen, so the code on the label stays the one that counts.
+        if portal.next_code:
+            portal.next_code = portal.code
+
+
+def _feed():
+    if startup.watchdog:
+        startup.watchdog.feed()
 
 
 def serve(folder, network, code, button, known):
@@ -225,8 +239,7 @@ def serve(folder, network, code, button, known):
     elif not known:
         print("portal: restart the board to open it again")
         while True:
-            if startup.watchdog:
-                startup.watchdog.feed()
+            _feed()
             time.sleep_ms(1000)
     from machine import reset
 

@@ -3,14 +3,16 @@
 import json
 import os
 
+import startup
 from app import replace as replacing
 from app.settings_files import load, save
 from app.settings_trial import give_back
 from portal import read
+from portal import server as portal_server
 from portal.code import Lock, is_code, new_code
 from portal.dns import answer
 from portal.http import BadRequest, Request, escape, read_form
-from portal.server import OPEN_MS, Portal
+from portal.server import OPEN_MS, Portal, say
 from umqtt_testkit.flash import ROOT, PowerCutFlash
 from umqtt_testkit.portable import Rng, equal, new_path, raises
 
@@ -133,6 +135,48 @@ def test_wrong_codes_wait_longer_each_are_counted_and_close_the_portal():
 def test_the_portal_closes_after_ten_minutes():
     portal = _portal(_folder())
     equal((portal.reason_to_close(OPEN_MS - 1), portal.reason_to_close(OPEN_MS)), (None, "closed after 10 min"))
+
+
+def test_a_reader_that_is_slow_neither_lets_the_watchdog_bite_nor_holds_the_board():
+    """Planted: a whole piece is written at once; ten seconds for each piece; no watchdog fed."""
+    now, fed = [0], []
+
+    class Time:
+        ticks_ms = staticmethod(lambda: now[0])
+        ticks_diff = staticmethod(lambda later, earlier: later - earlier)
+
+    class Watchdog:
+        feed = staticmethod(lambda: fed.append(now[0]))
+
+    class Reader:
+        def __init__(self, takes, ms):
+            self.takes, self.ms, self.got, self.limit_ms = takes, ms, b"", None
+
+        def settimeout(self, seconds):
+            self.limit_ms = seconds * 1000
+
+        def send(self, data):
+            now[0] += min(self.ms, self.limit_ms)
+            if self.ms > self.limit_ms:
+                raise OSError(110)
+            self.got += data[: self.takes]
+            return min(len(data), self.takes)
+
+    kept = portal_server.time, startup.watchdog
+    portal_server.time, startup.watchdog = Time, Watchdog
+    try:
+        for takes, ms, arrives in ((100, 20, True), (1, 3000, False), (500, 60000, False)):
+            portal = _portal(_folder())
+            portal.next_code = "next"
+            begun = now[0]
+            del fed[:]
+            reader = Reader(takes, ms)
+            say(portal, reader, [b"x" * 900, b"y" * 900])
+            equal((reader.got == b"x" * 900 + b"y" * 900, portal.next_code), (arrives, "next" if arrives else CODE))
+            gaps = [later - earlier for earlier, later in zip(fed, fed[1:] + [now[0]])]
+            assert gaps and max(gaps) < 8388 and now[0] - begun < 16000, (gaps, now[0] - begun)
+    finally:
+        portal_server.time, startup.watchdog = kept
 
 
 def test_codes_have_sixty_random_bits():
