@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-costs lint types bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-firmware prove-broker prove-ingest prove-cluster fuzz docs pictures release clean
+.PHONY: help setup demo check test test-costs lint types bench bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-firmware prove-broker prove-ingest prove-cluster fuzz docs pictures release clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ lint: setup ## ruff
 
 types: setup ## pyrefly, which `make check` and `make test` run as a test
 	@$(VENV)/bin/pyrefly check
+
+bench: setup ## All three benches in one run, as one page of Markdown (ARGS="--quick --peers DIR")
+	@$(PY) host_tests/bench/bench.py $(ARGS)
 
 bench-client: setup ## The client against its figures and its peers (ARGS="--quick --json --peers DIR")
 	@$(PY) host_tests/bench/client.py $(ARGS)

@@ -12,7 +12,6 @@ with permissions, limits, keep-alive and metrics switched on (broker_ours.py), t
 from __future__ import annotations
 
 import argparse
-import json
 import pstats
 import statistics
 import sys
@@ -20,8 +19,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench_rows import Row, print_rows
 from broker_lab import Lab, LabError
-from broker_plan import CASES, FDATASYNC, PEERS, QUICK_PEERS, RATE, Case, Row, faults, figures, rows
+from broker_plan import CASES, FDATASYNC, PEERS, QUICK_PEERS, RATE, Case, faults, figures, rows
 
 _EXIT_USAGE, _EXIT_MISSING = 2, 6
 _PROFILE_LINES = 30
@@ -89,22 +89,6 @@ def profile(case: Case, *, quick: bool) -> None:
             pstats.Stats(str(path)).strip_dirs().sort_stats("tottime").print_stats(_PROFILE_LINES)
 
 
-def _show(row: Row) -> str:
-    def number(value: float | None) -> str:
-        return "-" if value is None else f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.2f}"
-
-    goal = ""
-    if row.goal is not None:
-        goal = f"{row.goal.bound:,g}{' x' if 'ratio' in row.goal.kind else ''}"
-        goal = ("<= " if "most" in row.goal.kind else ">= ") + goal
-    verdict = {None: "", True: "met", False: "NOT MET"}[row.met]
-    ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
-    return (
-        f"{row.case:52} {number(row.ours):>10}  {row.peer_name or '-':34} {number(row.peer):>10} {ratio:>8}  "
-        f"{goal:12} {verdict}"
-    ).rstrip()
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Print a row a line. Returns the exit code."""
     parser = argparse.ArgumentParser(
@@ -135,11 +119,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.profile:
             profile(cases[0], quick=options.quick)
             return 0
-        if not options.json:
-            print(f"{'case':52} {'ours':>10}  {'peer':34} {'its figure':>10} {'ratio':>8}  goal")
         with Lab(options.peers and options.peers.resolve()) as lab:
-            for row in all_rows(lab, cases, quick=options.quick):
-                print(json.dumps(row.as_dict()) if options.json else _show(row), flush=True)
+            print_rows(all_rows(lab, cases, quick=options.quick), as_json=options.json)
     except LabError as error:
         print(f"bench-broker: {error}", file=sys.stderr)
         return _EXIT_MISSING

@@ -1,9 +1,11 @@
-"""What the broker's bench compares: cases, contenders, goals, and the row that a comparison gives."""
+"""What the broker's bench compares: cases, contenders, goals, and the rows that a comparison gives."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from bench_rows import LEAST_OF_OURS, LEAST_RATIO, MOST_OF_OURS, MOST_RATIO, Goal, Row
 
 OURS, OURS_DURABLE = "umqtt_broker", "umqtt_broker, store on disk"
 MOSQUITTO, MOSQUITTO_DELAY = "mosquitto", "mosquitto, set_tcp_nodelay false"
@@ -18,17 +20,6 @@ CONNECT_RATE, CONNECT_CPU, CONNECT_BYTES = "connects/s", "CPU us each", "bytes e
 QUEUED, DRAINED = "queued/s", "drained/s"
 P50, P99 = "p50 us", "p99 us"
 _LESS_IS_BETTER = {CPU, CONNECT_CPU, CONNECT_BYTES, P50, P99}
-
-# How a goal is meant; each compares either ours / peer, or ours alone.
-LEAST_RATIO, MOST_RATIO, LEAST_OF_OURS, MOST_OF_OURS = "least ratio", "most ratio", "least of ours", "most of ours"
-
-
-@dataclass(frozen=True)
-class Goal:
-    """A bound and how it is meant."""
-
-    bound: float
-    kind: str
 
 
 @dataclass(frozen=True)
@@ -173,49 +164,6 @@ def faults(result: Mapping[str, float]) -> str:
     return ", ".join(found)
 
 
-@dataclass(frozen=True)
-class Row:
-    """A line of the result: one measure of ours beside one peer's; peer_name "" when ours stands alone."""
-
-    case: str
-    ours: float
-    peer: float | None
-    peer_name: str
-    goal: Goal | None = None
-
-    @property
-    def ratio(self) -> float | None:
-        """ours / peer, or None when the peer has no figure or it is 0."""
-        return self.ours / self.peer if self.peer else None
-
-    @property
-    def met(self) -> bool | None:
-        """None when there is no goal, or no figure to compare with."""
-        if self.goal is None:
-            return None
-        value = self.ours if self.goal.kind in (LEAST_OF_OURS, MOST_OF_OURS) else self.ratio
-        if value is None:
-            return None
-        return value >= self.goal.bound if self.goal.kind in (LEAST_OF_OURS, LEAST_RATIO) else value <= self.goal.bound
-
-    def as_dict(self) -> dict[str, object]:
-        """The row as its line of JSON."""
-
-        def rounded(value: float | None) -> float | None:
-            return None if value is None else float(f"{value:.4g}") if abs(value) < 1000 else round(value)
-
-        return {
-            "case": self.case,
-            "ours": rounded(self.ours),
-            "peer": rounded(self.peer),
-            "peer_name": self.peer_name or None,
-            "ratio": rounded(self.ratio),
-            "goal": self.goal.bound if self.goal else None,
-            "met": self.met,
-            "goal_is": self.goal.kind if self.goal else None,
-        }
-
-
 def rows(case: Case, medians: Mapping[str, Mapping[str, float]], peers: tuple[str, ...]) -> list[Row]:
     """The rows of a case. medians: by contender and measure. peers: those to show, there or not."""
     found = []
@@ -223,7 +171,7 @@ def rows(case: Case, medians: Mapping[str, Mapping[str, float]], peers: tuple[st
         ours = medians[case.ours][measure]
         name = f"{case.name}: {measure}"
         if ("", measure) in case.goals:
-            found.append(Row(name, ours, None, "", case.goals["", measure]))
+            found.append(Row(name, ours, goal=case.goals["", measure]))
         for peer in peers:
             if peer == MOSQUITTO_DELAY:
                 continue  # shown as mosquitto where it is the better of the two
@@ -231,7 +179,7 @@ def rows(case: Case, medians: Mapping[str, Mapping[str, float]], peers: tuple[st
             if figure is not None or peer != FDATASYNC:
                 found.append(Row(name, ours, figure, peer_name, case.goals.get((peer, measure))))
         if not any(row.case == name for row in found):
-            found.append(Row(name, ours, None, ""))
+            found.append(Row(name, ours))
     return found
 
 

@@ -9,7 +9,6 @@ messages come from a buffer that was filled before; in all others the broker is 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -17,10 +16,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from bench_rows import Row, print_rows
 from client_lab import Lab, LabError
 from client_links import BLACKHOLES, Blackholes, severed_rows
 from client_memory import allocation_rows, size_rows, smallest_heap_rows
-from client_plan import OURS, OURS_CPYTHON, SCENARIOS, WINDOW, Row, Scenario, has_goal, rate_rows
+from client_plan import OURS, OURS_CPYTHON, SCENARIOS, WINDOW, Scenario, has_goal, rate_rows
 from umqtt_kit.errors import KitError
 from umqtt_testkit.interpreter import MicroPythonMissing
 
@@ -75,21 +75,6 @@ def _rates(lab: Lab, scenario: Scenario, *, quick: bool) -> Iterator[Row]:
     yield from rate_rows(scenario, contenders, medians, statistics.median(physics) if physics else None)
 
 
-def _show(row: Row) -> str:
-    def number(value: float | None) -> str:
-        return "-" if value is None else f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.2f}"
-
-    goal = ""
-    if row.goal is not None:
-        goal = f"{'<=' if row.at_most else '>='} {row.goal:,g}{'' if row.at_most else ' x'}"
-    verdict = {None: "", True: "met", False: "NOT MET"}[row.met]
-    ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
-    return (
-        f"{row.case:52} {number(row.ours):>10} {row.unit:10} {row.peer_name or '-':26} {number(row.peer):>10} "
-        f"{ratio:>8}  {goal:12} {verdict}"
-    ).rstrip()
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="bench-client", description="Measure the client against its figures and its peers."
@@ -110,12 +95,9 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--peers {options.peers} is no folder: install umqtt and mqtt_as there, or leave it out")
     if not any(options.only in group for group in _GROUPS):
         parser.error(f"--only {options.only} is in none of the groups: {', '.join(_GROUPS)}")
-    if not options.json:
-        print(f"{'case':52} {'ours':>10} {'':10} {'peer':26} {'its figure':>10} {'ratio':>8}  goal")
     try:
         with Lab(options.peers and options.peers.resolve()) as lab:
-            for row in rows(lab, quick=options.quick, only=options.only):
-                print(json.dumps(row.as_dict()) if options.json else _show(row), flush=True)
+            print_rows(rows(lab, quick=options.quick, only=options.only), as_json=options.json)
     except (LabError, KitError, MicroPythonMissing) as error:
         print(f"bench-client: {error}", file=sys.stderr)
         return _EXIT_MISSING

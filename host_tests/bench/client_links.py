@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from bench_rows import MOST_OF_OURS, Goal, Row
 from client_lab import Lab
-from client_plan import MQTT_AS, OURS, PAHO, Contender, Row
+from client_plan import MQTT_AS, OURS, PAHO, Contender
 
 _KEEP_ALIVE_S = 10
 BLACKHOLES = f"blackholed link noticed, keep_alive {_KEEP_ALIVE_S} s"
@@ -37,9 +38,8 @@ class Blackholes:
                     ours,
                     run.result() if run else None,
                     peer,
+                    Goal(_KEEP_ALIVE_S + _TICK_S, MOST_OF_OURS),
                     "s",
-                    _KEEP_ALIVE_S + _TICK_S,
-                    at_most=True,
                 )
 
 
@@ -61,4 +61,4 @@ def severed_rows(lab: Lab) -> Iterator[Row]:
             program.next()
             link.cut(reset=reset)
             ticks = program.next()["ticks"]
-        yield Row(f"{'RST' if reset else 'FIN'} noticed", ticks, None, None, "ticks", 1.0, at_most=True)
+        yield Row(f"{'RST' if reset else 'FIN'} noticed", ticks, goal=Goal(1.0, MOST_OF_OURS), unit="ticks")

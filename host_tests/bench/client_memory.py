@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from bench_rows import MOST_OF_OURS, Goal, Row
 from client_lab import Lab, LabError
-from client_plan import MQTT_AS, OURS, SIMPLE, Contender, Row
+from client_plan import MQTT_AS, OURS, SIMPLE, Contender
 from umqtt_kit.bundle import Bundle, library_folder
 from umqtt_kit.mpy_cross import compile_file
 from umqtt_kit.sizes import BUDGETS, heap_after_import, measure
@@ -53,7 +54,8 @@ def size_rows(lab: Lab, folder: Path) -> Iterator[Row]:
     ):
         for name in _PEER_SOURCES:
             peer = peers.get(name)
-            yield Row(title, totals[key], peer[which] if peer else None, name, "bytes", BUDGETS[key].goal, at_most=True)
+            goal = Goal(BUDGETS[key].goal, MOST_OF_OURS)
+            yield Row(title, totals[key], peer[which] if peer else None, name, goal, "bytes")
 
 
 def smallest_heap_rows(lab: Lab, folder: Path, *, quick: bool) -> Iterator[Row]:
@@ -64,7 +66,8 @@ def smallest_heap_rows(lab: Lab, folder: Path, *, quick: bool) -> Iterator[Row]:
     ours = smallest_heap(lab, OURS, library, step)
     for contender in SIMPLE[:1] if quick else (SIMPLE[0], MQTT_AS[0]):
         peer = smallest_heap(lab, contender, folder / contender.name, step) if lab.has(contender) else None
-        yield Row("smallest heap: 256 B at QoS 1 both ways", ours, peer, contender.name, "bytes", 24576, at_most=True)
+        goal = Goal(24576, MOST_OF_OURS)
+        yield Row("smallest heap: 256 B at QoS 1 both ways", ours, peer, contender.name, goal, "bytes")
 
 
 def smallest_heap(lab: Lab, contender: Contender, search: Path, step: int) -> int:
@@ -106,9 +109,10 @@ def allocation_rows(lab: Lab) -> Iterator[Row]:
         if lab.has(contender):
             with lab.start(contender, "allocation", port=lab.broker_port) as program:
                 found[contender.name] = program.next()
-    for key, title, goal in _OPERATIONS:
+    for key, title, most in _OPERATIONS:
         for peer in (SIMPLE[0].name, MQTT_AS[0].name):
             theirs = found.get(peer, {}).get(key)
-            yield Row(title, found[OURS.name][key], theirs, peer, "bytes", goal, at_most=True)
+            goal = None if most is None else Goal(most, MOST_OF_OURS)
+            yield Row(title, found[OURS.name][key], theirs, peer, goal, "bytes")
     with lab.start(OURS, "allocation_stream", port=lab.source_port, count=_STREAMED) as program:
-        yield Row("bytes allocated: receive QoS 0, raw, in a stream", program.next()["bytes"], None, None, "bytes")
+        yield Row("bytes allocated: receive QoS 0, raw, in a stream", program.next()["bytes"], unit="bytes")

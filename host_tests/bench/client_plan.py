@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bench_rows import LEAST_RATIO, Goal, Row
+
 # Payload of every message of the rates, bytes; messages in flight at most; and the round trip of the slow link, ms.
 PAYLOAD_BYTES = 64
 WINDOW = 20
@@ -93,50 +95,6 @@ def has_goal(scenario: Scenario, contender: Contender) -> bool:
     return contender in ours or any((scenario.name, each.name, contender.name) in GOALS for each in ours)
 
 
-@dataclass(frozen=True)
-class Row:
-    """A line of the result. unit: of `ours` and `peer`. goal: the least ratio when `at_most` is False, else the most
-    that `ours` may be; None: the row only informs.
-    """
-
-    case: str
-    ours: float | None
-    peer: float | None
-    peer_name: str | None
-    unit: str
-    goal: float | None = None
-    at_most: bool = False
-
-    @property
-    def ratio(self) -> float | None:
-        """ours / peer, or None when one is missing or the peer is 0."""
-        return self.ours / self.peer if self.ours is not None and self.peer else None
-
-    @property
-    def met(self) -> bool | None:
-        """None when there is no goal, or what it compares with is missing."""
-        value = self.ours if self.at_most else self.ratio
-        if self.goal is None or value is None:
-            return None
-        return value <= self.goal if self.at_most else value >= self.goal
-
-    def as_dict(self) -> dict[str, object]:
-        def rounded(value: float | None) -> float | None:
-            return None if value is None else float(f"{value:.4g}") if value < 1000 else round(value)
-
-        return {
-            "case": self.case,
-            "ours": rounded(self.ours),
-            "peer": rounded(self.peer),
-            "peer_name": self.peer_name,
-            "ratio": rounded(self.ratio),
-            "goal": self.goal,
-            "met": self.met,
-            "unit": self.unit,
-            "goal_is": None if self.goal is None else "most of ours" if self.at_most else "least ratio",
-        }
-
-
 def rate_rows(
     scenario: Scenario, contenders: Sequence[Contender], medians: dict[str, float], physics: float | None
 ) -> list[Row]:
@@ -152,6 +110,7 @@ def rate_rows(
                 opponents[peer.name] = medians.get(peer.name)
         case = scenario.name if ours is OURS else f"{scenario.name} (CPython)"
         for name, figure in opponents.items():
-            goal = GOALS.get((scenario.name, ours.name, name))
-            rows.append(Row(case, medians.get(ours.name), figure, name, "messages/s", goal))
+            least = GOALS.get((scenario.name, ours.name, name))
+            goal = None if least is None else Goal(least, LEAST_RATIO)
+            rows.append(Row(case, medians.get(ours.name), figure, name, goal, "messages/s"))
     return rows

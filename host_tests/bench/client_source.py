@@ -91,7 +91,7 @@ class Source:
 def chunks(topic: bytes, qos: int, count: int, size: int) -> Iterator[bytes]:
     """Bytes to write, many PUBLISHes each; made once and then repeated when count is 0."""
     if count:
-        yield b"".join(publish(topic, qos, 1 + i % 65535, size) for i in range(count))
+        yield b"".join(publish(topic, bytes(size), qos, 1 + i % 65535) for i in range(count))
         return
     # All the packet ids, so that none comes twice while it is unacknowledged.
     buffers = _all_ids(topic, qos, size)

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ingest_live
-from broker import _show
-from broker_plan import Row
+from bench_rows import Row, print_rows
 from ingest_lab import Lab, LabError
 from ingest_plan import FULL, MINIMAL, QUICK, STATE_DISK, STATE_LOAD, STATE_MEMORY, Scale, row
 
@@ -114,16 +113,14 @@ def main(arguments: list[str] | None = None) -> int:
     scale = QUICK if options.quick else MINIMAL if options.minimal else FULL
     try:
         require_java()
-        if not options.json:
-            print(f"{'case':52} {'ours':>10}  {'peer':34} {'its figure':>10} {'ratio':>8}  goal")
         with Lab(options.peers and options.peers.resolve()) as lab:
             missing = lab.missing()
             if missing:
                 print(f"bench-ingest: paho is not measured: {missing}", file=sys.stderr)
             # The state of a year takes half a minute to make.
-            for part in options.case or [part for part in PARTS if not options.quick or PARTS[part] is not state]:
-                for each in PARTS[part](lab, scale, not missing):
-                    print(json.dumps(each.as_dict()) if options.json else _show(each), flush=True)
+            parts = options.case or [part for part in PARTS if not options.quick or PARTS[part] is not state]
+            found = (each for part in parts for each in PARTS[part](lab, scale, not missing))
+            print_rows(found, as_json=options.json)
     except (LabError, MissingDependency) as error:
         print(f"bench-ingest: {error}", file=sys.stderr)
         return _EXIT_MISSING

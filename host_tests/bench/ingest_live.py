@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from broker_plan import Row
+from bench_rows import Row
 from ingest_lab import Blocks, Commits, Lab, Process, halt, segments, wait_for
 from ingest_load import Publisher, packets, readings
 from ingest_plan import (

@@ -1,11 +1,11 @@
-"""What the ingestion's bench compares: cases, peers and goals. Rows are those of the broker's bench."""
+"""What the ingestion's bench compares: cases, peers and goals. """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from broker_plan import LEAST_RATIO, MOST_OF_OURS, MOST_RATIO, Goal, Row
+from bench_rows import LEAST_RATIO, MOST_OF_OURS, MOST_RATIO, Goal, Row
 
 # The peers, all written for the bench (ingest_peers/, ingest_spark.py).
 PAHO_DURABLE = "paho, manual acknowledgement, durable"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from broker_plan import Row
+from bench_rows import Row
 from ingest_lab import Lab, mosquitto_sub
 from ingest_load import Publisher, packets, readings
 from ingest_plan import (

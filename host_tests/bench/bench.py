@@ -1,0 +1,119 @@
+"""All three benches, one after the other, as one page of Markdown.
+
+    python host_tests/bench/bench.py [--quick] [--peers DIR]
+
+DIR holds what the three want of it; see their --help. What a bench says of missing peers, and its rows as they come,
+go to stderr. Exit code 1 if a bench ended early: the page then holds what was measured, and says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from bench_rows import Goal, number
+from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
+from umqtt_testkit.mosquitto import find_mosquitto
+
+_HERE = Path(__file__).resolve().parent
+BENCHES = {"Client": "client.py", "Broker": "broker.py", "Ingestion": "ingest.py"}
+
+
+def measured(name: str, arguments: list[str]) -> tuple[list[dict[str, Any]], str]:
+    """The rows that a bench gave, and why it ended early, "" if it did not."""
+    command = [sys.executable, str(_HERE / BENCHES[name]), "--json", *arguments]
+    rows = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as bench:
+        for line in bench.stdout or ():
+            print(line, end="", file=sys.stderr)
+            rows.append(json.loads(line))
+    return rows, f"{name}: the bench ended with exit code {bench.returncode}" if bench.returncode else ""
+
+
+def page(found: dict[str, list[dict[str, Any]]], trouble: list[str], setting: str) -> str:
+    """The figures as Markdown: a table for each bench, and what did not reach its goal."""
+    lines = ["# Figures", "", setting, ""]
+    for name, rows in found.items():
+        lines += [f"## {name}", "", "| | ours | peer | its figure | ours / peer | goal |", "|---|---|---|---|---|---|"]
+        for row in rows:
+            cells = (row["case"], f"{number(row['ours'])} {row['unit'] or ''}".strip(), row["peer_name"] or "",
+                     number(row["peer"]), number(row["ratio"]), _verdict(row))  # fmt: skip
+            lines.append("| " + " | ".join(cells) + " |")
+        lines.append("")
+    missed = [
+        f"{name}: {row['case']}, {row['peer_name'] or 'ours alone'}"
+        for name, rows in found.items()
+        for row in rows
+        if row["met"] is False
+    ]
+    lines += ["## Not reached", "", *([f"- {each}" for each in (*trouble, *missed)] or ["Nothing."])]
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    if row["goal"] is None:
+        return ""
+    said = {None: "not measured", True: "reached", False: "**not reached**"}[row["met"]]
+    return f"{Goal(row['goal'], row['goal_is'])} {said}"
+
+
+def setting() -> str:
+    """When, on what machine, with which versions."""
+    revision = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=_HERE, capture_output=True, text=True, check=False
+    )
+    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) if sys.platform == "linux" else None
+    parts = [
+        time.strftime("%-d %B %Y"),
+        f"{os.cpu_count()} x {cpu[1] if cpu else platform.processor()}, {platform.system()} {platform.release()}",
+        f"revision {revision.stdout.strip() or 'unknown'}",
+        f"Python {platform.python_version()}",
+        f"PySpark {version('pyspark')}",
+        *(each for each in (_micropython(), _mosquitto()) if each),
+    ]
+    return "; ".join(parts) + "."
+
+
+def _micropython() -> str:
+    try:
+        command = [*micropython_command(), "-c", "import sys; print(*sys.implementation[1][:3], sep='.')"]
+    except MicroPythonMissing:
+        return ""
+    return "MicroPython " + subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _mosquitto() -> str:
+    program = find_mosquitto()
+    if program is None:
+        return ""
+    said = subprocess.run([program, "-h"], capture_output=True, text=True, check=False).stdout
+    return said.partition("\n")[0].replace(" version", "")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench", description="All three benches in one run, as one page of Markdown.")
+    parser.add_argument("--quick", action="store_true", help="under 3 minutes: one short run each, fewer peers")
+    parser.add_argument("--peers", type=Path, metavar="DIR", help="folder with the peers of all three benches")
+    options = parser.parse_args()
+    arguments = ["--quick"] if options.quick else []
+    if options.peers is not None:
+        arguments += ["--peers", str(options.peers)]
+    found, trouble = {}, []
+    for name in BENCHES:
+        found[name], why = measured(name, arguments)
+        trouble += [why] if why else []
+    print(page(found, trouble, setting()), end="")
+    return 1 if trouble else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
