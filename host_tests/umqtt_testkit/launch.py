@@ -6,11 +6,12 @@
 terminal: stdin becomes the controlling terminal, and the kernel hangs up (SIGHUP) when its other side is
 gone. parent: the kernel kills the process when the starting thread ends (Linux). The wheel's own command
 would load a whole CPython with site-packages; isolated and without `site` the same interpreter is up three
-times faster and 3 MB smaller, which counts with a hundred boards.
+times faster and 3 MB smaller, which counts with a hundred boards. So does `_signal`: what the module `signal` adds to
+it are enumerations, a fourth of the time.
 """
 
+import _signal  # pyrefly: ignore[missing-import]
 import os
-import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
@@ -18,8 +19,8 @@ _PR_SET_PDEATHSIG = 1
 
 def main(guard: str, folder: str, *arguments: str) -> None:
     # A starter under nohup, or in a shell's background, would have handed down deaf ears.
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _signal.signal(_signal.SIGHUP, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     if guard == "terminal":
         import fcntl
         import termios
@@ -28,7 +29,7 @@ def main(guard: str, folder: str, *arguments: str) -> None:
     elif guard == "parent" and sys.platform.startswith("linux"):
         import ctypes
 
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _signal.SIGKILL, 0, 0, 0)
     if folder == "-":
         os.execvp(arguments[0], arguments)
     sys.path.append(folder)
