@@ -16,8 +16,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from umqtt_kit import shorten
 
@@ -44,8 +44,7 @@ _TAKEN = frozenset({"args", "value", "errno"})
 _LINE = re.compile(r'File "([\w./]+?)(\.py)?", line (\d+), in (\S+)')
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A line of a readable module: its file below firmware/, the line, the function it is in."""
 
     file: str
@@ -80,7 +79,7 @@ class AppBundle:
         self.sources: dict[str, str] = {}
         self.places: dict[str, dict[int, Place]] = {}
         for name, tree in everything.items():
-            self.sources[name] = text = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+            self.sources[name] = text = ast.unparse(tree) + "\n"
             self.places[name] = _places(tree, ast.parse(text))
         for name, names in doors.items():
             home = _HOME.get(name) or _HOME[f"{name}.__init__"]
@@ -112,14 +111,14 @@ class AppBundle:
             {*names.variables, *names.keywords, *modules, *_TAKEN},
         )
         for tree in trees.values():
-            shorten.renamed(tree, {}, variables)
+            shorten.rename_variables(tree, variables)
         attributes = shorten.short_names(
             sorted(private(names.made_attributes), key=lambda name: (-used.attributes[name], name)),
             (),
             {*names.attributes, *_TAKEN},
         )
         for tree in trees.values():
-            shorten.renamed(tree, attributes, {})
+            shorten.rename_attributes(tree, attributes)
         for tree in trees.values():
             pool = [name for name in shorten.Names([tree]).attributes if name.isidentifier()]
             shorten.with_short_arguments(tree, _BY_KEYWORD, names.keywords | keep | {"self"}, pool)
@@ -143,14 +142,12 @@ def _dotted(path: Path) -> str:
 def _prepared(file: Path, name: str, keep: set[str]) -> ast.Module:
     tree = ast.parse(file.read_text())
     functions = _functions(tree)
+    shown = "/".join([*name.split(".")[:-1], file.name])
     for node in shorten.walk(tree):
         if hasattr(node, "lineno"):
             # What becomes of the node later, it knows where it came from.
-            node.place = Place(  # pyrefly: ignore[missing-attribute]
-                file.name if "." not in name else "/".join(name.split(".")[:-1]) + "/" + file.name,
-                node.lineno,
-                functions.get(node, "<module>"),
-            )
+            place = Place(shown, node.lineno, functions.get(node, "<module>"))
+            node.place = place  # pyrefly: ignore[missing-attribute]
     tree = shorten.without_docstrings(tree)
     private = shorten.take_constants(tree, keep | {name for name in _constants(tree) if name[0] != "_"})
     return shorten.with_constants(tree, private)
@@ -193,7 +190,7 @@ def _make_unique(tree: ast.Module, module: str, joined: Mapping[str, ast.Module]
     others = set().union(*(_globals(other) for name, other in joined.items() if name != module))
     prefix = "_" + module.removeprefix(f"{PACKAGE}.").replace(".", "_").replace("__", "")
     twice = {name: prefix + name for name in _globals(tree) & others if name[0] == "_"}
-    shorten.renamed(tree, {}, twice)
+    shorten.rename_variables(tree, twice)
 
 
 class _FromBundle(ast.NodeTransformer):

@@ -108,7 +108,7 @@ class Bundle:
         for name in doors:
             names = sorted(key for key, module in home.items() if module == name and key in still_there)
             everything[name] = _door([ast.alias(self.variables.get(key, key), key) for key in names], numbers[name])
-        self.sources = {name: ast.unparse(ast.fix_missing_locations(tree)) + "\n" for name, tree in everything.items()}
+        self.sources = {name: ast.unparse(tree) + "\n" for name, tree in everything.items()}
 
     def _move_tables(self, trees: Mapping[str, ast.Module]) -> None:
         # A table that no joined module reads goes to the optional ones that do: a board without these has none of it.
@@ -172,13 +172,13 @@ class Bundle:
             {*names.variables, *names.keywords, *module_names},
         )
         for tree in trees.values():
-            shorten.renamed(tree, {}, self.variables)
+            shorten.rename_variables(tree, self.variables)
         at_hand = [name for name in shorten.Names([trees[INIT]]).variables if name in kept or name in _BUILTINS]
         self.attributes = shorten.short_names(
             first(names.made_attributes, core.attributes, names.attributes), at_hand, {*names.attributes, *public}
         )
         for tree in trees.values():
-            shorten.renamed(tree, self.attributes, {})
+            shorten.rename_attributes(tree, self.attributes)
         for tree in trees.values():
             pool = shorten.Names([tree]).attributes
             shorten.with_short_arguments(tree, _functions_of_stubs(stubs), names.keywords, pool)

@@ -6,6 +6,7 @@ Nothing here knows what the device library is about; bundle.py says what goes to
 from __future__ import annotations
 
 import ast
+import functools
 import keyword
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,12 +29,8 @@ ROM_NAMES = tuple(_WORDS.split())
 SPELLED_ROM_NAMES = ("e", "pi", "io", "os", "gc", "re", "exp", "log", "sin", "cos", "tan", "add", "sys", "path")
 # Two letters are next best.
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-# Nodes that say how a name is used, and which operator stands there: half of all nodes, and none of them has a name.
-_WITHOUT_NAMES = frozenset(
-    kind
-    for base in (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
-    for kind in base.__subclasses__()
-)
+# Fields that hold how a name is used, and which operator stands there: half of all nodes, and none of them has a name.
+_WITHOUT_NAMES = frozenset({"ctx", "op", "ops"})
 
 
 def walk(tree: ast.AST) -> Iterator[ast.AST]:
@@ -42,18 +39,17 @@ def walk(tree: ast.AST) -> Iterator[ast.AST]:
     while waiting:
         node = waiting.popleft()
         yield node
-        waiting.extend(_children(node))
+        for field in _fields(type(node)):
+            value = getattr(node, field, None)
+            if isinstance(value, list):
+                waiting.extend([one for one in value if isinstance(one, ast.AST)])
+            elif isinstance(value, ast.AST):
+                waiting.append(value)
 
 
-def _children(node: ast.AST) -> list[ast.AST]:
-    found: list[ast.AST] = []
-    for field in node._fields:
-        value = getattr(node, field, None)
-        if isinstance(value, list):
-            found += [one for one in value if isinstance(one, ast.AST) and type(one) not in _WITHOUT_NAMES]
-        elif isinstance(value, ast.AST) and type(value) not in _WITHOUT_NAMES:
-            found.append(value)
-    return found
+@functools.cache
+def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
+    return tuple(field for field in kind._fields if field not in _WITHOUT_NAMES)
 
 
 def without_docstrings(tree: ast.Module) -> ast.Module:
@@ -267,55 +263,42 @@ def made_globals(tree: ast.Module) -> set[str]:
     return made
 
 
-class _Rename(ast.NodeTransformer):
-    def __init__(self, attributes: Mapping[str, str], variables: Mapping[str, str]) -> None:
-        self._attributes = attributes
-        self._variables = variables
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        self.generic_visit(node)
-        node.attr = self._attributes.get(node.attr, node.attr)
-        return node
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.stmt:
-        self.generic_visit(node)
-        node.name = self._variables.get(node.name, node.name)
-        for statement in node.body:
-            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                statement.name = self._attributes.get(statement.name, statement.name)
-            for target in statement.targets if isinstance(statement, ast.Assign) else ():
-                if isinstance(target, ast.Name):
-                    target.id = self._attributes.get(target.id, target.id)
-        return node
-
-    def visit_Module(self, node: ast.Module) -> ast.Module:
-        self.generic_visit(node)
-        for statement in node.body:
-            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                statement.name = self._variables.get(statement.name, statement.name)
-        return node
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        node.id = self._variables.get(node.id, node.id)
-        return node
-
-    def visit_arg(self, node: ast.arg) -> ast.arg:
-        node.arg = self._variables.get(node.arg, node.arg)
-        return node
-
-    def visit_alias(self, node: ast.alias) -> ast.alias:
-        if node.asname is None:
-            node.name = self._variables.get(node.name, node.name)
-        else:
-            node.asname = self._variables.get(node.asname, node.asname)
-        return node
-
-
-def renamed(tree: ast.Module, attributes: Mapping[str, str], variables: Mapping[str, str]) -> ast.Module:
-    """The source with these names in place of others. variables: of modules; no function may have one of its own that
-    is called like one of them.
+def rename_variables(tree: ast.AST, new: Mapping[str, str]) -> None:
+    """Put these names in place of others, of a module's variables; no function may have one of its own that is called
+    like one of them.
     """
-    return _Rename(attributes, variables).visit(tree)
+    for node in walk(tree):
+        if isinstance(node, ast.Name):
+            node.id = new.get(node.id, node.id)
+        elif isinstance(node, ast.arg):
+            node.arg = new.get(node.arg, node.arg)
+        elif isinstance(node, ast.ClassDef):
+            node.name = new.get(node.name, node.name)
+        elif isinstance(node, ast.alias):
+            if node.asname is None:
+                node.name = new.get(node.name, node.name)
+            else:
+                node.asname = new.get(node.asname, node.asname)
+        elif isinstance(node, ast.Module):
+            _rename_functions(node.body, new)
+
+
+def rename_attributes(tree: ast.Module, new: Mapping[str, str]) -> None:
+    """Put these names in place of others, of attributes, of methods and of what classes hold."""
+    for node in walk(tree):
+        if isinstance(node, ast.Attribute):
+            node.attr = new.get(node.attr, node.attr)
+        elif isinstance(node, ast.ClassDef):
+            _rename_functions(node.body, new)
+            for target in (one for part in node.body if isinstance(part, ast.Assign) for one in part.targets):
+                if isinstance(target, ast.Name):
+                    target.id = new.get(target.id, target.id)
+
+
+def _rename_functions(body: Iterable[ast.stmt], new: Mapping[str, str]) -> None:
+    for statement in body:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            statement.name = new.get(statement.name, statement.name)
 
 
 def with_short_arguments(
@@ -330,13 +313,18 @@ def with_short_arguments(
     keywords = set(keywords)
     pool = [*pool, *ROM_NAMES, *_LETTERS]
     for name, function in _outermost_functions(tree):
-        names = [node.arg for node in walk(function) if isinstance(node, ast.arg)]
+        nodes = list(walk(function))
+        names = [node.arg for node in nodes if isinstance(node, ast.arg)]
         own = {argument.arg for argument in _arguments(function)} - {"self"} if name in public else set()
         wanted = [name for name in dict.fromkeys(names) if name not in own | keywords]
         used = Names([function]).variables
         free = iter([name for name in pool if name not in used])
         short = {name: next(free) for name in wanted}
-        _RenameArguments(short).visit(function)
+        for node in nodes:
+            if isinstance(node, ast.Name):
+                node.id = short.get(node.id, node.id)
+            elif isinstance(node, ast.arg):
+                node.arg = short.get(node.arg, node.arg)
     return tree
 
 
@@ -352,19 +340,6 @@ def _arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterable[ast
     every = function.args
     yield from (*every.posonlyargs, *every.args, *every.kwonlyargs)
     yield from (one for one in (every.vararg, every.kwarg) if one)
-
-
-class _RenameArguments(ast.NodeTransformer):
-    def __init__(self, short: Mapping[str, str]) -> None:
-        self._short = short
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        node.id = self._short.get(node.id, node.id)
-        return node
-
-    def visit_arg(self, node: ast.arg) -> ast.arg:
-        node.arg = self._short.get(node.arg, node.arg)
-        return node
 
 
 def short_names(wanted: Iterable[str], at_hand: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
