@@ -128,7 +128,7 @@ def try_wheel(wheel: Path) -> None:
         python = f"{folder}/bin/python"
         run(wheel.parent, sys.executable, "-m", "venv", "--without-pip", folder)
         pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "--quiet")
-        run(wheel.parent, *pip, "install", "--no-index", str(wheel))
+        run(wheel.parent, *pip, "install", "--no-index", "--no-compile", str(wheel))
         run(Path(folder), python, "-I", "-c", _TRY)
         command = subprocess.run([f"{folder}/bin/umqtt"], cwd=folder, capture_output=True, text=True, check=False)
         if "pip install one of" not in command.stderr:
