@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 from broker_here import broker_here
 from umqtt_kit.__main__ import run
+from umqtt_kit.deploy.build import build
+from umqtt_kit.deploy.plan import RECORD
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
 from umqtt_testkit.registry import registered
@@ -30,6 +34,15 @@ class Answer:
     @property
     def json(self) -> dict:
         return json.loads(self.stdout)
+
+
+@cache
+def deployed() -> dict[str, bytes]:
+    """What `umqtt deploy` leaves on a virtual board, for tests of what comes after it."""
+    made = build("UNIX", ())
+    hashes = {path: hashlib.sha256(content).hexdigest() for path, content in made.files.items()}
+    record = {"version": made.version, "board": made.board, "optional": [], "complete": True, "files": hashes}
+    return {**made.files, RECORD: json.dumps(record).encode()}
 
 
 class Cable:

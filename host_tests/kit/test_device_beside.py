@@ -10,7 +10,7 @@ from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
-from cable import Cable, broker
+from cable import Cable, broker, deployed
 from umqtt_kit.device import Board, DeviceError, Manner
 from umqtt_kit.device import running as running_module
 from umqtt_kit.device.line import Line
@@ -70,9 +70,7 @@ def at_work(cable: Cable, folder: Path) -> Iterator[tuple[VirtualBoard, Heard]]:
             "settings.json": json.dumps(settings).encode(),
             "secrets.json": b'{"wifi": {"hall": "correct horse"}}',
         }
-        with contextlib.closing(Heard(port)) as heard, cable.board(files=files) as board:
-            answer = cable.umqtt("deploy", "--no-wait")
-            assert answer.code == 0, answer.stderr
+        with contextlib.closing(Heard(port)) as heard, cable.board(files={**deployed(), **files}) as board:
             heard.wait_for_more()
             yield board, heard
 
@@ -180,11 +178,9 @@ def test_whoever_is_at_the_prompt_finds_it_as_it_was(cable: Cable):
 
 def test_a_board_that_waits_after_a_crash_is_asked_without_a_word_and_started_again(cable: Cable):
     """Planted: the pause after a crash answers nothing, so that the board counts as one that cannot be asked."""
-    settings = b'{"device_id": "x", "brokers": ["mqtt://127.0.0.1:1"]}'
-    with cable.board(files={"settings.json": settings}) as board:
-        assert cable.umqtt("deploy", "--no-wait").code == 0
-        with Board(board.port) as connected:
-            connected.remove(["/app/start.mpy"])
+    files = {**deployed(), "settings.json": b'{"device_id": "x", "brokers": ["mqtt://127.0.0.1:1"]}'}
+    del files["/app/start.mpy"]
+    with cable.board(files=files) as board:
         board.wait_for("Ctrl-C for the prompt")
         answer = cable.umqtt("doctor", "--json")
         board.wait_for("Ctrl-C for the prompt")

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from cable import Answer, Cable, broker
+from cable import Answer, Cable, broker, deployed
 from kit_command import umqtt_here
 from umqtt_kit.device import Board
 from umqtt_kit.doctor.checks import split_address
@@ -63,9 +63,8 @@ for size in (65536, 4096, 64):
 
 
 def test_a_flash_that_is_full_is_said_to_be_full(cable: Cable):
-    with cable.board(files={"settings.json": b'{"brokers": ["mqtt://127.0.0.1:1"]}'}) as board:
-        # With what is deployed littlefs counts more blocks than there are.
-        assert cable.umqtt("deploy", "--no-wait").code == 0
+    # With what is deployed littlefs counts more blocks than there are.
+    with cable.board(files={**deployed(), "settings.json": b'{"brokers": ["mqtt://127.0.0.1:1"]}'}) as board:
         with Board(board.port) as connected:
             connected.exec(_FILL, 60)
             assert connected.info().flash_free < 8192
@@ -121,8 +120,7 @@ def test_wifi_and_broker_are_tried_from_the_board_and_broker_from_here(cable: Ca
 
 
 def test_only_the_network_at_fault_is_exit_code_4_and_files_at_fault_5(cable: Cable):
-    with cable.board(files={"settings.json": b'{"brokers": ["mqtt://127.0.0.1:1"]}'}) as board:
-        assert cable.umqtt("deploy", "--no-wait").code == 0
+    with cable.board(files={**deployed(), "settings.json": b'{"brokers": ["mqtt://127.0.0.1:1"]}'}) as board:
         answer = cable.umqtt("doctor", "--json")
         found = checks(answer)
         assert answer.code == 4
@@ -156,13 +154,15 @@ def _files(port: int, **more: object) -> dict[str, bytes]:
 @pytest.mark.parametrize("runs", [True, False], ids=["beside the firmware", "at the prompt"])
 def test_a_sensor_that_is_missing_or_given_a_wrong_argument_is_a_failure(cable: Cable, tmp_path: Path, runs: bool):
     """Planted: only the settings are checked, and what they name is not tried."""
-    with broker(tmp_path) as port, cable.board() as board:
-        assert cable.umqtt("deploy", "--no-wait").code == 0
-        with Board(board.port, restart=runs) as connected:
-            connected.put("/sensors/door.py", b"class Sensor:\n    def read(self): return {'open': 1}\n")
-            connected.put("/settings.json", _files(port, sensors=_SENSORS)["settings.json"])
-        if runs:
-            board.wait_for("sensor chip")
+    door = {"/sensors/door.py": b"class Sensor:\n    def read(self): return {'open': 1}\n"}
+    with (
+        broker(tmp_path) as port,
+        cable.board(files={**deployed(), **door, **_files(port, sensors=_SENSORS)}) as board,
+    ):
+        board.wait_for("sensor chip")
+        if not runs:
+            with Board(board.port, restart=False):
+                pass
         answer = cable.umqtt("doctor", "--json")
         found = checks(answer)
         assert answer.code == 5
@@ -179,9 +179,12 @@ def test_a_wrong_mqtt_password_is_a_failure_of_the_board_and_no_remark(cable: Ca
     assert made.code == 0, made.stderr
     secrets = b'{"mqtt": {"username": "pump-7", "password": "wrong-horse"}}'
     lines = ("allow_anonymous false", f"password_file {tmp_path}/passwords")
-    with broker(tmp_path, *lines) as port, cable.board(files={**_files(port), "secrets.json": secrets}) as board:
+    firmware = deployed() if runs else {}
+    with (
+        broker(tmp_path, *lines) as port,
+        cable.board(files={**firmware, **_files(port), "secrets.json": secrets}) as board,
+    ):
         if runs:
-            assert cable.umqtt("deploy", "--no-wait").code == 0
             board.wait_for("broker: ")
         answer = cable.umqtt("doctor", "--json")
         found = checks(answer)
@@ -206,10 +209,7 @@ def test_a_hidden_network_that_can_be_joined_is_no_warning(cable: Cable):
 
 def test_a_crash_loop_is_a_failure_with_the_traceback_from_flash(cable: Cable, tmp_path: Path):
     """Planted: failed starts are looked at only when they have led to safe mode."""
-    with broker(tmp_path) as port, cable.board(files=_files(port)) as board:
-        assert cable.umqtt("deploy", "--no-wait").code == 0
-        with Board(board.port) as connected:
-            connected.put("/main.py", _CRASHES)
+    with broker(tmp_path) as port, cable.board(files={**deployed(), **_files(port), "/main.py": _CRASHES}) as board:
         board.wait_for("Ctrl-C for the prompt")
         answer = cable.umqtt("doctor", "--json")
         found = checks(answer)
