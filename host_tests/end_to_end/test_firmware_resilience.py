@@ -28,23 +28,22 @@ def board(tmp_path: Path, broker: int) -> Iterator[VirtualBoard]:
     assert "_PAUSE_S = 10" in postmortem
     with board:
         impatient = postmortem.replace("_PAUSE_S = 10", "_PAUSE_S = 0").encode()
-        board.install({**deployed_files(), "/postmortem.py": impatient})
-        _settings(board, broker)
+        board.install({**deployed_files(), "/postmortem.py": impatient, **_settings(broker)})
         yield board
 
 
-def _settings(board: VirtualBoard, broker: int, **settings: object) -> None:
+def _settings(broker: int, **settings: object) -> dict[str, bytes]:
     values = {"device_id": _ID, "brokers": [f"mqtt://127.0.0.1:{broker}"], "interval_ms": 50, "ntp_host": "",
               "unsigned_commands": True, **settings}  # fmt: skip
-    board.install({"/settings.json": json.dumps(values).encode()})
+    return {"/settings.json": json.dumps(values).encode()}
 
 
-def _break(board: VirtualBoard, line: str) -> None:
+def _broken(line: str) -> dict[str, bytes]:
     """Every reading comes to this line, until telemetry.py is mended."""
     source = (firmware_folder() / "app/telemetry.py").read_text()
     before, after = source.split("    def _take(self, now):\n")
     broken = f"{before}    def _take(self, now):\n        {line}\n{after}"
-    board.install({"/app/telemetry.py": broken.encode()})
+    return {"/app/telemetry.py": broken.encode()}
 
 
 def _safe_status(subscriber: Subscriber) -> Callable[[], bool]:
@@ -75,8 +74,7 @@ def test_three_failed_boots_lead_to_safe_mode_which_still_obeys(
     board: VirtualBoard, broker: int, subscriber: Subscriber, line: str, watchdog_ms: int
 ):
     """Planted: it takes four failed boots; a crash after the boot was confirmed is none."""
-    _break(board, line)
-    _settings(board, broker, watchdog_ms=watchdog_ms)
+    board.install({**_broken(line), **_settings(broker, watchdog_ms=watchdog_ms)})
     board.start()
     assert subscriber.wait_for(_safe_status(subscriber))
     assert board.lives == 4
@@ -143,14 +141,12 @@ def test_the_console_says_why_there_is_no_link_and_the_log_topic_when_there_is_o
     assert umqtt_here(tmp_path, "passwd", str(passwords), _ID, "--stdin", given="right").code == 0
     with guarded(tmp_path, "allow_anonymous false", f"password_file {passwords}") as port:
         secrets = {"mqtt": {"username": _ID, "password": "wrong"}}
-        board.install({"/secrets.json": json.dumps(secrets).encode()})
-        _settings(board, port)
+        board.install({"/secrets.json": json.dumps(secrets).encode(), **_settings(port)})
         board.start()
         board.wait_for("warning broker: wrong user name or password")
     board.stop()
-    _settings(
-        board, broker, brokers=["mqtt://127.0.0.1:1", "mqtt://no-such-name.invalid", f"mqtt://127.0.0.1:{broker}"]
-    )
+    brokers = ["mqtt://127.0.0.1:1", "mqtt://no-such-name.invalid", f"mqtt://127.0.0.1:{broker}"]
+    board.install(_settings(broker, brokers=brokers))
     board.start()
     board.wait_for("warning broker: nobody listens")
     board.wait_for("warning broker: its name cannot be looked up")
@@ -169,10 +165,9 @@ def test_a_board_that_wakes_in_2021_asks_no_broker_for_its_certificate(tmp_path:
     except MicroPythonMissing as missing:
         pytest.skip(str(missing))
     with board:
-        board.install({**deployed_files(), "/ca.pem": tmp_path / "ca.pem"})
-        secrets = {"tls": {"ca": "/ca.pem"}}
-        files = {"/settings.json": settings, "/secrets.json": secrets}
-        board.install({path: json.dumps(values).encode() for path, values in files.items()})
+        values = {"/settings.json": settings, "/secrets.json": {"tls": {"ca": "/ca.pem"}}}
+        files = {path: json.dumps(value).encode() for path, value in values.items()}
+        board.install({**deployed_files(), "/ca.pem": tmp_path / "ca.pem", **files})
         board.start()
         board.wait_for("warning broker: TLS has to wait until the time is known")
 
@@ -198,7 +193,7 @@ def test_brokers_that_a_command_set_and_nobody_reaches_go_back_and_the_log_says_
 def test_ctrl_c_leads_to_the_prompt_and_counts_as_no_failure(board: VirtualBoard, broker: int):
     """Planted: Ctrl-C is not noted as an interruption."""
     # Without a broker no boot is confirmed in so short a time.
-    _settings(board, broker, watchdog_ms=1500, brokers=["mqtt://127.0.0.1:1"], wifi=["workshop"])
+    board.install(_settings(broker, watchdog_ms=1500, brokers=["mqtt://127.0.0.1:1"], wifi=["workshop"]))
     for _ in range(4):
         board.start()
         board.wait_for("joined workshop")
@@ -209,15 +204,15 @@ def test_ctrl_c_leads_to_the_prompt_and_counts_as_no_failure(board: VirtualBoard
         board.stop()
 
 
+# More than that of one size fit in no room that the larger ones have left.
+_OF_A_SIZE = 3
+
+
 def _fill(board: VirtualBoard) -> None:
     """The flash has no room for one more block."""
-    size, number = 1 << 20, 0
-    while size >= 1 << 10:
-        try:
-            board.install({f"/filled/{number}": b"x" * size})
-            number += 1
-        except BoardError:
-            size //= 2
+    sizes = [1 << power for power in range(20, 9, -1) for _ in range(_OF_A_SIZE)]
+    with pytest.raises(BoardError):
+        board.install({f"/filled/{number}": b"x" * size for number, size in enumerate(sizes)})
 
 
 def test_a_board_whose_flash_is_full_is_online_measures_and_answers(board: VirtualBoard, subscriber: Subscriber):
