@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from umqtt_kit import shorten
 from umqtt_kit.app_bundle import BUNDLES, AppBundle, public_names
-from umqtt_kit.bundle import Bundle, library_folder
+from umqtt_kit.bundle import SMALLEST, Bundle, library_folder, modules, with_imports
 from umqtt_kit.data import firmware_folder
 from umqtt_kit.mpy_cross import compile_file
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
@@ -67,12 +67,12 @@ def _run(program: str, *search: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.timeout(900 if _FULL else 180)
 def test_the_firmwares_units_hold_for_its_bundle(tmp_path: Path):
     firmware = firmware_folder()
-    looked_at = shorten.Names([ast.parse(file.read_text()) for file in [*_UNITS, _TESTS / "unit" / "_app_fakes.py"]])
+    units = [file for file in _UNITS if _FULL or file.stem in _SAMPLE]
+    looked_at = shorten.Names([ast.parse(file.read_text()) for file in [*units, _TESTS / "unit" / "_app_fakes.py"]])
     keep = {*looked_at.attributes, *looked_at.variables, *looked_at.keywords}
     _compile(AppBundle(firmware, public_names(firmware), keep).sources, tmp_path)
-    library = [name for name in Bundle(library_folder()).joined if name != "__init__"]
+    library = [name for name in with_imports(SMALLEST, modules(library_folder())) if name != "__init__"]
     Bundle(library_folder(), library, keep).compile(tmp_path)
-    units = [file for file in _UNITS if _FULL or file.stem in _SAMPLE]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "micropython",
          *map(str, units)],
@@ -142,9 +142,10 @@ def test_two_joined_modules_with_one_public_name_are_refused(tmp_path: Path):
 def test_the_bundle_takes_a_seventh_less_heap_than_the_readable_modules(tmp_path: Path):
     firmware = firmware_folder()
     bundled, readable = tmp_path / "bundled", tmp_path / "readable"
+    client = Bundle(library_folder())
     for folder in (bundled, readable):
         folder.mkdir()
-        Bundle(library_folder()).compile(folder)
+        client.compile(folder)
     always = ["app", *public_names(firmware), "app.application"]
     everything = _bundle().sources
     _compile({name: everything[name] for name in (*BUNDLES, "startup")}, bundled)
@@ -156,12 +157,12 @@ def test_the_bundle_takes_a_seventh_less_heap_than_the_readable_modules(tmp_path
     sources = {path.replace("/", "."): (firmware / f"{path}.py").read_text() for path in paths.values()}
     _compile(sources, readable)
     used = {}
-    for folder, modules in ((bundled, ["app", "app.application"]), (readable, always)):
+    for folder, names in ((bundled, ["app", "app.application"]), (readable, always)):
         program = f"""
 import gc, startup, umqtt_robust.errors, json, os, binascii, math
 gc.collect()
 before = gc.mem_alloc()
-for name in {[name.removesuffix(".__init__") for name in modules]}:
+for name in {[name.removesuffix(".__init__") for name in names]}:
     __import__(name)
 gc.collect()
 print(gc.mem_alloc() - before)

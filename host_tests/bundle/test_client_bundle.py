@@ -10,11 +10,12 @@ import ast
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 from umqtt_kit import shorten
-from umqtt_kit.bundle import INIT, PACKAGE, Bundle, library_folder
+from umqtt_kit.bundle import INIT, PACKAGE, SMALLEST, Bundle, library_folder, modules, with_imports
 from umqtt_kit.deploy.build import build
 from umqtt_kit.mpy_cross import compile_file
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
@@ -39,8 +40,20 @@ except MicroPythonMissing as missing:
 
 
 def _names_that_tests_look_at() -> set[str]:
-    names = shorten.Names([ast.parse(file.read_text()) for folder in _FOLDERS for file in folder.glob("*.py")])
+    """Those of the tests that run here, and of what they import beside them."""
+    files = [
+        file
+        for folder in _FOLDERS
+        for file in folder.glob("*.py")
+        if _FULL or file in _SAMPLED_FILES or not file.name.startswith("test_")
+    ]
+    names = shorten.Names([ast.parse(file.read_text()) for file in files])
     return {*names.attributes, *names.variables}
+
+
+@cache
+def _bundle() -> Bundle:
+    return Bundle(library_folder())
 
 
 def _run_tests(library: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -56,7 +69,7 @@ def _run_tests(library: Path, *options: str) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.timeout(900 if _FULL else 180)
 def test_units_and_laws_hold_for_the_bundle(tmp_path: Path):
-    doors = [name for name in Bundle(library_folder()).joined if name != INIT]
+    doors = [name for name in with_imports(SMALLEST, modules(library_folder())) if name != INIT]
     bundle = Bundle(library_folder(), doors, _names_that_tests_look_at())
     bundle.compile(tmp_path)
     assert len(bundle.attributes) > 40  # most names are short all the same
@@ -66,10 +79,10 @@ def test_units_and_laws_hold_for_the_bundle(tmp_path: Path):
 
 
 def test_what_the_tests_import_is_the_bundle(tmp_path: Path):
-    Bundle(library_folder()).compile(tmp_path)
+    _bundle().compile(tmp_path)
     (tmp_path / PACKAGE / f"{INIT}.mpy").unlink()
     (tmp_path / PACKAGE / f"{INIT}.py").write_text("raise RuntimeError('planted')\n")
-    ended = _run_tests(tmp_path, str(_TESTS / "unit" / "test_client.py"))
+    ended = _run_tests(tmp_path, "-x", str(_TESTS / "unit" / "test_client.py"))
     assert ended.returncode == 1
     assert "planted" in ended.stdout
 
@@ -98,7 +111,7 @@ def test_spelled_rom_names_take_no_heap(tmp_path: Path):
 
 
 def test_programs_find_every_public_name(tmp_path: Path):
-    bundle = Bundle(library_folder())
+    bundle = _bundle()
     shortened = {*bundle.attributes, *bundle.variables}
     public = {"Client", "publish", "on_message", "expires_in", "MemoryStore", "tombstone", "TCP", "socket"}
     assert not shortened & public

@@ -1,0 +1,19 @@
+"""Fixtures of the tests of bundles."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kit"))
+
+from made_once import builds_made_once
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _builds_made_once() -> Iterator[None]:
+    with builds_made_once():
+        yield
