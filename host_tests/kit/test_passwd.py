@@ -56,12 +56,13 @@ def _verify(file: Path, name: str, password: str) -> bool:
 
 
 def test_a_password_is_asked_for_twice_and_never_shown(tmp_path: Path) -> None:
-    code, shown = _terminal(tmp_path, ["users", "ada"], "a secret", "a secret")
+    command = ["users", "ada", "--iterations", "10"]
+    code, shown = _terminal(tmp_path, command, "a secret", "a secret")
     assert code == 0, shown
     assert "Password for ada: " in shown and "Again: " in shown and "ada added" in shown
     assert "secret" not in shown
     assert _verify(tmp_path / "users", "ada", "a secret")
-    code, shown = _terminal(tmp_path, ["users", "ada"], "new", "new")
+    code, shown = _terminal(tmp_path, command, "new", "new")
     assert code == 0 and "ada changed" in shown
     assert _verify(tmp_path / "users", "ada", "new") and not _verify(tmp_path / "users", "ada", "a secret")
 
@@ -160,7 +161,7 @@ def test_commands_at_the_same_time_lose_no_user(tmp_path: Path) -> None:
 
 def test_the_real_mosquitto_accepts_the_file(tmp_path: Path) -> None:
     publish = require_mosquitto("mosquitto_pub")
-    _passwd(tmp_path, "users", "ada", "--stdin", given="sécret\n")
+    _passwd(tmp_path, "users", "ada", "--stdin", "--iterations", "10", given="sécret\n")
     password = _passwd(tmp_path, "users", "pump-7", "--generate").stdout.strip()
     with Mosquitto(tmp_path, f"password_file {tmp_path / 'users'}") as broker:
         for name, given, code in (("ada", "sécret", 0), ("pump-7", password, 0), ("ada", password, 5)):
