@@ -88,10 +88,18 @@ def _module(name: str) -> tuple[Path, ...]:
 def imports(path: Path) -> frozenset[Path]:
     """The project's files that a file imports."""
     found: set[Path] = set()
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in _statements(ast.parse(path.read_bytes())):
         for name in _imported(node, path):
             found.update(_module(name))
     return frozenset(found - {path})
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """It and every statement in it; ast.walk() would look at expressions too, which are most of a file."""
+    yield node
+    for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+        for inner in getattr(node, field, ()):
+            yield from _statements(inner)
 
 
 def _imported(node: ast.AST, path: Path) -> Iterator[str]:

@@ -158,7 +158,7 @@ _BUSY = """
 
     @pytest.fixture(scope="session")
     def busy():
-        works = "import os, time\\nwhile os.times().user < 1: pass\\nprint('done', flush=True)\\ntime.sleep(600)"
+        works = "import os, time\\nwhile os.times().user < 0.5: pass\\nprint('done', flush=True)\\ntime.sleep(600)"
         with subprocess.Popen([sys.executable, "-c", works], stdout=subprocess.PIPE) as child:
             yield child
             child.kill()
