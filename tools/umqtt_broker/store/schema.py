@@ -3,6 +3,7 @@
 import os
 import sqlite3
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 from ..errors import StoreError
@@ -223,17 +224,22 @@ def _prepare(database: sqlite3.Connection, path: str) -> None:
 
 def check_tables(database: sqlite3.Connection) -> None:
     """Raise DamagedRow unless the tables are those of the newest version. Raises sqlite3.Error."""
+    if database.execute(_COLUMNS).fetchall() != _newest_columns():
+        raise DamagedRow(f"its tables are not those of version {VERSION}")
+
+
+@cache
+def _newest_columns() -> list[tuple[str | int | None, ...]]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
         migrate(fresh, 0, VERSION)
-        if database.execute(_COLUMNS).fetchall() != fresh.execute(_COLUMNS).fetchall():
-            raise DamagedRow(f"its tables are not those of version {VERSION}")
+        return fresh.execute(_COLUMNS).fetchall()
 
 
 def migrate(database: sqlite3.Connection, version: int, to: int) -> None:
-    """Bring a database of `version` up, each step a transaction. Raises sqlite3.Error."""
-    for number, script in enumerate(_MIGRATIONS[version:to], version + 1):
+    """Bring a database of `version` up to version `to`, in one transaction. Raises sqlite3.Error."""
+    if version < to:
         database.executescript(
-            f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {number};"
+            f"BEGIN IMMEDIATE; {''.join(_MIGRATIONS[version:to])} PRAGMA user_version = {to};"
             f" PRAGMA application_id = {_APPLICATION_ID}; COMMIT;"
         )
 
