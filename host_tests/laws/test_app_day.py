@@ -13,7 +13,7 @@ from umqtt_testkit.flash import ROOT, PowerCutFlash
 from umqtt_testkit.portable import Clock, equal, skip
 from world import FULL, Broker, Wire
 
-HEAP = "8M"
+HEAP = "1M"
 TIMEOUT_S = 600
 
 _HOURS = 24 if FULL else 9
