@@ -11,8 +11,8 @@ import pytest
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
-CUTS = 20_000 if FULL else 1_200
-CUTS_OF_EACH_SCENARIO = 0 if FULL else 11
+CUTS = 20_000 if FULL else 600
+CUTS_OF_EACH_SCENARIO = 0 if FULL else 5
 SEED = 1
 if FULL:
     # What hangs is found before: see flash_workers.

@@ -1,6 +1,6 @@
 """Erases per 1000 messages, start and heap of the flash store against their budgets; shows what was measured.
 
-UMQTT_FULL_SWEEPS=1 wears a whole partition down for six times as long.
+UMQTT_FULL_SWEEPS=1 wears a whole partition down for ten times as long.
 """
 
 import os
