@@ -28,7 +28,7 @@ except ImportError:
 HEAP = "8M"
 TIMEOUT_S = 900
 FULL = bool(getenv and getenv("UMQTT_FULL_SWEEPS"))
-CUTS = None if FULL else 15
+CUTS = None if FULL else 8
 
 KEY, NEW_KEY = b"k" * 32, b"n" * 32
 _POWER_ON = 1

@@ -28,7 +28,7 @@ except ImportError:
 HEAP = "8M"
 TIMEOUT_S = 900
 FULL = bool(getenv and getenv("UMQTT_FULL_SWEEPS"))
-CUTS = None if FULL else 30
+CUTS = None if FULL else 15
 
 # Of the ledger, which is to forget soon.
 _SIGNED_SIZE = 4
@@ -584,7 +584,7 @@ def test_a_power_cut_at_any_flash_operation_of_a_signed_update_leaves_it_done_on
             write(ROOT, OLD)
             save(ROOT, "secrets.json", {"commands": {"key": "6b" * 32}})
             boot(ROOT, True)
-            print("signed", flash.sweep(_signed_life, _signed_check, most=CUTS and 15, seed=3))
+            print("signed", flash.sweep(_signed_life, _signed_check, most=CUTS, seed=3))
     finally:
         versions_spare(spare)
 
@@ -614,7 +614,7 @@ def test_the_sweep_finds_planted_mistakes():
     spare = versions_spare(0)
     try:
         for mistake in (PointerFirst, InPlace):
-            raises(AssertionError, _sweep, _scenario(mistake), "esp32")
+            raises(AssertionError, _sweep, _scenario(mistake), "esp32", most=CUTS, seed=3)
     finally:
         versions_spare(spare)
 
