@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import sys
-from importlib.metadata import PackageNotFoundError, requires
 
 from umqtt_kit.errors import EXIT_MISSING
 
@@ -31,6 +30,9 @@ def missing_package(error: ImportError) -> str | None:
 
 def _packages(extra: str) -> set[str]:
     """Distributions that the extra brings, those of the extras in it too."""
+    # Imported here: it takes a tenth of a start, and nothing is missing in most.
+    from importlib.metadata import PackageNotFoundError, requires
+
     try:
         lines = requires(_DISTRIBUTION) or []
     except PackageNotFoundError:  # a folder of sources on the path

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from typing import Any
 
@@ -18,6 +17,9 @@ _DROPPED = "dropped_"
 
 def broker_version() -> str:
     """Return the version of the installed project, or "unknown" in a bare copy of the source."""
+    # Imported here: it takes a tenth of a start, and most of what imports the broker asks for no version.
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("umqtt-robust")
     except PackageNotFoundError:
