@@ -7,10 +7,12 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from own_session import ended_at, run_pipeline
+from proof.needs import needs_java
 from spark_helpers import (
     SPARK_LIMIT_S,
     Process,
@@ -88,13 +90,13 @@ def with_slow_start(folder: Path, mark: Path, *, really: bool = FULL) -> dict[st
 
 
 @pytest.mark.timeout(900)
-def test_a_pipeline_that_starts_slowly_after_a_broken_off_one_reads_all_of_it_and_lives_on_until_sigterm(
-    spark, mosquitto, publish, tmp_path
+@needs_java
+def test_a_pipeline_that_starts_slowly_reads_all_of_it_and_lives_on_until_sigterm_though_its_java_was_killed(
+    mosquitto, publish, tmp_path
 ):
-    """The one before it is broken off in a micro-batch; in full sweeps it is killed three times with SIGKILL.
+    """In full sweeps ones before it are killed three times with SIGKILL; that what was broken off is read on, is below.
 
-    Its Java process is killed once. Planted: an append without the transaction that makes it happen once
-    (proof.mistakes); a session whose Java is gone and that pyspark hands out again.
+    Planted: a session whose Java is gone and that pyspark hands out again; a pipeline that starts a query only once.
     """
     made = [(f"d{device}", "1-a", seq) for seq in range(READINGS) for device in range(DEVICES)]
     messages = [(f"fleet/{one[0]}/telemetry", record(*one)) for one in made]
@@ -111,29 +113,29 @@ def test_a_pipeline_that_starts_slowly_after_a_broken_off_one_reads_all_of_it_an
             sent = min(end, len(messages))
             eventually(lambda sent=sent: status(state)["messages"] == sent, "what was sent is in the spool")
 
-        limit = ["--once", "--max-rows", "100"]
-        if FULL:
-            for stage, times in STAGES_OF_A_MICRO_BATCH:
-                chain.killed_at(stage, times, *limit)
-        else:
-            ended_at(spark, "silver committed", 2, *chain.arguments, *limit)
+        for stage, times in STAGES_OF_A_MICRO_BATCH if FULL else []:
+            chain.killed_at(stage, times, "--once", "--max-rows", "100")
 
         with chain.start("--json", env=with_slow_start(tmp_path, tmp_path / "was slow")) as pipeline:
             pipeline.wait_for_line("ready", SPARK_LIMIT_S)
             eventually_in_spark(lambda: status(chain.status_path).get("lag_bytes") == 0, "the backlog is read")
             assert summary(chain.tables) == (len(made), len(made), CORRUPT)
             java = children(pipeline.pid)
+            before = status(chain.status_path)["rows_silver"]
+
+            def is_read(live: int) -> bool:
+                """Whether so many live readings are in silver: by the status, for opening the tables costs much."""
+                now = status(chain.status_path)
+                return now["rows_silver"] == before + live and now["lag_bytes"] == 0
 
             # Live now: what is published appears, duplicates do not.
             publish([*messages[:20], ("fleet/d0/telemetry", record("d0", "2-b", 0))])
-            eventually(lambda: summary(chain.tables).rows == len(made) + 1, "the live reading is in silver")
-            eventually(lambda: status(chain.status_path).get("lag_bytes") == 0, "all of it is read")
+            eventually(lambda: is_read(1), "the live reading is in silver, and all of it is read")
             # Java is killed, as the kernel does when memory is short.
             (killed,) = (pid for pid in java if Path(f"/proc/{pid}/comm").read_text() == "java\n")
             os.kill(killed, signal.SIGKILL)
             publish([("fleet/d0/telemetry", record("d0", "2-b", 1))])
-            eventually_in_spark(lambda: summary(chain.tables).rows == len(made) + 2, "the pipeline goes on")
-            eventually(lambda: status(chain.status_path).get("lag_bytes") == 0, "all of it is read")
+            eventually_in_spark(lambda: is_read(2), "the pipeline goes on, and all of it is read")
             java += children(pipeline.pid)
             code, out, err = pipeline.terminate(SPARK_LIMIT_S)
             assert code == 0, err
@@ -198,46 +200,55 @@ def test_a_java_process_that_is_killed_again_and_again_ends_the_pipeline_with_1_
     assert all(line.endswith(". Starting Spark again") for line in lines[:-1])
 
 
-def run(*arguments: object, **environment: str) -> tuple[int, str, str]:
-    with Process([sys.executable, "-m", "spark_ingest.pipeline", *arguments], env=os.environ | environment) as process:
-        return process.finish()
-
-
 @pytest.fixture
 def usual(tmp_path) -> list[object]:
     (tmp_path / "spool").mkdir()
     return ["--spool", tmp_path / "spool", "--tables", tmp_path / "tables", "--checkpoint", tmp_path / "checkpoint"]
 
 
-@pytest.mark.parametrize("java", ["missing", "too old", "not there"])
-def test_without_a_fitting_java_it_says_what_to_install_and_exits_with_6(tmp_path, usual, java):
-    said = {"missing": "was not found on PATH", "too old": "java is Java 11", "not there": "was not found in JAVA_HOME"}
-    environment = {"PATH": str(tmp_path / "bin"), "JAVA_HOME": ""}
+@pytest.fixture
+def run(capfd) -> Callable[..., tuple[int, str, str]]:
+    """The pipeline's command line in this process, for what ends it before Spark: exit code and standard streams."""
+
+    def command_line(*arguments: object) -> tuple[int, str, str]:
+        code = run_pipeline(None, *arguments)  # pyright: ignore[reportArgumentType]
+        return code, *capfd.readouterr()
+
+    return command_line
+
+
+SAID = {"missing": "was not found on PATH", "too old": "java is Java 11", "not there": "was not found in JAVA_HOME"}
+
+
+@pytest.mark.parametrize("java", SAID)
+def test_without_a_fitting_java_it_says_what_to_install_and_exits_with_6(tmp_path, usual, run, monkeypatch, java):
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk") if java == "not there" else "")
     (tmp_path / "bin").mkdir()
     if java == "too old":
         fake = tmp_path / "bin" / "java"
         fake.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
         fake.chmod(0o755)
-    elif java == "not there":
-        environment["JAVA_HOME"] = str(tmp_path / "jdk")
-    code, out, err = run(*usual, **environment)
+    code, out, err = run(*usual)
     assert (code, out) == (6, "") and err.count("\n") == 1
-    assert f"Java 17 or newer is needed for Spark and {said[java]}" in err
+    assert f"Java 17 or newer is needed for Spark and {SAID[java]}" in err
     assert "apt install openjdk-17-jre-headless" in err
 
 
 @pytest.mark.parametrize("option", ["--tables", "--checkpoint", "--spool", "--status"])
-def test_a_folder_that_cannot_be_used_is_one_line_and_exit_code_2(usual, option):
+def test_a_folder_that_cannot_be_used_is_one_line_and_exit_code_2(usual, run, option):
     code, out, err = run(*usual, option, "/dev/null/x")
     assert (code, out) == (2, "") and err.count("\n") == 1
     assert "/dev/null/x" in err
 
 
-def test_a_checkpoint_in_use_is_refused(tmp_path, usual):
+def test_a_checkpoint_in_use_is_refused_and_the_process_ends_with_2(tmp_path, usual):
     (tmp_path / "checkpoint").mkdir()
-    with FolderLock(tmp_path / "checkpoint", "--checkpoint", "a pipeline"):
-        code, _, err = run(*usual)
-    assert code == 2 and "is in use by a pipeline (process " in err
+    command = [sys.executable, "-m", "spark_ingest.pipeline", *usual]
+    with FolderLock(tmp_path / "checkpoint", "--checkpoint", "a pipeline"), Process(command) as process:
+        code, out, err = process.finish()
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    assert "is in use by a pipeline (process " in err
 
 
 def test_nothing_of_pyspark_is_imported_before_java_was_found():
