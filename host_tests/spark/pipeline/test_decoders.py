@@ -329,7 +329,7 @@ def test_whatever_was_broken_off_every_message_is_a_reading_once_also_without_an
         writer.write(batch, batch_id, QUERY)
 
     def stop(_stage: str) -> None:
-        if rng.random() < 0.15:
+        if rng.random() < 0.08:
             raise Stopped
 
     gold = Gold(tables)

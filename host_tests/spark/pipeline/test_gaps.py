@@ -4,7 +4,6 @@ import json
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pytest
 from deltalake import DeltaTable
 from gold_fleet import QUERY, SECOND, assert_law, table_of, telemetry
 from spark_helpers import RECEIVED_MS
@@ -50,24 +49,28 @@ OK = {"health": "ok", "missing": 0, "open_gaps": 0}
 FIRST = reading("first", "1-x", 0, 0, 5)
 
 
-@pytest.mark.parametrize(
-    ("up", "clock", "state"),
-    [
-        (2 * HOUR, True, "earlier"),
-        (2 * HOUR, False, "earlier"),
-        (None, True, "earlier"),
-        (HOUR // 2, True, "missing"),
-        (HOUR // 2, False, "missing"),
-    ],
-)
-def test_readings_of_before_the_collectors_first_message_are_not_missing(tmp_path, up, clock, state):
+# Device -> uptime at its reading, milliseconds, whether its clock was set, and what becomes of the readings before.
+BOOTED = {
+    "a": (2 * HOUR, True, "earlier"),
+    "b": (2 * HOUR, False, "earlier"),
+    "c": (None, True, "earlier"),
+    "d": (HOUR // 2, True, "missing"),
+    "e": (HOUR // 2, False, "missing"),
+}
+
+
+def test_readings_of_before_the_collectors_first_message_are_not_missing(tmp_path):
     """Planted: a boot's seqs count from 0, whenever the collector came, or never."""
-    write(tmp_path, [FIRST], [reading("a", "7-x", 500, HOUR, up, clock=clock)])
-    assert gaps(tmp_path) == [("a", 0, 499, state)]
+    write(
+        tmp_path, [FIRST], [reading(name, "7-x", 500, HOUR, up, clock=clock) for name, (up, clock, _) in BOOTED.items()]
+    )
+    assert sorted(gaps(tmp_path)) == [(name, 0, 499, state) for name, (_, _, state) in BOOTED.items()]
     missing = {"health": "gaps", "missing": 500, "open_gaps": 1}
-    assert device(tmp_path, "a") == (OK if state == "earlier" else missing)
-    kinds = DeltaTable(str(tmp_path / "gold" / "alerts")).to_pyarrow_table()["kind"].to_pylist()
-    assert ("gap" in kinds) == (state == "missing")
+    alerts = DeltaTable(str(tmp_path / "gold" / "alerts")).to_pyarrow_table().to_pylist()
+    for name, (_, _, state) in BOOTED.items():
+        assert device(tmp_path, name) == (OK if state == "earlier" else missing), name
+        kinds = [row["kind"] for row in alerts if row["device_id"] == name]
+        assert ("gap" in kinds) == (state == "missing"), name
     assert_law(tmp_path, 0)
 
 

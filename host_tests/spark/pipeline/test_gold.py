@@ -20,11 +20,11 @@ from spark_ingest.pipeline.gold_state import State
 from spark_ingest.tables import changes, upkeep
 
 
-@pytest.mark.parametrize("run", range(3 if os.environ.get("UMQTT_FULL_SWEEPS") else 1))
-def test_gold_gathered_bit_by_bit_and_killed_equals_one_pass_over_bronze(tmp_path, run):
+@pytest.mark.parametrize("devices", [6, 6, 6] if os.environ.get("UMQTT_FULL_SWEEPS") else [3])
+def test_gold_gathered_bit_by_bit_and_killed_equals_one_pass_over_bronze(tmp_path, devices):
     seed = random.randrange(1 << 32)
     print("seed", seed)
-    written(tmp_path, fleet(seed), random.Random(seed))
+    written(tmp_path, fleet(seed, devices), random.Random(seed))
     tables = assert_law(tmp_path, seed)
     assert all(tables[name] for name in GOLD if name not in ("gaps", "alerts"))
 
@@ -48,7 +48,7 @@ def test_silences_that_late_readings_do_not_end_are_caught(tmp_path, monkeypatch
 
 
 def test_compaction_and_replays_count_nothing_twice(tmp_path):
-    batches = fleet(5)[:20]
+    batches = fleet(5)[:5]
     half = len(batches) // 2
     writer, gold = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None), Gold(tmp_path)
     for batch_id, batch in enumerate(batches):
@@ -73,7 +73,7 @@ def test_compacted_rows_that_count_as_new_are_caught(tmp_path, monkeypatch):
 
 
 def test_files_that_vacuum_removed_before_gold_read_them_are_counted_from_the_whole_table(tmp_path):
-    batches = fleet(6)[:20]
+    batches = fleet(6)[:5]
     writer, gold = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None), Gold(tmp_path)
     writer.write(batches[0], 0, QUERY)
     gold.update()
@@ -192,48 +192,63 @@ def test_alerts_have_a_beginning_and_while_they_last_no_end(tmp_path):
     assert [row[1] for row in rows_of(tmp_path / "m")["devices"]] == ["memory"]
 
 
-def status(boot: str, at: int, **fields: object) -> tuple[str, bytes, int]:
-    """A status of device a."""
-    return "fleet/a/status", json.dumps({"boot": boot, **fields}).encode(), RECEIVED_MS + at
+def status(boot: str, at: int, *, device: str, **fields: object) -> tuple[str, bytes, int]:
+    return f"fleet/{device}/status", json.dumps({"boot": boot, **fields}).encode(), RECEIVED_MS + at
 
 
-@pytest.mark.parametrize(
-    ("reason", "health"),
-    [("sleeping", "ok"), ("restarting", "ok"), ("stopped", "ok"), ("connection lost", "offline"), (None, "offline")],
-)
-def test_a_device_that_said_goodbye_is_not_offline_until_it_is_silent_for_too_long(tmp_path, reason, health):
+def health(folder) -> dict[str, str]:
+    """Of each device."""
+    rows = DeltaTable(str(folder / "gold" / "devices")).to_pyarrow_table().to_pylist()
+    return {row["device_id"]: row["health"] for row in rows}
+
+
+# Reason of the status that says offline -> health.
+GOODBYES = {"sleeping": "ok", "restarting": "ok", "stopped": "ok", "connection lost": "offline", None: "offline"}
+
+
+def test_a_device_that_said_goodbye_is_not_offline_until_it_is_silent_for_too_long(tmp_path):
     """Planted: every status that says offline makes the device offline, or a goodbye ends the alert of silence too."""
-    reading = (*telemetry("a", "1-x", 0, RECEIVED_MS, 5), RECEIVED_MS)
-    write(tmp_path, [reading, status("1-x", SECOND, online=False, reason=reason)])
-    assert [row[1] for row in rows_of(tmp_path)["devices"]] == [health]
-    later = (*telemetry("b", "1-x", 0, RECEIVED_MS, 5), RECEIVED_MS + 3600 * SECOND)
-    write(tmp_path / "later", [reading, status("1-x", SECOND, online=False, reason=reason)], [later])
-    assert {row[0]: row[1] for row in rows_of(tmp_path / "later")["devices"]}["a"] == "offline"
-
-
-@pytest.mark.parametrize(
-    ("end", "cause", "kinds"),
-    [
-        ("connection lost", "hard", ["reboot_loop"]),
-        (None, "wdt", ["reboot_loop"]),
-        ("restarting", "hard", []),
-        ("restarting", "unknown", []),
-        (None, "soft", []),
-    ],
-)
-def test_boots_that_somebody_asked_for_are_no_loop(tmp_path, end, cause, kinds):
-    """Planted: every boot counts, or one that was announced excuses all of the device's."""
     sent = []
-    for n in range(6):
-        at = n * 60 * SECOND
-        sent.append(status(f"{n}-x", at, online=True, reason="boot", cause=cause))
-        sent.append((*telemetry("a", f"{n}-x", 0, RECEIVED_MS + at, 5), RECEIVED_MS + at + SECOND))
-        if end is not None:
-            sent.append(status(f"{n}-x", at + 2 * SECOND, online=False, reason=end))
-    write(tmp_path, sent[1::2], sent[::2])
-    assert [row[1] for row in rows_of(tmp_path)["alerts"]] == kinds
-    (device,) = DeltaTable(str(tmp_path / "gold" / "devices")).to_pyarrow_table().to_pylist()
-    assert (device["boots"], device["reboots_24h"]) == (6, 5), "they are boots all the same"
+    for reason in GOODBYES:
+        sent.append((*telemetry(f"{reason}", "1-x", 0, RECEIVED_MS, 5), RECEIVED_MS))
+        sent.append(status("1-x", SECOND, device=f"{reason}", online=False, reason=reason))
+    write(tmp_path, sent)
+    assert health(tmp_path) == {f"{reason}": health for reason, health in GOODBYES.items()}
+    later = (*telemetry("later", "1-x", 0, RECEIVED_MS, 5), RECEIVED_MS + 3600 * SECOND)
+    write(tmp_path / "later", sent, [later])
+    assert health(tmp_path / "later") == {f"{reason}": "offline" for reason in GOODBYES} | {"later": "late"}
+
+
+# Device -> reason of its boots' last status, cause of its boots, alerts.
+BOOTS = {
+    "a": ("connection lost", "hard", ["reboot_loop"]),
+    "b": (None, "wdt", ["reboot_loop"]),
+    "c": ("restarting", "hard", []),
+    "d": ("restarting", "unknown", []),
+    "e": (None, "soft", []),
+}
+
+
+def test_boots_that_somebody_asked_for_are_no_loop(tmp_path):
+    """Planted: every boot counts, or one that was announced excuses all of the device's."""
+    batches: tuple[list, list] = [], []
+    for name, (end, cause, _) in BOOTS.items():
+        sent = []
+        for n in range(6):
+            at = n * 60 * SECOND
+            sent.append(status(f"{n}-x", at, device=name, online=True, reason="boot", cause=cause))
+            sent.append((*telemetry(name, f"{n}-x", 0, RECEIVED_MS + at, 5), RECEIVED_MS + at + SECOND))
+            if end is not None:
+                sent.append(status(f"{n}-x", at + 2 * SECOND, device=name, online=False, reason=end))
+        batches[0].extend(sent[1::2])
+        batches[1].extend(sent[::2])
+    write(tmp_path, *batches)
+    alerts = [row[:2] for row in rows_of(tmp_path)["alerts"]]
+    assert {name: [kind for device, kind in alerts if device == name] for name in BOOTS} == {
+        name: kinds for name, (_, _, kinds) in BOOTS.items()
+    }
+    for device in DeltaTable(str(tmp_path / "gold" / "devices")).to_pyarrow_table().to_pylist():
+        assert (device["boots"], device["reboots_24h"]) == (6, 5), "they are boots all the same"
     assert_law(tmp_path, 0)
 
 
@@ -256,16 +271,12 @@ def test_a_block_from_a_collector_whose_clock_runs_ahead_moves_no_device_but_its
     other = [(*telemetry("a", "1-x", n, None, 5), RECEIVED_MS - 2 + n) for n in range(2)]
     write(tmp_path, other[:1], ahead, other[1:])
 
-    def health() -> dict[str, str]:
-        rows = DeltaTable(str(tmp_path / "gold" / "devices")).to_pyarrow_table().to_pylist()
-        return {row["device_id"]: row["health"] for row in rows}
-
-    assert health() == {"a": "ok", "ahead": "rebooting"}
+    assert health(tmp_path) == {"a": "ok", "ahead": "rebooting"}
     assert_law(tmp_path, 0)
-    assert health() == {"a": "ok", "ahead": "rebooting"}
+    assert health(tmp_path) == {"a": "ok", "ahead": "rebooting"}
     minutes = [row[0] for row in rows_of(tmp_path)["traffic"]]
     assert max(minutes).timestamp() * 1000 <= RECEIVED_MS
     Gold(tmp_path).update(now + 2 * 24 * 3600 * 1_000_000)
-    assert health() == {"a": "offline", "ahead": "offline"}
+    assert health(tmp_path) == {"a": "offline", "ahead": "offline"}
     alerts = DeltaTable(str(tmp_path / "gold" / "alerts")).to_pyarrow_table().to_pylist()
     assert {row["kind"] for row in alerts if row["until"] is None} == {"offline"}
