@@ -86,7 +86,7 @@ class _SecureSocket(ssl.SSLSocket):
             self.wants = select.POLLOUT
             return None
 
-    def write(self, buf, offset, size):  # pyright: ignore[reportIncompatibleMethodOverride]
+    def write(self, buf, offset, size):
         self.wants = 0
         try:
             return self.send(memoryview(buf)[offset : offset + size])
@@ -102,10 +102,10 @@ class _Context(ssl.SSLContext):
 
     sslsocket_class = _SecureSocket
 
-    def load_verify_locations(self, certificate):  # pyright: ignore[reportIncompatibleMethodOverride]
+    def load_verify_locations(self, certificate):
         super().load_verify_locations(cadata=certificate)
 
-    def load_cert_chain(self, certificate, key):  # pyright: ignore[reportIncompatibleMethodOverride]
+    def load_cert_chain(self, certificate, key):
         # ssl reads them from a file only: this one is its owner's alone and gone when the block ends.
         pem = ssl.DER_cert_to_PEM_cert(certificate)
         label = _key_label(key)

@@ -202,7 +202,7 @@ def declared(root: Path) -> dict[str, set[str]]:
 
     def names(extra: str) -> Iterator[str]:
         for requirement in requirements[extra]:
-            name, inner = re.match(r"([\w.-]+)(?:\[([\w,]+)\])?", requirement).groups()  # type: ignore[union-attr]
+            name, inner = re.match(r"([\w.-]+)(?:\[([\w,]+)\])?", requirement).groups()
             if _normal(name) == project["name"]:
                 for one in inner.split(","):
                     yield from names(one)

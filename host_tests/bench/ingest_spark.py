@@ -190,7 +190,7 @@ class _Plain(BatchWriter):
 
     def __init__(self, tables: Path, state: Path) -> None:
         super().__init__(tables, state)
-        self._progress = _WithoutProgress()  # pyright: ignore[reportAttributeAccessIssue]
+        self._progress = _WithoutProgress()
 
     def _seen_before(self, batch_id: int, own: pa.Table) -> Seen:
         return _NothingSeen()
@@ -203,13 +203,13 @@ def _run_plain(messages: DataFrame, job: Job) -> list[dict[str, Any]]:
     def receive(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
-        yield from cluster_tasks.receive(job, TaskContext.get().partitionId(), batches)  # pyright: ignore
+        yield from cluster_tasks.receive(job, TaskContext.get().partitionId(), batches)
 
     def keep_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
-        cluster_tasks._seen_before = lambda *_: (_WithoutProgress(), _NothingSeen())  # pyright: ignore
-        yield from cluster_tasks.deduplicate(job, TaskContext.get().partitionId(), batches)  # pyright: ignore
+        cluster_tasks._seen_before = lambda *_: (_WithoutProgress(), _NothingSeen())
+        yield from cluster_tasks.deduplicate(job, TaskContext.get().partitionId(), batches)
 
     received = messages.select(*MESSAGE_COLUMNS).mapInArrow(receive, SHUFFLE_COLUMNS)
     done = received.repartitionById(job.buckets, "bucket").mapInArrow(keep_all, REPORT_COLUMNS)

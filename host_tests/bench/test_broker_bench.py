@@ -156,7 +156,7 @@ def test_the_generator_counts_what_a_broker_does_wrong(lab: Lab, lie: str):
     make, found = _LIES[lie]
     with _LyingBroker(make()) as liar, subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as it:
         options = {"rate": 500, "seconds": 0.02, "warm": 0.02, "patience": WAIT_LIMIT_S}
-        assert faults(lab.run(Running("liar", it, liar.port), "flow", options)) == found  # type: ignore[arg-type]
+        assert faults(lab.run(Running("liar", it, liar.port), "flow", options)) == found
 
 
 def test_a_mix_publishes_as_much_at_both_qos_to_every_topic_in_several_sizes(lab: Lab):
@@ -173,7 +173,7 @@ def test_a_mix_publishes_as_much_at_both_qos_to_every_topic_in_several_sizes(lab
         _LyingBroker(note) as it,
         subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process,
     ):
-        assert not faults(lab.run(Running("a mirror", process, it.port), "flow", mix | _TINY))  # type: ignore[arg-type]
+        assert not faults(lab.run(Running("a mirror", process, it.port), "flow", mix | _TINY))
     assert len(seen) > 100 and abs(2 * sum(qos for qos, _, _ in seen) - len(seen)) <= 1
     assert len({name for _, name, _ in seen}) == 14 and len({size for _, _, size in seen}) > 7
 

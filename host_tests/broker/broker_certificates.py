@@ -94,7 +94,7 @@ class Pki:
 
     def tls(self, **settings: object) -> Tls:
         """Return a listener's settings."""
-        return Tls(certfile=self.path("broker.pem"), keyfile=self.path("broker.key"), **settings)  # type: ignore
+        return Tls(certfile=self.path("broker.pem"), keyfile=self.path("broker.key"), **settings)
 
     def path(self, name: str) -> str:
         """Return the path of a file."""

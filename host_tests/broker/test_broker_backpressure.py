@@ -35,7 +35,7 @@ class Disk:
         assert self.may_write.wait(WAIT_LIMIT_S)
         if self.fails.is_set():
             raise sqlite3.OperationalError("database or disk is full")
-        return self._write(database, batch)  # type: ignore
+        return self._write(database, batch)
 
 
 @pytest.fixture

@@ -140,8 +140,8 @@ def test_timers_are_in_time_and_nothing_spins_until_they_are_due() -> None:
     async def scenario() -> None:
         # Only timers wake it: they are not early by more than its resolution, and it looks once or twice for each.
         selector = readiness(asyncio.get_running_loop())
-        look, looks = selector.select, []  # type: ignore
-        selector.select = lambda timeout: looks.append(timeout) or look(timeout)  # type: ignore
+        look, looks = selector.select, []
+        selector.select = lambda timeout: looks.append(timeout) or look(timeout)
         for _ in range(100):
             begin = time.monotonic()
             await asyncio.sleep(0.0005)

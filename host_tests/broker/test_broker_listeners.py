@@ -92,7 +92,7 @@ def test_port_0_picks_one_free_port_for_all_addresses_of_a_host(start_broker: St
 def test_socket_domain_leaves_the_other_kind_of_address_out(
     start_broker: StartBroker, domain: str, expected: list[str]
 ) -> None:
-    listener = Listener("", 0, allow_anonymous=True, socket_domain=domain)  # type: ignore
+    listener = Listener("", 0, allow_anonymous=True, socket_domain=domain)
     broker = start_broker(listeners=(listener,)).broker
     assert [text.rpartition(":")[0] for text in broker.addresses()] == expected
 
@@ -219,7 +219,7 @@ def test_clients_of_every_kind_of_listener_share_topics(start_broker: StartBroke
 
     transports = ["tcp", "tcp", "websockets", "websockets", "unix"]
     for number, transport in enumerate(transports):
-        client = paho.Client(CallbackAPIVersion.VERSION2, f"client-{number}", userdata=str(number), transport=transport)  # type: ignore
+        client = paho.Client(CallbackAPIVersion.VERSION2, f"client-{number}", userdata=str(number), transport=transport)
         if number in (1, 3):
             client.tls_set_context(pki.context())
         client.on_message = on_message
@@ -245,7 +245,7 @@ def test_clients_of_every_kind_of_listener_share_topics(start_broker: StartBroke
 def test_our_own_client_verifies_this_broker(start_broker: StartBroker, pki: Pki, scheme: str) -> None:
     protocol = "mqtt" if scheme == "mqtts" else "websockets"
     tls = pki.tls(cafile=pki.path("ca.pem"), require_certificate=True)
-    broker = start_broker(listeners=(Listener(port=0, tls=tls, protocol=protocol),))  # type: ignore
+    broker = start_broker(listeners=(Listener(port=0, tls=tls, protocol=protocol),))
     secure = TLS(pki.path("ca.pem"), pki.path("good.pem"), pki.path("good.key"), server_name="localhost")
     transport = secure if scheme == "mqtts" else WebSocket(secure)
     received: list[bytes] = []

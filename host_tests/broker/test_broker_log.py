@@ -39,7 +39,7 @@ def logging_as_before() -> Iterator[None]:
 def logged(tmp_path: Path, *types: str, **settings: object) -> list[str]:
     """Log a message of each kind and each about a client; returns the lines."""
     path = tmp_path / "log"
-    log.start(LogConfig((("file", str(path)),), types, **settings))  # type: ignore
+    log.start(LogConfig((("file", str(path)),), types, **settings))
     for kind, level in KINDS.items():
         logging.getLogger(f"{log.ROOT}.test").log(level, "a message: %s", kind)
     log.log_connect(b"pump-7", "10.0.0.7", b"ada", clean_session=True, keep_alive=60)
@@ -105,7 +105,7 @@ def test_json_is_an_object_a_line_with_the_facts_in_fields(tmp_path: Path) -> No
 @pytest.mark.parametrize("format", ["text", "json"])
 def test_no_client_can_forge_a_line_or_steer_a_terminal(tmp_path: Path, format: str) -> None:
     path = tmp_path / "log"
-    log.start(LogConfig((("file", str(path)),), format=format, timestamp=False))  # type: ignore
+    log.start(LogConfig((("file", str(path)),), format=format, timestamp=False))
     for name in (b"a\nnotice: forged", b"a\r\nb", b"\x1b[2J", b"\xff\xfe", "\u2028".encode(), b"\x00"):
         log.log_connect(name, "10.0.0.7", None, clean_session=True, keep_alive=0)
     content = path.read_bytes()

@@ -69,7 +69,7 @@ class Counting(Permission):
 def with_broker(config: BrokerConfig, check: object) -> None:
     async def run() -> None:
         async with Broker(config) as broker:
-            check(broker)  # type: ignore
+            check(broker)
 
     asyncio.run(run())
 
@@ -119,7 +119,7 @@ def test_every_setting_of_a_listener_too_and_its_connections_see_it(name: str, v
     old = Listener(port=0)
 
     def check(broker: Broker) -> None:
-        needs_restart = broker.reload(BrokerConfig(listeners=(Listener(port=0, **{name: value}),)))  # type: ignore
+        needs_restart = broker.reload(BrokerConfig(listeners=(Listener(port=0, **{name: value}),)))
         if name in OF_LISTENERS_AT_START:
             assert needs_restart == [f"listener 0 127.0.0.1: {name}"] and getattr(old, name) != value
         else:
@@ -361,7 +361,7 @@ def connect_packet_of(client_id: bytes, name: str, password: str) -> bytes:
 
 
 def reloaded(broker: BrokerThread, **settings: object) -> None:
-    assert broker.call(lambda: broker.broker.reload(BrokerConfig(port=0, sys_interval=0, **settings))) == []  # type: ignore
+    assert broker.call(lambda: broker.broker.reload(BrokerConfig(port=0, sys_interval=0, **settings))) == []
 
 
 def test_limits_of_size_hold_at_once_for_who_is_connected(start_broker: StartBroker) -> None:

@@ -278,7 +278,7 @@ def cut_off(database: sqlite3.Connection, batch: Batch) -> None:
             return database.execute(statement, *values)
 
     with pytest.raises(_Cut):
-        sqlite.write_batch(Dying, batch)  # type: ignore[arg-type]
+        sqlite.write_batch(Dying, batch)
 
 
 @pytest.mark.tier(1)

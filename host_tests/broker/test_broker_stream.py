@@ -26,7 +26,7 @@ def selector(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     def new_loop() -> asyncio.AbstractEventLoop:
         if request.param == "the broker's":
             loop = new_event_loop()
-            used.append(readiness(loop))  # type: ignore
+            used.append(readiness(loop))
             return loop
         used.append(selectors.DefaultSelector())
         return asyncio.SelectorEventLoop(used[-1])
@@ -211,7 +211,7 @@ def test_a_mistake_of_the_broker_ends_that_connection_alone_and_is_logged(
 
                 def fail(*_: object) -> None:
                     if where == "connection_made":
-                        told.transport = _[0]  # type: ignore
+                        told.transport = _[0]
                     raise KeyError("a mistake")
 
                 monkeypatch.setattr(told, where, fail)
@@ -252,7 +252,7 @@ class Refusing(socket.socket):
     errors: tuple[int, ...] = ()
     accepts = 0
 
-    def accept(self):  # type: ignore
+    def accept(self):
         self.accepts += 1
         if self.errors:
             raise OSError(self.errors[0], "no")

@@ -110,7 +110,7 @@ def test_only_a_valid_certificate_that_is_not_revoked_lets_in(
     start_broker: StartBroker, pki: Pki, certificate: str, is_let_in: bool, protocol: str
 ) -> None:
     tls = pki.tls(cafile=pki.path("ca.pem"), crlfile=pki.path("crl.pem"), require_certificate=True)
-    broker = start_broker(listeners=(Listener(port=0, tls=tls, protocol=protocol),))  # type: ignore
+    broker = start_broker(listeners=(Listener(port=0, tls=tls, protocol=protocol),))
     from websocket_peer import request
 
     packet = request() if protocol == "websockets" else encoder.connect(b"p")

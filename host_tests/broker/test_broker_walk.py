@@ -35,7 +35,7 @@ class Recorder:
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
 
     def _note(self, frame: FrameType, event: str, _: object) -> None:
         path = Path(frame.f_code.co_filename)

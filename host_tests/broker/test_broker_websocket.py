@@ -357,7 +357,7 @@ def test_paho_talks_over_websocket(port: int, qos: int) -> None:
 def test_the_websockets_package_agrees_on_every_frame(port: int) -> None:
     async def talk() -> None:
         options = {"subprotocols": ["mqtt"], "open_timeout": WAIT_LIMIT_S, "close_timeout": WAIT_LIMIT_S}
-        async with websockets.connect(f"ws://127.0.0.1:{port}/mqtt", **options) as link:  # type: ignore
+        async with websockets.connect(f"ws://127.0.0.1:{port}/mqtt", **options) as link:
             assert link.subprotocol == "mqtt"
             await link.send([encoder.connect(b"w")[:5], encoder.connect(b"w")[5:]])  # in fragments
             assert await link.recv() == CONNACK

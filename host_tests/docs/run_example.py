@@ -21,6 +21,6 @@ class Socket:
         return socket.getaddrinfo(host, service, *rest)
 
 
-sys.modules["socket"] = Socket()  # pyright: ignore[reportArgumentType]
+sys.modules["socket"] = Socket()
 with open(program) as file:
     exec(compile(file.read(), program, "exec"), {"__name__": "__main__"})

@@ -36,7 +36,7 @@ def test_the_tests_on_the_page_pass_as_it_says(project: Path) -> None:
         micropython_command()
     except MicroPythonMissing as missing:
         pytest.skip(str(missing))
-    assert re.search(r"\$ pytest\n(\d+ passed)", PAGE)[1] in passed(project, "tests/device")  # type: ignore[index]
+    assert re.search(r"\$ pytest\n(\d+ passed)", PAGE)[1] in passed(project, "tests/device")
     others = [name for name in FILES if name.startswith("tests/test_")]
     assert len(others) == 3
     assert passed(project, *others).startswith("3 passed")

@@ -143,7 +143,7 @@ def test_a_file_is_the_old_one_or_the_new_one_whenever_sending_stops(virtual: Vi
 def test_info_is_what_the_board_says_of_itself(virtual: VirtualBoard):
     with Board(virtual.port) as board:
         info = board.info()
-        assert info.unique_id == board.eval("__import__('machine').unique_id()").hex()  # pyright: ignore
+        assert info.unique_id == board.eval("__import__('machine').unique_id()").hex()
         assert info.device_id == info.unique_id
         assert info.version.startswith("1.")
         assert (info.mpy_version, info.app_version, info.provisioned, info.has_main) == (6, None, False, True)

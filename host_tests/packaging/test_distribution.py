@@ -78,7 +78,7 @@ def test_the_source_distribution_holds_every_file(built: Path) -> None:
 
 
 def test_there_is_one_version(built: Path) -> None:
-    said = {re.search(r"-(\d+\.\d+\.\d+)", file.name)[1] for file in built.iterdir()}  # type: ignore[index]
+    said = {re.search(r"-(\d+\.\d+\.\d+)", file.name)[1] for file in built.iterdir()}
     said |= {json.loads((ROOT / name).read_text())["version"] for name in ("package.json", "package-full.json")}
     said |= set(re.findall(r'^VERSION = "(.*)"', (ROOT / "firmware/app/__init__.py").read_text(), re.MULTILINE))
     said |= set(re.findall(r"^version: (.*)", (ROOT / "CITATION.cff").read_text(), re.MULTILINE))

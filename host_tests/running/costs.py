@@ -77,7 +77,7 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         row = self._rows[report.nodeid]
         row[0] += report.duration
-        row[1] += sum(value for name, value in report.user_properties if name == "cpu_s")  # type: ignore[misc]
+        row[1] += sum(value for name, value in report.user_properties if name == "cpu_s")
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if not hasattr(session.config, "workerinput"):

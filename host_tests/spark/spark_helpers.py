@@ -72,7 +72,7 @@ def topic_of(payload: bytes) -> str:
 
 def fill(folder: Path, groups: Sequence[Sequence[bytes]], **options: object) -> None:
     """Write `groups` of payloads to the spool in `folder`, a block each, as one run of a collector would."""
-    with Spool(folder, **options) as spool:  # pyright: ignore[reportArgumentType]
+    with Spool(folder, **options) as spool:
         for index, payloads in enumerate(groups):
             packets = [publish_packet(topic_of(payload), payload, 1 + i) for i, payload in enumerate(payloads)]
             spool.append(b"".join(packets), len(packets), RECEIVED_MS + index)
@@ -90,7 +90,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            **options,  # pyright: ignore[reportArgumentType, reportCallIssue]
+            **options,
         )
         self.pid = self._child.pid
 

@@ -133,7 +133,7 @@ def test_no_micro_batch_exceeds_a_limit_but_by_one_block_alone_and_none_starves(
             return BlockHeader(0, size, rng.randint(1, max(1, size // 30)), 0, rng.randrange(1000))
 
         spools = [Planned(f"s{i}", [block() for _ in range(rng.randrange(40))], rng.randint(1, 4)) for i in range(5)]
-        tree = SpoolTree(PlannedTree(spools))  # pyright: ignore[reportArgumentType]
+        tree = SpoolTree(PlannedTree(spools))
         max_bytes = rng.choice([None, int(2 ** rng.uniform(6, 26))])
         max_rows = rng.choice([None, int(2 ** rng.uniform(0, 20))]) if max_bytes else rng.randint(1, 10**6)
         at, target = tree.earliest(), tree.latest()

@@ -193,7 +193,7 @@ def test_a_java_process_that_is_killed_again_and_again_ends_the_pipeline_with_1_
         raise SparkEnded("Spark's Java process was killed by signal 9 (SIGKILL)")
 
     monkeypatch.setattr(pipeline_module.Pipeline, "_run_session", killed)
-    assert run_pipeline(None, *usual) == 1  # pyright: ignore[reportArgumentType]
+    assert run_pipeline(None, *usual) == 1
     lines = [line for line in capfd.readouterr().err.splitlines() if "SIGKILL" in line]
     assert len(starts) == len(set(starts)) == len(lines) == 4
     assert lines[-1] == "pipeline: Spark's Java process was killed by signal 9 (SIGKILL)"
@@ -211,7 +211,7 @@ def run(capfd) -> Callable[..., tuple[int, str, str]]:
     """The pipeline's command line in this process, for what ends it before Spark: exit code and standard streams."""
 
     def command_line(*arguments: object) -> tuple[int, str, str]:
-        code = run_pipeline(None, *arguments)  # pyright: ignore[reportArgumentType]
+        code = run_pipeline(None, *arguments)
         return code, *capfd.readouterr()
 
     return command_line

@@ -33,8 +33,8 @@ def test_a_range_goes_up_and_down_once_a_minute_and_never_outside():
     connected = Devices(["adc@34:v=1..3", "pin@14:level=0..1"])
     seen = [connected.hooks(at_s=at) for at in (0, 15, 30, 45, 60)]
     assert connected.moving
-    assert [each["adc"]["34"] for each in seen] == [1, 2, 3, 2, 1]  # pyright: ignore[reportIndexIssue]
-    assert [each["pins"]["14"] for each in seen[::2]] == [0, 1, 0]  # pyright: ignore[reportIndexIssue]
+    assert [each["adc"]["34"] for each in seen] == [1, 2, 3, 2, 1]
+    assert [each["pins"]["14"] for each in seen[::2]] == [0, 1, 0]
 
 
 def test_thermometers_share_a_wire_and_nothing_else_does():

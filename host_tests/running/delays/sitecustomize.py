@@ -69,7 +69,7 @@ def _install(seed: str) -> None:
         self.run = late
         start(self)
 
-    threading.Thread.start = start_late  # type: ignore[method-assign]
+    threading.Thread.start = start_late
 
     if hasattr(select, "epoll"):
         import selectors

@@ -58,7 +58,7 @@ def mosquitto_with(tmp_path: Path) -> Iterator[Callable[[str], Mosquitto]]:
 def publisher(port: int, **tls: object) -> paho.Client:
     client = paho.Client(CallbackAPIVersion.VERSION2, "tests")
     if tls:
-        client.tls_set(**tls)  # pyright: ignore[reportArgumentType]
+        client.tls_set(**tls)
     client.max_inflight_messages_set(1000)
     client.connect("127.0.0.1", port)
     client.loop_start()

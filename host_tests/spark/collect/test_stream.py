@@ -66,7 +66,7 @@ class Kept:
 def run(link: Bytes, spool: Spool | Kept, room: Room, config: CollectorConfig) -> Counters:
     counters = Counters()
     options = {"stopping": lambda: not link.pieces, "wake_fd": -1}
-    connection = Connection(link, spool, room, config, counters, **options)  # pyright: ignore[reportArgumentType]
+    connection = Connection(link, spool, room, config, counters, **options)
     connection.collect()
     connection.drain()
     return counters
