@@ -45,6 +45,7 @@ class Delta(Table):
     def __init__(self, path: Path, schema: pa.Schema, partition_by: str | None = None) -> None:
         super().__init__(path)
         self._removed_up_to: dict[str, int] = {}
+        self._read: tuple[int, pa_dataset.Dataset] | None = None
         _require_url(path)
         self._partition_by = [partition_by] if partition_by else None
         try:
@@ -78,7 +79,12 @@ class Delta(Table):
 
     def dataset(self) -> pa_dataset.Dataset:
         """The newest version; files whose statistics exclude a filter are not read."""
-        return self.delta.to_pyarrow_dataset()
+        delta = self.delta
+        # Making one takes the statistics of every file; a micro-batch asks several times before the next version.
+        if self._read is None or self._read[0] != delta.version():
+            self._read = None
+            self._read = delta.version(), delta.to_pyarrow_dataset()
+        return self._read[1]
 
     def has(self, application_id: str, batch_id: int) -> bool:
         """Whether the micro-batch has already been committed to this table."""
