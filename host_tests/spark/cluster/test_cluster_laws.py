@@ -3,18 +3,20 @@
 Without Spark: its part is played by a loop that repeats tasks, loses attempts half-way, hands rows over in any order
 and now and then a worker's memory to nobody. With Spark: test_cluster.py.
 
-UMQTT_FULL_SWEEPS=1 takes twice as many micro-batches, and another seed in every run.
+UMQTT_FULL_SWEEPS=1 takes twice as many micro-batches, of more partitions, and another seed in every run.
 """
 
 import errno
 import json
 import os
 import random
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -24,7 +26,7 @@ from spark_helpers import record, topic_of
 from spark_ingest.decoders.rules import NO_RULES, Rules
 from spark_ingest.errors import IngestError, TablesWriteFailed, UsageError
 from spark_ingest.pipeline import cluster_files, cluster_tasks
-from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter
+from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter, Totals
 from spark_ingest.pipeline.cluster import STAGES, ClusterWriter, Reports
 from spark_ingest.pipeline.cluster_tasks import Job
 from spark_ingest.source.rows import ARROW_SCHEMA
@@ -33,7 +35,7 @@ from spark_ingest.tables.upkeep import retain
 
 QUERY = "0b7e"
 FULL = bool(os.environ.get("UMQTT_FULL_SWEEPS"))
-BATCHES = 4 if FULL else 2
+BATCHES, PARTITIONS = (4, 4) if FULL else (2, 3)
 DAY_MS = 86_400_000
 RECEIVED_MS = 1_795_000_000_000
 TABLES = ("bronze", "silver", "quarantine", "duplicates", "status", "logs")
@@ -67,7 +69,8 @@ def workload(rng: random.Random) -> list[pa.Table]:
             "dup": False,
             "collector": "north",
             "spool": "00" * 16,
-            "segment": i // 60,
+            # The first one ends in a later micro-batch than it begins.
+            "segment": i // 120,
             "position": 100 * i,
         }
         for i, (topic, payload) in enumerate(sent)
@@ -100,7 +103,7 @@ class Spark:
 
     def run(self, messages: pa.Table, job: Job) -> Reports:
         # What the partitions are depends on the offsets alone.
-        cuts = sorted(random.Random(job.batch_id).choices(range(messages.num_rows + 1), k=3))
+        cuts = sorted(random.Random(job.batch_id).choices(range(messages.num_rows + 1), k=PARTITIONS - 1))
         ends = [*cuts, messages.num_rows]
         parts = [messages.slice(start, end - start) for start, end in zip([0, *cuts], ends, strict=True)]
         shuffled: dict[int, list[pa.RecordBatch]] = {bucket: [] for bucket in range(job.buckets)}
@@ -241,30 +244,44 @@ def test_readings_that_are_known_by_their_place_are_written_once_by_executors_to
     assert content(tmp_path / "cluster") == before
 
 
-def test_the_counts_are_those_of_the_driver_s_way(tmp_path):
-    batches = workload(random.Random(5))
-    expected = by_driver(tmp_path / "driver", batches).totals
-    got = on_cluster(tmp_path / "cluster", batches, Spark(random.Random(6)), []).totals
-    assert got == expected
+class Written(NamedTuple):
+    """What a cluster has written of `batches`, with no driver killed; `by_driver` are the counts of the other way."""
+
+    tables: Path
+    batches: list[pa.Table]
+    totals: Totals
+    by_driver: Totals
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """For tests that only read it."""
+    folder = tmp_path_factory.mktemp("written")
+    batches = workload(random.Random(7))
+    totals = on_cluster(folder / "cluster", batches, Spark(random.Random(8)), []).totals
+    return Written(folder / "cluster", batches, totals, by_driver(folder / "driver", batches).totals)
+
+
+def test_the_counts_are_those_of_the_driver_s_way(written: Written):
+    assert written.totals == written.by_driver
 
 
 @pytest.mark.parametrize("retained", [False, True])
-def test_a_new_checkpoint_on_the_same_tables_adds_nothing_twice(tmp_path, retained):
-    batches = workload(random.Random(7))
+def test_a_new_checkpoint_on_the_same_tables_adds_nothing_twice(written: Written, tmp_path, retained):
+    batches = written.batches
     if retained:
         # Of a conflict whose first payload is gone, nothing tells any more that it is one.
         batches = [
             batch.filter(pa.array([b'{"t": -1}' not in payload for payload in batch["payload"].to_pylist()]))
             for batch in batches
         ]
-    spark = Spark(random.Random(8))
-    on_cluster(tmp_path, batches, spark, [])
-    if retained:
+        by_driver(tmp_path, batches)
         assert retain(tmp_path, 1, datetime.fromtimestamp(RECEIVED_MS / 1000 + 2 * 86_400, UTC))["silver"]
+    else:
+        shutil.copytree(written.tables, tmp_path, dirs_exist_ok=True)
     before = content(tmp_path)
-    cluster_tasks._buckets.clear()
-    cluster_tasks._tables.clear()
-    writer = ClusterWriter(tmp_path, tmp_path / "other", buckets=5 if FULL else 2, run=spark.run)
+    buckets = 5 if FULL else 2
+    writer = ClusterWriter(tmp_path, tmp_path / "other", buckets=buckets, run=Spark(random.Random(9)).run)
     for number, messages in enumerate(batches):
         writer.write(messages, number, "another query")  # pyright: ignore[reportArgumentType]
     assert content(tmp_path) == before
@@ -356,10 +373,8 @@ def test_a_boot_s_bucket_never_changes_and_buckets_are_even():
         assert len(shares) == 16 and min(shares.values()) > 200 and max(shares.values()) < 330
 
 
-def test_files_have_bounds_by_which_readers_skip_them(tmp_path):
-    batches = workload(random.Random(13))
-    on_cluster(tmp_path, batches, Spark(random.Random(14)), [])
-    actions = DeltaTable(str(tmp_path / "silver")).get_add_actions(flatten=True)
+def test_files_have_bounds_by_which_readers_skip_them(written: Written):
+    actions = DeltaTable(str(written.tables / "silver")).get_add_actions(flatten=True)
     rows = pa.table(actions).to_pylist()
     assert {row["partition.received_date"].isoformat() for row in rows} == {"2026-11-18", "2026-11-19", "2026-11-20"}
     for row in rows:
