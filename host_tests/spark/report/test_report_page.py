@@ -420,9 +420,7 @@ def test_a_thousand_devices_fit_into_two_megabytes_and_open_within_two_seconds(
     print(f"{written.bytes:,} bytes")
     assert written.bytes < 2_000_000
     page = open_page(tmp_path / "report.html")
-    took = [_processor_seconds_of_opening(page) for _ in range(3)]
-    print(f"{took} s")
-    assert min(took) < 2
+    assert any(_processor_seconds_of_opening(page) < 2 for _ in range(3))
     page.fill("#search", "pump-99")
     expect(page.locator("#rows tr")).to_have_count(1)
     page.get_by_role("button", name="pump-99", exact=True).first.click()
@@ -440,7 +438,9 @@ def _processor_seconds_of_opening(page: "playwright.Page") -> float:
 
     before = seconds()
     page.reload()
-    return seconds() - before
+    took = seconds() - before
+    print(f"{took} s")
+    return took
 
 
 def test_devices_beyond_the_room_for_lines_say_so(
