@@ -188,7 +188,7 @@ def on_cluster(
         writer = ClusterWriter(folder, folder / "state", buckets=3, run=spark.run, **quiet)
         try:
             while committed < len(batches):
-                writer.write(batches[committed], committed, QUERY)  # pyright: ignore[reportArgumentType]
+                writer.write(batches[committed], committed, QUERY)
                 committed += 1
         except Died:
             continue
@@ -240,7 +240,7 @@ def test_readings_that_are_known_by_their_place_are_written_once_by_executors_to
     other = {"buckets": 5 if FULL else 2, "run": spark.run, "rules": rules}
     writer = ClusterWriter(tmp_path / "cluster", tmp_path / "other", **other)
     for number, messages in enumerate(batches):
-        writer.write(messages, number, "another checkpoint")  # pyright: ignore[reportArgumentType]
+        writer.write(messages, number, "another checkpoint")
     assert content(tmp_path / "cluster") == before
 
 
@@ -283,7 +283,7 @@ def test_a_new_checkpoint_on_the_same_tables_adds_nothing_twice(written: Written
     buckets = 5 if FULL else 2
     writer = ClusterWriter(tmp_path, tmp_path / "other", buckets=buckets, run=Spark(random.Random(9)).run)
     for number, messages in enumerate(batches):
-        writer.write(messages, number, "another query")  # pyright: ignore[reportArgumentType]
+        writer.write(messages, number, "another query")
     assert content(tmp_path) == before
 
 
@@ -309,7 +309,7 @@ def test_readings_that_the_shuffle_lost_or_doubled_are_an_error_before_anything_
 
     writer = ClusterWriter(tmp_path, tmp_path / "state", buckets=3, run=losing)
     with pytest.raises(IngestError, match="nothing was committed"):
-        writer.write(batches[0], 0, QUERY)  # pyright: ignore[reportArgumentType]
+        writer.write(batches[0], 0, QUERY)
     assert summary(tmp_path) == (0, 0, 0) and not content(tmp_path)["bronze"]
 
 
@@ -329,7 +329,7 @@ def test_a_node_that_has_folders_of_its_own_instead_of_the_shared_ones_is_refuse
     for name, path in (("tables", alone), ("state", alone / "state"), ("tables", tmp_path), ("state", tmp_path)):
         writer = ClusterWriter(shared, shared / "state", buckets=3, run=on_that_node(**{name: path}))
         with pytest.raises(UsageError, match="paths on a disk that all nodes share"):
-            writer.write(batches[0], 0, QUERY)  # pyright: ignore[reportArgumentType]
+            writer.write(batches[0], 0, QUERY)
         cluster_tasks._tables.clear()
     assert summary(shared) == summary(alone) == (0, 0, 0)
 
@@ -345,7 +345,7 @@ def test_a_file_that_the_driver_does_not_see_is_never_committed(tmp_path):
 
     writer = ClusterWriter(tmp_path, tmp_path / "state", buckets=3, run=losing)
     with pytest.raises(UsageError, match="the driver does not see it"):
-        writer.write(batches[0], 0, QUERY)  # pyright: ignore[reportArgumentType]
+        writer.write(batches[0], 0, QUERY)
     assert summary(tmp_path).rows == 0
 
 
@@ -356,7 +356,7 @@ def test_a_full_disk_on_an_executor_is_told_as_such(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster_files, "_write", full)
     writer = ClusterWriter(tmp_path, tmp_path / "state", buckets=3, run=Spark(random.Random(19)).run)
     with pytest.raises(TablesWriteFailed, match=r"No space left on device; .*nothing is lost"):
-        writer.write(workload(random.Random(20))[0], 0, QUERY)  # pyright: ignore[reportArgumentType]
+        writer.write(workload(random.Random(20))[0], 0, QUERY)
 
 
 def test_the_number_of_buckets_of_a_checkpoint_stays(tmp_path):
