@@ -30,7 +30,8 @@ _ROOT = _HERE.parents[1]
 _BUSY = 2
 _STOPPED_S = 0.5
 _BETWEEN_STOPS_S = 1.0
-PARALLEL = ["-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
+# More than `make test` has: on this machine most of them wait.
+PARALLEL = ["-n", "8", "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 @contextmanager
