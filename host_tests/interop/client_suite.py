@@ -160,7 +160,7 @@ def check_a_restart_at_any_byte_exactly_once(port, other):
         sender = connected(b"s8", port, store=DurableStore(flash))
     sent.append(b"end")
     sender.client.publish(b"restart", b"end", 2)
-    wait(lambda: b"end" in receiver.payloads, receiver, sender)
+    wait(lambda: b"end" in receiver.payloads and sender.up(), receiver, sender)
     equal(sorted(receiver.payloads), sorted(sent))
     equal(flash.messages, {})
 
