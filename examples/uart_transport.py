@@ -1,4 +1,4 @@
-"""MQTT over a serial line: a transport of a dozen lines, for a board whose network is a modem or another board.
+"""A transport of your own in a dozen lines: MQTT over a serial line that loses nothing, with RTS and CTS or short.
 
     from machine import UART
     from uart_transport import Serial
@@ -7,7 +7,8 @@
     client = Client("pump-7", "mqtt://uart", transports={"mqtt": lambda host, port, path: Serial(uart)})
 
 The other end passes the bytes on to a broker, for instance `socat /dev/ttyUSB0,raw,b115200 TCP:127.0.0.1:1883`. A
-serial line does not say that it is gone: the client finds out by keep_alive.
+serial line does not say that it is gone: the client finds out by keep_alive. Over a line that may lose bytes use
+umqtt_robust.serial.
 """
 
 import select

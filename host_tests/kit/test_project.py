@@ -22,6 +22,7 @@ _ALL = {key: f"the {key}" for key in project.KEYS}
 _TAKEN = {
     "devices": set(), "flash": {"device", "board"}, "provision": {"device", "board"},
     "deploy": {"device", "board", "sensors"}, "doctor": {"device"}, "logs": {"device", *_BROKER}, "shell": {"device"},
+    "serial": {"broker", "ca"},
     "board": {"board"}, "demo": set(), "fleet": _BROKER, "new": set(), "size": set(),
     "cmd": _BROKER, "settings": _BROKER, "keys": {"device", *_BROKER}, "ota": {"board", "fleet", "sensors", *_BROKER},
     "pub": _BROKER, "sub": _BROKER,

@@ -34,7 +34,7 @@ _COMMANDS = tuple(sorted(module.name for module in pkgutil.iter_modules(commands
 
 # Each command is in one of them; test_cli.py sees to it.
 _GROUPS = {
-    "Board on a cable": ("devices", "flash", "provision", "deploy", "doctor", "logs", "shell"),
+    "Board on a cable": ("devices", "flash", "provision", "deploy", "doctor", "logs", "shell", "serial"),
     "Without a board": ("board", "demo", "fleet", "new", "size"),
     "Device over the air": ("cmd", "settings", "ota", "keys", "pub", "sub"),
     "Broker": ("broker", "certs", "passwd", "store"),

@@ -159,7 +159,7 @@ def make_access(
     Raises KitError (exit code 2).
     """
     for broker in brokers:
-        _check_address(broker)
+        check_address(broker)
     if len(set(brokers)) < len(brokers):
         raise KitError("--broker names one broker twice — name each once", EXIT_USAGE)
     if (cert is None) != (key is None):
@@ -175,7 +175,8 @@ def make_access(
     return replace(each[0], others=tuple(each[1:]))
 
 
-def _check_address(broker: str) -> None:
+def check_address(broker: str) -> None:
+    """Raise KitError (exit code 2) unless it is the address of a broker, without secrets."""
     if "@" in broker:
         # Not repeated: it may hold a password.
         raise KitError(

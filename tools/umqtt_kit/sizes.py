@@ -42,7 +42,7 @@ class Budget:
 # The limits of the smallest client: 1.2 times the .mpy of mqtt_as (11,052), and less heap than it takes (26,080).
 BUDGETS = {
     "smallest_mpy_bytes": Budget(limit=13_262, goal=8_192),
-    "everything_mpy_bytes": Budget(limit=50_176, goal=20_480),
+    "everything_mpy_bytes": Budget(limit=52_224, goal=20_480),
     "smallest_heap_bytes": Budget(limit=24_576, goal=14_336),
     # The same with the names that `umqtt deploy` leaves readable, which tracebacks show.
     "deployed_heap_bytes": Budget(limit=26_880, goal=24_576),

@@ -1,0 +1,79 @@
+"""umqtt serial: the way to a broker for a board without a network."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from pathlib import Path
+
+import click
+
+from umqtt_kit.console import say
+from umqtt_kit.device.line import open_serial
+from umqtt_kit.doctor.checks import split_address
+from umqtt_kit.errors import EXIT_USAGE, KitError
+from umqtt_kit.mqtt import check_address
+
+_TIMEOUT_S = 10.0
+_AGAIN_S = 1.0
+
+
+@click.command()
+@click.argument("port", type=click.Path(path_type=Path))
+@click.option("--broker", envvar="UMQTT_BROKER", default="mqtt://127.0.0.1:1883", show_default=True, metavar="URL",
+              help="mqtt://HOST:PORT or mqtts://HOST:PORT.")  # fmt: skip
+@click.option("--ca", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="Authority that signed the broker's certificate. [default: those trusted here]")  # fmt: skip
+@click.option("--baud", type=click.IntRange(1200, 4_000_000), default=115200, show_default=True, help="Speed of PORT.")
+def serial(port: Path, broker: str, ca: Path | None, baud: int) -> int:
+    """Pass on to a broker what a board says over a serial line.
+
+    PORT is that line. For a board without a network, whose program uses umqtt_robust.serial. Bytes that the line loses
+    or garbles are sent again. Ctrl-C ends it. User name and password are the board's own. The line itself is not
+    encrypted.
+
+    \b
+    Example:
+      umqtt serial /dev/ttyAMA0 --broker mqtts://broker.example --ca ca.pem
+    """
+    from umqtt_kit.serial_gateway import Gateway
+    from umqtt_kit.stop import Stop
+
+    check_address(broker)
+    scheme, host, number = split_address(broker)
+    try:
+        tls = ssl.create_default_context(cafile=str(ca) if ca else None) if scheme == "mqtts" else None
+    except (ssl.SSLError, OSError) as error:
+        raise KitError(f"--ca {ca}: {error.strerror or error} — give a file of PEM certificates", EXIT_USAGE) from error
+
+    def connect() -> socket.socket:
+        link = socket.create_connection((host, number or (8883 if tls else 1883)), _TIMEOUT_S)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return tls.wrap_socket(link, server_hostname=host) if tls else link
+
+    # Two resends overlap where 250 bytes take longer than half of it.
+    resend_ms = max(300, 2 * 250 * 10 * 1000 // baud)
+    with Stop() as stop:
+        is_first = True
+        while not stop:
+            try:
+                with open_serial(str(port), baudrate=baud, timeout_s=0) as line:
+                    line.write_timeout = 0
+                    gateway = Gateway(line, connect, lambda text: say(f"{port}: {text}"), resend_ms)
+                    say(f"{port}: {baud} baud, waiting for a board; broker {broker}")
+                    is_first = False
+                    try:
+                        while not stop:
+                            gateway.step()
+                    finally:
+                        gateway.close()
+            except KitError:
+                # A USB adapter that was pulled out comes back.
+                if is_first:
+                    raise
+                time.sleep(_AGAIN_S)
+            except OSError:
+                say(f"{port} is gone — plug it in again; this goes on when it is there")
+                time.sleep(_AGAIN_S)
+    return 0

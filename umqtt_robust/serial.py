@@ -1,0 +1,256 @@
+"""MQTT over a serial line that may lose, garble or repeat bytes; `umqtt serial` is the other end.
+
+from umqtt_robust.serial import Serial
+
+uart = machine.UART(1, 115200, timeout=0)  # timeout=0: read and write return at once
+Client("pump-7", "mqtt://line", transports={"mqtt": lambda host, port, path: Serial(uart)})
+
+A frame is 0x7e, kind, link (2 bytes, little endian), number, size (0 to 240), payload, CRC-32 of all but the first byte
+(4 bytes, little endian). One DATA at a time is on its way in each direction; it is sent again until ACK has its number,
+and ACK waits until the payload has been taken: that is the flow control. Without RTS and CTS a board that erases flash
+misses bytes, which costs time only.
+"""
+
+import os
+import select
+from binascii import crc32
+
+from ._platform import const, poll, ticks_diff, ticks_ms
+
+# OPEN is answered with OPENED, DATA with ACK. CLOSE: there is no such link, or no longer.
+OPEN = const(1)
+OPENED = const(2)
+DATA = const(3)
+ACK = const(4)
+CLOSE = const(5)
+_START = const(0x7E)
+_HEAD = const(6)
+_MOST = const(240)
+_LARGEST = const(250)
+
+
+class Line:
+    """Frames over a UART. resend_ms: wait for an answer, at least twice the time that 250 bytes take on the line.
+
+    link: number of the link, None without one. event: kind of the frame that came for whoever uses this, 0 for none;
+    new_link: whose it is, if that is OPEN.
+    """
+
+    def __init__(self, uart, resend_ms=300, clock=ticks_ms):
+        self._uart = uart
+        self._resend = resend_ms
+        self._clock = clock
+        self._rx = bytearray(_LARGEST)
+        self._tx = bytearray(_LARGEST)  # the frame that waits for its answer
+        self._got = bytearray(_MOST)  # the payload that came last
+        self._short = bytearray(_HEAD + 4)  # one that nobody answers
+        self._end = 0  # of what came
+        self._came = self._went = clock()
+        self.new_link = None
+        self.begin(None)
+
+    def begin(self, link):
+        """A link of this number, of which nothing has passed."""
+        self.link = link
+        self.event = 0
+        self._size = self._sent = 0  # of the frame that waits; 0: none
+        self._rest = 0  # bytes of the short frame that were not written
+        self._out = self._in = 0  # number of the next DATA
+        self._at = self._left = 0  # how much of the payload was taken, and how much was not
+
+    @property
+    def busy(self):
+        """Whether a frame waits for its answer: nothing else can be sent meanwhile."""
+        return self._size > 0
+
+    def send(self, kind, buf=b"", offset=0, size=0):
+        """Send a frame that is answered; returns how many bytes of buf[offset:][:size] are in it."""
+        size = min(size, _MOST)
+        self._tx[_HEAD : _HEAD + size] = memoryview(buf)[offset : offset + size]
+        self._size = _seal(self._tx, kind, self.link, self._out, size)
+        self._sent = 0
+        self.flush()
+        return size
+
+    def say(self, kind, link, number=0):
+        """Send a frame that nobody answers. Lost while another is on its way: what it answers comes again."""
+        if self._rest in (0, len(self._short)):
+            self._rest = _seal(self._short, kind, link, number, 0)
+            self.flush()
+
+    def take(self, buf, offset):
+        """How many bytes of the payload that came were put into buf[offset:]; 0: there are none."""
+        n = min(len(buf) - offset, self._left)
+        if n:
+            memoryview(buf)[offset : offset + n] = memoryview(self._got)[self._at : self._at + n]
+            self._at += n
+            self._left -= n
+            if not self._left:
+                self._in = self._in + 1 & 255
+                self.say(ACK, self.link, self._in - 1 & 255)
+        return n
+
+    def pump(self):
+        """Take in what came, up to an event, and write what waits. Raises OSError."""
+        self.flush()
+        while not self.event:
+            size = self._whole()
+            if size:
+                self._handle()
+                self._drop(size)
+                continue
+            n = self._uart.readinto(memoryview(self._rx)[self._end :])
+            if n:
+                self._end += n
+                self._came = self._clock()
+            elif self._end and ticks_diff(self._clock(), self._came) * 2 >= self._resend:
+                self._drop(1)  # what begins like a frame and does not go on is none
+            else:
+                break
+
+    def flush(self):
+        """Write what waits, as far as the UART takes it; a frame without an answer again."""
+        if self._sent >= self._size or not self._sent:
+            if self._rest:
+                at = len(self._short) - self._rest
+                self._rest -= self._uart.write(memoryview(self._short)[at:]) or 0
+                if self._rest:
+                    return
+            if self._sent and ticks_diff(self._clock(), self._went) >= self._resend:
+                self._sent = 0
+        if self._sent < self._size:
+            self._sent += self._uart.write(memoryview(self._tx)[self._sent : self._size]) or 0
+            self._went = self._clock()
+
+    def due(self):
+        """ms until something has to be sent again; None: never."""
+        if self._size:
+            return max(self._resend - ticks_diff(self._clock(), self._went), 0)
+        return None
+
+    def writing(self):
+        """Whether the UART has not taken all of a frame."""
+        return self._rest > 0 or self._sent < self._size
+
+    def _whole(self):
+        # The size of the frame that what came begins with; 0: there is none yet. What is no frame is dropped.
+        rx = self._rx
+        while self._end:
+            if rx[0] == _START:
+                if self._end < _HEAD:
+                    return 0
+                size = _HEAD + rx[5] + 4
+                if rx[5] <= _MOST:
+                    if self._end < size:
+                        return 0
+                    if bytes(memoryview(rx)[size - 4 : size]) == _crc(rx, size - 4):
+                        return size
+            self._drop(1)
+        return 0
+
+    def _drop(self, count):
+        # And what follows up to the next byte that a frame may begin with.
+        rx = self._rx
+        while count < self._end and rx[count] != _START:
+            count += 1
+        self._end -= count
+        rx[: self._end] = bytes(memoryview(rx)[count : count + self._end])
+
+    def _handle(self):
+        rx = self._rx
+        kind = rx[1]
+        link = rx[2] | rx[3] << 8
+        number = rx[4]
+        if kind == OPEN:
+            self.new_link = link
+            self.event = kind
+        elif link != self.link:
+            if kind == DATA:
+                self.say(CLOSE, link)
+        elif kind == DATA:
+            if number == self._in:
+                if not self._left:
+                    self._at = 0
+                    self._left = rx[5]
+                    self._got[: rx[5]] = memoryview(rx)[_HEAD : _HEAD + rx[5]]
+            elif number == (self._in - 1 & 255):
+                self.say(ACK, link, number)
+        elif kind == ACK:
+            if self._size and self._tx[1] == DATA and number == self._out:
+                self._size = self._sent = 0
+                self._out = number + 1 & 255
+        elif kind == OPENED:
+            if self._size and self._tx[1] == OPEN:
+                self._size = self._sent = 0
+                self.event = kind
+        elif kind == CLOSE:
+            self.event = kind
+
+
+class Serial(Line):
+    """A transport (see transport.py) over a UART whose other end is `umqtt serial`."""
+
+    def __init__(self, uart, resend_ms=300, clock=ticks_ms):
+        super().__init__(uart, resend_ms, clock)
+        self.socket = uart
+        self._open = False
+        self._poller = poll()
+        self._poller.register(uart, select.POLLIN)
+        self.begin(int.from_bytes(os.urandom(2), "little"))
+        self.send(OPEN)
+
+    def ready(self):
+        """Raises OSError when the other end has no broker."""
+        if not self._open:
+            self.pump()
+            if self.event == CLOSE:
+                raise OSError(111)  # ECONNREFUSED, which not every port names
+            self._open = self.event == OPENED
+            self.event = 0
+        return self._open
+
+    def read(self, buf, offset):
+        self.pump()
+        n = self.take(buf, offset)
+        if self.event == OPEN:  # an echo, or another board on the same line
+            self.event = 0
+        return n or (0 if self.event == CLOSE else None)
+
+    def write(self, buf, offset, size):
+        self.pump()
+        return None if self._size else self.send(DATA, buf, offset, size)
+
+    def wait(self, ms, writing):
+        due = self.due()
+        if due is None:
+            if writing:
+                return
+        else:
+            ms = min(ms, due)
+        self._poller.modify(self.socket, select.POLLIN | (select.POLLOUT if self.writing() else 0))
+        for _ in self._poller.ipoll(ms):
+            pass
+
+    def close(self):
+        """The UART stays open; the other end is told, and if that is lost, when it sends the next DATA."""
+        try:
+            self._size = 0
+            self.say(CLOSE, self.link)
+        except OSError:
+            pass  # it is gone either way
+
+
+def _seal(frame, kind, link, number, size):
+    frame[0] = _START
+    frame[1] = kind
+    frame[2] = link & 255
+    frame[3] = link >> 8
+    frame[4] = number
+    frame[5] = size
+    end = _HEAD + size
+    frame[end : end + 4] = _crc(frame, end)
+    return end + 4
+
+
+def _crc(frame, end):
+    return crc32(memoryview(frame)[1:end]).to_bytes(4, "little")
