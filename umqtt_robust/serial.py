@@ -5,24 +5,27 @@ from umqtt_robust.serial import Serial
 uart = machine.UART(1, 115200, timeout=0)  # timeout=0: read and write return at once
 Client("pump-7", "mqtt://line", transports={"mqtt": lambda host, port, path: Serial(uart)})
 
-A frame is 0x7e, kind, link (2 bytes, little endian), number, size (0 to 240), payload, CRC-32 of all but the first byte
-(4 bytes, little endian). One DATA at a time is on its way in each direction; it is sent again until ACK has its number,
-and ACK waits until the payload has been taken: that is the flow control. Without RTS and CTS a board that erases flash
-misses bytes, which costs time only.
+A frame is 0x7e, kind (with bit 7 from the computer), link (2 bytes, little endian), number, size (0 to 240), payload,
+CRC-32 of all but the first byte (4 bytes, little endian). One DATA at a time is on its way in each direction; it is
+sent again until ACK has its number, and ACK waits until the payload has been taken: that is the flow control. Without
+RTS and CTS a board that erases flash misses bytes, which costs time only.
 """
 
+import errno
 import os
 import select
 from binascii import crc32
 
 from ._platform import const, poll, ticks_diff, ticks_ms
 
-# OPEN is answered with OPENED, DATA with ACK. CLOSE: there is no such link, or no longer.
+# OPEN is answered with OPENED, DATA with ACK. CLOSE: there is no such link, or no longer; of ANY: there is none at all.
 OPEN = const(1)
 OPENED = const(2)
 DATA = const(3)
 ACK = const(4)
 CLOSE = const(5)
+ANY = const(0)
+_FROM_COMPUTER = const(0x80)
 _START = const(0x7E)
 _HEAD = const(6)
 _MOST = const(240)
@@ -31,13 +34,15 @@ _LARGEST = const(250)
 
 class Line:
     """Frames over a UART. resend_ms: wait for an answer, at least twice the time that 250 bytes take on the line.
+    on_computer: which end this is; a line that echoes brings frames of the own end too, which are nobody's.
 
     link: number of the link, None without one. event: kind of the frame that came for whoever uses this, 0 for none;
     new_link: whose it is, if that is OPEN.
     """
 
-    def __init__(self, uart, resend_ms=300, clock=ticks_ms):
+    def __init__(self, uart, resend_ms=300, clock=ticks_ms, on_computer=False):
         self._uart = uart
+        self._end_bit = _FROM_COMPUTER if on_computer else 0
         self._resend = resend_ms
         self._clock = clock
         self._rx = bytearray(_LARGEST)
@@ -67,7 +72,8 @@ class Line:
         """Send a frame that is answered; returns how many bytes of buf[offset:][:size] are in it."""
         size = min(size, _MOST)
         self._tx[_HEAD : _HEAD + size] = memoryview(buf)[offset : offset + size]
-        self._size = _seal(self._tx, kind, self.link, self._out, size)
+        self._size = _seal(self._tx, kind | self._end_bit, self.link, self._out, size)
+        self._kind = kind
         self._sent = 0
         self.flush()
         return size
@@ -75,7 +81,7 @@ class Line:
     def say(self, kind, link, number=0):
         """Send a frame that nobody answers. Lost while another is on its way: what it answers comes again."""
         if self._rest in (0, len(self._short)):
-            self._rest = _seal(self._short, kind, link, number, 0)
+            self._rest = _seal(self._short, kind | self._end_bit, link, number, 0)
             self.flush()
 
     def take(self, buf, offset):
@@ -158,12 +164,15 @@ class Line:
 
     def _handle(self):
         rx = self._rx
-        kind = rx[1]
+        kind = rx[1] ^ self._end_bit ^ _FROM_COMPUTER  # what the own end said is no kind
         link = rx[2] | rx[3] << 8
         number = rx[4]
         if kind == OPEN:
             self.new_link = link
             self.event = kind
+        elif kind == CLOSE:
+            if link == self.link or link == ANY:
+                self.event = kind
         elif link != self.link:
             if kind == DATA:
                 self.say(CLOSE, link)
@@ -176,15 +185,13 @@ class Line:
             elif number == (self._in - 1 & 255):
                 self.say(ACK, link, number)
         elif kind == ACK:
-            if self._size and self._tx[1] == DATA and number == self._out:
+            if self._size and self._kind == DATA and number == self._out:
                 self._size = self._sent = 0
                 self._out = number + 1 & 255
         elif kind == OPENED:
-            if self._size and self._tx[1] == OPEN:
+            if self._size and self._kind == OPEN:
                 self._size = self._sent = 0
                 self.event = kind
-        elif kind == CLOSE:
-            self.event = kind
 
 
 class Serial(Line):
@@ -196,7 +203,7 @@ class Serial(Line):
         self._open = False
         self._poller = poll()
         self._poller.register(uart, select.POLLIN)
-        self.begin(int.from_bytes(os.urandom(2), "little"))
+        self.begin(int.from_bytes(os.urandom(2), "little") or 1)
         self.send(OPEN)
 
     def ready(self):
@@ -204,17 +211,14 @@ class Serial(Line):
         if not self._open:
             self.pump()
             if self.event == CLOSE:
-                raise OSError(111)  # ECONNREFUSED, which not every port names
+                raise OSError(errno.ECONNREFUSED)
             self._open = self.event == OPENED
             self.event = 0
         return self._open
 
     def read(self, buf, offset):
         self.pump()
-        n = self.take(buf, offset)
-        if self.event == OPEN:  # an echo, or another board on the same line
-            self.event = 0
-        return n or (0 if self.event == CLOSE else None)
+        return self.take(buf, offset) or (0 if self.event == CLOSE else None)
 
     def write(self, buf, offset, size):
         self.pump()

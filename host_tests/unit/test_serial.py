@@ -3,7 +3,7 @@
 from umqtt_testkit.portable import Clock, Rng, equal
 
 from umqtt_robust import serial
-from umqtt_robust.serial import ACK, CLOSE, DATA, OPEN, OPENED, Line
+from umqtt_robust.serial import ACK, ANY, CLOSE, DATA, OPEN, OPENED, Line
 
 try:
     from os import getenv
@@ -20,14 +20,16 @@ LINK = 0xBEEF
 class Uart:
     """What is written goes through fault(number of the byte, byte), which returns the bytes that arrive."""
 
-    def __init__(self, fault, most):
-        self.fault, self.most = fault, most
+    def __init__(self, fault, most, echoes=False):
+        self.fault, self.most, self.echoes = fault, most, echoes
         self.inbox, self.peer, self.written = bytearray(), None, 0
 
     def write(self, data):
         data = bytes(data)[: self.most()]
         for byte in data:
             self.peer.inbox.extend(self.fault(self.written, byte))
+            if self.echoes:
+                self.inbox.append(byte)
             self.written += 1
         return len(data) or None
 
@@ -41,11 +43,11 @@ class Uart:
 class Ends:
     """A board and the gateway, of which each sends a stream to the other."""
 
-    def __init__(self, fault, most=lambda: 1000):
+    def __init__(self, fault, most=lambda: 1000, echoes=False):
         self.clock = Clock()
-        self.uarts = Uart(lambda i, byte: fault(0, i, byte), most), Uart(lambda i, byte: fault(1, i, byte), most)
+        self.uarts = [Uart(lambda i, byte, end=end: fault(end, i, byte), most, echoes) for end in (0, 1)]
         self.uarts[0].peer, self.uarts[1].peer = self.uarts[1], self.uarts[0]
-        self.board, self.gateway = [Line(uart, 300, self.clock.ticks_ms) for uart in self.uarts]
+        self.board, self.gateway = [Line(self.uarts[end], 300, self.clock.ticks_ms, end == 1) for end in (0, 1)]
         self.came, self.sent, self.opened = [b"", b""], [0, 0], False
         self.board.begin(LINK)
         self.board.send(OPEN)
@@ -103,6 +105,18 @@ def test_random_faults_in_pieces_of_any_size():
             raise AssertionError("seed %d: %s" % (seed, error))
 
 
+def test_a_line_that_was_away_for_a_while():
+    """500 bytes are 43 ms at 115,200 baud: the time in which flash is erased."""
+    for end in (0, 1):
+        for at in range(0, 1500, 20 if FULL else 300):
+            Ends(lambda e, i, byte: [] if e == end and at <= i < at + 500 else [byte]).exchange()
+
+
+def test_a_line_that_echoes_what_is_said():
+    """As two wires for both directions do. Planted: frames of the own end are taken for the other's."""
+    Ends(lambda end, i, byte: [byte], echoes=True).exchange()
+
+
 def test_while_nothing_is_taken_nothing_more_is_sent_and_nothing_lost():
     ends = Ends(lambda end, i, byte: [byte])
     while not ends.sent[1]:
@@ -115,6 +129,15 @@ def test_while_nothing_is_taken_nothing_more_is_sent_and_nothing_lost():
     equal(ends.came[0], b"")
     ends.board.take = take
     ends.exchange()
+
+
+def test_an_end_that_starts_anew_says_so():
+    """Planted: only a frame of the board finds out."""
+    ends = Ends(lambda end, i, byte: [byte])
+    ends.exchange()
+    ends.gateway.say(CLOSE, ANY)
+    ends.board.pump()
+    equal(ends.board.event, CLOSE)
 
 
 def test_a_link_that_the_other_end_does_not_know_is_closed():
@@ -138,7 +161,7 @@ def test_a_link_that_the_other_end_does_not_know_is_closed():
 def test_frames_of_another_link_change_nothing():
     ends = Ends(lambda end, i, byte: [byte])
     ends.exchange()
-    stranger = Line(Uart(lambda i, byte: [byte], lambda: 1000), 300, ends.clock.ticks_ms)
+    stranger = Line(Uart(lambda i, byte: [byte], lambda: 1000), 300, ends.clock.ticks_ms, True)
     stranger._uart.peer = ends.uarts[0]
     stranger.begin(LINK ^ 1)
     for kind in (DATA, OPENED, ACK, CLOSE):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from umqtt_robust.serial import CLOSE, DATA, OPEN, OPENED, Line
+from umqtt_robust.serial import ANY, CLOSE, DATA, OPEN, OPENED, Line
 
 if TYPE_CHECKING:
     from serial import Serial
@@ -30,9 +30,11 @@ class Gateway:
         self._port = port
         self._connect = connect
         self._say = say
-        self._line = Line(port, resend_ms)
+        self._line = Line(port, resend_ms, on_computer=True)
         self._broker: socket.socket | None = None
         self._piece = bytearray(_PIECE)
+        # A board may have a link to the one that was here before.
+        self._line.say(CLOSE, ANY)
 
     def step(self) -> None:
         """Wait for something to pass on, for a tenth of a second at most. Raises OSError when the port is gone."""
@@ -57,8 +59,8 @@ class Gateway:
                         raise ConnectionResetError("it has closed the connection")
                     line.send(DATA, data, 0, len(data))
             except OSError as error:
-                self._say(f"the broker has gone: {error.strerror or error}")
                 self.hang_up()
+                self._say(f"the broker has gone: {error.strerror or error}")
 
     def hang_up(self) -> None:
         """Leave the broker, and tell the board."""

@@ -52,7 +52,7 @@ def serial(port: Path, broker: str, ca: Path | None, baud: int) -> int:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return tls.wrap_socket(link, server_hostname=host) if tls else link
 
-    # Two resends overlap where 250 bytes take longer than half of it.
+    # Twice the time that the longest frame takes, at 10 bits a byte.
     resend_ms = max(300, 2 * 250 * 10 * 1000 // baud)
     with Stop() as stop:
         is_first = True
