@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import pty
 import select
 import socket
 import subprocess
-import termios
 import threading
-import tty
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from raw_terminal import open_raw_terminal
 from umqtt_kit.bundle import Bundle, library_folder
 from umqtt_testkit.interpreter import MicroPythonMissing, micropython_command
 
@@ -28,15 +26,11 @@ def line() -> Iterator[Callable[[int], str]]:
     stopped, stop = socket.socketpair()
 
     def open_line(port: int) -> str:
-        outer, inner = pty.openpty()
+        outer, inner, path = open_raw_terminal()
         descriptors.extend((outer, inner))
-        tty.setraw(inner)
-        settings = termios.tcgetattr(inner)
-        settings[6][termios.VMIN] = 0  # a read without data returns at once
-        termios.tcsetattr(inner, termios.TCSANOW, settings)
         threads.append(threading.Thread(target=relay, args=(outer, port)))
         threads[-1].start()
-        return os.ttyname(inner)
+        return path
 
     def relay(outer: int, port: int) -> None:
         with socket.create_connection(("127.0.0.1", port)) as broker:

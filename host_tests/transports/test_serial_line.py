@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import pty
 import random
 import select
 import socket
 import subprocess
 import sys
-import termios
 import threading
-import tty
 from collections.abc import Iterator
 
 import pytest
+from raw_terminal import open_raw_terminal
 from umqtt_kit.__main__ import run
 from umqtt_testkit.mosquitto import Mosquitto
 from umqtt_testkit.waiting import WAIT_LIMIT_S
@@ -29,17 +27,9 @@ class Cable:
         self._rng = random.Random(seed)
         self._every = every
         self.faults = 0
-        self._outer: list[int] = []
-        self._inner: list[int] = []
-        for _ in range(2):
-            outer, inner = pty.openpty()
-            tty.setraw(inner)
-            settings = termios.tcgetattr(inner)
-            settings[6][termios.VMIN] = 0  # a read without data returns at once
-            termios.tcsetattr(inner, termios.TCSANOW, settings)
-            self._outer.append(outer)
-            self._inner.append(inner)
-        self.board, self.gateway = map(os.ttyname, self._inner)
+        here, self._here, self.board = open_raw_terminal()
+        there, self._there, self.gateway = open_raw_terminal()
+        self._outer = [here, there]
         self._stopped, self._stop = socket.socketpair()
         self._thread = threading.Thread(target=self._relay)
         self._thread.start()
@@ -48,7 +38,7 @@ class Cable:
         self._stop.close()
         self._thread.join(WAIT_LIMIT_S)
         self._stopped.close()
-        for descriptor in (*self._outer, *self._inner):
+        for descriptor in (*self._outer, self._here, self._there):
             os.close(descriptor)
 
     def _relay(self) -> None:
