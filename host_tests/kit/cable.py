@@ -16,7 +16,7 @@ import pytest
 from broker_here import broker_here
 from umqtt_kit.__main__ import run
 from umqtt_kit.deploy.build import build
-from umqtt_kit.deploy.plan import RECORD
+from umqtt_kit.deploy.plan import RECORD, record_text
 from umqtt_testkit.board import VirtualBoard
 from umqtt_testkit.interpreter import MicroPythonMissing
 from umqtt_testkit.registry import registered
@@ -41,8 +41,7 @@ def deployed() -> dict[str, bytes]:
     """What `umqtt deploy` leaves on a virtual board, for tests of what comes after it."""
     made = build("UNIX", ())
     hashes = {path: hashlib.sha256(content).hexdigest() for path, content in made.files.items()}
-    record = {"version": made.version, "board": made.board, "optional": [], "complete": True, "files": hashes}
-    return {**made.files, RECORD: json.dumps(record).encode()}
+    return {**made.files, RECORD: record_text(made, hashes, complete=True)}
 
 
 class Cable:

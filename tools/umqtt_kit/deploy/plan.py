@@ -92,7 +92,7 @@ def read_record(board: Board) -> Record:
         return Record()
 
 
-def write_record(board: Board, build: Build, files: dict[str, str], *, complete: bool) -> None:
+def record_text(build: Build, files: dict[str, str], *, complete: bool) -> bytes:
     values = {
         "version": build.version,
         "board": build.board,
@@ -100,7 +100,11 @@ def write_record(board: Board, build: Build, files: dict[str, str], *, complete:
         "complete": complete,
         "files": files,
     }
-    board.put(RECORD, json.dumps(values, separators=(",", ":")).encode())
+    return json.dumps(values, separators=(",", ":")).encode()
+
+
+def write_record(board: Board, build: Build, files: dict[str, str], *, complete: bool) -> None:
+    board.put(RECORD, record_text(build, files, complete=complete))
 
 
 def make_plan(board: Board, record: Record, build: Build, *, replace: bool, keep_sensors: bool = True) -> Plan:
