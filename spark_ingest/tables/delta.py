@@ -82,6 +82,7 @@ class Delta(Table):
         delta = self.delta
         # Making one takes the statistics of every file; a micro-batch asks several times before the next version.
         if self._read is None or self._read[0] != delta.version():
+            # The old one goes first: both at once would take twice the memory.
             self._read = None
             self._read = delta.version(), delta.to_pyarrow_dataset()
         return self._read[1]
