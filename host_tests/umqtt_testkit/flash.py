@@ -46,7 +46,11 @@ class PowerCutFlash:
 
     def __init__(self, geometry="esp32", blocks=24):
         self._geometry = geometry
-        self._memory = bytearray(b"\xff" * (BLOCK_SIZE * blocks))
+        # Filled in place: a stale word on MicroPython's stack may keep a copy of half a heap for good.
+        self._memory = memory = bytearray(BLOCK_SIZE * blocks)
+        erased = b"\xff" * BLOCK_SIZE
+        for start in range(0, len(memory), BLOCK_SIZE):
+            memory[start : start + BLOCK_SIZE] = erased
         self.flash = self._device(self._memory)
         self._mounted = False
 
