@@ -47,13 +47,13 @@ import gc
 class Sensor:
     def read(self):
         gc.collect()
-        return {"free": gc.mem_free()}
+        return {"used": gc.mem_alloc()}
 """
 
 
 @dataclass(frozen=True)
 class Memory:
-    """program: bytes of heap while it runs, after a collection; smallest_heap: bytes in which it boots and publishes,
+    """program: bytes of heap in use while it runs, after a collection; smallest_heap: bytes in which it boots and publishes,
     in steps of 2 KB."""
 
     board: str
@@ -94,8 +94,8 @@ def _files(board: str) -> dict[str, bytes]:
     return build(board, []).files
 
 
-def free_heap(board: str, kilobytes: int) -> int | None:
-    """Bytes that the running program leaves free of that heap; None when it does not come to publishing in it."""
+def used_heap(board: str, kilobytes: int) -> int | None:
+    """Bytes that the running program uses of that heap; None when it does not come to publishing in it."""
     with (
         tempfile.TemporaryDirectory(prefix="umqtt-memory-") as folder,
         ScriptedPeer(timeout_s=0.5) as peer,
@@ -113,10 +113,11 @@ def free_heap(board: str, kilobytes: int) -> int | None:
             "/sensors/heap.py": _SENSOR,
         })  # fmt: skip
         virtual.start()
-        return _last_free(virtual, peer)
+        used = _most_used(virtual, peer)
+        return None if used is None else used - virtual.stubs_heap
 
 
-def _last_free(virtual: VirtualBoard, peer: ScriptedPeer) -> int | None:
+def _most_used(virtual: VirtualBoard, peer: ScriptedPeer) -> int | None:
     deadline = time.monotonic() + WAIT_LIMIT_S
     link: Link | None = None
     found: list[int] = []
@@ -135,25 +136,25 @@ def _last_free(virtual: VirtualBoard, peer: ScriptedPeer) -> int | None:
         link.answer(packet)
         if packet.type is Type.PUBLISH and packet.topic_name == b"fleet/b1/telemetry":
             metrics = json.loads(packet.payload)["m"]
-            if "free" not in metrics:
+            if "used" not in metrics:
                 return None  # the sensor was not made
-            found.append(metrics["free"])
-    return min(found)
+            found.append(metrics["used"])
+    return max(found)
 
 
 def measure(board: str) -> Memory:
     """The Memory of a board. Raises RuntimeError when it does not run at all."""
-    free = free_heap(board, _AMPLE_KB)
-    if free is None:
+    used = used_heap(board, _AMPLE_KB)
+    if used is None:
         raise RuntimeError(f"{board}: the firmware does not publish in {_AMPLE_KB} KB")
     low, high = _LEAST_KB // _STEP_KB, _MOST_KB // _STEP_KB
     while low < high:
         middle = (low + high) // 2
-        if free_heap(board, middle * _STEP_KB) is None:
+        if used_heap(board, middle * _STEP_KB) is None:
             low = middle + 1
         else:
             high = middle
-    return Memory(board, _AMPLE_KB * 1024 - free, low * _STEP_KB * 1024)
+    return Memory(board, used, low * _STEP_KB * 1024)
 
 
 def readme_block(memory: Memory) -> str:

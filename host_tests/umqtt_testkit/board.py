@@ -42,6 +42,8 @@ from .registry import RegistryError, registered
 from .waiting import WAIT_LIMIT_S
 
 _BLOCK_SIZE = 4096
+# Of heap for each byte of the garbage collector's tables, which have 3 bits for a block of 16 bytes, or of 32.
+_BYTES_PER_TABLE_BYTE = 40
 _TOOL_HEAP = "4M"
 
 
@@ -80,7 +82,9 @@ class VirtualBoard:
         self.image = Path(image).resolve()
         self.geometry = GEOMETRIES[geometry] if geometry else model.geometry
         played = board_environment(model)
-        size = heap_bytes(heap) + _heap_of_stubs(model, tuple(micropython_command(_TOOL_HEAP)))
+        #: Bytes in use that a board has in its ROM; the heap is larger by them.
+        self.stubs_heap = _heap_of_stubs(model, tuple(micropython_command(_TOOL_HEAP)))
+        size = heap_bytes(heap) + self.stubs_heap + self.stubs_heap // _BYTES_PER_TABLE_BYTE
         command = micropython_command(str(size), guard="terminal")
         self._locked = _locked(self.image, _BLOCK_SIZE * self.geometry.block_count)
         self._folder = Path(tempfile.mkdtemp(prefix="umqtt-board-"))
