@@ -53,8 +53,9 @@ class Sensor:
 
 @dataclass(frozen=True)
 class Memory:
-    """program: bytes of heap in use while it runs, after a collection; smallest_heap: bytes in which it boots and publishes,
-    in steps of 2 KB."""
+    """program: bytes of heap in use while it runs, after a collection; smallest_heap: bytes in which it boots and
+    publishes, in steps of 2 KB.
+    """
 
     board: str
     program: int

@@ -1,8 +1,8 @@
 """What the device library costs a board: bytes of .mpy in flash and bytes of heap after import, against budgets.
 
 The budgets are those of the bundle (bundle.py), which is what goes onto a board. Flash is measured with
-`mpy-cross -O3`, heap with the unix port of MicroPython, which is a 64-bit program unless UMQTT_MICROPYTHON names another:
-a 32-bit board needs 0.7 to 0.8 of that.
+`mpy-cross -O3`, heap with the unix port of MicroPython, which is a 64-bit program unless UMQTT_MICROPYTHON names
+another: a 32-bit board needs 0.7 to 0.8 of that.
 """
 
 from __future__ import annotations
