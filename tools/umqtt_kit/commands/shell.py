@@ -26,16 +26,18 @@ def shell(device: str) -> int:
       umqtt shell --device ttyACM0
     """
     from umqtt_kit.device import open_serial
+    from umqtt_kit.device.lending import borrowed
 
     port = choose(device)
     if not sys.stdin.isatty():
         raise KitError(f"there is no terminal here — for programs: mpremote connect {port.path} exec CODE", EXIT_USAGE)
     require_module("mpremote")
-    # Who has the port, or that nobody may open it, mpremote does not tell.
-    open_serial(port.path).close()
-    say("Ctrl-C stops the board's program, Ctrl-D starts it again, Ctrl-] leaves.")
-    # In the raw mode of mpremote Ctrl-C goes to the board, as every key.
-    code = subprocess.call([sys.executable, "-m", "mpremote", "connect", port.path, "repl"])
+    with borrowed(port.path):
+        # Who has the port, or that nobody may open it, mpremote does not tell.
+        open_serial(port.path).close()
+        say("Ctrl-C stops the board's program, Ctrl-D starts it again, Ctrl-] leaves.")
+        # In the raw mode of mpremote Ctrl-C goes to the board, as every key.
+        code = subprocess.call([sys.executable, "-m", "mpremote", "connect", port.path, "repl"])
     if code:
         raise KitError(f"{port.name}: the board is gone — plug it in again, then: umqtt devices", EXIT_NO_DEVICE)
     return 0

@@ -9,6 +9,7 @@
     board    class Board: one board in its raw REPL
     running  the firmware that goes on while it is asked
     line     the serial port under mpremote: deadlines, and errors that say what to do
+    lending  a port that `umqtt logs` listens at, for the time that another command needs it
     scripts  the programs that run on the board
     trouble  what went wrong on the board, and what to do
     configuration   its settings.json and secrets.json

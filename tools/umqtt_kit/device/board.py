@@ -28,6 +28,7 @@ from mpremote.transport import TransportError
 from mpremote.transport_serial import SerialTransport
 
 from umqtt_kit.device import scripts
+from umqtt_kit.device.lending import Loan, borrow
 from umqtt_kit.device.line import Late, Line, PortBusy, gone, open_serial
 from umqtt_kit.device.ports import Port
 from umqtt_kit.device.running import Running, State
@@ -147,7 +148,12 @@ class Board:
         self._loaded: set[str] = set()
         self._interrupted = False
         self._running: Running | None = None
-        self._transport, self._line = self._connect()
+        self._loan: Loan | None = None
+        try:
+            self._transport, self._line = self._connect()
+        except BaseException:
+            self._give_back()
+            raise
         try:
             self._meet(manner, soft_reset)
         except BaseException:
@@ -248,7 +254,7 @@ class Board:
 
     def reopen(self, timeout_s: float = _REOPENS_WITHIN_S, *, soft_reset: bool = True) -> None:
         """After reset(): wait until the port is back (USB of the board itself goes away) and interrupt main.py."""
-        self.close()
+        self._close_port()  # what was lent is kept: `umqtt logs` would open it in between
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -281,10 +287,8 @@ class Board:
 
     def close(self) -> None:
         """Let go of the port, whatever state the board is in. May be called again."""
-        with contextlib.suppress(OSError):
-            self._transport.close()
-        with contextlib.suppress(OSError):
-            self._line.close()
+        self._close_port()
+        self._give_back()
 
     # Programs
 
@@ -404,6 +408,17 @@ class Board:
 
     # Inside
 
+    def _close_port(self) -> None:
+        with contextlib.suppress(OSError):
+            self._transport.close()
+        with contextlib.suppress(OSError):
+            self._line.close()
+
+    def _give_back(self) -> None:
+        if self._loan is not None:
+            self._loan.close()
+            self._loan = None
+
     def _connect(self) -> tuple[SerialTransport, Line]:
         # Busy for a moment: by a command that has just ended, or by one of its children about to. A child that has not
         # come to its own program yet, which takes long on a busy machine, has no name.
@@ -417,6 +432,10 @@ class Board:
                 try:
                     open_serial(self.path, baudrate=self._baudrate).close()
                 except PortBusy as busy:
+                    if self._loan is None:
+                        self._loan = borrow(self.path)
+                        if self._loan is not None:
+                            continue
                     if time.monotonic() - began > (_BUSY_FOR_S if busy.known else _HELD_FOR_S):
                         raise
                 else:

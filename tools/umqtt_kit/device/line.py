@@ -191,11 +191,15 @@ def _used_by(path: str) -> str | None:
             opened = {os.readlink(descriptor) for descriptor in (process / "fd").iterdir()}
             # The process that is a virtual board has its port open as well, and is not in the way.
             if real in opened and not opened & _MASTERS and process.name != str(os.getpid()):
-                command = (process / "cmdline").read_bytes().split(b"\0")
-                return f"{_program(command)} (pid {process.name})"
+                return program_name(int(process.name))
         except OSError:
             continue  # ended meanwhile, or somebody else's
     return None
+
+
+def program_name(pid: int) -> str:
+    """`NAME (pid N)`. Raises OSError where the system does not tell."""
+    return f"{_program(Path(f'/proc/{pid}/cmdline').read_bytes().split(bytes(1)))} (pid {pid})"
 
 
 def _program(command: list[bytes]) -> str:

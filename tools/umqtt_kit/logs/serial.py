@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from umqtt_kit.device import Port, find_ports, open_serial
+from umqtt_kit.device.lending import Loan, Offer, offer
 from umqtt_kit.device.line import PortBusy
 from umqtt_kit.errors import KitError
 from umqtt_kit.logs.entries import Entry, Event, now
@@ -30,16 +31,19 @@ class Tail:
         self.port = port
         self._lines = Lines(port.name)
         self._serial: serial.Serial | None = None
+        self._offer: Offer | None = None
+        self._loan: Loan | None = None
         self._told: str | None = None
 
     @property
-    def descriptor(self) -> int | None:
-        """For select(); None while the port is not open."""
-        return self._serial.fileno() if self._serial is not None else None
+    def descriptors(self) -> list[int]:
+        """For select(): the port and who asks for it, or the end of a loan; none while there is no port."""
+        return [each.fileno() for each in (self._serial, self._offer, self._loan) if each is not None]
 
     def open(self) -> Event:
         """Raises KitError (exit code 3)."""
         self._serial = open_serial(self.port.path, timeout_s=0)
+        self._offer = offer(self.port.path)
         self._told = None
         return Event(now(), self.port.name, "connected", f"{self.port.name}: connected, {self.port.path}")
 
@@ -56,8 +60,30 @@ class Tail:
         except KitError as error:
             return self._tell("gone", f"{str(error).partition(' — ')[0]}; waiting for it")
 
-    def read(self) -> list[Entry | Event]:
-        """What has come. A port that is gone is closed, with an Event."""
+    def handle(self, descriptor: int) -> list[Entry | Event]:
+        """What one of the descriptors has: lines, an Event of a port that is gone or lent."""
+        if self._loan is not None and descriptor == self._loan.fileno():
+            self._loan.close()  # the port is opened again at the next look
+            self._loan = None
+        elif self._serial is not None and descriptor == self._serial.fileno():
+            return self._read()
+        elif self._offer is not None and descriptor == self._offer.fileno():
+            return self._lend()
+        return []
+
+    def _lend(self) -> list[Entry | Event]:
+        assert self._offer is not None
+        loan = self._offer.accept()
+        if loan is None:
+            return []
+        self.close()
+        self._loan = loan
+        loan.say_free()
+        event = self._tell("busy", f"{self.port.path}: {loan.borrower} has this port open; waiting for it")
+        return [*self._lines.unfinished(now(), closed=True), *([event] if event else [])]
+
+    def _read(self) -> list[Entry | Event]:
+        # A port that is gone is closed.
         import serial
 
         assert self._serial is not None
@@ -78,6 +104,10 @@ class Tail:
 
     def close(self) -> None:
         """Let go of the port, and leave the board running."""
+        for each in (self._offer, self._loan):
+            if each is not None:
+                each.close()
+        self._offer = self._loan = None
         if self._serial is None:
             return
         with contextlib.suppress(OSError):
@@ -115,12 +145,12 @@ def follow(ports: list[Port], ended: Callable[[], bool], *, join: bool = False) 
             yield tail.open()
         looked = time.monotonic()
         while not ended():
-            if time.monotonic() - looked >= _LOOK_AGAIN_S and (join or any(t.descriptor is None for t in tails)):
+            if time.monotonic() - looked >= _LOOK_AGAIN_S and (join or not all(tail.descriptors for tail in tails)):
                 yield from _look(tails, join)
                 looked = time.monotonic()
-            open_ones = {tail.descriptor: tail for tail in tails if tail.descriptor is not None}
-            for descriptor in select.select(list(open_ones), [], [], _WAIT_S)[0]:
-                yield from open_ones[descriptor].read()
+            watched = {descriptor: tail for tail in tails for descriptor in tail.descriptors}
+            for descriptor in select.select(list(watched), [], [], _WAIT_S)[0]:
+                yield from watched[descriptor].handle(descriptor)
             for tail in tails:
                 yield from tail.unfinished()
     finally:
@@ -131,7 +161,7 @@ def follow(ports: list[Port], ended: Callable[[], bool], *, join: bool = False) 
 def _look(tails: list[Tail], join: bool) -> Iterator[Event]:
     ports = find_ports()
     for tail in tails:
-        if tail.descriptor is None:
+        if not tail.descriptors:
             event = tail.open_again(ports)
             if event is not None:
                 yield event

@@ -1,0 +1,123 @@
+"""A port that one command only listens at, lent to another that has to talk: `umqtt logs` goes on while doctor asks.
+
+Whoever listens offers the port at a socket whose name follows from the port's path. A command that finds the port taken
+connects to it, reads one byte when the port is free, and keeps the connection for as long as it needs the port. Both
+look at the other's user: nobody else's command gets a port, or is believed. Linux alone has sockets of this kind;
+elsewhere nothing is offered, and the port is busy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+
+from umqtt_kit.device.line import program_name
+
+_HAS_NAMES = sys.platform == "linux"
+_FREE = b"\1"
+_ANSWERS_WITHIN_S = 2.0
+
+
+class Loan:
+    """A port that is free for another command; its end is readable at fileno()."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    @property
+    def borrower(self) -> str:
+        """`NAME (pid N)`, as far as the system tells."""
+        try:
+            return program_name(_peer(self._connection)[0])
+        except OSError:
+            return "another command"
+
+    def say_free(self) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.send(_FREE)
+
+    def close(self) -> None:
+        """The port is free, or no longer needed."""
+        self._connection.close()
+
+
+class Offer:
+    """A port that is open here can be had. fileno() is readable when somebody asks."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._socket = listener
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def accept(self) -> Loan | None:
+        """Close the port next, then say_free()."""
+        try:
+            connection = self._socket.accept()[0]
+        except OSError:  # it has gone again
+            return None
+        if not _is_ours(connection):
+            connection.close()
+            return None
+        return Loan(connection)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def offer(path: str) -> Offer | None:
+    """Offer the port at `path`, which is open here; None where that cannot be."""
+    if not _HAS_NAMES:
+        return None
+    listener = socket.socket(socket.AF_UNIX)
+    listener.setblocking(False)
+    try:
+        listener.bind(_name(path))
+        listener.listen(1)
+    except OSError:  # the path is too long, or the name is taken: the port itself is open once
+        listener.close()
+        return None
+    return Offer(listener)
+
+
+def borrow(path: str) -> Loan | None:
+    """Have the port at `path` from the command that listens there; None if there is none. close() gives it back."""
+    if not _HAS_NAMES:
+        return None
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(_ANSWERS_WITHIN_S)
+    with contextlib.suppress(OSError):
+        connection.connect(_name(path))
+        if _is_ours(connection) and connection.recv(1) == _FREE:
+            return Loan(connection)
+    connection.close()
+    return None
+
+
+@contextlib.contextmanager
+def borrowed(path: str) -> Iterator[None]:
+    """Within, whoever listens at the port at `path` lets others open it."""
+    with contextlib.closing(loan) if (loan := borrow(path)) else contextlib.nullcontext():
+        yield
+
+
+def _name(path: str) -> str:
+    # An abstract name: no file is left behind, wherever the process ends.
+    return f"\0umqtt-port-{os.getuid()}-{os.path.realpath(path)}"
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    # Its process and its user.
+    pid, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, user
+
+
+def _is_ours(connection: socket.socket) -> bool:
+    return _peer(connection)[1] == os.getuid()
