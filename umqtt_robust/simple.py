@@ -171,7 +171,15 @@ class MQTTClient:
         try:
             while client.inbox:
                 self._handed_over = True
-                self.cb(*client.take())
+                message = client.inbox[0]
+                try:
+                    self.cb(*client.take())
+                except OSError:
+                    # What it was to do needed the link: it is called again on the next, but for what comes once.
+                    if client.closed and not message[3]:
+                        client.inbox.insert(0, message)
+                        client._waiting_bytes += len(message[0]) + len(message[1]) + 64  # _COST in inbox.py
+                    raise
                 client.release()
                 if client.out.end or client.ping or "backpressure" in client.parts or self._is_due():
                     client.tick()

@@ -136,6 +136,40 @@ def hand_over(kind, call, clean, qos, name, waiting, about):
         equal(world.broker.session.queue, [], about)
 
 
+def test_a_message_at_qos_1_whose_callback_lost_the_link_is_handed_over_again_before_those_behind_it():
+    # Planted: it counts as taken; it is handed over after those behind it.
+    for out_qos in (0, 1, 2):
+        for direction in ("cut_up", "cut_down"):
+            for cut in range(0, 600, 1 if FULL else 23 * SHARE):
+                cut_in_a_callback(out_qos, direction, cut, repr((out_qos, direction, cut)))
+
+
+def cut_in_a_callback(out_qos, direction, cut, about):
+    world = World(simple.MQTTClient)
+    world.client.subscribe(b"in/#", 1)
+    done = []
+
+    def callback(payload):
+        world.client.publish(b"out", payload, False, out_qos)
+        if payload not in done:
+            done.append(payload)
+
+    world.on_message = callback
+    world.send(20, 1)
+    wire = world.wires[-1]
+    setattr(wire, direction, cut + (wire.up if direction == "cut_up" else wire.down_bytes))
+    calls = 0
+    while len(done) < 20:
+        calls += 1
+        assert calls < 100, about
+        try:
+            world.client.wait_msg()
+        except OSError:
+            world.client.connect(False)
+    equal(done, numbers(20), about)
+    equal(world.broker.faults, [], about)
+
+
 def test_messages_that_come_while_a_call_waits_for_its_answer_are_handed_over():
     # umqtt.simple hands them over inside of publish() and subscribe(). Planted: dropped where the inbox is full.
     for qos in (0, 1, 2):
