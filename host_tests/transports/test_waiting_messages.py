@@ -7,6 +7,7 @@ blocks and prints a line for each; UMQTT_SEED repeats one of its runs.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -35,10 +36,14 @@ FULL = bool(os.getenv("UMQTT_FULL_SWEEPS"))
 SEED = int(os.getenv("UMQTT_SEED", random.randrange(1_000_000) if FULL else 1))
 HOST = "127.0.0.1"
 BROKERS = ("mosquitto", "paired")
-# For QoS 2 and a FlashStore; objects of a 64-bit port are twice as big as a board's.
+# For QoS 2 and a FlashStore, where words have 32 bits, as on boards, and where they have 64.
 # robust: where a handler publishes at QoS 2 in less, what the broker sends again on each link fills the heap before the
 # answers that it waits for have come.
-HEAP = {"client": "80K", "aio": "112K", "simple": "96K", "robust": "120K"}
+HEAPS = {
+    32: {"client": "64K", "aio": "96K", "simple": "96K", "robust": "96K"},
+    64: {"client": "80K", "aio": "112K", "simple": "96K", "robust": "120K"},
+}
+FRONTS = tuple(HEAPS[64])
 HANDLERS = (
     "returns",
     "sleeps",
@@ -68,7 +73,7 @@ class Block(NamedTuple):
 
 def blocks() -> Iterator[Block]:
     for broker in BROKERS:
-        for front in HEAP:
+        for front in FRONTS:
             for qos in (0, 1, 2):
                 for kept in ("clean", "memory", "flash") if front in ("client", "aio") else ("clean", "memory"):
                     yield Block(broker, front, qos, kept, "none")
@@ -92,12 +97,19 @@ SAMPLE = {
 TABLE = dict.fromkeys(blocks(), HANDLERS) if FULL else SAMPLE
 
 
-def device(heap: str) -> list[str]:
+def device(front: str) -> list[str]:
     """The command line of a MicroPython with little heap; the bundle is what it imports."""
     try:
-        return micropython_command(heap)
+        return micropython_command(HEAPS[word_bits()][front])
     except MicroPythonMissing as missing:
         pytest.skip(str(missing))
+
+
+@functools.cache
+def word_bits() -> int:
+    """Of the MicroPython that runs here."""
+    command = [*micropython_command("1M"), "-c", "import struct; print(struct.calcsize('P') * 8)"]
+    return int(subprocess.check_output(command, text=True))
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +205,7 @@ class Run:
             "gate": str(gate),
             "flash": str(folder / "flash") if block.kept == "flash" else None,
         }
-        self.program = Program(device(HEAP[block.front]), "waiting.py", self._config)
+        self.program = Program(device(block.front), "waiting.py", self._config)
         self.taken: list[tuple[int, bool]] = []  # number, whether it is flagged as redelivered
         self.said: list[str] = []  # what else it printed
         self.discarded = self.kills = 0
@@ -220,7 +232,7 @@ class Run:
             for line in self.program.kill_and_read():
                 self._parse(line)
             self.kills += 1
-            self.program = Program(device(HEAP[self._block.front]), "waiting.py", self._config)
+            self.program = Program(device(self._block.front), "waiting.py", self._config)
             self._until("ready")
             self._open_gate(first, last if last not in dict(self.taken) else -1)
         return self._until("taken")
@@ -268,7 +280,8 @@ class Run:
             out = self._judge.out.setdefault(f"{self.name}/out", [])
             eventually(lambda: set(out) >= set(once), lambda: f"{self.about}: {set(once) - set(out)} at the broker")
             assert list(dict.fromkeys(out)) == once, self.about
-            assert handler != "publishes at 2" or len(out) == len(numbers), self.about
+            # What was published before a kill is published again, if the kill came before it was acknowledged.
+            assert handler != "publishes at 2" or len(numbers) <= len(out) <= len(numbers) + self.kills, self.about
 
     def _open_gate(self, first: int, last: int) -> None:
         os.write(self._gate, json.dumps([first, last]).encode() + b"\n")
