@@ -80,7 +80,8 @@ class Client(Inbox):
     @property
     def awaited(self):
         requests = self.parts.get("request")
-        return self.in_flight or self.subscriptions.requests or requests and requests.waiting
+        # pending: before a message at QoS 2 leaves, PUBCOMP may be waited for (resume.py).
+        return self.pending or self.subscriptions.requests or requests and requests.waiting
 
     async def _drive(self):
         try:
