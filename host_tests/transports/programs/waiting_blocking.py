@@ -9,9 +9,12 @@ module = __import__("umqtt_robust." + config["front"], None, None, ("x",))
 
 
 def handler(topic, payload):
-    if PUBLISHES is not None:
+    # At QoS 2 it is called once, whatever becomes of the link: then it is here that another one is made.
+    if PUBLISHES is not None and qos < 2:
         client.publish(OUT, payload[:8], qos=PUBLISHES)
     turn = current.take(payload)
+    if PUBLISHES is not None and qos == 2:
+        until_done(client.publish, OUT, payload[:8], False, PUBLISHES)
     if callback == "sleeps":
         sleep(0.001)
     elif turn and callback == "unsubscribes":
