@@ -175,7 +175,7 @@ class MQTTClient:
                 try:
                     self.cb(*client.take())
                 except OSError:
-                    # What it was to do needed the link: it is called again on the next, but for what comes once.
+                    # What it was to do needed the link: at QoS 1 it is called again on the next.
                     if client.closed and not message[3]:
                         client.inbox.insert(0, message)
                         client._waiting_bytes += len(message[0]) + len(message[1]) + 64  # _COST in inbox.py
