@@ -91,6 +91,22 @@ def test_a_store_of_version_1_is_brought_up_with_everything_in_it(tmp_path: Path
     assert recover(again)[0] == recovered
 
 
+def test_a_new_store_has_the_tables_of_an_old_one_that_was_brought_up_and_an_id_of_its_own(tmp_path: Path) -> None:
+    """Planted: the trigger left out; the id made once for all new stores."""
+    stores = [schema.connect(str(tmp_path / name)) for name in ("one.db", "two.db")]
+    with sqlite3.connect(tmp_path / "old.db") as old:
+        for number in range(schema.VERSION):
+            schema.migrate(old, number, number + 1)
+    stores.append(old)
+    made = [store.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2").fetchall() for store in stores]
+    assert made[0] == made[1] == made[2]
+    rows = [store.execute("SELECT length(id), run, commits, messages FROM broker").fetchall() for store in stores]
+    assert rows == [[(32, b"", 0, 0)]] * 3
+    assert len({store.execute("SELECT id FROM broker").fetchone() for store in stores}) == 3
+    for store in stores:
+        store.close()
+
+
 def test_a_store_of_version_2_is_brought_up_with_everything_in_it(tmp_path: Path) -> None:
     path = str(tmp_path / "broker.db")
     make_version_1(tmp_path / "broker.db")
