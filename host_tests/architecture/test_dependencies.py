@@ -169,12 +169,18 @@ ROOMS = {"umqtt_broker": BROKER_ROOMS, "spark_ingest": INGEST_ROOMS}
 PLATFORM = "_platform"
 
 
+@cache
+def import_statements(source: str) -> list[ast.Import | ast.ImportFrom]:
+    """Every import of a module, also those inside of functions."""
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports(file: Path) -> Iterator[str]:
     """Dotted names of the modules a file imports; relative ones begin with dots."""
-    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+    for node in import_statements(file.read_text()):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = "." * node.level + (node.module or "")
             if base.strip("."):
                 yield base
@@ -284,16 +290,14 @@ def _dotted(file: Path, folder: Path) -> str:
 
 def _own_imports(file: Path, folder: Path) -> Iterator[str]:
     """Modules of its own package that a file imports anywhere, as paths with dots: `store.base`."""
-    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+    for node in import_statements(file.read_text()):
         if isinstance(node, ast.Import):
             names = [item.name.split(".") for item in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             package = [folder.name, *file.relative_to(folder).parts[:-1]]
             base = package[: len(package) - node.level + 1] if node.level else []
             base += node.module.split(".") if node.module else []
             names = [[*base, item.name] for item in node.names]
-        else:
-            continue
         for package, *path in names:
             if package != folder.name:
                 continue
