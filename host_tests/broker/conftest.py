@@ -14,10 +14,14 @@ from umqtt_testkit.redis_server import RedisServer
 
 
 @pytest.fixture
-def start_redis(tmp_path: Path) -> Iterator[StartRedis]:
-    """Start Redis servers with the options given; all are stopped at the end. Skips where Redis is not installed."""
+def start_redis(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StartRedis]:
+    """Start servers with the options given; all are stopped at the end. Skips where the engine is not installed.
+
+    The engine is that of an indirect parameter; without one it is Redis.
+    """
+    engine = getattr(request, "param", "redis")
     with ExitStack() as stack:
-        yield lambda **options: stack.enter_context(RedisServer(tmp_path, **options))
+        yield lambda **options: stack.enter_context(RedisServer(tmp_path, engine, **options))
 
 
 @pytest.fixture

@@ -131,6 +131,7 @@ def test_bridges_that_cannot_be_told_apart_are_refused() -> None:
 @pytest.mark.tier(1)
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_tls_verifies_the_name_unless_told_and_the_chain_always(tmp_path: Path) -> None:
+    """Planted: OpenSSL that asks for the passphrase of a key on the terminal."""
     request = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=ca"
     files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "ca.pem")]
     subprocess.run(request.split() + files, check=True, capture_output=True)
@@ -141,6 +142,11 @@ def test_tls_verifies_the_name_unless_told_and_the_chain_always(tmp_path: Path) 
     assert context is not None and not context.check_hostname and context.verify_mode == 2
     with pytest.raises(ConfigError, match="nowhere"):
         make_bridge_context(read("connection up\naddress h\ntopic a\nbridge_cafile /nowhere"))
+    locked = f"bridge_certfile {tmp_path / 'ca.pem'}\nbridge_keyfile {tmp_path / 'locked.pem'}\n"
+    lock = ["openssl", "pkey", "-aes128", "-passout", "pass:secret", "-in", str(tmp_path / "key.pem")]
+    subprocess.run([*lock, "-out", str(tmp_path / "locked.pem")], check=True, capture_output=True)
+    with pytest.raises(ConfigError, match=r"bridge up: keyfile .* is encrypted — remove its passphrase"):
+        make_bridge_context(read(text + locked))
 
 
 def test_the_example_of_the_documentation_is_a_configuration(tmp_path: Path) -> None:

@@ -9,15 +9,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from broker_peer import StartBroker, StartRedis
+from broker_certificates import Pki
+from broker_peer import Peer, StartBroker, StartRedis
 from configured_broker import ConfiguredBroker
+from cryptography.hazmat.primitives import serialization
 from umqtt_broker.errors import ConfigError, LeaseLost, StoreError
 from umqtt_broker.settings.redis_url import parse_redis_url
 from umqtt_broker.store import redis_backend
 from umqtt_broker.store.change_batch import Batch
 from umqtt_broker.store.redis_backend import RedisBackend
+from umqtt_testkit import encoder
 from umqtt_testkit.ports import reserved_port
+from umqtt_testkit.redis_server import RedisServer
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
+
+# Of a test with both engines.
+ENGINES = pytest.mark.parametrize("start_redis", ["redis", "valkey"], indirect=True)
 
 PROGRAM = (sys.executable, "-m", "umqtt_broker")
 
@@ -36,6 +43,8 @@ PROGRAM = (sys.executable, "-m", "umqtt_broker")
         ("redis://:secret@h/0", "put it in a file"),
         ("redis://h/0?pasword_file=x", "no option 'pasword_file'"),
         ("redis://h/0?cafile=ca.pem", "begin it with rediss://"),
+        ("redis://h/0?certfile=c&keyfile=k", "begin it with rediss://"),
+        ("rediss://h/0?keyfile=k", "name both"),
     ],
 )
 def test_an_address_that_is_none_is_refused_in_a_line_that_shows_no_password(address: str, said: str) -> None:
@@ -47,8 +56,8 @@ def test_an_address_that_is_none_is_refused_in_a_line_that_shows_no_password(add
 
 @pytest.mark.tier(0)
 def test_an_address_has_its_parts() -> None:
-    url = parse_redis_url("rediss://umqtt@[::1]:7000/3?password_file=/p&cafile=/c&wait=1")
-    assert url == ("::1", 7000, 3, True, "umqtt", "/p", "/c", 1)
+    url = parse_redis_url("rediss://umqtt@[::1]:7000/3?password_file=/p&cafile=/c&certfile=/d&keyfile=/k&wait=1")
+    assert url == ("::1", 7000, 3, True, "umqtt", "/p", "/c", "/d", "/k", 1)
     assert url.shown == "rediss://[::1]:7000/3"
 
 
@@ -61,6 +70,7 @@ def refusal(url: str) -> str:
     return str(refused.value)
 
 
+@ENGINES
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -79,6 +89,7 @@ def test_a_redis_that_could_lose_what_was_acknowledged_is_refused(
     assert said in refusal(start_redis(**options).url)
 
 
+@ENGINES
 def test_a_redis_that_cannot_be_used_is_refused(start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "see that Redis runs there" in refusal(f"redis://127.0.0.1:{reserved_port()}/0")
     redis = start_redis()
@@ -92,6 +103,98 @@ def test_a_redis_that_cannot_be_used_is_refused(start_redis: StartRedis, monkeyp
     monkeypatch.setenv("UMQTT_STORE_PASSWORD", "wrong")
     assert "refuses the password — correct" in refusal(redis.url)
     assert "password_file /none cannot be read" in refusal(redis.url + "?password_file=/none")
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    return Pki(tmp_path_factory.mktemp("pki"))
+
+
+@pytest.fixture(scope="module")
+def tls_redis(tmp_path_factory: pytest.TempPathFactory, pki: Pki) -> Iterator[int]:
+    """A Redis that asks for a certificate; the port at which it speaks TLS."""
+    port = reserved_port()
+    options = {
+        "bind": "127.0.0.1 127.0.0.2",
+        "tls_port": str(port),
+        "tls_cert_file": pki.path("broker.pem"),
+        "tls_key_file": pki.path("broker.key"),
+        "tls_ca_cert_file": pki.path("ca.pem"),
+    }
+    with RedisServer(tmp_path_factory.mktemp("redis"), **options):
+        yield port
+
+
+def tls_url(pki: Pki, port: int, cafile: str, certificate: str, host: str = "localhost") -> str:
+    """Return an address: authority and certificate are names of `pki`, "" for none."""
+    options = [f"cafile={pki.path(cafile)}.pem"] if cafile else []
+    if certificate:
+        options.append(f"certfile={pki.path(certificate)}.pem&keyfile={pki.path(certificate)}.key")
+    return f"rediss://{host}:{port}/0?{'&'.join(options)}"
+
+
+def test_a_broker_keeps_its_store_in_a_redis_with_tls_that_knows_it_by_its_certificate(
+    start_broker: StartBroker, pki: Pki, tls_redis: int
+) -> None:
+    """Planted: RedisBackend._connect() that connects without TLS; a context without the certificate."""
+    broker = start_broker(store=tls_url(pki, tls_redis, "ca", "good"))
+    with Peer(broker.port) as peer:
+        peer.connect(b"p", clean_session=False)
+        peer.send(encoder.publish(b"t", b"x", 1, 7, retain=True))
+        peer.expect(encoder.PUBACK, 7)
+
+
+@pytest.mark.parametrize(
+    ("cafile", "certificate", "host", "said"),
+    [
+        ("ca", "", "localhost", "name certfile and keyfile"),
+        ("ca", "stranger", "localhost", "name certfile and keyfile"),
+        ("ca", "good", "127.0.0.2", "correct the cafile, or the name of the host"),
+        ("other", "good", "localhost", "correct the cafile, or the name of the host"),
+        ("", "good", "localhost", "correct the cafile, or the name of the host"),
+        ("none", "good", "localhost", "none.pem (No such file"),
+        ("ca", "locked", "localhost", "is encrypted — remove its passphrase"),
+    ],
+)
+def test_a_redis_with_tls_that_is_not_trusted_or_does_not_trust_is_refused(
+    pki: Pki, tls_redis: int, cafile: str, certificate: str, host: str, said: str
+) -> None:
+    """Planted: a context that compares no host name; OpenSSL that asks for the passphrase on the terminal."""
+    lock(pki, "locked")
+    line = refusal(tls_url(pki, tls_redis, cafile, certificate, host))
+    assert said in line and "\n" not in line
+
+
+def test_whom_the_system_trusts_does_not_count_beside_a_cafile(
+    pki: Pki, tls_redis: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: the context of redis-py, which adds the cafile to what the system trusts."""
+    monkeypatch.setenv("SSL_CERT_FILE", pki.path("ca.pem"))
+    assert "is not trusted" in refusal(tls_url(pki, tls_redis, "other", "good"))
+    trusting = RedisBackend(parse_redis_url(tls_url(pki, tls_redis, "", "good")))
+    trusting.check()
+
+
+def test_the_other_kind_of_port_is_named(start_redis: StartRedis, pki: Pki, tls_redis: int) -> None:
+    assert "answers with TLS" in refusal(tls_url(pki, start_redis().port, "ca", ""))
+    assert "answers without TLS" in refusal(f"redis://localhost:{tls_redis}/0")
+
+
+def lock(pki: Pki, name: str) -> None:
+    """Make a certificate whose key has a passphrase."""
+    pki.authority.sign(name)
+    path = pki.folder / f"{name}.key"
+    key = serialization.load_pem_private_key(path.read_bytes(), None)
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"passphrase"),
+        )
+    )
 
 
 def test_the_password_comes_from_a_file_or_from_the_environment(

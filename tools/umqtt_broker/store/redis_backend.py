@@ -8,11 +8,13 @@ import contextlib
 import os
 import secrets
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, LeaseLost, StoreError
+from ..settings.client_tls import make_client_context
 from ..settings.redis_url import PASSWORD_VARIABLE, RedisUrl
 from . import redis_rows as rows
 from .base import DeliveryRow, Recovered, RecoveredSession
@@ -66,7 +68,7 @@ class RedisBackend:
         if self._redis is not None:
             return self._redis
         try:
-            from redis import Redis
+            from redis import Connection, ConnectionPool, Redis
             from redis.backoff import NoBackoff
             from redis.exceptions import ResponseError
             from redis.retry import Retry
@@ -75,22 +77,24 @@ class RedisBackend:
         url = self._url
         try:
             password = url.password()
+            kind = _tls_connection(url) if url.tls else Connection
         except ConfigError as error:
             raise StoreError(f"{self.name}: {error}") from error
-        redis = Redis(
-            url.host,
-            url.port,
-            url.database,
+        pool = ConnectionPool(
+            kind,
+            host=url.host,
+            port=url.port,
+            db=url.database,
             username=url.username or None,
             password=password,
             socket_timeout=_PATIENCE,
             socket_connect_timeout=_CONNECT_TIMEOUT,
             retry=Retry(NoBackoff(), 0),
-            single_connection_client=True,
             protocol=2,
-            ssl=url.tls,
-            ssl_ca_certs=url.cafile or None,
         )
+        redis = Redis(connection_pool=pool, single_connection_client=True)
+        # That close() closes the connection too, not only its place in the pool.
+        redis.auto_close_connection_pool = True
         try:
             self._check_server(redis)
             self._scripts = {text: redis.script_load(text) for text in (ACQUIRE, RELEASE, BATCH)}
@@ -108,7 +112,8 @@ class RedisBackend:
         info: dict[str, Any] = redis.info()
         if info.get("role") != "master":
             raise StoreError(f"{self.name} is a replica, which takes no writes — name the primary")
-        if info.get("redis_mode") == "cluster":
+        # Valkey says server_mode.
+        if "cluster" in (info.get("redis_mode"), info.get("server_mode")):
             raise StoreError(f"{self.name} is a node of a Redis Cluster — name a Redis that stands alone")
         settings = redis.config_get("*")
         for name, wanted, why in _SETTINGS:
@@ -306,6 +311,23 @@ class RedisBackend:
         )
 
 
+def _tls_connection(url: RedisUrl) -> type:
+    """Return the class of connections that trust whom `url` names, and nobody else. Raises ConfigError.
+
+    The settings of redis-py add a cafile to the authorities that the system trusts, and compare no host name before
+    version 6.
+    """
+    from redis import SSLConnection
+
+    context = make_client_context(url.cafile, "", url.certfile, url.keyfile)
+
+    class TlsConnection(SSLConnection):
+        def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
+            return context.wrap_socket(sock, server_hostname=url.host)
+
+    return TlsConnection
+
+
 def check_usable(url: RedisUrl) -> None:
     """Raise StoreError for a Redis that no broker could use. Changes nothing there."""
     RedisBackend(url).check()
@@ -322,4 +344,7 @@ def _words(name: str, error: BaseException) -> str:
         return f"{name} refuses the password — correct password_file or {PASSWORD_VARIABLE}"
     if text.startswith(("NOPERM", "this user has no permissions", "User ")):
         return f"{name} refuses a command ({text}) — allow its user all commands and keys"
-    return f"{name} cannot be used ({text}) — see that Redis runs there and answers"
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return f"{name} shows a certificate that is not trusted ({text}) — correct the cafile, or the name of the host"
+    how = "with TLS, and name certfile and keyfile if it wants them" if "rediss:" in name else "without TLS"
+    return f"{name} cannot be used ({text}) — see that Redis runs there and answers {how}"

@@ -9,6 +9,7 @@ from asyncio import sslproto
 from ..errors import ConfigError
 from ..settings.bridge import BridgeConfig
 from ..settings.broker import Listener, Tls
+from ..settings.client_tls import make_client_context
 
 _VERSIONS = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
 # RFC 2253 gives these attributes short names; the others keep their long ones.
@@ -56,12 +57,9 @@ def make_bridge_context(config: BridgeConfig) -> ssl.SSLContext | None:
     if not config.encrypted:
         return None
     try:
-        context = ssl.create_default_context(cafile=config.cafile or None, capath=config.capath or None)
-        if config.certfile:
-            context.load_cert_chain(config.certfile, config.keyfile)
-    except OSError as error:  # ssl.SSLError is one
-        files = f"{config.cafile or config.capath} {config.certfile} {config.keyfile}".rstrip()
-        raise ConfigError(f"bridge {config.name}: cannot use {files} ({error})") from error
+        context = make_client_context(config.cafile, config.capath, config.certfile, config.keyfile)
+    except ConfigError as error:
+        raise ConfigError(f"bridge {config.name}: {error}") from error
     context.minimum_version = _VERSIONS[config.tls_version]
     # The chain is verified all the same: insecure is about the name in the certificate, as in mosquitto.
     context.check_hostname = not config.insecure
