@@ -32,7 +32,10 @@ _LEAST, _MOST = 20, 1000
 
 @dataclass
 class Tally:
-    """What a run found. `failures` says the same in words; `other`: laws broken in another way."""
+    """What a run found. `failures` says the same in words; `other`: laws broken in another way.
+
+    takeover_s: seconds without a broker, of each time a standby took over.
+    """
 
     runs: int = 0
     messages: int = 0
@@ -41,12 +44,14 @@ class Tally:
     out_of_order: int = 0
     other: int = 0
     failures: list[str] = field(default_factory=list)
+    takeover_s: list[float] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
         """Count what another run found, too."""
         for name in ("runs", "messages", "lost", "duplicated", "out_of_order", "other"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.failures += other.failures
+        self.takeover_s += other.takeover_s
 
     @property
     def broken(self) -> int:
