@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from umqtt_broker.errors import ConfigError, LeaseLost, StoreError
 from umqtt_broker.settings.redis_url import parse_redis_url
 from umqtt_broker.store import redis_backend
+from umqtt_broker.store.base import Owner
 from umqtt_broker.store.change_batch import Batch
 from umqtt_broker.store.redis_backend import RedisBackend
 from umqtt_testkit import encoder
@@ -232,6 +234,66 @@ def test_a_batch_that_a_replica_must_have_counts_when_it_has_it(
     with pytest.raises(LeaseLost, match="only 0 of 1 replicas have the last batch"):
         backend.write(batch)
     backend.close()
+
+
+def test_a_start_reads_what_was_written_whatever_the_sizes_of_sessions(
+    start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: _recover() that takes the first part for all of a queue; _scan() that does so for a hash."""
+    monkeypatch.setattr(redis_backend, "_SLICE", 8)
+    monkeypatch.setattr(redis_backend, "_MANY", 4)
+    monkeypatch.setattr(redis_backend, "_FEW", 2)
+    # So that small hashes and sets are read in parts too.
+    redis = start_redis(hash_max_listpack_entries="2", set_max_intset_entries="2")
+    sizes = dict(enumerate([0, 1, 2, 3, 9, 10, 11, 40], 1))
+    backend = RedisBackend(parse_redis_url(redis.url))
+    assert backend.acquire() == ""
+    batch = Batch()
+    for session, size in sizes.items():
+        batch.sessions[session] = (b"client-%d" % session, Owner(b"user", 5, 60))
+        for number in range(1, size + 1):
+            batch.deliveries.append((session, number, number, 2, 0, 1, 0, b"t", b"x" * number, 0))
+            batch.subscriptions[session, b"t/%d" % number] = (1, number)
+            batch.retained_pending[session, b"t/%d" % number] = bool(number % 2)
+            batch.inbound[session, number] = True
+        batch.released += [(1000 + session, session, number) for number in (size - 1, size) if number > 0]
+    backend.write(batch)
+    sessions = backend.open().recovered.sessions
+    assert [session.number for session in sessions] == list(sizes)
+    for session, size in zip(sessions, sizes.values(), strict=True):
+        numbers = range(1, size + 1)
+        assert (session.queued, session.last_position) == (size, size)
+        assert sorted(position for position, _ in session.released) == list(numbers[-2:])
+        assert session.queued_bytes == sum(numbers[:-2])
+        assert sorted(session.subscriptions) == sorted((b"t/%d" % number, 1, number) for number in numbers)
+        assert set(session.retained_pending) == {b"t/%d" % number for number in numbers if number % 2}
+        assert session.inbound == set(numbers)
+        assert (session.username, session.protocol_level, session.session_expiry) == (b"user", 5, 60)
+    backend.close()
+
+
+def test_a_fleet_is_read_in_few_scripts(start_redis: StartRedis) -> None:
+    """Planted: _MANY of 1. 10,000 sessions took 40,000 round trips, longer than the failover itself."""
+    redis = start_redis()
+    backend = RedisBackend(parse_redis_url(redis.url))
+    assert backend.acquire() == ""
+    batch = Batch()
+    for session in range(1, 401):
+        batch.sessions[session] = (b"client-%d" % session, Owner())
+        batch.subscriptions[session, b"t"] = (1, 0)
+        batch.inbound[session, 7] = True
+    backend.write(batch)
+    before = scripts_of(redis)
+    assert len(backend.open().recovered.sessions) == 400
+    assert scripts_of(redis) - before < 20
+    backend.close()
+
+
+def scripts_of(redis: RedisServer) -> int:
+    """Return how many scripts have run."""
+    found = re.search(r"cmdstat_evalsha:calls=(\d+)", redis.command("INFO", "commandstats"))
+    assert found is not None
+    return int(found[1])
 
 
 def test_a_program_ends_with_a_line_or_waits_as_standby(start_redis: StartRedis, tmp_path: Path) -> None:

@@ -36,6 +36,12 @@ _RETRY_DELAY = 0.1
 
 # Records and messages that one script reads while the store is opened: a few milliseconds of Redis' time.
 _SLICE = 2000
+# Sessions that one script looks at then, and how much it reads of each at most: what is left has scripts of its own.
+_MANY = 100
+_FEW = _SLICE // _MANY
+
+# What a session or shared queue has beside its messages, with the command that reads it.
+_PARTS = (("HSCAN", "subscriptions"), ("SSCAN", "pending"), ("SSCAN", "inbound"))
 
 # What must be set, since what was acknowledged could be lost otherwise: of CONFIG GET.
 _SETTINGS = (
@@ -245,54 +251,72 @@ class RedisBackend:
         sent = {number: int(value) for number, value in self._numbered("sent").items()}
         ranks: list[int] = []
         sessions = [
-            self._recover(number, client_id, sent.get(number, 0), ranks)._replace(
+            self._recover(number, client_ids[number], sent.get(number, 0), first, ranks)._replace(
                 **rows.decode_owner(owners[number])._asdict(), away_since=int(away.get(number, 0))
             )
-            for number, client_id in sorted(client_ids.items())
+            for number, first in self._look_at(sorted(client_ids))
         ]
-        groups = [self._recover(number, name, sent.get(number, 0), ranks) for number, name in sorted(shares.items())]
+        groups = [
+            self._recover(number, shares[number], sent.get(number, 0), first, ranks)
+            for number, first in self._look_at(sorted(shares))
+        ]
         retained = [rows.decode_retained(data) for _, data in self._scan("HSCAN", key("retained"))]
         wills = {client_id: rows.decode_will(data) for client_id, data in self._scan("HSCAN", key("wills"))}
         recovered = Recovered(sessions, retained, wills, groups, self._broker_id)
         return Opened(recovered, self._next_session, max(ranks, default=0) + 1)
 
-    def _scan(self, command: str, name: bytes) -> Iterator[Any]:
-        """Yield what is in a hash, as pairs, or in a set, each once."""
-        cursor: bytes | int = 0
+    def _look_at(self, numbers: list[int]) -> Iterator[tuple[int, list[Any]]]:
+        """Yield each session or shared queue with the beginning of its messages and of its _PARTS, for _recover()."""
+        for at in range(0, len(numbers), _MANY):
+            some = numbers[at : at + _MANY]
+            reads: list[Command] = []
+            for number in some:
+                reads.append(("survey", key("queue", number), 0, _FEW))
+                reads += ((command, key(name, number), 0, "COUNT", _FEW) for command, name in _PARTS)
+            found = iter(self._execute([], reads))
+            for number in some:
+                yield number, [next(found) for _ in range(1 + len(_PARTS))]
+
+    def _scan(self, command: str, name: bytes, first: list[Any] | None = None) -> Iterator[Any]:
+        """Yield what is in a hash, as pairs, or in a set, each once. first: what the first answer was."""
+        cursor, found = first or self._execute([], [(command, name, 0, "COUNT", _SLICE)])[0]
         seen: dict[bytes, Any] = {}
         while True:
-            cursor, found = self._execute([], [(command, name, cursor, "COUNT", _SLICE)])[0]
             seen |= zip(found[::2], found[1::2], strict=True) if command == "HSCAN" else dict.fromkeys(found)
             if int(cursor) == 0:
                 return iter(seen.items() if command == "HSCAN" else seen)
+            cursor, found = self._execute([], [(command, name, cursor, "COUNT", _SLICE)])[0]
 
     def _numbered(self, name: str) -> dict[int, bytes]:
         return {int(number): value for number, value in self._scan("HSCAN", key(name))}
 
-    def _recover(self, number: int, client_id: bytes, sent_limit: int, ranks: list[int]) -> RecoveredSession:
-        """Return a session or a shared queue. ranks: gets those of its PUBRECs."""
+    def _recover(
+        self, number: int, client_id: bytes, sent_limit: int, first: list[Any], ranks: list[int]
+    ) -> RecoveredSession:
+        """Return a session or a shared queue. first: see _look_at(). ranks: gets those of its PUBRECs."""
+        (count, more, last, some), *first_parts = first
+        limit = _FEW
         queued = size = position = packet_id = 0
         released: list[bytes] = []
         while True:
-            survey: Command = ("survey", key("queue", number), position, _SLICE)
-            count, more, last, some = self._execute([], [survey])[0]
             queued, size = queued + count, size + more
             released += some
             if last:
                 position, packet_id = rows.decode_place(last)
-            if count < _SLICE:
+            if count < limit:
                 break
+            limit = _SLICE
+            count, more, last, some = self._execute([], [("survey", key("queue", number), position, limit)])[0]
         released.sort(key=rows.decode_rank)
         ranks += map(rows.decode_rank, released[-1:])
-        subscriptions = [
-            (topic_filter, *rows.decode(data, int, int))
-            for topic_filter, data in self._scan("HSCAN", key("subscriptions", number))
-        ]
+        subscribed, waiting, incoming = (
+            self._scan(command, key(name, number), part)
+            for (command, name), part in zip(_PARTS, first_parts, strict=True)
+        )
+        subscriptions = [(topic_filter, *rows.decode(data, int, int)) for topic_filter, data in subscribed]
         filters = {topic_filter for topic_filter, *_ in subscriptions}
-        pending = [
-            topic_filter for topic_filter in self._scan("SSCAN", key("pending", number)) if topic_filter in filters
-        ]
-        inbound = {int(packet_id) for packet_id in self._scan("SSCAN", key("inbound", number))}
+        pending = [topic_filter for topic_filter in waiting if topic_filter in filters]
+        inbound = {int(packet_id) for packet_id in incoming}
         return RecoveredSession(
             number,
             client_id,
