@@ -10,8 +10,9 @@ from pathlib import Path
 import failover_law
 import pytest
 from broker_peer import Peer, StartBroker, StartRedis
+from umqtt_broker.errors import LeaseLost
 from umqtt_broker.settings.redis_url import parse_redis_url
-from umqtt_broker.store import redis_rows
+from umqtt_broker.store import redis_backend, redis_rows
 from umqtt_broker.store.change_batch import Batch, Page
 from umqtt_broker.store.redis_backend import RedisBackend
 from umqtt_testkit import encoder
@@ -113,6 +114,18 @@ def test_a_batch_is_sent_again_when_the_answer_to_it_was_lost_and_counts_once(st
         ((row,),) = backend.write(after)
         assert (row.position, row.packet_id, row.released) == (5, 9, 1)
         backend.close()
+
+
+def test_an_answer_that_is_read_when_the_lease_may_have_ended_counts_as_none(
+    start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: RedisBackend._execute() that looks at the clock only after an error."""
+    backend = RedisBackend(parse_redis_url(start_redis().url))
+    assert backend.acquire() == ""
+    monkeypatch.setattr(redis_backend, "_PATIENCE", 0)
+    with pytest.raises(LeaseLost, match="when the lease may have ended"):
+        backend.write(Batch())
+    backend.close()
 
 
 def test_a_redis_that_has_lost_batches_is_noticed(start_redis: StartRedis, start_broker: StartBroker) -> None:

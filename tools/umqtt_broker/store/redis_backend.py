@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 # Milliseconds for which a broker has the store without a word, by the clock of Redis. Each batch renews it.
 LEASE_MS = 3000
 
-# Seconds until a batch without an answer is given up, and the store with it: another broker may have it by then.
-_PATIENCE = LEASE_MS / 1000
+# Seconds until a batch without an answer is given up, and the store with it: another broker may have it by then. Of the
+# lease each batch leaves at least so much (see redis_scripts.BATCH).
+_PATIENCE = 0.8 * LEASE_MS / 1000
 _CONNECT_TIMEOUT = 1.0
 _RETRY_DELAY = 0.1
 
@@ -218,7 +219,6 @@ class RedisBackend:
                 found = self._run(BATCH, *words)
                 if writes:
                     self._wait_for_replicas()
-                return found
             except (RedisError, OSError, StoreError) as error:
                 text = str(error)
                 if text.startswith("FENCED"):
@@ -233,6 +233,11 @@ class RedisBackend:
                 is_uncertain = True
                 if not is_retried or time.monotonic() + _RETRY_DELAY >= deadline:
                     raise LeaseLost(_words(self.name, error)) from error
+            else:
+                if time.monotonic() > deadline:
+                    # This process stood still, and what it would answer now comes too late.
+                    raise LeaseLost(f"{self.name} answered when the lease may have ended")
+                return found
             time.sleep(_RETRY_DELAY)
 
     def _wait_for_replicas(self) -> None:
