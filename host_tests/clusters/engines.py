@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, Self, TypeVar
 
 import pytest
 from umqtt_kit.certs import Authority
@@ -26,19 +26,20 @@ from umqtt_testkit.ports import reserved_port
 from umqtt_testkit.waiting import NotInTime, eventually
 
 FILES = Path(__file__).resolve().parents[2] / "tools" / "clusters"
+Found = TypeVar("Found")
+
 PASSWORDS = {"devices": "device secret", "collector": "collector secret", "operator": "operator secret"}
 _RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 _HOST = "localhost"
 _STEPS = 5
 
 
-def patiently(condition: Callable[[], object], what: str | Callable[[], object]) -> None:
+def patiently(condition: Callable[[], Found], what: str | Callable[[], object]) -> Found:
     """As eventually(), several times as long: engines elect leaders, and start, in many steps."""
     for _ in range(_STEPS - 1):
         with suppress(NotInTime):
-            eventually(condition, what)
-            return
-    eventually(condition, what)
+            return eventually(condition, what)
+    return eventually(condition, what)
 
 
 class Node:

@@ -5,6 +5,7 @@ NATS starts in a second; RabbitMQ takes 15 s of CPU, so it runs in tier 3 and in
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 from collections.abc import Iterator
@@ -110,3 +111,87 @@ def test_a_wrong_password_is_refused(cluster: Cluster) -> None:
         patiently(refused, lambda errors=errors: errors)
         client.disconnect()
         client.tick()
+
+
+class Plain:
+    """A client that sends bytes, over TLS. received: all that has come. is_let_in: it got its CONNACK."""
+
+    def __init__(self, cluster: Cluster, username: str, client_id: str) -> None:
+        context = ssl.create_default_context(cafile=str(cluster.ca))
+        address = ("localhost", cluster.balancer.port)
+        self._link = context.wrap_socket(socket.create_connection(address, WAIT_LIMIT_S), server_hostname="localhost")
+        self.received = b""
+        connect = encoder.connect(
+            client_id.encode(), user_name=username.encode(), password=PASSWORDS[username].encode()
+        )
+        self.is_let_in = self.ask(connect, encoder.connack())
+
+    def ask(self, packet: bytes, answer: bytes) -> bool:
+        """Send, and read until the answer (True) or the end (False)."""
+        seen = len(self.received)
+        try:
+            self._link.sendall(packet)
+            while answer not in self.received[seen:]:
+                data = self._link.recv(65536)
+                if not data:
+                    return False
+                self.received += data
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        self._link.close()
+
+
+# What a device may not do. RabbitMQ knows it by its client id, NATS by its user alone.
+_BOTH, _BY_CLIENT_ID = ("nats", "rabbitmq"), ("rabbitmq",)
+_NOT_WRITTEN = [
+    ("pump-7", "fleet/pump-7/cmd", _BOTH),
+    ("pump-7", "fleet/pump-8/cmd", _BOTH),
+    ("pump-7", "fleet/pump-8/telemetry", _BY_CLIENT_ID),
+    ("pump.8", "fleet/pump-8/telemetry", _BY_CLIENT_ID),
+    ("[^.]+", "fleet/pump-8/telemetry", _BY_CLIENT_ID),
+]
+_NOT_READ = [
+    ("pump-7", "fleet/#", _BOTH),
+    ("pump-7", "#", _BOTH),
+    ("pump-7", "fleet/pump-8/telemetry", _BOTH),
+    ("pump-7", "fleet/pump-8/cmd", _BY_CLIENT_ID),
+    ("pump-7", "fleet/+/cmd", _BY_CLIENT_ID),
+    ("[^.]+", "fleet/pump-8/cmd", _BY_CLIENT_ID),
+    ("[^.]+", "fleet/+/cmd", _BY_CLIENT_ID),
+    ("\\E[^.]+\\Q", "fleet/+/cmd", _BY_CLIENT_ID),
+]
+
+
+def test_a_device_writes_and_reads_no_topics_but_its_own(cluster: Cluster) -> None:
+    # Planted: no topic_permissions; a client id that counts as a regular expression there.
+    puback, suback = encoder.acknowledgement(encoder.PUBACK, 1), encoder.suback(1, 1)
+    with contextlib.ExitStack() as stack:
+
+        def connected(username: str, client_id: str) -> Plain:
+            def try_it() -> Plain | None:
+                client = stack.enter_context(contextlib.closing(Plain(cluster, username, client_id)))
+                return client if client.is_let_in else None
+
+            return patiently(try_it, client_id)
+
+        operator = connected("operator", "watcher")
+        assert operator.ask(encoder.subscribe(1, (b"fleet/#", 1)), suback)
+        for client_id, topic, engines in _NOT_WRITTEN:
+            if cluster.engine in engines:
+                forged = encoder.publish(topic.encode(), f"forged by {client_id} for {topic}".encode(), 1, 1)
+                connected("devices", client_id).ask(forged + encoder.pingreq(), encoder.pingresp())
+        device = connected("devices", "pump-7")
+        assert device.ask(encoder.subscribe(1, (b"fleet/pump-7/cmd", 1)), suback)
+        assert device.ask(encoder.publish(b"fleet/pump-7/telemetry", b"own reading", 1, 1), puback)
+        assert operator.ask(b"", b"own reading")
+        assert b"forged" not in operator.received
+        for client_id, topic_filter, engines in _NOT_READ:
+            if cluster.engine in engines:
+                # RabbitMQ ends the connection, NATS goes on.
+                curious = connected("devices", client_id)
+                subscribe = encoder.subscribe(1, (topic_filter.encode(), 1))
+                curious.ask(subscribe + encoder.pingreq(), encoder.pingresp())
+                assert suback not in curious.received, (client_id, topic_filter)
