@@ -14,7 +14,7 @@ import pytest
 import umqtt_kit
 from rich.console import Console
 from umqtt_kit import __main__ as kit_main
-from umqtt_kit.commands import cmd, devices, doctor, logs, spool, sub
+from umqtt_kit.commands import brokers, cmd, devices, doctor, logs, spool, sub
 from umqtt_kit.console import emit, emit_json, notes, print_result, results, say
 from umqtt_kit.doctor.checks import FAIL, Finding
 from umqtt_kit.logs import published
@@ -141,6 +141,8 @@ OUTPUTS: dict[str, Callable[[str], object]] = {
     "sub --json": lambda text: emit_json(sub._values(text, raw(text), 0, False)),
     "spool cat": lambda text: emit(spool._as_text(Message(0, 0, 0, text, raw(text), 0, False, False))),
     "doctor": lambda text: doctor._show(Finding(text, FAIL, text, text)),
+    "brokers": lambda text: brokers._show([{**dict.fromkeys(brokers._FIGURES), "broker": text, "up": False,
+                                            "problem": text}]),
     "devices": lambda text: devices._show([board(text), board(text) | {"info": None}], [dict.fromkeys(
         ("chip", "path", "model"), text)]),
 }  # fmt: skip
@@ -160,7 +162,8 @@ def test_no_way_out_obeys_what_others_say(output: str, what: str, capsys: pytest
         harmless = "[\t\x7f]" if "json" in output else "\t"
         assert [line for line in lines if not re.sub(harmless, "", line).isprintable()] == []
         # The cells of a table are wrapped.
-        assert output == "devices" or len(lines) <= len(before.split("\n")), f"a line was forged in {after!r}"
+        is_table = output in ("devices", "brokers")
+        assert is_table or len(lines) <= len(before.split("\n")), f"a line was forged in {after!r}"
     assert shown.out or shown.err
 
 

@@ -26,7 +26,7 @@ _TAKEN = {
     "board": {"board"}, "demo": set(), "fleet": _BROKER, "new": set(), "size": set(),
     "cmd": _BROKER, "settings": _BROKER, "keys": {"device", *_BROKER}, "ota": {"board", "fleet", "sensors", *_BROKER},
     "pub": _BROKER, "sub": _BROKER,
-    "broker": set(), "certs": set(), "passwd": set(), "store": set(),
+    "broker": set(), "brokers": _BROKER, "certs": set(), "passwd": set(), "store": set(),
     "collect": set(), "spool": set(), "ingest": set(), "alerts": set(), "tables": set(), "report": set(),
 }  # fmt: skip
 

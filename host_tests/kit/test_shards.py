@@ -11,6 +11,7 @@ import paho.mqtt.publish as paho
 import pytest
 from cable import broker
 from umqtt_kit.__main__ import run
+from umqtt_kit.commands import brokers
 from umqtt_kit.links import Links
 from umqtt_kit.mqtt import Link, make_access
 from umqtt_kit.remote import known_devices
@@ -95,6 +96,26 @@ def test_what_any_of_them_has_is_printed(shards: list[str], capsys: pytest.Captu
         paho.single("test/kept", url, 1, retain=True, port=port_of(url))
     assert run(["sub", "test/kept", "--count", "4", "--timeout", str(WAIT_LIMIT_S)]) == 0
     assert sorted(capsys.readouterr().out.splitlines()) == sorted(f"test/kept {url}" for url in shards)
+
+
+def test_the_state_of_each_is_a_row_of_one_table(
+    shards: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Planted: the first broker alone is asked; one that is away ends the command; what is no number is shown.
+    monkeypatch.setattr(brokers, "_FIGURES_WITHIN_S", WAIT_LIMIT_S)
+    assert run(["brokers"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [[url, "up"] for url in shards]
+    assert all(len(line.split()) == 2 + len(brokers._FIGURES) for line in lines[1:]), lines
+    away = f"mqtt://127.0.0.1:{reserved_port()}"
+    monkeypatch.setenv("UMQTT_BROKER", " ".join([away, *shards]))
+    assert run(["brokers", "--json"]) == 4
+    first, *others = json.loads(capsys.readouterr().out)["brokers"]
+    assert (first["broker"], first["up"]) == (away, False) and "nothing listens there" in first["problem"]
+    assert [row["broker"] for row in others] == shards
+    for row in others:
+        assert row.pop("up") and row.pop("problem") is None
+        assert all(isinstance(row[title], int | float) for title in row.keys() - {"broker"}), row
 
 
 def test_one_that_is_away_is_named_and_holds_up_no_other(

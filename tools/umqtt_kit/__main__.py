@@ -37,7 +37,7 @@ _GROUPS = {
     "Board on a cable": ("devices", "flash", "provision", "deploy", "doctor", "logs", "shell", "serial"),
     "Without a board": ("board", "demo", "fleet", "new", "size"),
     "Device over the air": ("cmd", "settings", "ota", "keys", "pub", "sub"),
-    "Broker": ("broker", "certs", "passwd", "store"),
+    "Broker": ("broker", "brokers", "certs", "passwd", "store"),
     "Data": ("collect", "spool", "ingest", "alerts", "tables", "report"),
 }
 _TRACEBACK = "UMQTT_TRACEBACK"
