@@ -272,6 +272,42 @@ def test_a_start_reads_what_was_written_whatever_the_sizes_of_sessions(
     backend.close()
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "HDEL umqtt:owners 1",
+        "HSET umqtt:owners 1 x",
+        "HSET umqtt:sessions x y",
+        "HSET umqtt:sent 1 x",
+        "HSET umqtt:away 1 x",
+        "HSET umqtt:subscriptions:1 t x",
+        "SADD umqtt:inbound:1 x",
+        "ZADD umqtt:queue:1 1 short",
+        "HSET umqtt:retained t x",
+        "HSET umqtt:wills c x",
+        "DEL umqtt:inbound:1 SET umqtt:inbound:1 x",
+    ],
+)
+def test_a_store_that_somebody_has_garbled_is_refused_in_a_line(start_redis: StartRedis, command: str) -> None:
+    """Planted: RedisBackend.open() that lets KeyError and ValueError through: a traceback, and no broker."""
+    redis = start_redis()
+    backend = RedisBackend(parse_redis_url(redis.url))
+    assert backend.acquire() == ""
+    batch = Batch()
+    batch.sessions[1] = (b"client", Owner())
+    batch.inbound[1, 7] = True
+    backend.write(batch)
+    backend.open()
+    first, _, second = command.partition(" SET ")
+    redis.command(*first.split())
+    if second:
+        redis.command("SET", *second.split())
+    with pytest.raises(StoreError, match="garbled — restore a backup of Redis") as refused:
+        backend.open()
+    assert "\n" not in str(refused.value)
+    backend.close()
+
+
 def test_a_fleet_is_read_in_few_scripts(start_redis: StartRedis) -> None:
     """Planted: _MANY of 1. 10,000 sessions took 40,000 round trips, longer than the failover itself."""
     redis = start_redis()

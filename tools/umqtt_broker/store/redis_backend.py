@@ -251,6 +251,12 @@ class RedisBackend:
 
     def open(self) -> Opened:
         """Read everything but the queues. Raises StoreError."""
+        try:
+            return self._read()
+        except (KeyError, ValueError) as error:
+            raise StoreError(f"{self.name}: {rows.GARBLED}") from error
+
+    def _read(self) -> Opened:
         client_ids, shares = self._numbered("sessions"), self._numbered("shares")
         owners, away = self._numbered("owners"), self._numbered("away")
         sent = {number: int(value) for number, value in self._numbered("sent").items()}
@@ -367,6 +373,8 @@ def _words(name: str, error: BaseException) -> str:
     text = " ".join(str(error).split())
     if text == "FOREIGN":
         return f"{name} has data of another program — name another database: redis://HOST:PORT/DATABASE"
+    if text.startswith("WRONGTYPE") or "data string too short" in text:
+        return f"{name}: {rows.GARBLED}"
     if text.startswith("NEWER "):
         return f"{name} has version {text[6:]}, this broker knows {rows.VERSION} — use a newer umqtt"
     if text.startswith(("NOAUTH", "WRONGPASS", "Authentication", "invalid username-password", "invalid password")):

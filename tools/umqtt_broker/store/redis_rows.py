@@ -18,6 +18,8 @@ from .change_batch import Batch, ranges
 
 VERSION = 1
 
+GARBLED = "a record of the store in Redis is garbled — restore a backup of Redis, or name another store"
+
 _PREFIX = b"umqtt:"
 STORE, LEASE = _PREFIX + b"store", _PREFIX + b"lease"
 
@@ -67,7 +69,7 @@ def decode(data: bytes, *kinds: type) -> list[Any]:
     except ValueError:
         at = -1
     if at != len(data):
-        raise StoreError("a record of the store in Redis is garbled — restore a backup of Redis, or name another store")
+        raise StoreError(GARBLED)
     return fields
 
 
