@@ -25,7 +25,23 @@ from typing import TYPE_CHECKING
 import ingest_live
 from bench_rows import Row, print_rows
 from ingest_lab import Lab, LabError
-from ingest_plan import FULL, MINIMAL, QUICK, STATE_DISK, STATE_LOAD, STATE_MEMORY, Scale, row
+from ingest_plan import (
+    FULL,
+    GOLD_BYTES,
+    GOLD_CPU,
+    GOLD_FILES,
+    GOLD_MEMORY,
+    GOLD_OLD_BYTES,
+    GOLD_OLD_CPU,
+    GOLD_SAVED,
+    MINIMAL,
+    QUICK,
+    STATE_DISK,
+    STATE_LOAD,
+    STATE_MEMORY,
+    Scale,
+    row,
+)
 
 from spark_ingest.errors import MissingDependency
 from spark_ingest.java import require_java
@@ -70,11 +86,39 @@ def state(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
     yield row(STATE_LOAD, told["load_s"])
 
 
+def gold(lab: Lab, scale: Scale, with_peers: bool) -> Iterator[Row]:
+    """What an update of gold writes and costs by who sent something, and after a year of boots."""
+    for devices in scale.devices:
+        for share in (0.01, 0.1, 1.0):
+            told = _gold(lab, devices, share, 1)
+            yield row(GOLD_BYTES.format(devices=devices, share=share), sum(told["bytes"].values()))
+            yield row(GOLD_FILES.format(devices=devices, share=share), sum(told["files"].values()))
+            yield row(GOLD_CPU.format(devices=devices, share=share), told["cpu_s"])
+        yield row(GOLD_SAVED.format(devices=devices, boots=1), told["saved"])
+        yield row(GOLD_MEMORY.format(devices=devices, boots=1), told["memory"])
+    devices, boots = (_STATE_DEVICES, 52) if scale is not MINIMAL else (100, 3)
+    told = _gold(lab, devices, 0.01, boots)
+    yield row(GOLD_OLD_BYTES.format(devices=devices, boots=boots), sum(told["bytes"].values()))
+    yield row(GOLD_OLD_CPU.format(devices=devices, boots=boots), told["cpu_s"])
+    yield row(GOLD_SAVED.format(devices=devices, boots=boots), told["saved"])
+    yield row(GOLD_MEMORY.format(devices=devices, boots=boots), told["memory"])
+
+
+def _gold(lab: Lab, devices: int, share: float, boots: int) -> dict:
+    folder = lab.new_folder("gold")
+    updates = "3"
+    command = [sys.executable, str(Path(__file__).with_name("ingest_gold.py")), str(devices), str(share), updates]
+    ended = subprocess.run([*command, str(boots), str(folder)], check=True, capture_output=True)
+    shutil.rmtree(folder)
+    return json.loads(ended.stdout)
+
+
 PARTS: dict[str, Callable[[Lab, Scale, bool], Iterator[Row]]] = {
     "collector": collector,
     "live": live,
     "spark": spark,
     "state": state,
+    "gold": gold,
 }
 
 
@@ -117,8 +161,8 @@ def main(arguments: list[str] | None = None) -> int:
             missing = lab.missing()
             if missing:
                 print(f"bench-ingest: paho is not measured: {missing}", file=sys.stderr)
-            # The state of a year takes half a minute to make.
-            parts = options.case or [part for part in PARTS if not options.quick or PARTS[part] is not state]
+            # The state of a year takes half a minute to make, and so does gold of one.
+            parts = options.case or [part for part in PARTS if not options.quick or part not in ("state", "gold")]
             found = (each for part in parts for each in PARTS[part](lab, scale, not missing))
             print_rows(found, as_json=options.json)
     except (LabError, MissingDependency) as error:

@@ -27,6 +27,14 @@ STATE_DISK = "deduplication state, 10,000 devices x 1 year: bytes on disk"
 STATE_MEMORY = "deduplication state, 10,000 devices x 1 year: bytes in memory"
 STATE_LOAD = "deduplication state, 10,000 devices x 1 year: s to load"
 
+GOLD_BYTES = "gold, {devices:,} devices, {share:.0%} of them sent: bytes an update"
+GOLD_FILES = "gold, {devices:,} devices, {share:.0%} of them sent: files an update"
+GOLD_CPU = "gold, {devices:,} devices, {share:.0%} of them sent: s of CPU an update"
+GOLD_SAVED = "gold, {devices:,} devices, {boots} boots each: bytes of the state"
+GOLD_MEMORY = "gold, {devices:,} devices, {boots} boots each: bytes in memory"
+GOLD_OLD_BYTES = "gold, {devices:,} devices, {boots} boots each, 1% of them sent: bytes an update"
+GOLD_OLD_CPU = "gold, {devices:,} devices, {boots} boots each, 1% of them sent: s of CPU an update"
+
 LOCAL, CLUSTER = "local write path", "cluster write path"
 
 

@@ -15,7 +15,7 @@ sys.path.insert(0, str(_BENCH))
 from bench_rows import Row  # noqa: E402 - its folder is no package
 from ingest_lab import Blocks, Commits  # noqa: E402
 from ingest_load import packets, readings, record  # noqa: E402
-from ingest_plan import COLLECTOR, COST, DEDUP, FULL, LIVE, LOCAL, P50, P95, READ, goal_of, row  # noqa: E402
+from ingest_plan import COLLECTOR, COST, DEDUP, FULL, GOLD_BYTES, LIVE, LOCAL, P50, P95, READ, goal_of, row  # noqa: E402
 
 from spark_ingest.spool.writer import Spool  # noqa: E402
 
@@ -27,12 +27,13 @@ def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.timeout(300)
 def test_each_row_is_a_line_of_json_with_the_promised_keys():
-    ended = _bench("--minimal", "--json", "--case", "collector", "--case", "spark", "--case", "state")
+    ended = _bench("--minimal", "--json", "--case", "collector", "--case", "spark", "--case", "state", "--case", "gold")
     assert ended.returncode == 0, ended.stderr
     found = [json.loads(line) for line in ended.stdout.splitlines()]
     assert all(one.keys() == Row("", None).as_dict().keys() and one["ours"] > 0 for one in found)
     cases = {one["case"] for one in found}
     assert {COLLECTOR, READ, DEDUP.format(devices=1000, path=LOCAL), COST.format(devices=1000)} <= cases
+    assert GOLD_BYTES.format(devices=1000, share=0.01) in cases
 
 
 def test_the_goals_are_those_that_were_asked_for():

@@ -4,12 +4,14 @@ An update reads the rows that were appended since the one before, adds them to w
 (:mod:`gold_state`), and writes the gold tables. It is no part of a micro-batch: committed versions never change, so
 whatever Spark replays, each row is counted once.
 
-One number joins the parts of an update: `serial`. The state after update S is written first, as
-``gold/.state/S``, and says up to which versions it has counted. Then the windows are merged with S as their
-application transaction: that commit makes S the truth. Then the rules of alerts are applied, and what begins or ends is
-noted in the journal. Then come the other tables, which are functions of the state and the journal. Killed anywhere, the
-next process takes the serial of the windows, loads that state, applies the rules again to what the journal has noted,
-and writes those functions again.
+One number joins the parts of an update: `serial`. The windows are merged first, in a commit whose application
+transactions are S and the version of each table up to which the windows have counted: that commit makes S the truth.
+Then the rules of alerts are applied, and what begins or ends is noted in the journal. Then come the other tables, which
+are functions of the state and the journal.
+
+The state is a function of the versions too. So it is saved only now and then, as ``gold/.state/S``: it is several times
+as large as what an update changes. Killed anywhere, the next process loads the state that was saved last, adds what the
+windows have counted since, applies the rules again to what the journal has noted, and writes those functions again.
 """
 
 import shutil
@@ -39,7 +41,7 @@ from .gold_windows import WINDOW_US, merge_into, windows_of
 from .metric_alerts import MetricAlerts
 
 APPLICATION_ID = "umqtt/gold"
-STAGES = ("gold folded", "gold state written", "gold windows committed", "alerts noted", "gold tables written")
+STAGES = ("gold folded", "gold windows committed", "gold state saved", "alerts noted", "gold tables written")
 """Where `on_stage` is called in an update, in order."""
 
 COUNTED = {
@@ -60,6 +62,9 @@ _SOURCES = tuple(COUNTED)
 _GOLD = ("devices", "windows", "boots", "gaps", "traffic", "alerts")
 _CHUNK_ROWS = 500_000
 _VACUUM_EVERY = 200
+# What is counted again after a kill, at most: about ten seconds' work, and files that no vacuum has removed yet.
+_SAVE_EVERY_ROWS = 1_000_000
+_SAVE_EVERY_S = 600.0
 
 
 class Gold:
@@ -89,9 +94,9 @@ class Gold:
         self._report = report
         self._rules = rules
         self._recipients = recipients
+        partitions = {"windows": (PARTITIONED_BY["gold/windows"], "window_hour")}
         self._tables = {
-            name: Delta(tables / "gold" / name, SCHEMAS[f"gold/{name}"], PARTITIONED_BY.get(f"gold/{name}"))
-            for name in _GOLD
+            name: Delta(tables / "gold" / name, SCHEMAS[f"gold/{name}"], *partitions.get(name, ())) for name in _GOLD
         }
         self._folder = tables / "gold" / ".state"
         self._folder.mkdir(exist_ok=True)
@@ -100,6 +105,8 @@ class Gold:
         self._state: State | None = None
         self._versions: dict[str, int] = {}
         self._serial = 0
+        self._unsaved_rows = 0
+        self._saved_at = time.monotonic()
         self._written = False
         self._newest: dict[str, pa.Table] = {}
 
@@ -130,27 +137,52 @@ class Gold:
         self.last_duration_s = time.monotonic() - began
         return changed
 
+    def save(self) -> None:
+        """Save the state, so that the next process has nothing to count again."""
+        if self._state is not None and self._unsaved_rows:
+            self._save(self._state)
+
+    def _save(self, state: State) -> None:
+        save(state, self._folder / str(self._serial), self._versions)
+        self._unsaved_rows, self._saved_at = 0, time.monotonic()
+        for old in self._folder.iterdir():
+            if old.name != str(self._serial):
+                old.unlink()
+        self._on_stage("gold state saved")
+
     def _current(self) -> State:
-        """The state of the serial that the windows have."""
-        if self._state is not None:
-            return self._state
-        serial = self._tables["windows"].delta.transaction_version(APPLICATION_ID)
-        self._serial = serial or 0
+        """The state of the versions that the windows have counted."""
+        if self._state is None:
+            windows = self._tables["windows"].delta
+            self._serial = windows.transaction_version(APPLICATION_ID) or 0
+            state = self._resumed(windows)
+            if state is None:
+                self._forget()
+                state = State(self._rules.offline_us)
+            state.rules = self._rules.as_text()
+            self._state = state
+        return self._state
+
+    def _resumed(self, windows: DeltaTable) -> State | None:
+        """The state that was saved last, and what the windows have counted since; None: there is none to go on from."""
+        # One of an older release may be ahead of the windows, if it was killed.
+        serial = max((one for one in _serials(self._folder) if one <= self._serial), default=None)
+        if serial is None:
+            return None
         try:
-            state, facts = load(self._folder / str(serial))
-            if state.offline_us == self._rules.offline_us:
-                state.rules = self._rules.as_text()
-                self._versions = {name: facts[name] for name in _SOURCES}
-                self._state = state
-                return state
-        except FileNotFoundError:
-            pass
+            state, saved = load(self._folder / str(serial))
         except (OSError, FileDamaged) as error:
             self._report(f"{error}: gold is counted anew")
-        self._forget()
-        self._state = State(self._rules.offline_us)
-        self._state.rules = self._rules.as_text()
-        return self._state
+            return None
+        if state.offline_us != self._rules.offline_us:
+            return None
+        counted = {name: windows.transaction_version(_application_id(name)) for name in _SOURCES}
+        # An older release has noted no versions there: it saved the state of every serial.
+        self._versions = {name: saved[name] if version is None else version for name, version in counted.items()}
+        self._take(state, {name: appended(self.root / name, saved[name], self._versions[name]) for name in _SOURCES})
+        # So that what counts gold anew finds the rules of now.
+        self._unsaved_rows += state.rules != self._rules.as_text()
+        return state
 
     def _forget(self) -> None:
         shutil.rmtree(self._folder)
@@ -161,46 +193,54 @@ class Gold:
         return {name: appended(self.root / name, self._versions.get(name)) for name in _SOURCES}
 
     def _count(self, state: State, sources: dict[str, Appended]) -> None:
-        # Until all of it is on the disk the state in memory is worth nothing.
+        # Until the windows are on the disk the state in memory is worth nothing.
         self._state = None
         from_scratch = not self._versions
-        state.now_us = _now_us()
         state.freeze()
         before = {name: state.boots[name].copy() for name in ("anchor_seq", "anchor_us", "readings", "ok")}
-        kept: list[pa.Table] = []
-        for rows in _chunks(sources["silver"], "silver"):
-            state.take_readings(rows)
-            kept = [*kept, rows][-2:]
-        takes = (state.take_duplicates, state.take_quarantined, state.take_status, state.take_logs)
-        for name, take in zip(_SOURCES[1:], takes, strict=True):
-            for rows in _chunks(sources[name], name):
-                take(rows)
+        kept = self._take(state, sources)
         self._on_stage("gold folded")
         serial = self._serial + 1
         versions = {name: source.version for name, source in sources.items()}
-        save(state, self._folder / str(serial), versions)
-        self._on_stage("gold state written")
+        transactions = _transactions(serial, versions)
         if from_scratch:
-            self._windows_from_scratch(state, sources["silver"], serial)
+            self._windows_from_scratch(state, sources["silver"], transactions)
         else:
             chunks = kept if len(kept) < 2 else _chunks(sources["silver"], "silver")
-            self._windows(state, chunks, before, versions["silver"], serial)
+            self._windows(state, chunks, before, versions["silver"], transactions)
         self._on_stage("gold windows committed")
         self._state, self._serial, self._versions, self._written = state, serial, versions, False
-        for old in self._folder.iterdir():
-            if old.name != str(serial):
-                old.unlink()
+        overdue = time.monotonic() - self._saved_at >= _SAVE_EVERY_S
+        if from_scratch or overdue or self._unsaved_rows >= _SAVE_EVERY_ROWS:
+            self._save(state)
 
-    def _windows_from_scratch(self, state: State, silver: Appended, serial: int) -> None:
+    def _take(self, state: State, sources: dict[str, Appended]) -> list[pa.Table]:
+        """Add rows to the state; the last chunks of silver, at most two."""
+        state.now_us = _now_us()
+        kept: list[pa.Table] = []
+        takes = (
+            *(state.take_readings, state.take_duplicates, state.take_quarantined),
+            *(state.take_status, state.take_logs),
+        )
+        for name, take in zip(_SOURCES, takes, strict=True):
+            for rows in _chunks(sources[name], name):
+                take(rows)
+                self._unsaved_rows += rows.num_rows
+                kept = [*kept, rows][-2:] if name == "silver" else kept
+        return kept
+
+    def _windows_from_scratch(self, state: State, silver: Appended, transactions: CommitProperties) -> None:
         """All windows anew; the transaction comes with the last commit, so half of it is never taken for the whole."""
         table = self._tables["windows"]
         write_deltalake(table.delta, SCHEMAS["gold/windows"].empty_table(), mode="overwrite")
         nothing = _none_replaced()
         for rows in _chunks(silver, "silver"):
             merge_into(table, windows_of(rows, state.placed(rows)), nothing, CommitProperties())
-        merge_into(table, SCHEMAS["gold/windows"].empty_table(), nothing, _transaction(serial))
+        merge_into(table, SCHEMAS["gold/windows"].empty_table(), nothing, transactions)
 
-    def _windows(self, state: State, chunks, before: dict[str, np.ndarray], version: int, serial: int) -> None:
+    def _windows(
+        self, state: State, chunks, before: dict[str, np.ndarray], version: int, transactions: CommitProperties
+    ) -> None:
         """Add new readings to their windows; where an anchor is new or better, windows are counted from silver."""
         replaced, recounted = self._moved(state, before, version)
         parts = [recounted]
@@ -209,7 +249,7 @@ class Gold:
             if replaced.num_rows:
                 new = new.join(replaced, keys=["device_id", "window_start"], join_type="left anti")
             parts.append(new.select(SCHEMAS["gold/windows"].names))
-        merge_into(self._tables["windows"], pa.concat_tables(parts), replaced, _transaction(serial))
+        merge_into(self._tables["windows"], pa.concat_tables(parts), replaced, transactions)
 
     def _moved(self, state: State, before: dict[str, np.ndarray], version: int) -> tuple[pa.Table, pa.Table]:
         """The windows that an anchor has moved readings out of or into, and what they hold now."""
@@ -317,7 +357,7 @@ class Gold:
     def _overwrite(self, name: str, rows: pa.Table, predicate: str | None = None) -> None:
         delta = self._tables[name].delta
         write_deltalake(
-            delta, rows, mode="overwrite", predicate=predicate, commit_properties=_transaction(self._serial)
+            delta, rows, mode="overwrite", predicate=predicate, commit_properties=_transactions(self._serial, {})
         )
 
     def vacuum(self) -> None:
@@ -328,9 +368,10 @@ class Gold:
 
 def remembered_rules(tables: Path) -> RuleSet:
     """What the newest gold was counted with; the defaults when there is none."""
-    for path in sorted((tables / "gold" / ".state").glob("[0-9]*"), key=lambda path: int(path.name), reverse=True):
+    folder = tables / "gold" / ".state"
+    for serial in reversed(_serials(folder)):
         try:
-            return rules_from_text(load(path)[0].rules)
+            return rules_from_text(load(folder / str(serial))[0].rules)
         except (OSError, FileDamaged, ValueError):
             continue
     return DEFAULT_RULES
@@ -363,8 +404,19 @@ def _none_replaced() -> pa.Table:
     return pa.schema([("device_id", pa.string()), ("window_start", TIMESTAMP)]).empty_table()
 
 
-def _transaction(serial: int) -> CommitProperties:
-    return CommitProperties(app_transactions=[Transaction(APPLICATION_ID, serial)])
+def _application_id(source: str) -> str:
+    return f"{APPLICATION_ID}/{source}"
+
+
+def _transactions(serial: int, versions: dict[str, int]) -> CommitProperties:
+    """Of a commit of update `serial`; `versions`: of the sources that have been counted."""
+    counted = [Transaction(_application_id(name), version) for name, version in versions.items() if version >= 0]
+    return CommitProperties(app_transactions=[Transaction(APPLICATION_ID, serial), *counted])
+
+
+def _serials(folder: Path) -> list[int]:
+    """Of the states that were saved there, rising."""
+    return sorted(int(path.name) for path in folder.glob("[0-9]*"))
 
 
 def _minute_text(minute: int) -> str:

@@ -424,12 +424,13 @@ def save(state: State, path: Path, facts: dict[str, int]) -> None:
     for name, table in tables_of(state, facts):
         names.append(name)
         parts.append(_packed(table).to_pybytes())
-    replace_checked(path, _packed(pa.table({"name": names, "table": pa.array(parts, pa.large_binary())})).to_pybytes())
+    whole = pa.table({"name": names, "table": pa.array(parts, pa.large_binary())})
+    replace_checked(path, _packed(whole, "zstd").to_pybytes())
 
 
-def _packed(table: pa.Table) -> pa.Buffer:
+def _packed(table: pa.Table, compression: str | None = None) -> pa.Buffer:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
+    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         writer.write_table(table)
     return sink.getvalue()
 

@@ -15,7 +15,7 @@ from .gold_state import exploded
 
 WINDOW_US = 300_000_000
 _HOUR_US = 3_600_000_000
-_MOST_HOURS = 48
+_MOST_SPANS = 48
 
 _KEYS = ["device_id", "window_start", "metric"]
 _NAMES = {"n_sum": "n", "min_min": "min", "max_max": "max", "sum_sum": "sum", "last_last": "last"}
@@ -52,6 +52,7 @@ def merged(parts: pa.Table) -> pa.Table:
     mean = pc.call_function("divide", [one["sum"], one["n"].cast(pa.float64())])
     one = one.append_column("mean", mean)
     one = one.append_column("window_date", one["window_start"].cast(pa.date32()))
+    one = one.append_column("window_hour", pc.call_function("hour", [one["window_start"]]))
     return one.select(WINDOWS_SCHEMA.names).cast(WINDOWS_SCHEMA)
 
 
@@ -64,11 +65,15 @@ def merge_into(table: Delta, new: pa.Table, replaced: pa.Table, properties: Comm
     starts = _distinct([new["window_start"], replaced["window_start"]])
     if not len(starts):
         delta = table.delta
-        delta.create_write_transaction([], "append", delta.schema(), ["window_date"], commit_properties=properties)
+        partitions = delta.metadata().partition_columns
+        delta.create_write_transaction([], "append", delta.schema(), partitions, commit_properties=properties)
         return
-    hours = np.unique(starts // _HOUR_US)
-    width = 1 if len(hours) <= _MOST_HOURS else 24
-    spans = _spans(np.unique(hours // width) * width * _HOUR_US, width * _HOUR_US)
+    # A commit writes what it changes and what else is in those files, which is no more than an hour: a partition.
+    for width in (WINDOW_US, _HOUR_US, 24 * _HOUR_US):
+        begins = np.unique(starts // width) * width
+        if len(begins) <= _MOST_SPANS:
+            break
+    spans = _spans(begins, width)
     field = pa_dataset.field("window_start")
     where = None
     for begin, end in spans:
@@ -78,7 +83,6 @@ def merge_into(table: Delta, new: pa.Table, replaced: pa.Table, properties: Comm
     if replaced.num_rows and held.num_rows:
         held = held.join(replaced, keys=["device_id", "window_start"], join_type="left anti")
     rows = merged(pa.concat_tables([held.select(WINDOWS_SCHEMA.names), new])) if held.num_rows else new
-    # Files then hold an hour each, mostly, and the hours gone by are not written again.
     predicate = " OR ".join(
         f"(window_start >= '{_text(begin)}' AND window_start < '{_text(end)}')" for begin, end in spans
     )

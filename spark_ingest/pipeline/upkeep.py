@@ -113,6 +113,7 @@ class Upkeep:
         try:
             with panics_as_errors("the update of gold"):
                 self._gold.update(self._now_us(lag_bytes), note_alerts=self._nearly_read(lag_bytes))
+                self._gold.save()
         except (OSError, DeltaError) as error:
             raise write_failure(error, self._config.tables) from error
         except Exception as error:

@@ -42,20 +42,21 @@ class Appended(NamedTuple):
         yield from pa_dataset.dataset(paths, schema=wanted, format="parquet").to_batches(columns=list(columns))
 
 
-def appended(path: Path, after: int | None) -> Appended:
+def appended(path: Path, after: int | None, up_to: int | None = None) -> Appended:
     """The files that appends after version `after` added; None: everything that the newest version holds.
 
+    :param up_to: the last version that is wanted; None: the newest.
     :raises LogGone: the versions since `after` are not all in the log any more.
     """
     if not DeltaTable.is_deltatable(str(path)):
         return Appended(path, -1, [])
-    if after is None or after < 0:
+    if after is None or (after < 0 and up_to is None):
         table = DeltaTable(str(path))
         root = str(path.absolute()) + "/"
         files = [unquote(uri.removeprefix("file://")).removeprefix(root) for uri in table.file_uris()]
         return Appended(path, table.version(), files)
     files, version = [], after
-    while True:
+    while version != up_to:
         try:
             lines = _commit(path, version + 1).read_text().splitlines()
         except FileNotFoundError:
@@ -63,8 +64,9 @@ def appended(path: Path, after: int | None) -> Appended:
         version += 1
         files += _added([json.loads(line) for line in lines if line])
     # Asked again last: a pipeline may have committed in between.
-    if version == after and DeltaTable(str(path)).version() != after and not _commit(path, after + 1).exists():
-        raise LogGone(f"the log of {path} does not hold version {after + 1} any more")
+    newest = (DeltaTable(str(path)).version() if version == after else version) if up_to is None else up_to
+    if version < newest and not _commit(path, version + 1).exists():
+        raise LogGone(f"the log of {path} does not hold version {version + 1} any more")
     return Appended(path, version, files)
 
 

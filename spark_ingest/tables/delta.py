@@ -39,15 +39,18 @@ class Delta(Table):
     Columns that an older table lacks are added to it.
 
     :param partition_by: a date column; a folder for each of its values.
+    :param then_by: a column; a folder in those for each of its values.
     :raises UsageError: the folder cannot be written or holds something else.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema, partition_by: str | None = None) -> None:
+    def __init__(
+        self, path: Path, schema: pa.Schema, partition_by: str | None = None, then_by: str | None = None
+    ) -> None:
         super().__init__(path)
         self._removed_up_to: dict[str, int] = {}
         self._read: tuple[int, pa_dataset.Dataset] | None = None
         _require_url(path)
-        self._partition_by = [partition_by] if partition_by else None
+        self._partition_by = [name for name in (partition_by, then_by) if name] or None
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._table = DeltaTable.create(

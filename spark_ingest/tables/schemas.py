@@ -169,9 +169,14 @@ WINDOWS_SCHEMA = pa.schema(
         ("last", pa.float64()),
         ("last_ts", TIMESTAMP),
         ("window_date", pa.date32()),
+        ("window_hour", pa.int64()),
     ]
 )
-"""Five minutes by (repaired) event time, a row a metric; merged, never closed. Partitioned by window_date."""
+"""Five minutes by (repaired) event time, a row a metric; merged, never closed.
+
+Partitioned by window_date and window_hour, the hour of the day, so that a late reading has no more than its hour
+written again. window_hour is null, and no partition, in a table of an older release.
+"""
 
 BOOTS_SCHEMA = pa.schema(
     [

@@ -199,7 +199,7 @@ class SmallFiles:
 
     def step(self) -> int:
         """Join the files of at most one table; how many tables were due."""
-        for name in ("bronze", "silver", "quarantine", "duplicates", "status", "logs"):
+        for name in ("bronze", "silver", "quarantine", "duplicates", "status", "logs", "gold/windows"):
             path = self._tables / name
             newest = _newest_version(path, self._joined_at.get(name))
             if newest is None:
@@ -207,9 +207,11 @@ class SmallFiles:
             if newest - self._joined_at.setdefault(name, newest - newest % self._most) < self._most:
                 continue
             self._joined_at[name] = newest
+            # Of windows that are still written, an update would write all that has been joined.
+            over = [(PARTITIONED_BY[name], "<", f"{datetime.now(UTC):%Y-%m-%d}")] if name == "gold/windows" else None
             try:
                 # Small ones only: a file of some megabytes is not written again and again.
-                DeltaTable(str(path)).optimize.compact(target_size=16 << 20, writer_properties=WRITER)
+                DeltaTable(str(path)).optimize.compact(over, target_size=16 << 20, writer_properties=WRITER)
             except CommitFailedError as error:
                 self._report(f"{path} was not compacted this time: {str(error).splitlines()[0]}")
             return 1

@@ -99,7 +99,7 @@ def fleet(seed: int, devices: int = 6) -> list[pa.Table]:
 
 
 def written(folder: Path, batches: list[pa.Table], rng: random.Random, kill: bool = True) -> None:
-    """Micro-batches, each replayed now and then, with updates of gold between them that are killed now and then."""
+    """Micro-batches, each replayed now and then, with updates of gold between them, killed or saved now and then."""
     dying = {"stage": ""}
 
     def on_stage(stage: str) -> None:
@@ -117,6 +117,8 @@ def written(folder: Path, batches: list[pa.Table], rng: random.Random, kill: boo
             dying["stage"] = rng.choice([*STAGES, "", ""]) if kill else ""
             try:
                 gold.update()
+                if rng.random() < 0.3:
+                    gold.save()
             except Killed:
                 gold = Gold(folder, on_stage=on_stage)
     dying["stage"] = ""

@@ -72,19 +72,102 @@ def test_compacted_rows_that_count_as_new_are_caught(tmp_path, monkeypatch):
         test_compaction_and_replays_count_nothing_twice(tmp_path)
 
 
-def test_files_that_vacuum_removed_before_gold_read_them_are_counted_from_the_whole_table(tmp_path):
+@pytest.mark.parametrize("killed", [False, True])
+def test_files_that_vacuum_removed_before_gold_read_them_are_counted_from_the_whole_table(tmp_path, killed):
+    """Planted: a process that was killed is followed by one that counts the files of others alone."""
     batches = fleet(6)[:5]
     writer, gold = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None), Gold(tmp_path)
-    writer.write(batches[0], 0, QUERY)
-    gold.update()
-    for batch_id, batch in enumerate(batches[1:], 1):
+    for batch_id, batch in enumerate(batches):
         writer.write(batch, batch_id, QUERY)
+        if batch_id == 0 or killed:
+            gold.update()
     upkeep.compact(tmp_path)
     for name in ("silver", "duplicates", "quarantine", "status", "logs"):
         table = DeltaTable(str(tmp_path / name))
         table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    if killed:
+        gold = Gold(tmp_path)
     gold.update()
     assert_law(tmp_path, 6)
+
+
+# What the next process adds to the state that was saved -> which files those are.
+ADDED = {
+    "all that the windows have counted": lambda files, _after, _up_to: files,
+    "nothing": lambda files, _after, up_to: files if up_to is None else files._replace(files=[]),
+    "all there is": lambda files, after, up_to: files if up_to is None else changes.appended(files.path, after),
+}
+
+
+@pytest.mark.parametrize("added", ADDED)
+def test_a_process_that_was_killed_is_followed_by_one_that_knows_what_the_windows_have_counted(
+    tmp_path, monkeypatch, added
+):
+    """Planted: the state that was saved is taken as it is, or what no window has yet is added to it too."""
+    batches = fleet(8)[:6]
+    writer, gold = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None), Gold(tmp_path)
+    for batch_id, batch in enumerate(batches[:-1]):
+        writer.write(batch, batch_id, QUERY)
+        gold.update()
+    assert [path.name for path in (tmp_path / "gold" / ".state").iterdir()] == ["1"], "saved once, not at each update"
+    writer.write(batches[-1], len(batches), QUERY)
+
+    def some(path, after, up_to=None):
+        return ADDED[added](changes.appended(path, after, up_to), after, up_to)
+
+    with monkeypatch.context() as planted:
+        planted.setattr(gold_module, "appended", some)
+        planted.setattr(Gold, "_windows_from_scratch", None)
+        gold = Gold(tmp_path)
+        gold.update()
+        gold.save()
+    assert [path.name for path in (tmp_path / "gold" / ".state").iterdir()] == [str(len(batches))]
+    if added == next(iter(ADDED)):
+        assert_law(tmp_path, 8)
+    else:
+        with pytest.raises(AssertionError):
+            assert_law(tmp_path, 8)
+
+
+def test_gold_of_a_release_that_saved_its_state_before_the_windows_is_counted_on(tmp_path, monkeypatch):
+    """Planted: the state that was saved last is used, though the windows have not come that far."""
+    batches = fleet(9)[:4]
+    windows, schema = tmp_path / "gold" / "windows", gold_module.SCHEMAS["gold/windows"]
+    schema = schema.remove(schema.get_field_index("window_hour"))
+    DeltaTable.create(str(windows), schema, partition_by=["window_date"])
+    writer, gold = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None), Gold(tmp_path)
+    with monkeypatch.context() as older:
+        older.setattr(gold_module, "_SAVE_EVERY_ROWS", 0)
+        with_versions = gold_module._transactions
+        older.setattr(gold_module, "_transactions", lambda serial, _versions: with_versions(serial, {}))
+        for batch_id, batch in enumerate(batches[:-1]):
+            writer.write(batch, batch_id, QUERY)
+            gold.update()
+    state = tmp_path / "gold" / ".state" / "3"
+    state.with_name("4").write_bytes(b"of the update in which it was killed")
+    monkeypatch.setattr(Gold, "_windows_from_scratch", None)
+    writer.write(batches[-1], 3, QUERY)
+    Gold(tmp_path).update()
+    monkeypatch.undo()
+    assert_law(tmp_path, 9)
+
+
+def test_an_update_writes_the_windows_in_which_something_was_taken_and_no_others(tmp_path):
+    """Planted: the whole hour is written again."""
+    write(tmp_path, *([set_clock(n, n * 300 * SECOND)] for n in range(12)))
+    windows = DeltaTable(str(tmp_path / "gold" / "windows"))
+    assert [one["operationMetrics"].get("num_removed_files", 0) for one in windows.history(11)] == [0] * 11
+
+
+def test_late_readings_do_not_join_their_windows_with_those_of_now(tmp_path):
+    """Planted: windows of all hours in one file, which each update after that writes again, and the next day's too."""
+    for_hours = [[set_clock(10 * n + hour, hour * 3600 * SECOND) for hour in range(3)] for n in range(2)]
+    write(tmp_path, *for_hours)
+    added = DeltaTable(str(tmp_path / "gold" / "windows")).get_add_actions(flatten=True)
+    names = ("min.window_start", "max.window_start", "partition.window_hour")
+    rows = list(zip(*(added.column(name).to_pylist() for name in names), strict=True))
+    assert sorted((low.hour, high.hour) for low, high, _hour in rows) == sorted((hour, hour) for *_, hour in rows)
+    assert len(rows) == 3
 
 
 def clockless(seq: int, up: int) -> tuple[str, bytes, int]:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from gold_fleet import QUERY, fleet, rows_of, table_of, telemetry, written
+from gold_fleet import QUERY, assert_law, fleet, rows_of, table_of, telemetry, written
 from spark_helpers import RECEIVED_MS
 from umqtt_kit import __main__ as umqtt
 
@@ -120,6 +120,22 @@ def test_small_files_are_joined_while_a_pipeline_appends(tables):
     assert not lines
     assert set(rows) <= set(content(tables, "silver"))
     assert len(DeltaTable(str(tables / "silver")).file_uris()) < before
+
+
+def test_the_windows_files_are_joined_too_and_gold_goes_on(tmp_path):
+    """Planted: windows are left out, a file for each five minutes for ever."""
+    writer, gold = BatchWriter(tmp_path, tmp_path / "state", report=lambda _line: None), Gold(tmp_path)
+    lines: list[str] = []
+    small = SmallFiles(tmp_path, lines.append, most=5)
+    for n in range(12):
+        at = RECEIVED_MS + n * 300_000
+        writer.write(table_of([(*telemetry("a", "1-x", n, at, 5, t=1.0), at)], n), n, QUERY)
+        gold.update()
+        while small.step():
+            pass
+    assert not lines
+    assert len(DeltaTable(str(tmp_path / "gold" / "windows")).file_uris()) < 8
+    assert_law(tmp_path, 1)
 
 
 def test_a_rebuild_gives_the_same_rows_and_a_replay_after_it_adds_none(tables):
@@ -347,11 +363,15 @@ def test_rows_since_a_version_are_told_until_the_log_of_it_is_gone(tables):
     assert appended(silver, newest.version) == (silver, newest.version, [])
     since = appended(silver, 2)
     assert since.version == newest.version and 0 < len(since.files) < len(newest.files)
+    parts = appended(silver, -1, 2), appended(silver, 2, newest.version), appended(silver, 2, 2)
+    assert [part.version for part in parts] == [2, newest.version, 2]
+    assert parts[1].files == since.files and not parts[2].files and {*parts[0].files, *since.files} == {*newest.files}
     DeltaTable(str(silver)).create_checkpoint()
     for version in range(newest.version + 1):
         (silver / "_delta_log" / f"{version:020d}.json").unlink()
-    with pytest.raises(LogGone):
-        appended(silver, 2)
+    for up_to in (None, newest.version):
+        with pytest.raises(LogGone):
+            appended(silver, 2, up_to)
 
 
 def test_only_one_process_writes_the_tables(tables):

@@ -253,6 +253,7 @@ def _metric_windows(ids: list[str], at: np.ndarray, metric: str, cells: np.ndarr
         "last": pa.array(mean),
         "last_ts": pa.array(at[window] + WINDOW - US).cast(TIMESTAMP),
         "window_date": pa.array(at[window]).cast(TIMESTAMP).cast(pa.date32()),
+        "window_hour": pa.array(at[window] // HOUR % 24),
     }
     schema = SCHEMAS["gold/windows"]
     return pa.table([columns[name] for name in schema.names], schema=schema)
