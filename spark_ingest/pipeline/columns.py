@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 NEVER = -(1 << 62)
 """In a column of times or seqs: none yet, where the largest counts; `-NEVER` where the smallest does."""
@@ -19,12 +20,27 @@ class Columns:
         self.index: dict[str, int] = {}
         self._fills = fills
         self._columns = {name: np.full(0, fill) for name, fill in fills.items()}
+        self._ranks = np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.index)
 
+    @property
+    def names(self) -> list[str]:
+        """Of the columns."""
+        return list(self._fills)
+
     def __getitem__(self, name: str) -> np.ndarray:
         return self._columns[name][: len(self.index)]
+
+    @property
+    def ranks(self) -> np.ndarray:
+        """The place of each row's key in the order of all keys."""
+        if len(self._ranks) != len(self.index):
+            self._ranks = np.empty(len(self.index), dtype=np.int64)
+            order = pc.call_function("array_sort_indices", [pa.array(list(self.index), pa.string())])
+            self._ranks[order.to_numpy()] = np.arange(len(self.index))
+        return self._ranks
 
     def rows(self, keys: pa.Array) -> np.ndarray:
         """The row of each key; new keys get one."""

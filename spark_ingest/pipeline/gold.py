@@ -18,7 +18,9 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import date, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +37,7 @@ from ..tables.delta import Delta
 from ..tables.schemas import PARTITIONED_BY, SCHEMAS, TIMESTAMP
 from .clock import AHEAD_US
 from .gold_alerts import Alert, alerts_table, state_alerts, verdicts_of
+from .gold_boots import heard_days
 from .gold_state import MINUTE_US, SILVER_COLUMNS, State, load, save
 from .gold_tables import boots_table, devices_table, gaps_table, traffic_table
 from .gold_windows import WINDOW_US, merge_into, windows_of
@@ -61,10 +64,18 @@ COUNTED = {
 _SOURCES = tuple(COUNTED)
 _GOLD = ("devices", "windows", "boots", "gaps", "traffic", "alerts")
 _CHUNK_ROWS = 500_000
+_EPOCH = date(1970, 1, 1)
 _VACUUM_EVERY = 200
 # What is counted again after a kill, at most: about ten seconds' work, and files that no vacuum has removed yet.
 _SAVE_EVERY_ROWS = 1_000_000
 _SAVE_EVERY_S = 600.0
+
+
+class _WrittenBoots(NamedTuple):
+    """What gold/boots has been written by: the day on which each boot was heard last, and when each collector began."""
+
+    days: np.ndarray
+    started_us: np.ndarray
 
 
 class Gold:
@@ -94,9 +105,12 @@ class Gold:
         self._report = report
         self._rules = rules
         self._recipients = recipients
-        partitions = {"windows": (PARTITIONED_BY["gold/windows"], "window_hour")}
+        then_by = {"windows": "window_hour"}
         self._tables = {
-            name: Delta(tables / "gold" / name, SCHEMAS[f"gold/{name}"], *partitions.get(name, ())) for name in _GOLD
+            name: Delta(
+                tables / "gold" / name, SCHEMAS[f"gold/{name}"], PARTITIONED_BY.get(f"gold/{name}"), then_by.get(name)
+            )
+            for name in _GOLD
         }
         self._folder = tables / "gold" / ".state"
         self._folder.mkdir(exist_ok=True)
@@ -109,6 +123,7 @@ class Gold:
         self._saved_at = time.monotonic()
         self._written = False
         self._newest: dict[str, pa.Table] = {}
+        self._boots: _WrittenBoots | None = None
 
     def update(self, now_us: int | None = None, *, note_alerts: bool = True) -> bool:
         """Count what has been committed since the last update; False when there was nothing.
@@ -160,7 +175,7 @@ class Gold:
                 self._forget()
                 state = State(self._rules.offline_us)
             state.rules = self._rules.as_text()
-            self._state = state
+            self._state, self._boots = state, None
         return self._state
 
     def _resumed(self, windows: DeltaTable) -> State | None:
@@ -300,7 +315,8 @@ class Gold:
         alerts = alerts_table(self._alerts(state, gaps, as_of, note_alerts))
         devices = devices_table(state, gaps, alerts, self._rules, as_of)
         self.open_alerts, self.devices = _open_by_rule(alerts, self._rules), devices.num_rows
-        whole = {"devices": devices, "boots": boots_table(state, gaps), "gaps": gaps, "alerts": alerts}
+        self._write_boots(state, gaps)
+        whole = {"devices": devices, "gaps": gaps, "alerts": alerts}
         for name, rows in whole.items():
             # These change seldom, and each commit is two files.
             if name in ("gaps", "alerts"):
@@ -313,6 +329,28 @@ class Gold:
         self._written = True
         if self._serial % _VACUUM_EVERY == 0:
             self.vacuum()
+
+    def _write_boots(self, state: State, gaps: pa.Table) -> None:
+        """The boots of the days on which those that changed were heard last: partitions, now and as they were written.
+
+        So boots that are over cost nothing, however many there are.
+        """
+        days, predicate = heard_days(state), None
+        started = state.collectors["first_us"].copy()
+        written, rows = self._boots, np.arange(len(days))
+        # When a collector turns out to have begun earlier, gaps of any boot may count otherwise.
+        if written is not None and np.array_equal(written.started_us, started[: len(written.started_us)]):
+            changed = np.array(sorted(state.changed_boots), dtype=np.int64)
+            if not len(changed):
+                return
+            before = written.days[changed[changed < len(written.days)]]
+            touched = np.unique(np.concatenate([days[changed], before]))
+            rows = np.flatnonzero(np.isin(days, touched))
+            dates = ", ".join(f"'{_EPOCH + timedelta(days=day)}'" for day in touched.tolist())
+            predicate = f"heard_date IN ({dates})"
+        self._overwrite("boots", boots_table(state, gaps, rows), predicate)
+        self._boots = _WrittenBoots(days, started)
+        state.changed_boots.clear()
 
     def _alerts(self, state: State, gaps: pa.Table, as_of_us: int, note_alerts: bool) -> list[Alert]:
         found = state_alerts(state, gaps, self._rules, as_of_us)

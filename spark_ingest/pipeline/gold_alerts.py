@@ -10,7 +10,7 @@ from ..alerts.journal import Finding, Verdict
 from ..alerts.rules import Rule, RuleSet
 from ..tables.schemas import ALERTS_SCHEMA, TIMESTAMP
 from .columns import NEVER
-from .gold_boots import boot_starts, newest_boots
+from .gold_boots import boot_starts, follows, newest_boots
 from .gold_state import DAY_US, GAP_US, Refused, State
 
 QUIET_US = DAY_US
@@ -33,7 +33,7 @@ def state_alerts(state: State, gaps: pa.Table, rules: RuleSet, as_of_us: int) ->
     """The alerts of all rules that are about no metric, in no order."""
     ids = list(state.devices.index)
     found: list[Alert] = []
-    starts: list[list[int]] | None = None
+    starts: tuple[np.ndarray, np.ndarray] | None = None
     for rule in rules.rules:
         if rule.kind == "offline":
             mine = _offline(rule, state, ids, as_of_us)
@@ -99,23 +99,20 @@ def _gaps(rule: Rule, gaps: pa.Table, as_of_us: int) -> Iterable[Alert]:
             yield Alert(gap["device_id"], rule.name, rule.kind, since, until, float(gap["missing"]), words)
 
 
-def _loops(rule: Rule, starts: Sequence[Sequence[int]], ids: Sequence[str], as_of_us: int) -> Iterable[Alert]:
+def _loops(rule: Rule, starts: tuple[np.ndarray, np.ndarray], ids: Sequence[str], as_of_us: int) -> Iterable[Alert]:
     """Runs of boots of which each `boots` follow each other `within` a time."""
     boots, within_us = rule["boots"], rule["within"]
-    for device, some in enumerate(starts):
-        runs: list[list[int]] = []
-        for i in range(boots - 1, len(some)):
-            if some[i] - some[i - boots + 1] > within_us:
-                continue
-            if runs and i == runs[-1][1] + 1:
-                runs[-1][1] = i
-            else:
-                runs.append([i, i])
-        for first, last in runs:
-            count = last - first + boots
-            until = None if as_of_us - some[last] <= within_us else some[last]
-            words = f"{count} boots in a row"
-            yield Alert(ids[device], rule.name, rule.kind, some[first], until, float(count), words)
+    device, us = starts
+    ends = np.arange(boots - 1, len(us))
+    begins = ends - boots + 1
+    ends = ends[(device[ends] == device[begins]) & (us[ends] - us[begins] <= within_us)]
+    new = ~follows(device[ends]) | (np.diff(ends, prepend=-2) != 1)
+    firsts, lasts = ends[new], ends[np.append(new[1:], True)[: len(ends)]]
+    for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+        count, end = last - first + boots, int(us[last])
+        until = None if as_of_us - end <= within_us else end
+        words = f"{count} boots in a row"
+        yield Alert(ids[device[first]], rule.name, rule.kind, int(us[first]), until, float(count), words)
 
 
 def _memory(rule: Rule, state: State, ids: Sequence[str]) -> Iterable[Alert]:

@@ -3,43 +3,50 @@
 import numpy as np
 
 from .columns import NEVER
-from .gold_state import SEPARATOR, State
+from .gold_state import DAY_US, SEPARATOR, State
+
+
+def heard_us(state: State) -> np.ndarray:
+    """Per boot when it was heard last, or without a reading when it was first heard of."""
+    boots = state.boots
+    return np.where(boots["last_us"] == NEVER, boots["born_us"], boots["last_us"])
+
+
+def heard_days(state: State) -> np.ndarray:
+    """The day of :func:`heard_us`, from 1970-01-01."""
+    return heard_us(state) // DAY_US
 
 
 def newest_boots(state: State) -> np.ndarray:
     """Per device the row of the boot that was heard last; -1 without one."""
     boots = state.boots
     newest = np.full(len(state.devices), -1, dtype=np.int64)
-    heard = np.where(boots["last_us"] == NEVER, boots["born_us"], boots["last_us"])
-    order = np.lexsort((_by_name(state), heard))
+    # Names decide between equal times: row numbers depend on who was met first.
+    order = np.lexsort((boots.ranks, heard_us(state)))
     order = order[~state.unnumbered[order]]
     newest[boots["device"][order]] = order
     return newest
 
 
-def _by_name(state: State) -> np.ndarray:
-    """The place of each boot in the order of their names, for equal times: row numbers depend on who was met first."""
-    names = np.array(list(state.boots.index), dtype=object)
-    return np.argsort(np.argsort(names)) if len(names) else np.empty(0, dtype=np.int64)
-
-
-def boot_starts(state: State, *, unasked: bool = False) -> list[list[int]]:
-    """Per device when its boots were first heard of, rising.
+def boot_starts(state: State, *, unasked: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Of each boot the device and when it was first heard of; by device, times rising.
 
     :param unasked: only boots that nobody asked for: neither after an orderly restart, which the boot before announced,
         nor by a soft reset, which is done from a console.
     """
-    starts: list[list[int]] = [[] for _ in range(len(state.devices))]
     boots = state.boots
     first = np.minimum(boots["first_us"], boots["born_us"])
-    keys, soft = list(boots.index), boots["cause"] == state.texts.get("soft", -2)
-    before: dict[int, tuple[str, ...]] = {}
-    unnumbered = state.unnumbered
-    for row in np.lexsort((_by_name(state), first)).tolist():
-        if unnumbered[row]:
-            continue
-        device = int(boots["device"][row])
-        if not (unasked and (soft[row] or before.get(device) in state.restarted)):
-            starts[device].append(int(first[row]))
-        before[device] = tuple(keys[row].split(SEPARATOR))
-    return starts
+    rows = np.lexsort((boots.ranks, first, boots["device"]))
+    rows = rows[~state.unnumbered[rows]]
+    if unasked:
+        ended = np.zeros(len(boots), dtype=bool)
+        keys = (device_id + SEPARATOR + boot for device_id, boot in state.restarted)
+        ended[[boots.index[key] for key in keys if key in boots.index]] = True
+        soft = boots["cause"] == state.texts.get("soft", -2)
+        rows = rows[~(soft[rows] | (follows(boots["device"][rows]) & np.append(False, ended[rows][:-1])))]
+    return boots["device"][rows], first[rows]
+
+
+def follows(devices: np.ndarray) -> np.ndarray:
+    """Which are the same device as the one before."""
+    return np.append(False, devices[1:] == devices[:-1]) if len(devices) else np.empty(0, dtype=bool)

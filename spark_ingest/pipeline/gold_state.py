@@ -60,6 +60,7 @@ class State:
 
     :param offline_us: a silence so long is worth an alert.
     :ivar rules: the rules of alerts, as text, to count gold anew by.
+    :ivar changed_boots: rows of `boots` for which something has come since their owner last emptied it.
     :ivar now_us: when rows are counted. They have been received by then, whatever the clock of their collector said.
     """
 
@@ -70,6 +71,7 @@ class State:
         self.newest_us = NEVER
         self.frozen_before = NEVER
         self.late_minutes: set[int] = set()
+        self.changed_boots: set[int] = set()
         self.texts: dict[str, int] = {}
         status = {"status_us": NEVER, "status_position": NEVER, "online": -1, "status_reason": -1, "status_boot": -1}
         shown = {f"{name}_{what}": fill for name in SHOWN for what, fill in (("us", NEVER), ("seq", NEVER))}
@@ -133,6 +135,7 @@ class State:
         if not rows.num_rows:
             return
         device, boot = self._device_rows(rows["device_id"]), self._boot_rows(rows)
+        self.changed_boots.update(np.unique(boot).tolist())
         received, seq = self._received(rows), rows["seq"].to_numpy()
         ok = rows["clock_ok"].to_numpy()
         ts = _us(rows["ts"])
@@ -234,6 +237,7 @@ class State:
             return
         some = rows.take(pa.array(of_boot))
         boot = self._boot_rows(some)
+        self.changed_boots.update(boot.tolist())
         self.boots["device"][boot] = device[of_boot]
         causes = [dict(extra or ()).get("cause") for extra in some["extra"].to_pylist()]
         born = {"cause": self._codes([_unquoted(cause) for cause in causes])}
@@ -268,8 +272,8 @@ class State:
         self.collectors.lower_to("first_us", self.collectors.rows(rows["collector"].combine_chunks()), received)
         return received
 
-    @staticmethod
     def _add_ranges(
+        self,
         held: dict[tuple[str, str], list[tuple[int, int]]],
         new: Iterable[tuple[str, str, list[tuple[int, int]]]],
     ) -> None:
@@ -279,6 +283,8 @@ class State:
             gathered.setdefault((device_id, boot), []).extend(ranges)
         for key, ranges in gathered.items():
             held[key] = union(held.get(key, []) + ranges)
+            if (row := self.boots.index.get(SEPARATOR.join(key))) is not None:
+                self.changed_boots.add(row)
 
     def _device_rows(self, device_id: pa.ChunkedArray) -> np.ndarray:
         return self.devices.rows(device_id.combine_chunks())

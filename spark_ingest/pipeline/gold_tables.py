@@ -18,7 +18,7 @@ from ..tables.schemas import (
     TRAFFIC_SCHEMA,
 )
 from .columns import NEVER, from_bin, quantiles
-from .gold_boots import boot_starts, newest_boots
+from .gold_boots import boot_starts, follows, heard_days, newest_boots
 from .gold_state import (
     BIN_BITS,
     BIN_ZERO,
@@ -132,14 +132,17 @@ def _parted(parts: list[Part], ranges: list[tuple[int, int]], word: str) -> list
     return cut
 
 
-def boots_table(state: State, gaps: pa.Table) -> pa.Table:
-    """BOOTS_SCHEMA, in the order in which boots were first met."""
-    boots = state.boots
-    keys = [key.split(SEPARATOR) for key in boots.index]
+def boots_table(state: State, gaps: pa.Table, rows: np.ndarray) -> pa.Table:
+    """BOOTS_SCHEMA of some rows of the state's boots."""
     open_gaps = gaps.filter(gaps["open"])
     names = zip(open_gaps["device_id"].to_pylist(), open_gaps["boot"].to_pylist(), strict=True)
-    rows = [boots.index[device_id + SEPARATOR + boot] for device_id, boot in names]
-    missing = _sums(rows, open_gaps["missing"].to_pylist(), len(boots))
+    numbers = [state.boots.index[device_id + SEPARATOR + boot] for device_id, boot in names]
+    missing = _sums(numbers, open_gaps["missing"].to_pylist(), len(state.boots))
+    # Those of a device and a spool that are known by their place are no boots.
+    rows = rows[~state.unnumbered[rows]]
+    names = list(state.boots.index)
+    keys = [names[row].split(SEPARATOR) for row in rows.tolist()]
+    boots = {name: state.boots[name][rows] for name in state.boots.names}
     highest = [state.seen.highest_of(device_id, boot) for device_id, boot in keys]
     anchored = boots["anchor_seq"] != -NEVER
     clock = np.where(boots["ok"] == boots["readings"], "ts", np.where(anchored, "anchor", "received"))
@@ -153,20 +156,21 @@ def boots_table(state: State, gaps: pa.Table) -> pa.Table:
         "first_seq": pa.array(boots["first_seq"], mask=silent),
         "highest_seq": pa.array(np.array(highest, dtype=np.int64), mask=silent),
         "readings": pa.array(boots["readings"]),
-        "missing": pa.array(missing),
+        "missing": pa.array(missing[rows]),
         "fw": state.text(boots["fw"]),
         "cause": state.text(boots["cause"]),
         "reason": state.text(boots["reason"]),
         "anchor_ts_us": pa.array(boots["anchor_us"], mask=~anchored),
         "clock": pa.array(clock, pa.string(), mask=silent),
+        "heard_date": pa.array(heard_days(state)[rows], pa.int32()).cast(pa.date32()),
     }
-    table = pa.table([columns[name] for name in BOOTS_SCHEMA.names], schema=BOOTS_SCHEMA)
-    return table.filter(pa.array(~state.unnumbered))
+    return pa.table([columns[name] for name in BOOTS_SCHEMA.names], schema=BOOTS_SCHEMA)
 
 
 def devices_table(state: State, gaps: pa.Table, alerts: pa.Table, rules: RuleSet, as_of_us: int) -> pa.Table:
     """DEVICES_SCHEMA, in the order in which devices were first met."""
-    devices, boots, starts = state.devices, state.boots, boot_starts(state)
+    devices, boots = state.devices, state.boots
+    booted, started_us = boot_starts(state)
     count = len(devices)
     ids = list(devices.index)
     memberships = [rules.of(device_id) for device_id in ids]
@@ -182,13 +186,13 @@ def devices_table(state: State, gaps: pa.Table, alerts: pa.Table, rules: RuleSet
     open_gaps = _sums(rows, [one == "missing" for one in words], count)
     p50, p95 = _percentiles(state, DELAY, (0.5, 0.95))
     newest = newest_boots(state)
-    names = [key.split(SEPARATOR)[1] for key in boots.index]
-    boot = [names[row] if row >= 0 else None for row in newest.tolist()]
+    names = list(boots.index)
+    boot = [names[row].split(SEPARATOR)[1] if row >= 0 else None for row in newest.tolist()]
     fw = np.where(newest >= 0, boots["fw"][newest] if len(boots) else -1, -1)
     event = np.full(count, NEVER)
     last_event = np.where(boots["ok_ts_us"] != NEVER, boots["ok_ts_us"], boots["last_us"])
     np.maximum.at(event, of, last_event)
-    reboots = [sum(start > as_of_us - DAY_US for start in some[1:]) for some in starts]
+    reboots = booted[follows(booted) & (started_us > as_of_us - DAY_US)]
     columns = {
         "device_id": pa.array(ids, pa.string()),
         "health": pa.array(_health(state, gaps, alerts, p50, as_of_us), pa.string()),
@@ -197,8 +201,8 @@ def devices_table(state: State, gaps: pa.Table, alerts: pa.Table, rules: RuleSet
         "online": pa.array(devices["online"] == 1, mask=devices["online"] < 0),
         "status_reason": state.text(devices["status_reason"]),
         "boot": pa.array(boot, pa.string()),
-        "boots": pa.array([len(some) for some in starts], pa.int64()),
-        "reboots_24h": pa.array(reboots, pa.int64()),
+        "boots": pa.array(np.bincount(booted, minlength=count), pa.int64()),
+        "reboots_24h": pa.array(np.bincount(reboots, minlength=count), pa.int64()),
         "fw": state.text(fw),
         "readings": pa.array(readings),
         "duplicates": pa.array(devices["duplicates"]),

@@ -194,9 +194,12 @@ BOOTS_SCHEMA = pa.schema(
         ("reason", pa.string()),
         ("anchor_ts_us", pa.int64()),
         ("clock", pa.string()),
+        ("heard_date", pa.date32()),
     ]
 )
 """One row a boot. anchor_ts_us: when it booted, Unix microseconds, from the lowest seq with a good clock and `up`.
+
+Partitioned by heard_date: of last_seen, or of first_seen in a boot without readings.
 
 clock: ts (good from the first reading on), anchor (set later, which places the earlier readings), received (never).
 """
@@ -269,4 +272,9 @@ SCHEMAS = {
 }
 """Folder below --tables to schema; in the order in which a micro-batch writes them."""
 
-PARTITIONED_BY = {"bronze": "received_date", "silver": "received_date", "gold/windows": "window_date"}
+PARTITIONED_BY = {
+    "bronze": "received_date",
+    "silver": "received_date",
+    "gold/windows": "window_date",
+    "gold/boots": "heard_date",
+}

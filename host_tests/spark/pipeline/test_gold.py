@@ -1,5 +1,6 @@
 """Gold's law: whatever arrives how, and wherever an update is killed, it equals one pass over what bronze has."""
 
+import itertools
 import json
 import os
 import random
@@ -170,6 +171,44 @@ def test_late_readings_do_not_join_their_windows_with_those_of_now(tmp_path):
     assert len(rows) == 3
 
 
+def test_boots_that_are_over_are_left_as_they_are_until_something_comes_for_them(tmp_path):
+    """Planted: all boots are written again, a boot stays on the day on which it was heard before, or what a log says of
+    one changes nothing.
+    """
+    day = 24 * 3600 * SECOND
+
+    def reading(device: str, boot: str, seq: int, at: int) -> tuple[str, bytes, int]:
+        return (*telemetry(device, boot, seq, RECEIVED_MS + at, 5, t=1.0), RECEIVED_MS + at)
+
+    log = {"level": "warning", "text": "dropped", "boot": "1-x", "dropped_seq": [[1, 2]]}
+    batches = [
+        [reading("a", "1-x", 0, 0), reading("a", "1-x", 3, 1), reading("b", "1-x", 0, 2)],
+        [reading("a", "2-x", 0, day)],
+        [reading("a", "2-x", 1, 2 * day)],
+        [reading("b", "1-x", 5, 3 * day)],
+        [("fleet/a/log", json.dumps(log).encode(), RECEIVED_MS + 3 * day)],
+    ]
+    writer, gold, files = BatchWriter(tmp_path, tmp_path / "state"), Gold(tmp_path), []
+    for batch_id, messages in enumerate(batches):
+        writer.write(table_of(messages, 10 * batch_id), batch_id, QUERY)
+        gold.update()
+        files.append(sorted(DeltaTable(str(tmp_path / "gold" / "boots")).file_uris()))
+    kept = [len({*after} & {*before}) for before, after in itertools.pairwise(files)]
+    assert [len(one) for one in files] == [1, 2, 2, 3, 3]
+    assert kept == [1, 1, 1, 2]
+    missing = {row[:2]: row[8] for row in rows_of(tmp_path)["boots"]}
+    assert missing == {("a", "1-x"): 0, ("a", "2-x"): 0, ("b", "1-x"): 4}
+    assert_law(tmp_path, 0)
+
+
+def test_a_collector_that_turns_out_to_have_begun_earlier_changes_what_boots_of_other_days_lack(tmp_path):
+    """Planted: only the boots that something has come for are written."""
+    earlier = (*telemetry("b", "1-x", 0, RECEIVED_MS, 5, t=1.0), RECEIVED_MS - 48 * 3600 * SECOND)
+    write(tmp_path, [(*telemetry("a", "1-x", 3, RECEIVED_MS, 5, t=1.0), RECEIVED_MS)], [earlier])
+    assert {row[0]: row[8] for row in rows_of(tmp_path)["boots"]} == {"a": 3, "b": 0}
+    assert_law(tmp_path, 0)
+
+
 def clockless(seq: int, up: int) -> tuple[str, bytes, int]:
     """A reading received an hour after its boot, whose clock was not set."""
     return (*telemetry("a", "1-x", seq, None, up, t=float(seq)), RECEIVED_MS + 3600 * SECOND)
@@ -200,7 +239,7 @@ def test_a_later_anchor_moves_earlier_readings_to_when_they_were_taken(tmp_path)
     assert sum(window[3] for window in windows) == 4
     assert max(window[1] for window in windows) < hour - timedelta(minutes=30)
     (boot,) = rows_of(tmp_path)["boots"]
-    assert boot[-2:] == (RECEIVED_MS * 1000, "anchor")
+    assert boot[-3:-1] == (RECEIVED_MS * 1000, "anchor")
 
 
 def test_gaps_are_filled_by_late_readings_and_explained_by_announcements(tmp_path):
