@@ -24,6 +24,7 @@ _DEVICE_COLUMNS = (
     ("boots", "boots"),
     ("reboots_24h", "reboots"),
     ("fw", "fw"),
+    ("device_group", "group"),
     ("readings", "readings"),
     ("missing", "missing"),
     ("dropped_announced", "dropped"),

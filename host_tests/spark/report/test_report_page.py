@@ -257,6 +257,33 @@ def test_alerts_gaps_and_reboots_are_listed_worst_first(open_page: OpenPage, tab
     )
 
 
+def test_a_group_chooses_the_rows_together_with_search_and_health(open_page: OpenPage, tmp_path: Path) -> None:
+    """Planted: a group is found by the text of its option, or devices without one are in none that can be chosen."""
+    hostile, inherited = "<img src=x onerror=alert(1)>", "__proto__"
+    groups = [hostile, inherited, "north", None, "(none)", "All"]
+    fleet(tmp_path, devices=12, days=0.2)
+    write_report(tmp_path, tmp_path / "without.html")
+    expect(open_page(tmp_path / "without.html").locator("#group")).to_be_hidden()
+    rows = Gold(tmp_path).read("devices").sort_by("device_id").to_pylist()
+    rows = [row | {"device_group": groups[i % 6]} for i, row in enumerate(rows)]
+    write_rows(tmp_path, "devices", rows)
+    write_report(tmp_path, tmp_path / "report.html")
+    page = open_page(tmp_path / "report.html")
+    options = page.locator("#group option").all_text_contents()
+    assert options == ["All", "(none) 2", "(none) 2", f"{hostile} 2", "All 2", f"{inherited} 2", "north 2"]
+    for at, group in enumerate([None, "(none)", hostile, "All", inherited, "north"], 1):
+        page.select_option("#group", index=at)
+        expect(page.locator("#matched")).to_have_text("2 of 12")
+        mine = [row["device_id"] for row in rows if row["device_group"] == group]
+        assert sorted(names(page)) == sorted(mine)
+        assert page.locator("#rows td.group").all_text_contents() == [group or "\u2013"] * 2
+    page.fill("#search", mine[0])
+    assert names(page) == mine[:1]
+    page.select_option("#group", index=0)
+    page.fill("#search", "")
+    expect(page.locator("#matched")).to_have_text("12 in all")
+
+
 def test_names_with_markup_are_text_everywhere(open_page: OpenPage, tmp_path: Path) -> None:
     hostile = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
     turning = "<svg onload=alert(3)>\u202egnp.\x1b[2J"

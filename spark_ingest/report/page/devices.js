@@ -19,12 +19,14 @@ const COLUMNS = [
   { key: "mem_free", title: "Memory", write: formatOf("mem_free"), number: true },
   { key: "rssi", title: "rssi", write: formatOf("rssi"), number: true },
   { key: "fw", title: "Firmware" },
+  { key: "group", title: "Group" },
 ];
 // As spark_ingest/tables/schemas.py has it: worst first.
 const HEALTH = ["offline", "rebooting", "quarantined", "memory", "gaps", "late", "ok"];
 const FIRST_ROWS = 15;
 
-const table = { sort: "health", down: false, health: "all", words: "", selected: null };
+// `group`: null for all; "" for devices without one, since a group's name is never empty.
+const table = { sort: "health", down: false, health: "all", group: null, words: "", selected: null };
 const healthOf = (device) => data.devices.health?.[device] ?? "unknown";
 
 function columnsShown() {
@@ -37,6 +39,7 @@ function matching() {
   const words = table.words.toLowerCase();
   const found = devices.id.map((_, i) => i).filter((i) =>
     (table.health === "all" || healthOf(i) === table.health)
+    && (table.group === null || (devices.group[i] ?? "") === table.group)
     && (!words || [devices.id[i], devices.fw?.[i]].some((text) => visible(text ?? "").toLowerCase().includes(words))));
   const values = devices[table.sort];
   const sign = table.down ? -1 : 1;
@@ -130,9 +133,25 @@ function healthFilter() {
   }
 }
 
+// Options are found again by their place: a device's group may have any text for a name.
+function groupFilter() {
+  if (!data.devices.group) return;
+  const counts = new Map();
+  for (const group of data.devices.group) counts.set(group ?? "", (counts.get(group ?? "") || 0) + 1);
+  const groups = [null, ...[...counts.keys()].sort()];
+  const select = byId("group");
+  for (const group of groups) {
+    const name = group === null ? "All" : group === "" ? "(none)" : visible(group);
+    select.append(element("option", "", group === null ? name : `${name} ${count(counts.get(group))}`));
+  }
+  select.onchange = () => { table.group = groups[select.selectedIndex]; drawTable(); };
+  select.parentElement.hidden = false;
+}
+
 function makeTable() {
   tableHeads();
   healthFilter();
+  groupFilter();
   byId("filters").onsubmit = (event) => event.preventDefault();
   byId("search").oninput = (event) => { table.words = event.target.value.trim(); drawTable(); };
   byId("states").onchange = (event) => { table.health = event.target.value; drawTable(); };
