@@ -318,12 +318,10 @@ class Gold:
         self._write_boots(state, gaps)
         whole = {"devices": devices, "gaps": gaps, "alerts": alerts}
         for name, rows in whole.items():
-            # These change seldom, and each commit is two files.
-            if name in ("gaps", "alerts"):
-                if rows == self._newest.get(name):
-                    continue
+            # Each commit is two files, and while nothing comes nothing changes.
+            if rows != self._newest.get(name):
+                self._overwrite(name, rows)
                 self._newest[name] = rows
-            self._overwrite(name, rows)
         self._write_traffic(state)
         self._on_stage("gold tables written")
         self._written = True

@@ -291,6 +291,40 @@ def test_gold_that_cannot_be_updated_is_said_once_and_tried_again_while_silver_g
     assert boot[7] == 3 and len(lines) == 1
 
 
+@pytest.mark.parametrize("name", ["devices", "boots", "gaps", "alerts", "traffic"])
+def test_a_table_that_could_not_be_written_is_written_by_the_next_update(tmp_path, monkeypatch, name):
+    """Planted: what is to be written counts as written before it is."""
+    written = Gold._overwrite
+
+    def fails(gold, table, *arguments):
+        if table == name:
+            raise OSError(28, "No space left on device")
+        written(gold, table, *arguments)
+
+    boots = [(*telemetry("b", f"{n}-x", 0, RECEIVED_MS + n * SECOND, 0), RECEIVED_MS + n * SECOND) for n in range(6)]
+    writer, gold = BatchWriter(tmp_path, tmp_path / "state"), Gold(tmp_path)
+    writer.write(table_of([set_clock(0, 0)]), 0, QUERY)
+    gold.update()
+    writer.write(table_of([set_clock(2, 2 * SECOND), *boots], 1), 1, QUERY)
+    with monkeypatch.context() as full:
+        full.setattr(Gold, "_overwrite", fails)
+        with pytest.raises(OSError, match="No space"):
+            gold.update()
+    gold.update()
+    assert_law(tmp_path, 0)
+
+
+def test_while_nothing_comes_an_update_writes_nothing(tmp_path):
+    """Planted: the devices are written each minute, whatever is known of them."""
+    write(tmp_path, [set_clock(0, 0)])
+    gold = Gold(tmp_path)
+    now = (RECEIVED_MS + SECOND) * 1000
+    gold.update(now)
+    versions = {name: DeltaTable(str(tmp_path / "gold" / name)).version() for name in GOLD}
+    gold.update(now + 60_000_000)
+    assert {name: DeltaTable(str(tmp_path / "gold" / name)).version() for name in GOLD} == versions
+
+
 def test_alerts_have_a_beginning_and_while_they_last_no_end(tmp_path):
     boots = [(*telemetry("b", f"{n}-x", 0, RECEIVED_MS + n * SECOND, 0), RECEIVED_MS + n * SECOND) for n in range(6)]
     memory = [
