@@ -12,11 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 from cable import Cable
+from uf2_images import ABSOLUTE, RP2040, RP2350, SAMD21, uf2_image
 from umqtt_kit.errors import KitError
 from umqtt_kit.flash.images import read_image
 from umqtt_testkit.waiting import eventually
 
-RP2040, RP2350, ABSOLUTE, SAMD21 = 0xE48BFF56, 0xE48BFF59, 0xE48BFF57, 0x68ED2B88
 _CHIP_NUMBERS = {"esp32": 0, "esp32c3": 5, "esp32s3": 9, "esp32c6": 13}
 
 # Notes how it was called; fails when told to.
@@ -37,16 +37,6 @@ def esp_image(chip: str) -> bytes:
         + struct.pack("<4xH10x", _CHIP_NUMBERS[chip])
         + b"\xff" * 999
     )
-
-
-def uf2_image(family: int, blocks: int = 5, *, first: bytes = b"") -> bytes:
-    made = [
-        struct.pack("<8I", 0x0A324655, 0x9E5D5157, 0x2000, 0x10000000 + 256 * number, 256, number, blocks, family)
-        + bytes(476)
-        + struct.pack("<I", 0x0AB16F30)
-        for number in range(blocks)
-    ]
-    return first + b"".join(made)
 
 
 @pytest.fixture

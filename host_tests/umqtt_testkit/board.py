@@ -86,7 +86,7 @@ class VirtualBoard:
         self.stubs_heap = _heap_of_stubs(model, tuple(micropython_command(_TOOL_HEAP)))
         size = heap_bytes(heap) + self.stubs_heap + self.stubs_heap // _BYTES_PER_TABLE_BYTE
         command = micropython_command(str(size), guard="terminal")
-        self._locked = _locked(self.image, _BLOCK_SIZE * self.geometry.block_count)
+        self._locked = locked_flash(self.image, _BLOCK_SIZE * self.geometry.block_count)
         self._folder = Path(tempfile.mkdtemp(prefix="umqtt-board-"))
         self._link = link
         settings = LifeSettings(
@@ -259,8 +259,9 @@ def board_environment(model: Model) -> dict[str, str]:
     return {f"UMQTT_BOARD_{name}": value for name, value in zip(names, values, strict=True)}
 
 
-def _locked(image: Path, size: int) -> IO[bytes]:
-    """The image, for this board alone until it is closed: two that write to one flash would destroy it."""
+def locked_flash(image: Path, size: int) -> IO[bytes]:
+    """The image, for this board alone until it is closed: two that write to one flash would destroy it. Made, erased,
+    when it does not exist. Raises BoardError, OSError."""
     is_new = not image.exists()
     file = image.open("ab")
     try:
