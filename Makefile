@@ -11,10 +11,10 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-costs lint types bench bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-firmware prove-broker prove-ingest prove-cluster fuzz docs pictures release clean
+.PHONY: help setup demo check test test-costs lint types bench bench-client bench-broker bench-ingest prove-tests prove-steady prove-client prove-flash prove-rp2040 prove-firmware prove-broker prove-ingest prove-cluster fuzz docs pictures release clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready ## Make .venv and install what is missing
 
@@ -66,6 +66,10 @@ prove-client: setup ## Every law of the client in full: every cut, split and ord
 
 prove-flash: setup ## The flash store: a million power cuts, 200 kills, wear (ARGS="--quick --json --seed N")
 	@$(PY) host_tests/flash/prove.py $(ARGS)
+
+prove-rp2040: setup ## The flash store on a chip's own image, in an emulator: power cuts, and a table of costs (IMAGE=FILE.uf2, ARGS="--cuts N --seed N --peer FILE --json")
+	@test -n "$(IMAGE)" || { echo "IMAGE names no image: make prove-rp2040 IMAGE=FILE.uf2, that of RPI_PICO from micropython.org/download" >&2; exit 2; }
+	@$(PY) host_tests/flash/prove_rp2040.py "$(IMAGE)" $(ARGS)
 
 prove-firmware: setup ## The firmware: attacks refused, a fleet of 20, every power cut of updates, commands and rotations, 24 virtual hours
 	@$(PY) -m pytest -q -rP -k micropython host_tests/unit/test_app_attacks.py

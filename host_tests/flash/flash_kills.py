@@ -25,13 +25,14 @@ _ENDS = ("end-1", "end-2")
 _LONGEST_LIFE_S = 0.4  # after the first reading of a life
 
 # Alternates QoS 1 and 2. What it prints once publish() has returned is its promise.
-_PROGRAM = """
+PROGRAM = """
 import os
 from umqtt_robust import Client
 from umqtt_robust.{module} import {store}
+{imports}
 
 boot = "%02x%02x%02x%02x" % tuple(os.urandom(4))
-client = Client("killed", "mqtt://127.0.0.1:{port}", clean_session=False, store={store}({path}))
+client = Client("killed", {link}, clean_session=False, store={store}({path}))
 print("begins with", client.pending)
 number = 0
 while number < {readings} or client.pending:
@@ -43,12 +44,12 @@ while number < {readings} or client.pending:
     client.poll(20)
 print("all delivered")
 """
-_ENDLESS = 1 << 30
+ENDLESS = 1 << 30
 _STORES = {
     "FlashStore": {"module": "flash", "store": "FlashStore", "path": '"/mqtt"'},
     "MemoryStore": {"module": "store", "store": "MemoryStore", "path": ""},
 }
-_PROMISE = re.compile(rb"promised (\S+) ;")
+PROMISE = re.compile(rb"promised (\S+) ;")
 
 
 @dataclass
@@ -64,7 +65,7 @@ class Count:
     repeated_at_qos1: int
 
 
-class _Collector:
+class Collector:
     """Subscribes at QoS 2 and remembers what came, in a thread of its own."""
 
     def __init__(self, port: int) -> None:
@@ -122,32 +123,32 @@ def count_kills(folder: Path, kills: int, seed: int, store: str = "FlashStore") 
     try:
         assert broker.stdout is not None
         port = int(broker.stdout.readline().rpartition(":")[2])
-        collector = _Collector(port)
+        collector = Collector(port)
         log = folder / "killed.log"
         with VirtualBoard(folder / "killed.img", log=log) as board:
-            program = _PROGRAM.format(port=port, readings=_ENDLESS, **_STORES[store])
+            program = PROGRAM.format(imports="", link=f'"mqtt://127.0.0.1:{port}"', readings=ENDLESS, **_STORES[store])
             board.install({"lib/umqtt_robust": _LIBRARY, "main.py": program.encode()})
             for _ in range(kills):
                 board.start()
                 board.wait_for("promised", WAIT_LIMIT_S)
                 time.sleep(rng.random() * _LONGEST_LIFE_S)  # the moment of the kill is the experiment, not a wait
                 board.kill()
-            program = _PROGRAM.format(port=port, readings=1, **_STORES[store])
+            program = PROGRAM.format(imports="", link=f'"mqtt://127.0.0.1:{port}"', readings=1, **_STORES[store])
             board.install({"main.py": program.encode()})
             board.start()
             board.wait_for("all delivered", WAIT_LIMIT_S)
             board.stop()
-        promised = [match.decode() for match in _PROMISE.findall(log.read_bytes())]
+        promised = [match.decode() for match in PROMISE.findall(log.read_bytes())]
         collector.finish()
     finally:
         if collector:
             collector.close()
         broker.terminate()
         broker.communicate(timeout=WAIT_LIMIT_S)
-    return _count(kills, promised, collector.arrived)
+    return count(kills, promised, collector.arrived)
 
 
-def _count(kills: int, promised: list[str], arrived: list[str]) -> Count:
+def count(kills: int, promised: list[str], arrived: list[str]) -> Count:
     copies = Counter(arrived)
     more = {reading: n - 1 for reading, n in copies.items() if n > 1}
     disorder = 0

@@ -39,9 +39,9 @@ def test_the_same_kills_without_the_flash_store_lose_readings(tmp_path: Path):
 def test_the_count_finds_what_is_lost_twice_or_out_of_order():
     """Planted: a count that takes each reading once."""
     good = ["a-0-1", "a-1-2", "a-2-1", "a-3-2"]
-    count = flash_kills._count(1, good, good)
+    count = flash_kills.count(1, good, good)
     assert (count.lost, count.duplicated, count.out_of_order, count.repeated_at_qos1) == (0, 0, 0, 0)
-    assert flash_kills._count(1, good, good[1:]).lost == 1
-    assert flash_kills._count(1, good, [*good, "a-1-2"]).duplicated == 1
-    assert flash_kills._count(1, good, [*good, "a-0-1"]).repeated_at_qos1 == 1
-    assert flash_kills._count(1, good, good[::-1]).out_of_order == 2
+    assert flash_kills.count(1, good, good[1:]).lost == 1
+    assert flash_kills.count(1, good, [*good, "a-1-2"]).duplicated == 1
+    assert flash_kills.count(1, good, [*good, "a-0-1"]).repeated_at_qos1 == 1
+    assert flash_kills.count(1, good, good[::-1]).out_of_order == 2

@@ -158,12 +158,10 @@ def _run_image(
     try:
         with (
             Stop() as stop,
-            ImageBoard(
-                image, flash, cuts=cuts, on_event=events.append, link=link, uart_link=uart_link, log=log
-            ) as virtual,
+            ImageBoard(image, flash, on_event=events.append, link=link, uart_link=uart_link, log=log) as virtual,
             registered(name, virtual.port, board=_IMAGE_BOARD, image=str(virtual.flash)),
         ):
-            virtual.start()
+            virtual.start(cuts)
             _announce(
                 {"name": name, "port": virtual.port, "uart": virtual.uart_port, "image": str(virtual.flash)},
                 f"{name} runs at {link or virtual.port}; its UART 0 is {uart_link or virtual.uart_port}",

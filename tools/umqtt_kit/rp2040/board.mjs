@@ -33,7 +33,8 @@ const usbSocket = new Socket({ fd: Number(process.argv[3]) });
 const uartSocket = new Socket({ fd: Number(process.argv[4]) });
 for (const socket of [usbSocket, uartSocket, process.stdin]) socket.on("error", () => process.exit(0));
 process.stdin.on("end", () => process.exit(0));
-process.stdin.resume();
+// Whatever comes asks what the flash has done so far.
+process.stdin.on("data", () => tell({ event: "flash", erases: flash.erases, programs: flash.programs }));
 
 // One life: from power, or a reset, to the next.
 class Life {
@@ -55,7 +56,7 @@ class Life {
     // The chip's flash is ours: what the image writes is in the file at once.
     mcu.flash.set(flash.bytes);
     flash.bytes = mcu.flash.subarray(0, flash.bytes.length);
-    mcu.onBreak = (code) => (this.ended = `the image stopped at breakpoint ${code}`);
+    mcu.onBreak = () => (this.ended = `the image stopped at ${this.core.PC.toString(16)}, called from ${this.core.LR.toString(16)}`);
     const dog = mcu.peripherals[WATCHDOG];
     if (watchdog) {
       dog.scratchData.set(watchdog.scratchData);

@@ -31,7 +31,7 @@ _CHIP = "rp2040"
 _PROGRAM = Path(__file__).resolve().parent / "board.mjs"
 _READ_SIZE = 16384
 _OUTPUT_KEPT = 256 * 1024
-_ENDS_WITHIN_S = 10.0
+_ANSWERS_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,6 @@ class ImageBoard:
         image: Path,
         flash: Path,
         *,
-        cuts: Cuts | None = None,
         on_event: Callable[[str], object] = lambda line: None,
         link: Path | None = None,
         uart_link: Path | None = None,
@@ -67,7 +66,6 @@ class ImageBoard:
         self._node, self._package = emulator_command()
         self._blocks = image_blocks(image)
         self.flash = flash.resolve()
-        self._cuts = cuts
         self._on_event = on_event
         self._locked = _flash_file(self.flash)
         self._switchboard = Switchboard.shared()
@@ -81,6 +79,7 @@ class ImageBoard:
         self._searched = 0
         self._lives = 0
         self._cut = 0
+        self._operations: tuple[int, int] | None = None
         self._usb, self._uart = Port(self._switchboard), Port(self._switchboard)
         #: Paths of the serial ports: USB, for mpremote and `umqtt`, and UART 0.
         self.port, self.uart_port = str(self._usb.path), str(self._uart.path)
@@ -106,13 +105,27 @@ class ImageBoard:
         """How many power cuts there were since start()."""
         return self._cut
 
+    def flash_operations(self) -> tuple[int, int]:
+        """(erases of a sector, programs of a page) since start(), also over resets. Raises BoardError."""
+        child = self._child
+        with self._changed:
+            self._operations = None
+            if child is not None and child.stdin is not None:
+                with suppress(BrokenPipeError):
+                    child.stdin.write(b"?")
+                    child.stdin.flush()
+            self._changed.wait_for(lambda: self._operations is not None, _ANSWERS_WITHIN_S)
+            if self._operations is None:
+                raise BoardError(f"the emulator does not answer: {self.why_ended()}")
+            return self._operations
+
     @property
     def output(self) -> str:
         """The last 256 KB that came over USB."""
         with self._changed:
             return self._output.decode(errors="replace")
 
-    def start(self) -> None:
+    def start(self, cuts: Cuts | None = None) -> None:
         """Write the image into the flash and switch on. Raises KitError when the board runs."""
         if self.running:
             raise KitError("the board is running already — stop it first", EXIT_USAGE)
@@ -125,7 +138,7 @@ class ImageBoard:
             "package": str(self._package),
             "flash": str(self.flash),
             "unique_id": hashlib.sha256(os.fsencode(self.flash)).hexdigest()[:16],
-            "cuts": asdict(self._cuts) if self._cuts else None,
+            "cuts": asdict(cuts) if cuts else None,
         }
         usb, usb_inside = socket.socketpair()
         uart, uart_inside = socket.socketpair()
@@ -174,6 +187,15 @@ class ImageBoard:
                 self._changed.wait(min(left, 1.0))
             start, self._searched = self._searched, found + len(wanted)
             return self._output[start : self._searched].decode(errors="replace")
+
+    def wait_for_cuts(self, number: int, timeout_s: float) -> None:
+        """Wait until there were so many power cuts since start(), each within timeout_s. Raises BoardError."""
+        for reached in range(1, number + 1):
+            with self._changed:
+                self._changed.wait_for(lambda reached=reached: self._cut >= reached or not self.running, timeout_s)
+                if self._cut < reached:
+                    why = f"within {timeout_s:g} s" if self.running else self.why_ended()
+                    raise BoardError(f"power cut {reached} did not come ({why})")
 
     def why_ended(self) -> str:
         """The emulator's last words, for a board that does not run any more."""
@@ -259,6 +281,8 @@ class ImageBoard:
             with self._changed:
                 self._lives += event["event"] == "boot"
                 self._cut += event["event"] == "cut"
+                if event["event"] == "flash":
+                    self._operations = event["erases"], event["programs"]
                 self._changed.notify_all()
             if "text" in event:
                 self._on_event(event["text"])
@@ -281,7 +305,7 @@ class ImageBoard:
         self._switchboard.call(unwatch)
         with suppress(BrokenPipeError):
             child.stdin.close()
-        child.wait(_ENDS_WITHIN_S)
+        child.wait(_ANSWERS_WITHIN_S)
         child.stdout.close()
         for one in sockets:
             one.close()

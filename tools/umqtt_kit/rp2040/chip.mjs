@@ -1,6 +1,12 @@
-// What an image needs of the RP2040 and the package rp2040js lacks: registers that keep what was written, the flash
-// chip's own answers (unique id, size, status), a USB host that waits until it has something to say, and a UART that
+// What an image needs of the RP2040 and the package rp2040js lacks: registers that keep what was written, random bits, the
+// flash chip's own answers (unique id, size, status), a USB host that waits until it has something to say, and a UART that
 // takes its time.
+
+import { randomInt } from "node:crypto";
+
+const ROSC_STATUS = 0x18;
+const ROSC_RUNS = (1 << 31) | (1 << 12);
+const ROSC_RANDOM_BIT = 0x1c;
 
 const OUTPUT_LOW = 2;
 const OUTPUT_NORMAL = 0;
@@ -113,9 +119,17 @@ export function complete(package_, mcu, uniqueId) {
     }
   }
 
+  // The source of os.urandom(): two boards, or two starts, must not give themselves the same identity.
+  class RingOscillator extends Kept {
+    readUint32(offset) {
+      if (offset === ROSC_STATUS) return ROSC_RUNS;
+      return offset === ROSC_RANDOM_BIT ? randomInt(2) : super.readUint32(offset);
+    }
+  }
+
   mcu.peripherals[0x18000] = flashInterface;
   mcu.peripherals[0x40018] = new FlashPins(mcu, "IO_QSPI");
-  mcu.peripherals[0x40060] = new Kept(mcu, "ROSC");
+  mcu.peripherals[0x40060] = new RingOscillator(mcu, "ROSC");
   mcu.peripherals[0x40064] = new Kept(mcu, "VREG_AND_CHIP_RESET");
   mcu.peripherals[0x14000] = new Kept(mcu, "XIP_CTRL");
 }

@@ -1,0 +1,101 @@
+"""A chip's own image with the device library and a way to a broker, for the proofs on a chip."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from flash_kills import ENDLESS, PROGRAM, PROMISE, Collector, Count, count
+from umqtt_kit.bundle import Bundle, library_folder
+from umqtt_kit.device import Board
+from umqtt_kit.rp2040 import Cuts, ImageBoard
+from umqtt_testkit.waiting import WAIT_LIMIT_S
+
+# An emulated chip is ten times slower than a real one, on a busy machine many times more.
+BOOTS_WITHIN_S = 10 * WAIT_LIMIT_S
+
+
+class Line(NamedTuple):
+    """What a program needs to reach the broker: its imports, and the arguments of Client after the id."""
+
+    imports: str
+    link: str
+
+
+LINE = Line(
+    """
+from machine import UART
+from umqtt_robust.serial import Serial
+uart = UART(0, 115200, timeout=0, rxbuf=1024, txbuf=512)
+""",
+    '"mqtt://line", keep_alive=600, transports={"mqtt": lambda host, port, path: Serial(uart)}',
+)
+_STORE = {"module": "flash", "store": "FlashStore", "path": '"/mqtt"'}
+# A slow line has the gateway wait for longer before it sends again; the board answers late, at whatever speed it plays.
+_BAUD = "2400"
+
+
+@contextmanager
+def broker_at_line(uart: str) -> Iterator[int]:
+    """The paired broker, and `umqtt serial` between it and the board's UART; the broker's port."""
+    command = [sys.executable, "-m", "umqtt_broker", "-p", "0", "--store", ":memory:"]
+    with ExitStack() as stack:
+        broker = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        stack.callback(broker.terminate)
+        assert broker.stdout is not None
+        port = int(broker.stdout.readline().rpartition(":")[2])
+        command = [sys.executable, "-m", "umqtt_kit", "serial", uart, "--broker", f"mqtt://127.0.0.1:{port}"]
+        gateway = stack.enter_context(subprocess.Popen([*command, "--baud", _BAUD], stderr=subprocess.DEVNULL))
+        stack.callback(gateway.terminate)
+        yield port
+
+
+def install(chip: ImageBoard, files: dict[str, bytes]) -> None:
+    """Switch the chip on and write files, and the device library as the bundle that boards carry; leave it on."""
+    with tempfile.TemporaryDirectory(prefix="umqtt-chip-") as folder:
+        Bundle(library_folder()).compile(Path(folder))
+        modules = {f"/lib/{file.relative_to(folder)}": file.read_bytes() for file in Path(folder).rglob("*.mpy")}
+    chip.start()
+    chip.wait_for(">>> ", BOOTS_WITHIN_S)
+    with Board(chip.port, restart=False) as board:
+        for path, content in {**modules, **files}.items():
+            board.put(path, content)
+
+
+def count_cuts(
+    folder: Path, image: Path, cuts: int, seed: int, most: int = 60, say: Callable[[str], object] = lambda line: None
+) -> Count:
+    """Let the power fail so many times, each within `most` operations of the flash after a start, while a program
+    publishes with a FlashStore; then let it come to an end, and count what it had promised.
+
+    Raises KitError, BoardError, TimeoutError.
+    """
+    log = folder / "chip.log"
+    collector = None
+    program = {**LINE._asdict(), **_STORE}
+    with ImageBoard(image, folder / "chip.flash", log=log, on_event=say) as chip:
+        install(chip, {"/main.py": PROGRAM.format(readings=ENDLESS, **program).encode()})
+        chip.stop()
+        with broker_at_line(chip.uart_port) as port:
+            try:
+                collector = Collector(port)
+                chip.start(Cuts(seed, most))
+                chip.wait_for_cuts(cuts, BOOTS_WITHIN_S)
+                chip.stop()
+                chip.start()
+                chip.wait_for("promised", BOOTS_WITHIN_S)
+                with Board(chip.port) as board:
+                    board.put("/main.py", PROGRAM.format(readings=1, **program).encode())
+                chip.wait_for("all delivered", BOOTS_WITHIN_S)
+                chip.stop()
+                promised = [match.decode() for match in PROMISE.findall(log.read_bytes())]
+                collector.finish()
+            finally:
+                if collector:
+                    collector.close()
+    return count(cuts, promised, collector.arrived)

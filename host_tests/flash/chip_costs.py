@@ -1,0 +1,133 @@
+"""What the client costs on a chip's own image: the chip's time, heap and flash operations, counted by the emulator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from chip import BOOTS_WITHIN_S, LINE, broker_at_line, install
+from umqtt_kit.device import Board
+from umqtt_kit.mpy_cross import compile_file
+from umqtt_kit.rp2040 import ImageBoard
+
+_READINGS = 50
+_TICKS = 200
+_CYCLES_A_US = 125
+# A peer that imports what this image lacks: for its heap, the names are enough.
+_SOCKET = b"socket = SOL_SOCKET = None\n"
+
+_HEAP = """
+import gc
+gc.collect()
+before = gc.mem_alloc()
+import {module}
+gc.collect()
+print(gc.mem_alloc() - before)
+"""
+_CLIENT = """
+import gc, time
+from umqtt_robust import Client
+from umqtt_robust.flash import FlashStore
+from umqtt_robust.store import MemoryStore
+{imports}
+
+def connected(store):
+    client = Client("costs", {link}, random=lambda n: 0, store=store)
+    while not client.connected:
+        client.poll(100)
+    return client
+
+def us(function, *arguments):
+    gc.collect()
+    begin = time.ticks_us()
+    function(*arguments)
+    return time.ticks_diff(time.ticks_us(), begin)
+
+def acknowledged(client):
+    while client.pending:
+        client.poll(100)
+
+payload = bytes(64)
+"""
+_PUBLISH = """
+client = connected({store})
+client.publish("costs", payload, qos=1)
+acknowledged(client)
+made = done = 0
+"""
+_EACH = """
+for number in range({readings}):
+    made += us(client.publish, "costs", payload, 1)
+    done += us(acknowledged, client)
+print((made // {readings}, done // {readings}))
+"""
+_IDLE = """
+def idle():
+    for number in range({ticks}):
+        client.tick()
+client.tick()
+print(us(idle) // {ticks})
+"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One row: what it is, the figure on the chip, its unit."""
+
+    what: str
+    figure: float
+    unit: str
+
+
+def measure(folder: Path, image: Path, peer: Path | None) -> list[Cost]:
+    """The rows of the table. folder: an empty one; peer: the file umqtt/simple.py of MicroPython, or None.
+
+    Raises KitError, BoardError.
+    """
+    costs: list[Cost] = []
+    with ImageBoard(image, folder / "chip.flash") as chip:
+        files = {"/lib/socket.py": _SOCKET}
+        if peer is not None:
+            compile_file(peer, folder / "simple.mpy")
+            files["/lib/umqtt/simple.mpy"] = (folder / "simple.mpy").read_bytes()
+        install(chip, files)
+        modules = ["umqtt_robust", *(["umqtt.simple"] if peer is not None else [])]
+        for module in modules:
+            with Board(chip.port, restart=False) as board:
+                costs.append(
+                    Cost(f"heap after import of {module}", _number(board, _HEAP.format(module=module)), "bytes")
+                )
+        with broker_at_line(chip.uart_port), Board(chip.port, restart=False) as board:
+            board.exec(_CLIENT.format(**LINE._asdict()))
+            for name in ("MemoryStore", "FlashStore"):
+                store = f"{name}('/costs')" if name == "FlashStore" else f"{name}()"
+                board.exec(_PUBLISH.format(store=store), BOOTS_WITHIN_S)
+                before = chip.flash_operations()
+                made, done = board.value(_EACH.format(readings=_READINGS), BOOTS_WITHIN_S)  # type: ignore[misc]
+                erases, programs = (
+                    later - earlier for later, earlier in zip(chip.flash_operations(), before, strict=True)
+                )
+                costs += [
+                    Cost(f"publish() at QoS 1, {name}", made / 1000, "ms"),
+                    Cost(f"from there to the acknowledgement, {name}", done / 1000, "ms"),
+                ]
+                if name == "FlashStore":
+                    costs += [
+                        Cost("erases per 1,000 readings", 1000 * erases / _READINGS, ""),
+                        Cost("programs of a page per reading", programs / _READINGS, ""),
+                    ]
+            idle = _number(board, _IDLE.format(ticks=_TICKS))
+            costs.append(Cost("idle tick()", idle * _CYCLES_A_US, "cycles"))
+    return costs
+
+
+def _number(board: Board, program: str) -> float:
+    value = board.value(program, BOOTS_WITHIN_S)
+    assert isinstance(value, (int, float)), value
+    return value
+
+
+def table(costs: list[Cost]) -> list[str]:
+    """For people, as Markdown."""
+    lines = ["| | on the chip |", "|---|---|"]
+    return lines + [f"| {cost.what} | {cost.figure:,.4g} {cost.unit} |".replace("  |", " |") for cost in costs]

@@ -1,0 +1,62 @@
+"""Proves the flash store on a chip's own image: `make prove-rp2040 IMAGE=FILE.uf2`, or
+`python host_tests/flash/prove_rp2040.py FILE.uf2 [--cuts N] [--seed N] [--peer FILE] [--json]`.
+
+An emulator runs the image. A program publishes with a FlashStore to the paired broker over UART 0, and the power fails
+again and again, in the middle of an operation of the flash (20 times). What publish() had promised is counted at the
+broker. Then a table of what the client costs: time and cycles of the chip, heap, flash operations. --peer: the file
+umqtt/simple.py of MicroPython, to compare the heap. Prints one JSON object last with --json. Exit code: 0, 1 when a
+reading was lost, or came twice at QoS 2, or out of order; 2 for an image that is none, 6 when the emulator is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+import chip
+import chip_costs
+from umqtt_kit.errors import KitError
+
+_EXIT_BROKEN = 1
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="proves the flash store on a chip's own image")
+    parser.add_argument("image", type=Path, help="UF2 file of MicroPython for RP2040")
+    parser.add_argument("--cuts", type=int, default=20, help="how many power cuts")
+    parser.add_argument("--seed", type=int, help="repeat a run; without it a new one is chosen and printed")
+    parser.add_argument("--peer", type=Path, help="umqtt/simple.py of MicroPython")
+    parser.add_argument("--json", action="store_true", help="one JSON object and nothing else on stdout")
+    options = parser.parse_args(arguments)
+    seed = random.randrange(1, 1_000_000) if options.seed is None else options.seed
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+    try:
+        with tempfile.TemporaryDirectory(prefix="umqtt-prove-") as folder:
+            say(f"seed {seed}: {options.cuts} power cuts")
+            counted = chip.count_cuts(
+                Path(folder), options.image, options.cuts, seed, say=lambda line: say(f"  {line}")
+            )
+            say(f"  {counted}")
+        with tempfile.TemporaryDirectory(prefix="umqtt-prove-") as folder:
+            costs = chip_costs.measure(Path(folder), options.image, options.peer)
+    except KitError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    for line in chip_costs.table(costs):
+        say(line)
+    result = {**dataclasses.asdict(counted), "seed": seed, "costs": [dataclasses.asdict(cost) for cost in costs]}
+    if options.json:
+        print(json.dumps(result))
+    return _EXIT_BROKEN if counted.lost or counted.duplicated or counted.out_of_order else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
