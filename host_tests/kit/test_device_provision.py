@@ -149,7 +149,7 @@ def test_a_broken_file_is_refused_without_showing_what_is_in_it(cable: Cable, tm
 def test_an_image_without_a_network_is_told_before_anything_is_sent(
     cable: Cable, tmp_path: Path, network: str, wifi: list[str] | None, why: str | None
 ):
-    """Planted: the image is not asked, or only whether it has sockets."""
+    """Planted: the image is not asked, or only whether it has sockets; doctor, which sends nothing, says so."""
     environment = {"UMQTT_BOARD_NETWORK": network, "UMQTT_BOARD_MACHINE": "Raspberry Pi Pico with RP2040"}
     settings = {"device_id": "pump-7", "brokers": [BROKER]}
     values = {"settings": settings, "wifi": [{"ssid": ssid, "password": WIFI_SECRET} for ssid in wifi or ()]}
@@ -164,6 +164,10 @@ def test_an_image_without_a_network_is_told_before_anything_is_sent(
             if why:
                 assert why in answer.stderr and len(answer.stderr.splitlines()) == 1, answer.stderr
                 assert board_files(board) == before
+        if network == "none":
+            found = cable.umqtt("doctor").stdout
+            assert "fail  network: this image (Raspberry Pi Pico with RP2040) has no network\n" in found
+            assert "try: load that of RPI_PICO_W: umqtt flash IMAGE" in found
 
 
 def test_what_comes_over_the_cable_ends_the_trial_of_what_came_over_the_air(cable: Cable):

@@ -23,22 +23,26 @@ def guess_board(info: Info, port: Port) -> str:
 
 
 def check_network(info: Info, port: Port, wifi: object = ()) -> None:
-    """Raises KitError (exit code 5) when the image on the board cannot reach a broker: it has no sockets, or the board
-    is to join networks (wifi: the SSIDs) and it has no Wi-Fi.
+    """Raises KitError (exit code 5) when missing_network() finds something, before anything is sent."""
+    missing = missing_network(info, port, wifi)
+    if missing is not None:
+        problem, remedy = missing
+        raise KitError(f"{port.name}: {problem}: nothing was sent — {remedy}", EXIT_DEVICE)
+
+
+def missing_network(info: Info, port: Port, wifi: object = ()) -> tuple[str, str] | None:
+    """Why the image on the board cannot reach a broker, and what to do: it has no sockets, or the board is to join
+    networks (wifi: the SSIDs) and it has no Wi-Fi. None when it can.
     """
     if info.network == "none":
         missing, otherwise = "no network", ""
     elif wifi and info.network != "wifi":
         missing, otherwise = "no Wi-Fi", "; with a cable, leave the setting wifi empty"
     else:
-        return
+        return None
     boards = [name for name in candidates(info, port) if board_description(name).get("machine") != info.machine]
     image = " or ".join(boards) or "a board with Wi-Fi"
-    raise KitError(
-        f"{port.name}: this image ({info.machine}) has {missing}: nothing was sent — load that of {image}: umqtt flash "
-        f"IMAGE{otherwise}",
-        EXIT_DEVICE,
-    )
+    return f"this image ({info.machine}) has {missing}", f"load that of {image}: umqtt flash IMAGE{otherwise}"
 
 
 def check_board(name: str, info: Info) -> None:

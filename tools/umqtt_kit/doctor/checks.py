@@ -12,7 +12,7 @@ from umqtt_kit.deploy.build import check_compatible
 from umqtt_kit.deploy.plan import read_record
 from umqtt_kit.deploy.telemetry import Watch, access_of_board
 from umqtt_kit.device import Board, DeviceError, Info, Port, look, read_configuration
-from umqtt_kit.device.guess import check_board, check_network
+from umqtt_kit.device.guess import check_board, missing_network
 from umqtt_kit.doctor import scripts
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NETWORK, KitError
 from umqtt_kit.mqtt import Access
@@ -110,11 +110,9 @@ def _examine(port: Port, interrupt: bool) -> Iterator[Finding]:
 
 
 def _network(info: Info, port: Port) -> Finding:
-    try:
-        check_network(info, port)
-    except KitError as error:
-        problem, _, remedy = str(error).partition(" — ")
-        return Finding("network", FAIL, problem, remedy)
+    missing = missing_network(info, port)
+    if missing is not None:
+        return Finding("network", FAIL, *missing)
     return Finding("network", OK, f"the image has {_NETWORKS[info.network]}")
 
 
