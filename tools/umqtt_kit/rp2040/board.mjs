@@ -1,7 +1,7 @@
 // An RP2040 that runs an image, started by board.py: node board.mjs SETTINGS USB UART.
 //
-// USB and UART are the descriptors of its serial ports. Standard output has one JSON object a line: {"event": …}, with a
-// "text" for people. It ends when its standard input ends, which is a power cut.
+// USB and UART are the descriptors of its serial ports. Standard output has one JSON object a line: {"event": …}, with
+// a "text" for people. It ends when its standard input ends, which is a power cut.
 
 import { openSync, readFileSync, writeSync } from "node:fs";
 import { Socket } from "node:net";
@@ -56,7 +56,7 @@ class Life {
     // The chip's flash is ours: what the image writes is in the file at once.
     mcu.flash.set(flash.bytes);
     flash.bytes = mcu.flash.subarray(0, flash.bytes.length);
-    mcu.onBreak = () => (this.ended = `the image stopped at ${this.core.PC.toString(16)}, called from ${this.core.LR.toString(16)}`);
+    mcu.onBreak = () => (this.ended = `the image stopped itself at 0x${this.core.PC.toString(16)}`);
     const dog = mcu.peripherals[WATCHDOG];
     if (watchdog) {
       dog.scratchData.set(watchdog.scratchData);

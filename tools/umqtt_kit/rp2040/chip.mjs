@@ -1,6 +1,6 @@
-// What an image needs of the RP2040 and the package rp2040js lacks: registers that keep what was written, random bits, the
-// flash chip's own answers (unique id, size, status), a USB host that waits until it has something to say, and a UART that
-// takes its time.
+// What an image needs of the RP2040 and the package rp2040js lacks: registers that keep what was written, random bits,
+// the flash chip's own answers (unique id, size, status), a USB host that waits until it has something to say, and a UART
+// that takes its time.
 
 import { randomInt } from "node:crypto";
 
@@ -146,7 +146,7 @@ export class UsbHost {
     const enumerate = usbCtrl.onEndpointRead;
     usbCtrl.onEndpointRead = (endpoint, size) => {
       if (endpoint !== this.cdc.outEndpoint) return enumerate(endpoint, size);
-      // Without anything to say the package's host answers with an empty packet each 10 µs, which keeps the board busy.
+      // Without anything to say the package's host answers with an empty packet each 10 µs: the board has no rest.
       this.wanted = size;
       this.pass();
     };

@@ -27,8 +27,8 @@ export function random(seed) {
 }
 
 export class Flash {
-  // bytes: the chip's content, changed in place. file: descriptor of the file that keeps it. cuts: null, or {seed, most}:
-  // the power fails within so many operations after each start.
+  // bytes: the chip's content, changed in place. file: descriptor of the file that keeps it. cuts: null, or
+  // {seed, most}: the power fails within so many operations after each start.
   constructor(bytes, file, cuts) {
     this.bytes = bytes;
     this.file = file;

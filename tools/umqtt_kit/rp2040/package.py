@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def emulator_command() -> tuple[str, Path]:
     if node is None:
         raise KitError("Node.js is missing, in which the emulator runs — install version 18 or newer", EXIT_MISSING)
     folder = package_folder()
-    install = f"npm install --prefix {folder} rp2040js@{VERSION}"
+    install = f"npm install --prefix {shlex.quote(str(folder))} rp2040js@{VERSION}"
     description = folder / "node_modules" / "rp2040js" / "package.json"
     try:
         found = json.loads(description.read_text())["version"]

@@ -176,7 +176,9 @@ export class Rom {
   call(core) {
     const index = (core.PC - FIRST_FUNCTION) >> 1;
     const entry = this.functions[index];
-    if (entry === undefined) throw new Error(`the image jumped to ${core.PC.toString(16)} in the boot ROM, where no function is`);
+    if (entry === undefined) {
+      throw new Error(`the image jumped to 0x${core.PC.toString(16)} in the boot ROM, where no function is — is it whole?`);
+    }
     const returnTo = core.LR;
     const cycles = entry(core) ?? 0;
     core.BXWritePC(returnTo);
@@ -221,10 +223,11 @@ export class Rom {
 
   fill() {
     const { view, mcu } = this;
-    const bits = (run) => this.add((core) => {
-      core.registers[0] = run(core.registers[0]);
-      return CYCLES.bits;
-    });
+    const bits = (run) =>
+      this.add((core) => {
+        core.registers[0] = run(core.registers[0]);
+        return CYCLES.bits;
+      });
     const nothing = this.add(() => CYCLES.flash);
     const copy = this.add((core) => {
       const [to, from, size] = core.registers;
@@ -275,7 +278,9 @@ export class Rom {
       }),
       RP: this.add((core) => {
         const [address, from, size] = core.registers;
-        this.wait(this.flash.program(address, this.memory(from, size)));
+        const data = this.memory(from, size);
+        if (!data) throw new Error(`the image programs its flash from 0x${from.toString(16)}, where no memory is`);
+        this.wait(this.flash.program(address, data));
         return CYCLES.flash;
       }),
       UB: this.add(() => this.bootloader()),
