@@ -231,8 +231,11 @@ def test_without_a_boot_loader_or_a_board_the_button_is_named(cable: Cable, tmp_
     assert answer.code == 3 and "hold the button BOOTSEL" in answer.stderr
 
 
-def test_a_virtual_board_has_nothing_to_flash(cable: Cable, tmp_path):
-    with cable.board():
-        answer = cable.umqtt("flash", image_file(tmp_path, esp_image("esp32")), "--yes")
-        assert answer.code == 2 and "is a virtual board" in answer.stderr
+def test_a_virtual_board_has_nothing_to_flash(cable: Cable, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    """Planted: with a UF2 image it is sent into a boot loader that it does not have, whose drive is waited for."""
+    monkeypatch.setattr("umqtt_kit.flash.uf2._APPEARS_WITHIN_S", 0.1)
+    with cable.board() as board:
+        for image, device in ((esp_image("esp32"), ()), (uf2_image(RP2040), ("--device", board.port))):
+            answer = cable.umqtt("flash", image_file(tmp_path, image), "--yes", *device)
+            assert answer.code == 2 and "is a virtual board" in answer.stderr
         assert json.loads(cable.umqtt("devices", "--passive", "--json").stdout)["boards"][0]["virtual"]

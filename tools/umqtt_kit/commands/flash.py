@@ -81,11 +81,7 @@ def flash(
         uf2.write(image, drive)
         place = str(drive.path)
     else:
-        port = choose(device)
-        if port.virtual:
-            raise KitError(
-                f"{port.name} is a virtual board; there is nothing to flash — go on with: umqtt deploy", EXIT_USAGE
-            )
+        port = _choose_real(device)
         _check_usb(port, image)
         if erase is None:
             erase = _ask_to_erase(port.path)
@@ -141,7 +137,16 @@ def _uf2_place(device: str, image: Image) -> Port | Drive | None:
     drive = uf2.matching_drive(image, drives)
     if drive is not None:
         return drive
-    return choose(device) if device != AUTO or _has_boards() else None
+    return _choose_real(device) if device != AUTO or _has_boards() else None
+
+
+def _choose_real(device: str) -> Port:
+    port = choose(device)
+    if port.virtual:
+        raise KitError(
+            f"{port.name} is a virtual board; there is nothing to flash — go on with: umqtt deploy", EXIT_USAGE
+        )
+    return port
 
 
 def _has_boards() -> bool:
