@@ -45,7 +45,7 @@ while number < {readings} or client.pending:
 print("all delivered")
 """
 ENDLESS = 1 << 30
-_STORES = {
+STORES = {
     "FlashStore": {"module": "flash", "store": "FlashStore", "path": '"/mqtt"'},
     "MemoryStore": {"module": "store", "store": "MemoryStore", "path": ""},
 }
@@ -126,14 +126,14 @@ def count_kills(folder: Path, kills: int, seed: int, store: str = "FlashStore") 
         collector = Collector(port)
         log = folder / "killed.log"
         with VirtualBoard(folder / "killed.img", log=log) as board:
-            program = PROGRAM.format(imports="", link=f'"mqtt://127.0.0.1:{port}"', readings=ENDLESS, **_STORES[store])
+            program = PROGRAM.format(imports="", link=f'"mqtt://127.0.0.1:{port}"', readings=ENDLESS, **STORES[store])
             board.install({"lib/umqtt_robust": _LIBRARY, "main.py": program.encode()})
             for _ in range(kills):
                 board.start()
                 board.wait_for("promised", WAIT_LIMIT_S)
                 time.sleep(rng.random() * _LONGEST_LIFE_S)  # the moment of the kill is the experiment, not a wait
                 board.kill()
-            program = PROGRAM.format(imports="", link=f'"mqtt://127.0.0.1:{port}"', readings=1, **_STORES[store])
+            program = PROGRAM.format(imports="", link=f'"mqtt://127.0.0.1:{port}"', readings=1, **STORES[store])
             board.install({"main.py": program.encode()})
             board.start()
             board.wait_for("all delivered", WAIT_LIMIT_S)
