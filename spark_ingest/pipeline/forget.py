@@ -7,12 +7,14 @@ device's topic stays.
 """
 
 import shlex
+from collections.abc import Iterable, Iterator
 from functools import reduce
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
+import pyarrow.dataset as pa_dataset
+from deltalake import DeltaTable, write_deltalake
 
 from ..alerts.journal import Journal
 from ..decoders.rules import Rules
@@ -54,18 +56,19 @@ def forget(tables: Path, device_id: str, config: Path | None = None) -> dict[str
 
 
 def _places(table: DeltaTable, device_id: str, rules: Rules) -> pa.Table:
-    """Where the messages of the device lie."""
-    schema = pa.schema([BRONZE_SCHEMA.field(name) for name in PLACE_COLUMNS])
+    """Where the messages of the device lie, and in which partitions."""
+    columns = [*PLACE_COLUMNS, *table.metadata().partition_columns]
+    schema = pa.schema([BRONZE_SCHEMA.field(name) for name in columns])
     found = [schema.empty_table()]
-    for batch in table.to_pyarrow_dataset().to_batches(columns=["topic", "payload", *PLACE_COLUMNS]):
+    for batch in table.to_pyarrow_dataset().to_batches(columns=["topic", "payload", *columns]):
         rows = pa.Table.from_batches([batch])
         if not rules.decoders:
             rows = rows.filter(_may_be_of(batch, device_id))
         messages = zip(rows["topic"].to_pylist(), rows["payload"].to_pylist(), strict=True)
         mine = [device_id in devices_of(topic, payload, rules) for topic, payload in messages]
-        found.append(rows.select(PLACE_COLUMNS).filter(pa.array(mine, pa.bool_())).cast(schema))
+        found.append(rows.select(columns).filter(pa.array(mine, pa.bool_())).cast(schema))
     # A message may be in quarantine for two reasons.
-    return pa.concat_tables(found).group_by(list(PLACE_COLUMNS)).aggregate([])
+    return pa.concat_tables(found).group_by(columns).aggregate([])
 
 
 def _may_be_of(batch: pa.RecordBatch, device_id: str) -> pa.Array:
@@ -84,9 +87,26 @@ def _may_be_of(batch: pa.RecordBatch, device_id: str) -> pa.Array:
 def _deleted_places(table: DeltaTable, places: pa.Table) -> int:
     if not places.num_rows:
         return 0
-    same = " AND ".join(f"held.{name} = gone.{name}" for name in PLACE_COLUMNS)
-    merger = table.merge(places, same, source_alias="gone", target_alias="held", writer_properties=WRITER)
-    return int(merger.when_matched_delete().execute()["num_target_rows_deleted"])
+    held = table.count()
+    source = table.to_pyarrow_dataset()
+    date = next(iter(table.metadata().partition_columns), None)
+    for day in pc.call_function("unique", [places[date]]).to_pylist() if date else [None]:
+        where = f"{date} = '{day}'" if date else None
+        batches = source.to_batches(filter=pa_dataset.field(date) == day if date else None)
+        kept = pa.RecordBatchReader.from_batches(source.schema, _without(batches, places))
+        # Not a merge: files that it rewrites have strings as views, which Arrow cannot filter.
+        write_deltalake(table, kept, mode="overwrite", predicate=where, writer_properties=WRITER)
+    return held - table.count()
+
+
+def _without(batches: Iterable[pa.RecordBatch], places: pa.Table) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        rows = pa.Table.from_batches([batch])
+        numbered = rows.select(PLACE_COLUMNS).append_column("row", pa.array(range(rows.num_rows), pa.int64()))
+        kept = numbered.join(places.select(PLACE_COLUMNS), keys=list(PLACE_COLUMNS), join_type="left anti")[
+            "row"
+        ].combine_chunks()
+        yield from rows.take(kept.sort()).to_batches()
 
 
 def _is_unicode(text: str) -> bool:

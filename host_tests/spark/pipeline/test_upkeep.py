@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
+import pyarrow.dataset as pa_dataset
 import pytest
 from deltalake import DeltaTable
 from gold_fleet import QUERY, assert_law, fleet, rows_of, table_of, telemetry, written
@@ -309,6 +310,30 @@ def test_retention_removes_whole_days_and_gold_keeps_what_it_counted(tables):
     assert len(content(tables, "gold/windows")) == 1
     assert not Gold(tables).update(), "a removal is nothing new"
     assert content(tables, "gold/devices") == devices
+
+
+@pytest.mark.parametrize("deed", ["forget", "retain"])
+def test_what_a_removal_left_of_a_file_is_filtered_like_any_other(tables, deed):
+    """Planted: rows are removed by Delta's own delete or merge, after which a pipeline cannot look a reading up."""
+    later = table_of([(*telemetry("z", "1-z", 0, None, None, t=1.0), RECEIVED_MS + 3600_000)], 10**6)
+    BatchWriter(tables, tables / "state", report=lambda _line: None).write(later, WRITTEN, QUERY)
+    held = {name: DeltaTable(str(tables / name)).to_pyarrow_table() for name in BELOW_GOLD}
+    if deed == "forget":
+        run("forget", "d1", "--tables", tables)
+    else:
+        for name in BELOW_GOLD:
+            middle = sorted(held[name]["received_ts"].to_pylist())[held[name].num_rows // 2]
+            assert deleted(DeltaTable(str(tables / name)), f"received_ts < '{middle}'"), name
+    for name in BELOW_GOLD:
+        left = DeltaTable(str(tables / name)).to_pyarrow_dataset()
+        for column in (field.name for field in left.schema if pa.types.is_string(field.type)):
+            for value in {*left.to_table([column])[column].to_pylist()} - {None}:
+                found = left.to_table(filter=pa_dataset.field(column) == value).num_rows
+                assert found == left.to_table([column])[column].to_pylist().count(value), (name, column)
+    # A new checkpoint looks all of it up.
+    writer = BatchWriter(tables, tables / "anew", report=lambda _line: None)
+    for batch_id, batch in enumerate(BATCHES):
+        writer.write(batch, batch_id, "anew")
 
 
 def test_what_retention_removed_does_not_come_back_with_a_new_checkpoint(tmp_path):
