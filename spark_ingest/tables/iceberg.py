@@ -1,0 +1,242 @@
+"""Iceberg tables over the Parquet files of the Delta tables: metadata only, no row is copied.
+
+Whatever was done to a Delta table, its Iceberg table follows by one comparison: the files that its newest version uses
+against those that the newest Iceberg snapshot names. The difference is one snapshot: a reader sees a whole version, and
+a run that was killed is simply run again. Delta's files have no field ids and no partition column: a name mapping and
+the partition in the manifests stand in for them, as the Iceberg specification has it for migrated tables.
+"""
+
+import time
+from collections.abc import Iterator
+from datetime import date
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
+from pyiceberg.typedef import Record
+from sqlalchemy.exc import SQLAlchemyError
+
+from ..durable import replace_file
+from ..errors import UsageError
+from ..lock import FolderLock
+from .schemas import SCHEMAS
+from .upkeep import KEEP_HOURS, existing
+
+FOLDER = "iceberg"
+"""Below --tables: everything that is written here."""
+NAMESPACE = "umqtt"
+_PROPERTIES = {
+    "format-version": "2",
+    # What is added and removed was worked out against one snapshot: it must not be applied to another.
+    "commit.retry.num-retries": "0",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "10",
+}
+_MOST_MANIFESTS = 100
+_PARTITION = [field.name for field in DATA_FILE_TYPE[2].fields].index("partition")
+_MAPPING = "schema.name-mapping.default"
+DELTA_VERSION = "delta-version"
+"""In a snapshot's summary: the version of the Delta table that it is."""
+
+
+class Registered(NamedTuple):
+    """An Iceberg table now: its rows, and how many data files were added and removed."""
+
+    rows: int
+    added: int
+    removed: int
+
+
+def register(
+    tables: Path, catalog_name: str | None = None, namespace: str = NAMESPACE, *, keep_hours: float = KEEP_HOURS
+) -> dict[str, Registered]:
+    """Bring the Iceberg table of every Delta table to its newest version; by name in the catalog.
+
+    :param catalog_name: one of pyiceberg's configuration; None: an SQLite file below `tables`.
+    :param namespace: in the catalog.
+    :param keep_hours: snapshots that were replaced longer ago are forgotten.
+    :raises UsageError: there are no Delta tables, the catalog cannot be used, or another process registers.
+    """
+    folder = _folder(tables)
+    # Looked at first, so that no folder is made where there are no tables.
+    for _ in existing(tables):
+        break
+    folder.mkdir(exist_ok=True)
+    with FolderLock(folder, "--tables", "umqtt tables register"):
+        catalog = _open(folder, catalog_name)
+        try:
+            catalog.create_namespace_if_not_exists(namespace)
+            return dict(_registered(catalog, tables, namespace, keep_hours, publish=catalog_name is None))
+        except CommitFailedException as error:
+            raise UsageError(f"{folder} was registered by another process too: run it again") from error
+        except SQLAlchemyError as error:
+            raise UsageError(f"cannot use the catalog of {folder}: {str(error).splitlines()[0]}") from error
+
+
+def _registered(
+    catalog: Catalog, tables: Path, namespace: str, keep_hours: float, *, publish: bool
+) -> Iterator[tuple[str, Registered]]:
+    for delta_name in SCHEMAS:
+        name = delta_name.rpartition("/")[2]
+        identifier = (namespace, name)
+        location = f"file://{_folder(tables) / namespace / name}"
+        # The snapshot before the version: whoever commits in between makes ours fail, and nobody goes back.
+        held = _held(catalog, identifier, location)
+        delta = next((table for _, table in existing(tables, [delta_name])), None)
+        if delta is None:
+            if held is not None:
+                catalog.drop_table(identifier)
+            continue
+        if delta.protocol().min_reader_version != 1:
+            raise UsageError(f"{tables / delta_name} has Delta features that Iceberg cannot show: rewrite it without")
+        partition_by = delta.metadata().partition_columns
+        if held is not None and [field.name for field in held.spec().fields] != partition_by:
+            catalog.drop_table(identifier)
+            held = None
+        table = held or _create(catalog, identifier, location, delta, partition_by)
+        added, removed = _follow(table, delta, tables / delta_name)
+        _expire(table, keep_hours)
+        metadata = Path(table.metadata_location.removeprefix("file://"))
+        if publish:
+            _publish(metadata)
+        _sweep(table, metadata.parent, keep_hours)
+        yield name, Registered(delta.count(), added, removed)
+
+
+def _folder(tables: Path) -> Path:
+    folder = tables.absolute() / FOLDER
+    if any(character in str(folder) for character in "#?%"):
+        raise UsageError(f"Iceberg cannot name files in {folder}: choose a path without '#', '?' and '%'")
+    return folder
+
+
+def _open(folder: Path, name: str | None) -> Catalog:
+    try:
+        if name is None:
+            return load_catalog(
+                NAMESPACE, type="sql", uri=f"sqlite:///{folder / 'catalog.db'}", warehouse=f"file://{folder}"
+            )
+        return load_catalog(name)
+    except Exception as error:  # a client of somebody else's: whatever it raises
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(f"cannot open the catalog {name or folder}: {reason}") from error
+
+
+def _held(catalog: Catalog, identifier: tuple[str, str], location: str) -> Table | None:
+    moved = f"was registered in another folder than {location}: drop it there, or remove {FOLDER} below --tables"
+    try:
+        table = catalog.load_table(identifier)
+    except NoSuchTableError:
+        return None
+    except FileNotFoundError as error:
+        raise UsageError(f"the table {'.'.join(identifier)} {moved}") from error
+    if table.location() != location:
+        raise UsageError(f"the table {'.'.join(identifier)} {moved}")
+    return table
+
+
+def _create(
+    catalog: Catalog, identifier: tuple[str, str], location: str, delta: DeltaTable, partition_by: list[str]
+) -> Table:
+    with catalog.create_table_transaction(
+        identifier, _schema(delta), location=location, properties=_PROPERTIES
+    ) as creation:
+        with creation.update_spec() as spec:
+            for column in partition_by:
+                spec.add_identity(column)
+        creation.set_properties({_MAPPING: creation.table_metadata.schema().name_mapping.model_dump_json()})
+    return catalog.load_table(identifier)
+
+
+def _follow(table: Table, delta: DeltaTable, path: Path) -> tuple[int, int]:
+    """Commit one snapshot that makes `table` what `delta` is; how many files it added and removed."""
+    held = {task.file.file_path: task.file for task in table.scan().plan_files()}
+    actions = pa.table(delta.get_add_actions(flatten=True)).to_pylist()
+    used = {f"file://{path.absolute() / unquote(action['path'])}": action for action in actions}
+    schema = _schema(delta)
+    with table.transaction() as change:
+        if {field.name for field in table.schema().fields} != set(schema.names):
+            with change.update_schema() as update:
+                update.union_by_name(schema)
+        added = [_data_file(table, change.table_metadata, file, used[file]) for file in used.keys() - held.keys()]
+        removed = [held[file] for file in held.keys() - used.keys()]
+        if added or removed:
+            # Appends are told apart: engines that read a table as it grows take nothing else.
+            operation = Operation.OVERWRITE if removed else Operation.APPEND
+            version = {DELTA_VERSION: str(delta.version())}
+            with _Difference(operation, change, table.io, snapshot_properties=version) as files:
+                for file in removed:
+                    files.delete_data_file(file)
+                for file in added:
+                    files.append_data_file(file)
+    return len(added), len(removed)
+
+
+class _Difference(_OverwriteFiles):
+    """pyiceberg's snapshot of files added and removed, without manifests that pile up.
+
+    pyiceberg keeps for ever those that only say what an older snapshot removed, and never merges any of the others.
+    """
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        held = super()._existing_manifests()
+        return [manifest for manifest in held if manifest.has_added_files() or manifest.has_existing_files()]
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        return _ManifestMergeManager(8 << 20, _MOST_MANIFESTS, True, self).merge_manifests(manifests)
+
+
+def _data_file(table: Table, metadata, file: str, action: dict) -> DataFile:
+    found = parquet_file_to_data_file(table.io, metadata, file)
+    values = [action[f"partition.{field.name}"] for field in metadata.spec().fields]
+    # The column is in the path alone, and all of ours are dates: to Iceberg, days since 1970.
+    found[_PARTITION] = Record(*((value - date(1970, 1, 1)).days for value in values))
+    return found
+
+
+def _schema(delta: DeltaTable) -> pa.Schema:
+    return pa.schema(delta.schema().to_arrow())
+
+
+def _expire(table: Table, keep_hours: float) -> None:
+    """Forget snapshots that were replaced longer than `keep_hours` ago, as a vacuum forgets their files."""
+    snapshots = sorted(table.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
+    oldest_ms = time.time() * 1000 - keep_hours * 3_600_000
+    old = [before.snapshot_id for before, after in pairwise(snapshots) if after.timestamp_ms < oldest_ms]
+    if old:
+        table.maintenance.expire_snapshots().by_ids(old).commit()
+
+
+def _publish(metadata: Path) -> None:
+    """Engines that read a folder without a catalog look for a numbered file, and for the number in another."""
+    version = str(int(metadata.name.partition("-")[0]) + 1)
+    numbered = metadata.with_name(f"v{version}.metadata.json")
+    hint = metadata.with_name("version-hint.text")
+    if numbered.exists() and hint.exists() and hint.read_text() == version:
+        return
+    replace_file(numbered, metadata.read_bytes())
+    replace_file(hint, version.encode())
+
+
+def _sweep(table: Table, folder: Path, keep_hours: float) -> None:
+    """Remove metadata that nothing names any more, once no reader can be at it."""
+    named = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
+    for snapshot in table.snapshots():
+        named.add(snapshot.manifest_list)
+        named.update(manifest.manifest_path for manifest in snapshot.manifests(table.io))
+    names = {name.rpartition("/")[2] for name in named} | {"version-hint.text"}
+    newest = max(folder.glob("v*.metadata.json"), key=lambda path: path.stat().st_mtime, default=None)
+    for path in folder.iterdir():
+        unused = path.name not in names and path != newest
+        if unused and path.stat().st_mtime < time.time() - keep_hours * 3600:
+            path.unlink(missing_ok=True)
