@@ -199,8 +199,9 @@ class _Difference(_OverwriteFiles):
 def _data_file(table: Table, metadata, file: str, action: dict) -> DataFile:
     found = parquet_file_to_data_file(table.io, metadata, file)
     values = [action[f"partition.{field.name}"] for field in metadata.spec().fields]
-    # The column is in the path alone, and all of ours are dates: to Iceberg, days since 1970.
-    found[_PARTITION] = Record(*((value - date(1970, 1, 1)).days for value in values))
+    # These columns are in the path alone. A date is to Iceberg the days since 1970.
+    days = [(value - date(1970, 1, 1)).days if isinstance(value, date) else value for value in values]
+    found[_PARTITION] = Record(*days)
     return found
 
 
