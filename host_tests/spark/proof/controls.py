@@ -48,7 +48,9 @@ PIPELINE_CONTROLS = {
     "does not deduplicate": PipelineControl(mistakes.DOES_NOT_DEDUPLICATE, ("decoded", 2)),
     "forgets readings that come late": PipelineControl(mistakes.FORGETS_LATE_READINGS, ("decoded", 2)),
     "takes another payload for a duplicate": PipelineControl(mistakes.DROPS_CONFLICTS, ("decoded", 2)),
-    "takes gold's newest state": PipelineControl(mistakes.GOLD_TAKES_NEWEST_STATE, ("gold state written", 1)),
+    "takes gold's state as it was saved": PipelineControl(
+        mistakes.GOLD_TAKES_SAVED_STATE, ("gold windows committed", 2)
+    ),
     "quarantines again": PipelineControl(mistakes.QUARANTINES_AGAIN, ("quarantine committed", 2)),
 }
 # Without Spark these are quick: what they break is seen in the spool.

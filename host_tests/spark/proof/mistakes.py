@@ -101,13 +101,13 @@ def trusting(*arguments):
 batch.repeated = trusting
 """
 
-# The newest state on the disk, instead of the one that the windows were merged from.
-GOLD_TAKES_NEWEST_STATE = """
-load = gold.load
-def newest(folder):
-    numbers = [int(path.name) for path in folder.parent.iterdir() if path.name.isdecimal()]
-    return load(folder.parent / str(max(numbers, default=0)))
-gold.load = newest
+# The state as it was saved, without what the windows have counted since.
+GOLD_TAKES_SAVED_STATE = """
+appended = gold.appended
+def nothing_more(path, after, up_to=None):
+    found = appended(path, after, up_to)
+    return found if up_to is None else found._replace(files=[])
+gold.appended = nothing_more
 """
 
 _PIPELINE = """
