@@ -42,6 +42,7 @@ class Line:
 
     def __init__(self, uart, resend_ms=300, clock=ticks_ms, on_computer=False):
         self._uart = uart
+        self._any = getattr(uart, "any", None)  # a computer's port has none
         self._end_bit = _FROM_COMPUTER if on_computer else 0
         self._resend = resend_ms
         self._clock = clock
@@ -105,7 +106,11 @@ class Line:
                 self._handle()
                 self._drop(size)
                 continue
-            n = self._uart.readinto(memoryview(self._rx)[self._end :])
+            room = memoryview(self._rx)[self._end :]
+            if self._any:
+                # On rp2 a read of more than there is waits for up to 1 ms, whatever the UART's timeout.
+                room = room[: self._any()]
+            n = self._uart.readinto(room)
             if n:
                 self._end += n
                 self._came = self._clock()

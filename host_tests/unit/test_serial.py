@@ -40,12 +40,27 @@ class Uart:
         return n or None
 
 
+class WaitingUart(Uart):
+    """As that of rp2, which waits up to 1 ms for a byte that is not there, whatever its timeout
+    (ports/rp2/machine_uart.c).
+    """
+
+    waits = 0
+
+    def any(self):
+        return len(self.inbox)
+
+    def readinto(self, buf):
+        self.waits += len(buf) > len(self.inbox)
+        return super().readinto(buf)
+
+
 class Ends:
     """A board and the gateway, of which each sends a stream to the other."""
 
-    def __init__(self, fault, most=lambda: 1000, echoes=False):
+    def __init__(self, fault, most=lambda: 1000, echoes=False, uart=Uart):
         self.clock = Clock()
-        self.uarts = [Uart(lambda i, byte, end=end: fault(end, i, byte), most, echoes) for end in (0, 1)]
+        self.uarts = [uart(lambda i, byte, end=end: fault(end, i, byte), most, echoes) for end in (0, 1)]
         self.uarts[0].peer, self.uarts[1].peer = self.uarts[1], self.uarts[0]
         self.board, self.gateway = [Line(self.uarts[end], 300, self.clock.ticks_ms, end == 1) for end in (0, 1)]
         self.came, self.sent, self.opened = [b"", b""], [0, 0], False
@@ -87,6 +102,13 @@ def test_every_single_byte_may_be_lost_garbled_or_followed_by_another():
         for at in range(0, clean.uarts[end].written, 1 if FULL else 31):
             for fault in ([], [0x7E], [0], [255], [0x7E, 3, 0xEF, 0xBE, 0, 240]):
                 Ends(lambda e, i, byte: fault if (e, i) == (end, at) else [byte]).exchange()
+
+
+def test_no_more_is_read_of_a_uart_than_it_has():
+    """Planted: pump() asks for as much as it has room for."""
+    ends = Ends(lambda end, i, byte: [byte], uart=WaitingUart)
+    ends.exchange()
+    equal([uart.waits for uart in ends.uarts], [0, 0])
 
 
 def test_random_faults_in_pieces_of_any_size():
