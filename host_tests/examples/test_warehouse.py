@@ -1,6 +1,7 @@
-"""The dbt project of the examples, run by dbt.
+"""The dbt project and the Airflow DAG of the examples, run by the programs that they are for.
 
-It needs an environment of its own: `pip install "dbt-core<1.12" dbt-duckdb "deltalake[pyarrow]"`, and dbt on the PATH.
+Both take minutes and environments of their own: `pip install "dbt-core<1.12" dbt-duckdb "deltalake[pyarrow]"` in one,
+`pip install apache-airflow` in another. Put the two programs onto the PATH.
 """
 
 import os
@@ -13,16 +14,21 @@ from pathlib import Path
 import duckdb
 import pytest
 from deltalake import DeltaTable
-from example_programs import EXAMPLES
+from example_programs import EXAMPLES, with_constants
 
 sys.path.extend(str(Path(__file__).resolve().parents[1] / "spark" / folder) for folder in (".", "pipeline"))
 
 from gold_fleet import fleet, written
+from spark_helpers import fill, record
 
 pytestmark = [
     pytest.mark.tier(3),
     pytest.mark.skipif(shutil.which("dbt") is None, reason="dbt is not on the PATH: see the file's first lines"),
 ]
+airflow = pytest.mark.skipif(
+    shutil.which("airflow") is None, reason="airflow is not on the PATH, in an environment of its own"
+)
+java = pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java: apt install openjdk-17-jre-headless")
 
 
 def daily(folder: Path) -> dict[tuple, tuple]:
@@ -52,3 +58,35 @@ def test_the_daily_table_of_dbt_has_every_window_once(tmp_path, project):
     done = subprocess.run(["dbt", "build"], cwd=project, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     assert daily(project) == expected(tmp_path / "tables") and len(daily(project)) > 3
+
+
+@airflow
+@java
+def test_the_dag_brings_what_was_stored_into_the_tables_and_into_the_daily_table_of_dbt(tmp_path, project):
+    """Planted: dbt runs before the tables are written; a mean of means."""
+    readings = [
+        record(f"pump-{i % 3}", "1-0", i // 3, ts=1_795_000_000_000 + i * 1_000_000, m={"t": i}) for i in range(300)
+    ]
+    fill(tmp_path / "spool" / "north", [readings])
+    places = {name: str(tmp_path / name.lower()) for name in ("SPOOL", "TABLES", "CHECKPOINT", "DBT")}
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "umqtt_daily.py").write_text(with_constants("airflow/umqtt_daily.py", **places))
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {
+        "PATH": path,
+        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
+    }
+    environment.pop("PYTHONPATH", None)
+
+    def run(*arguments: str) -> None:
+        done = subprocess.run(["airflow", *arguments], env=environment, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+
+    run("db", "migrate")
+    run("dags", "test", "umqtt_daily")
+    tables = tmp_path / "tables"
+    assert DeltaTable(str(tables / "silver")).count() == len(readings)
+    assert (tables / "iceberg" / "catalog.db").exists()
+    assert daily(project) == expected(tables) and sum(n for n, _ in daily(project).values()) == len(readings)
