@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
+import pyarrow.dataset as pa_dataset
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from gold_fleet import QUERY, Killed, fleet, table_of, telemetry, written
@@ -260,13 +261,17 @@ def test_a_table_that_is_made_anew_with_other_partitions_is_made_anew_here_too(t
 
 
 def test_filters_find_what_they_find_by_delta(tables):
-    """Planted: a partition is noted a day late; columns have another one's bounds."""
+    """Planted: a partition is noted a day late; of an hour nothing is noted."""
     write(tables, NEXT_DAY, 3)
     iceberg.register(tables)
     day = datetime.fromtimestamp(RECEIVED_MS / 1000, UTC).date() + timedelta(days=1)
     table = by_iceberg(tables, "silver")
     on_the_day = table.scan(row_filter=f"received_date = '{day}'")
     assert on_the_day.to_arrow()["device_id"].to_pylist() == ["z"] and len(list(on_the_day.plan_files())) == 1
+    windows = DeltaTable(str(tables / "gold" / "windows")).to_pyarrow_table()
+    for hour in {*windows["window_hour"].to_pylist()}:
+        found = by_iceberg(tables, "windows").scan(row_filter=f"window_hour = {hour}").to_arrow()
+        assert rows(found) == rows(windows.filter(pa_dataset.field("window_hour") == hour))
     delta = DeltaTable(str(tables / "silver")).to_pyarrow_table().to_pylist()
     for device in {row["device_id"] for row in delta}:
         expected = [row["seq"] for row in delta if row["device_id"] == device and row["seq"] > 3]
