@@ -11,9 +11,9 @@ The packages, in the order in which a reading travels:
 ``report``     one HTML file that shows the fleet, from the gold tables
 =============  ============================================================================================
 
-Everywhere: ``errors`` (the tree of errors), ``durable`` (sync and atomic replacement), ``lock`` (who may
-write a folder), ``status``, ``metrics``, ``hosts`` (what may stand for one), ``java`` (whether Spark can start);
-``tables`` reads the tables without Spark, and ``sql`` gives them names in Spark, DuckDB and others.
+Everywhere: ``errors`` (the tree of errors), ``durable`` (sync and atomic replacement), ``location`` (where tables lie),
+``lock`` (who may write a folder), ``status``, ``metrics``, ``hosts`` (what may stand for one), ``java`` (whether Spark
+can start); ``tables`` reads the tables without Spark, and ``sql`` gives them names in Spark, DuckDB and others.
 
 Imports point one way (host_tests/architecture). Nothing here imports the broker or the command-line kit; the sink alone
 imports the client. In a pipeline of your own::

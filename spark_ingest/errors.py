@@ -10,6 +10,7 @@
     ├── SpoolWriteFailed                   the disk refused an append or a sync; nothing was acknowledged
     ├── SpoolUnreachable exit_code 4   a collector that serves spools did not answer, or refused
     ├── TablesWriteFailed                  the disk refused a table or the checkpoint; the spool has it all
+    ├── TablesTaken                        another pipeline has taken over tables on an object store
     ├── FileDamaged                        a file of the checkpoint's or of gold's state fails its checksum
     ├── SparkEnded                         Spark's Java process was killed, or ended by itself
     ├── DataLoss                           an offset names messages that the spool no longer holds
@@ -64,6 +65,10 @@ class SpoolUnreachable(IngestError):
 
 class TablesWriteFailed(IngestError):
     """A table or the checkpoint could not be written. Nothing is lost: the spool has it, and the next start goes on."""
+
+
+class TablesTaken(IngestError):
+    """Another pipeline, or a command, has taken over the tables. Nothing is lost: the spool has what this one read."""
 
 
 class SparkEnded(IngestError):

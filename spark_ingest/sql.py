@@ -5,12 +5,13 @@ reads these.
 """
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
+from .errors import UsageError
+from .location import Location, StorePath, located
 from .tables.schemas import SCHEMAS
 from .tables.upkeep import existing
 
@@ -21,25 +22,28 @@ FOLDERS = {folder.rpartition("/")[2]: folder for folder in SCHEMAS}
 """Name in SQL to folder below --tables: ``silver``, …, and for gold ``devices``, ``windows``, …"""
 
 
-def open_tables(tables: str | Path) -> dict[str, DeltaTable]:
+def open_tables(tables: str | Location) -> dict[str, DeltaTable]:
     """Every table below `tables` that exists, at its newest version, by its name in FOLDERS.
 
     :raises UsageError: there is none, or one cannot be opened.
     """
     names = {folder: name for name, folder in FOLDERS.items()}
-    return {names[folder]: table for folder, table in existing(Path(tables))}
+    return {names[folder]: table for folder, table in existing(located(tables))}
 
 
-def spark_views(spark: "SparkSession", tables: str | Path) -> list[str]:
+def spark_views(spark: "SparkSession", tables: str | Location) -> list[str]:
     """Make a temporary view of every table, as of now; returns their names.
 
     Spark reads the Parquet files that delta-rs names, in parallel and with its own push-down, so it needs no Delta jar.
     A view does not follow its table: call this again to see newer rows, and after a compaction or a vacuum.
 
-    :raises UsageError: as :func:`open_tables`.
+    :raises UsageError: as :func:`open_tables`, or the tables are on an object store.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
+    tables = located(tables)
+    if isinstance(tables, StorePath):
+        raise UsageError("Spark has no jars for an object store here: open_tables() gives its tables to other engines")
     opened = open_tables(tables)
     for name, table in opened.items():
         # The table's own schema: files of an older release lack the columns that were added since.
@@ -47,7 +51,7 @@ def spark_views(spark: "SparkSession", tables: str | Path) -> list[str]:
         # delta-rs writes a path as a URL does; Spark reads it as it stands.
         files = [_literal(unquote(file)) for file in table.file_uris()]
         # basePath: the partition's value is in a file's path only.
-        reader = spark.read.schema(schema).option("basePath", str((Path(tables) / FOLDERS[name]).absolute()))
+        reader = spark.read.schema(schema).option("basePath", str((tables / FOLDERS[name]).absolute()))
         frame = reader.parquet(*files) if files else spark.createDataFrame([], schema)
         frame.createOrReplaceTempView(name)
     return list(opened)

@@ -150,6 +150,7 @@ INGEST_ROOMS = (
     "address",
     "toml_file",
     "printable",
+    "location",
     "durable",
     "java",
     "lock",

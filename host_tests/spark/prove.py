@@ -34,6 +34,8 @@ from spark_ingest.java import require_java
 _EXIT_BROKEN = 1
 # Every fifth chain is on a cluster.
 _MASTERS = ("", "", "", "", runs.CLUSTER)
+# Every other chain has its tables on an object store, so in time one on a cluster too.
+_STORES = (False, True)
 _QUICK_CONTROLS = ("reads the latest progress",)
 
 
@@ -44,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="repeat a run; without it a new one is chosen and printed")
     parser.add_argument("--runs", type=int, help="how many runs")
     parser.add_argument("--master", help=f"Spark's in all runs, as {runs.CLUSTER}, whose executors are killed too")
+    parser.add_argument("--object-store", action="store_true", help="with the tables on an object store in all runs")
     options = parser.parse_args(arguments)
     seed = random.randrange(1, 1_000_000) if options.seed is None else options.seed
     count = options.runs or (2 if options.quick else 50)
@@ -60,7 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="umqtt-prove-"))
     say(f"seed {seed}: {count} runs in {folder}")
     masters = _MASTERS if options.master is None else (options.master,)
-    tally = runs.run(folder, count, seed, masters=masters, say=say)
+    stores = (True,) if options.object_store else _STORES
+    tally = runs.run(folder, count, seed, masters=masters, stores=stores, say=say)
     for failure in tally.failures[:20]:
         say(f"  {failure}")
     say("planted mistakes")

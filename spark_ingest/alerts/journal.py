@@ -14,11 +14,11 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..durable import read_checked_json, replace_checked
 from ..errors import FileDamaged
+from ..location import Location
 from ..printable import remark
 from .rules import RuleSet
 
@@ -86,7 +86,7 @@ class Journal:
     :param report: takes one line for a person.
     """
 
-    def __init__(self, tables: Path, *, report: Callable[[str], None] = remark) -> None:
+    def __init__(self, tables: Location, *, report: Callable[[str], None] = remark) -> None:
         self._path = tables / FILE
         self._report = report
         self._lock = threading.Lock()

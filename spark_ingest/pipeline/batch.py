@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from ..decoders.rules import NO_RULES, Rules
 from ..errors import FileDamaged
+from ..location import Location
 from ..printable import remark
 from ..tables.delta import Delta, note_rules
 from ..tables.parquet import Parquet
@@ -58,6 +59,8 @@ STAGES = (
 FORMATS: dict[str, type[Delta] | type[Parquet]] = {"delta": Delta, "parquet": Parquet}
 """What --format may be."""
 
+OnOpen = Callable[[Mapping[str, Table]], None]
+
 _TABLES = ("bronze", "silver", "quarantine", "duplicates", "status", "logs")
 
 
@@ -84,6 +87,7 @@ class BatchWriter:
     :param state: folder for the progress files; it must live and die with the checkpoint.
     :param format: of the tables, one of FORMATS.
     :param rules: whose word is taken, and which decoder reads which topic.
+    :param on_open: called with the tables before anything is written into them.
     :param limits: what of the set of readings seen may stay in memory.
     :param on_stage: called with a name of STAGES when that stage is done; for tests that stop the process
         there.
@@ -93,12 +97,13 @@ class BatchWriter:
 
     def __init__(
         self,
-        tables: Path,
+        tables: Location,
         state: Path,
         *,
         format: str = "delta",
         rules: Rules = NO_RULES,
         limits: Limits | None = None,
+        on_open: OnOpen = lambda _tables: None,
         on_stage: Callable[[str], None] = lambda _stage: None,
         report: Callable[[str], None] = remark,
     ) -> None:
@@ -107,6 +112,7 @@ class BatchWriter:
         self.tables: Mapping[str, Table] = {
             name: kind(tables / name, SCHEMAS[name], PARTITIONED_BY.get(name)) for name in _TABLES
         }
+        on_open(self.tables)
         self._rules = rules
         if isinstance(bronze := self.tables["bronze"], Delta):
             note_rules(bronze, trust_ids=rules.trust_ids, decoders=bool(rules.decoders))
@@ -185,7 +191,7 @@ class BatchWriter:
         return seen
 
 
-def rebuilt_line(batch_id: int, damage: str, rows: int, silver: Path) -> str:
+def rebuilt_line(batch_id: int, damage: str, rows: int, silver: Location) -> str:
     """The line for a person about a set of readings seen that had to be made again."""
     return (
         f"no record of what was seen before micro-batch {batch_id}{damage}: "

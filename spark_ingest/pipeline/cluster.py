@@ -21,6 +21,7 @@ import pyarrow.dataset as pa_dataset
 from ..decoders.rules import NO_RULES, Rules
 from ..durable import read_checked, replace_checked
 from ..errors import FileDamaged, IngestError, UsageError
+from ..location import Location
 from ..printable import remark
 from ..tables.delta import Delta, note_rules
 from ..tables.schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
@@ -57,9 +58,10 @@ Reports = list[dict[str, Any]]
 class ClusterWriter:
     """Turns micro-batches into rows of the tables below `tables`, gold apart.
 
-    :param tables: a folder that the driver and every executor see under this path.
+    :param tables: a place that the driver and every executor see under this path or URL.
     :param state: folder of the sets of readings seen, likewise; it must live and die with the checkpoint.
     :param buckets: tasks that deduplicate, for a new checkpoint; one that exists keeps its number.
+    :param on_open: called with the tables before anything is written into them.
     :param rules: whose word is taken, and which decoder reads which topic; every executor sees the files they name.
     :param on_stage: called with a name of STAGES when that stage is done; for tests that stop the process there.
     :param run: runs the micro-batch's tasks; another than Spark in tests.
@@ -69,12 +71,13 @@ class ClusterWriter:
 
     def __init__(
         self,
-        tables: Path,
+        tables: Location,
         state: Path,
         *,
         buckets: int,
         limits: Limits | None = None,
         rules: Rules = NO_RULES,
+        on_open: Callable[[Mapping[str, Delta]], None] = lambda _tables: None,
         on_stage: Callable[[str], None] = lambda _stage: None,
         run: "Callable[[DataFrame, Job], Reports] | None" = None,
         report: Callable[[str], None] = remark,
@@ -86,6 +89,7 @@ class ClusterWriter:
         self.totals = Totals()
         self._root = tables.absolute()
         self.tables = {name: Delta(self._root / name, SCHEMAS[name], PARTITIONED_BY.get(name)) for name in _TABLES}
+        on_open(self.tables)
         self._state = state.absolute()
         self._buckets, self._state_id = _settled_buckets(self._state, buckets, report)
         self._table_ids = {name: table.identity for name, table in self.tables.items()}

@@ -9,17 +9,16 @@ import os
 import time
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from ..durable import sync_data, sync_directory
 from ..errors import UsageError
+from ..location import Location, StorePath
 from ..tables.delta import Delta
 
 _LONGEST_BOUND = 256
@@ -35,7 +34,7 @@ class DataFile(TypedDict):
     stats: str
 
 
-def write_files(folder: Path, rows: pa.Table, partition_by: str | None) -> list[DataFile]:
+def write_files(folder: Location, rows: pa.Table, partition_by: str | None) -> list[DataFile]:
     """Write `rows` below the table's `folder`, a file for each value of `partition_by`; durable on return.
 
     :param partition_by: a date column, which goes into the folder's name and not into the file.
@@ -66,7 +65,7 @@ def commit_files(
         return False
     for file in files:
         path = table.path / file["path"]
-        if not path.is_file() or path.stat().st_size != file["size"]:
+        if _size(path) != file["size"]:
             raise UsageError(
                 f"an executor has written {path} and the driver does not see it: "
                 "--tables must be a path on a disk that all nodes share; nothing was committed to this table"
@@ -75,31 +74,39 @@ def commit_files(
     actions: list[AddAction | RemoveAction] = [
         AddAction(f["path"], f["size"], f["partition"], now_ms, True, f["stats"]) for f in files
     ]
-    table.delta.create_write_transaction(
-        actions,
-        "append",
-        schema,
-        [partition_by] if partition_by else [],
-        commit_properties=CommitProperties(app_transactions=[Transaction(*transaction)]),
-    )
+    with table.committing(*transaction) as (delta, properties):
+        delta.create_write_transaction(
+            actions, "append", schema, [partition_by] if partition_by else [], commit_properties=properties
+        )
     return True
 
 
-def _write(folder: Path, subfolder: str, rows: pa.Table, partition: dict[str, str]) -> DataFile:
+def _size(path: Location) -> int | None:
+    if isinstance(path, StorePath):
+        return path.size()
+    return path.stat().st_size if path.is_file() else None
+
+
+def _write(folder: Location, subfolder: str, rows: pa.Table, partition: dict[str, str]) -> DataFile:
     # A name of its own for every attempt: a repeated task never touches the file of the one before.
     name = f"{subfolder}part-{uuid.uuid4()}.zstd.parquet"
     path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(rows, path, compression="zstd", compression_level=1)
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        sync_data(fd)
-    finally:
-        os.close(fd)
-    sync_directory(path.parent)
+    if isinstance(path, StorePath):
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows, sink, compression="zstd", compression_level=1)
+        path.write_bytes(memoryview(sink.getvalue()))
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows, path, compression="zstd", compression_level=1)
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            sync_data(fd)
+        finally:
+            os.close(fd)
+        sync_directory(path.parent)
     return {
         "path": name,
-        "size": path.stat().st_size,
+        "size": _size(path) or 0,
         "partition": partition,
         "rows": rows.num_rows,
         "stats": json.dumps(_statistics(rows)),

@@ -23,12 +23,12 @@ from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from ..decoders.rules import NO_RULES, Rules
 from ..durable import read_checked
 from ..errors import FileDamaged, UsageError
+from ..location import located, open_table
 from ..tables.delta import Delta
 from ..tables.schemas import BRONZE_SCHEMA, PARTITIONED_BY, PLACE_COLUMNS, READING_SCHEMA, SCHEMAS
 from .batch import bronze_rows
@@ -62,7 +62,7 @@ _WHOLE_EVERY = 10
 class Job:
     """What every task of a micro-batch needs to know.
 
-    :ivar tables: folder of the tables, which every node sees.
+    :ivar tables: folder or URL of the tables, which every node sees.
     :ivar state: folder of the buckets' sets, which every node sees.
     :ivar rules: whose word is taken, and which decoder reads which topic.
     :ivar silver_committed: silver has this very micro-batch from an earlier attempt.
@@ -89,8 +89,7 @@ class Job:
         state = Path(self.state) / STATE_FILE
         try:
             same_state = json.loads(bytes(read_checked(state)))["id"] == self.state_id
-            folder = Path(self.tables) / name
-            same_table = DeltaTable(str(folder)).metadata().id == self.table_ids[name]
+            same_table = open_table(located(self.tables) / name).metadata().id == self.table_ids[name]
         except (OSError, FileDamaged, DeltaError):
             same_state = same_table = False
         if not (same_state and same_table):
@@ -139,7 +138,7 @@ def receive(job: Job, partition: int, batches: Iterator[pa.RecordBatch]) -> Iter
     try:
         written = {name: _write_new(job, name, some) for name, some in rows.items()}
     except (OSError, DeltaError) as error:
-        raise write_failure(error, Path(job.tables)) from error
+        raise write_failure(error, located(job.tables)) from error
     counts = {"messages": read, "readings": parts.readings.num_rows}
     report = json.dumps({"partition": partition, "files": written, "counts": counts}).encode()
     sent = [(partition % job.buckets, report)]
@@ -167,7 +166,7 @@ def deduplicate(job: Job, bucket: int, batches: Iterator[pa.RecordBatch]) -> Ite
     try:
         reports.append(json.dumps(_take(job, bucket, readings)).encode())
     except (OSError, DeltaError) as error:
-        raise write_failure(error, Path(job.tables)) from error
+        raise write_failure(error, located(job.tables)) from error
     yield pa.RecordBatch.from_arrays([pa.array(reports, pa.binary())], schema=REPORT_SCHEMA)
 
 
@@ -243,7 +242,7 @@ def _table(job: Job, name: str) -> Delta:
     key = (job.tables, job.query_id, name)
     if key not in _tables:
         job.require_shared(name)
-        _tables[key] = Delta(Path(job.tables) / name, SCHEMAS[name], PARTITIONED_BY.get(name))
+        _tables[key] = Delta(located(job.tables) / name, SCHEMAS[name], PARTITIONED_BY.get(name))
     return _tables[key]
 
 

@@ -13,6 +13,7 @@ from umqtt_cli.numbers import Bytes, Finite
 
 from ..address import Address
 from ..errors import IngestError, MissingDependency
+from ..location import TablesOption
 from ..printable import remark
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -43,7 +44,7 @@ def _prepare(context: click.Context, _option: click.Parameter, wanted: bool) -> 
               help="The token of --server to read.  [default: UMQTT_SPOOL_TOKEN]")  # fmt: skip
 @click.option("--delete-token-file", type=_FILE, metavar="FILE",
               help="The one to remove, for --retention.  [default: UMQTT_SPOOL_DELETE_TOKEN]")  # fmt: skip
-@click.option("--tables", required=True, type=_FOLDER, metavar="DIR", help="Folder of the tables.")
+@click.option("--tables", required=True, type=TablesOption(), help="Folder of the tables, or s3://BUCKET/PREFIX.")
 @click.option("--checkpoint", required=True, type=_FOLDER, metavar="DIR",
               help="Folder of Spark's progress; belongs to the tables.")  # fmt: skip
 @click.option("--once/--continuous", default=False, help="Read what is there, then end; or go on (default).")

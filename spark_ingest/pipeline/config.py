@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..alerts.config import AlertConfig
 from ..decoders.rules import NO_RULES, Rules
+from ..location import Location
 from .session import is_cluster
 
 
@@ -25,7 +26,7 @@ class PipelineConfig:
     """
 
     spool: Path | None
-    tables: Path
+    tables: Location
     checkpoint: Path
     once: bool = False
     interval_ms: int = 500

@@ -19,6 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from ..alerts.journal import Journal
 from ..decoders.rules import Rules
 from ..errors import UsageError
+from ..location import Location
 from ..tables.delta import WRITER
 from ..tables.schemas import BRONZE_SCHEMA, PLACE_COLUMNS
 from ..tables.upkeep import deleted, existing
@@ -30,7 +31,7 @@ _BY_DEVICE = ("silver", "duplicates", "status", "logs")
 _AS_RECEIVED = ("bronze", "quarantine")
 
 
-def forget(tables: Path, device_id: str, config: Path | None = None) -> dict[str, int]:
+def forget(tables: Location, device_id: str, config: Path | None = None) -> dict[str, int]:
     """Remove every row of a device and count gold anew; rows by table. No pipeline may run meanwhile.
 
     What the spool still holds of it is not touched, and the rows are in older versions of the tables until a vacuum.

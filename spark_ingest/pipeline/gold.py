@@ -14,12 +14,10 @@ as large as what an update changes. Killed anywhere, the next process loads the 
 windows have counted since, applies the rules again to what the journal has noted, and writes those functions again.
 """
 
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +29,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from ..alerts.journal import Journal, Opened
 from ..alerts.rules import DEFAULT_RULES, RuleSet, rules_from_text
 from ..errors import FileDamaged
+from ..location import Location, open_table, remove_tree
 from ..printable import remark
 from ..tables.changes import Appended, LogGone, appended
 from ..tables.delta import Delta
@@ -40,10 +39,9 @@ from .gold_alerts import Alert, alerts_table, state_alerts, verdicts_of
 from .gold_boots import heard_days
 from .gold_state import MINUTE_US, SILVER_COLUMNS, State, load, save
 from .gold_tables import boots_table, devices_table, gaps_table, traffic_table
-from .gold_windows import WINDOW_US, merge_into, windows_of
+from .gold_windows import APPLICATION_ID, WINDOW_US, merge_into, windows_of
 from .metric_alerts import MetricAlerts
 
-APPLICATION_ID = "umqtt/gold"
 STAGES = ("gold folded", "gold windows committed", "gold state saved", "alerts noted", "gold tables written")
 """Where `on_stage` is called in an update, in order."""
 
@@ -90,7 +88,7 @@ class Gold:
 
     def __init__(
         self,
-        tables: Path,
+        tables: Location,
         *,
         rules: RuleSet = DEFAULT_RULES,
         recipients: Callable[[Opened], tuple[str, ...]] = lambda _alert: (),
@@ -200,8 +198,8 @@ class Gold:
         return state
 
     def _forget(self) -> None:
-        shutil.rmtree(self._folder)
-        self._folder.mkdir()
+        remove_tree(self._folder)
+        self._folder.mkdir(exist_ok=True)
         self._state, self._versions, self._written = None, {}, False
 
     def _new_rows(self) -> dict[str, Appended]:
@@ -215,11 +213,11 @@ class Gold:
         before = {name: state.boots[name].copy() for name in ("anchor_seq", "anchor_us", "readings", "ok")}
         kept = self._take(state, sources)
         self._on_stage("gold folded")
-        serial = self._serial + 1
+        serial = abs(self._serial) + 1
         versions = {name: source.version for name, source in sources.items()}
         transactions = _transactions(serial, versions)
         if from_scratch:
-            self._windows_from_scratch(state, sources["silver"], transactions)
+            self._windows_from_scratch(state, sources["silver"], serial, versions)
         else:
             chunks = kept if len(kept) < 2 else _chunks(sources["silver"], "silver")
             self._windows(state, chunks, before, versions["silver"], transactions)
@@ -244,14 +242,18 @@ class Gold:
                 kept = [*kept, rows][-2:] if name == "silver" else kept
         return kept
 
-    def _windows_from_scratch(self, state: State, silver: Appended, transactions: CommitProperties) -> None:
+    def _windows_from_scratch(self, state: State, silver: Appended, serial: int, versions: dict[str, int]) -> None:
         """All windows anew; the transaction comes with the last commit, so half of it is never taken for the whole."""
         table = self._tables["windows"]
-        write_deltalake(table.delta, SCHEMAS["gold/windows"].empty_table(), mode="overwrite")
+        delta = table.upon(APPLICATION_ID, self._serial)
+        # No state has this number: whoever finds it, or another one's, begins again.
+        unfinished = -serial
+        empty = SCHEMAS["gold/windows"].empty_table()
+        write_deltalake(delta, empty, mode="overwrite", commit_properties=_transactions(unfinished, {}))
         nothing = _none_replaced()
         for rows in _chunks(silver, "silver"):
-            merge_into(table, windows_of(rows, state.placed(rows)), nothing, CommitProperties())
-        merge_into(table, SCHEMAS["gold/windows"].empty_table(), nothing, transactions)
+            merge_into(table, windows_of(rows, state.placed(rows)), nothing, unfinished, _transactions(unfinished, {}))
+        merge_into(table, empty, nothing, unfinished, _transactions(serial, versions))
 
     def _windows(
         self, state: State, chunks, before: dict[str, np.ndarray], version: int, transactions: CommitProperties
@@ -264,7 +266,7 @@ class Gold:
             if replaced.num_rows:
                 new = new.join(replaced, keys=["device_id", "window_start"], join_type="left anti")
             parts.append(new.select(SCHEMAS["gold/windows"].names))
-        merge_into(self._tables["windows"], pa.concat_tables(parts), replaced, transactions)
+        merge_into(self._tables["windows"], pa.concat_tables(parts), replaced, self._serial, transactions)
 
     def _moved(self, state: State, before: dict[str, np.ndarray], version: int) -> tuple[pa.Table, pa.Table]:
         """The windows that an anchor has moved readings out of or into, and what they hold now."""
@@ -279,7 +281,7 @@ class Gold:
         keys = pa.array([names[number] for number in numbers.tolist()], pa.string())
         ids = list(state.devices.index)
         devices = pa.array(sorted({ids[number] for number in boots["device"][numbers].tolist()}))
-        silver = DeltaTable(str(self.root / "silver"), version=version).to_pyarrow_dataset()
+        silver = open_table(self.root / "silver", version).to_pyarrow_dataset()
         field = pa_dataset.field
         loose = silver.to_table(SILVER_COLUMNS, filter=field("device_id").isin(devices) & ~field("clock_ok"))
         joined = pc.call_function("binary_join_element_wise", [loose["device_id"], loose["boot"], pa.scalar("\0")])
@@ -384,7 +386,7 @@ class Gold:
         for name, take in zip(_SOURCES, takes, strict=False):
             if self._versions[name] < 0:
                 continue
-            table = DeltaTable(str(self.root / name), version=self._versions[name]).to_pyarrow_dataset()
+            table = open_table(self.root / name, self._versions[name]).to_pyarrow_dataset()
             for minute in minutes:
                 begin, end = (pa.scalar(m * MINUTE_US, pa.int64()).cast(TIMESTAMP) for m in (minute, minute + 1))
                 take(table.to_table(COUNTED[name], filter=(received >= begin) & (received < end)))
@@ -402,7 +404,7 @@ class Gold:
             table.delta.vacuum(retention_hours=1, dry_run=False, enforce_retention_duration=False)
 
 
-def remembered_rules(tables: Path) -> RuleSet:
+def remembered_rules(tables: Location) -> RuleSet:
     """What the newest gold was counted with; the defaults when there is none."""
     folder = tables / "gold" / ".state"
     for serial in reversed(_serials(folder)):
@@ -450,9 +452,9 @@ def _transactions(serial: int, versions: dict[str, int]) -> CommitProperties:
     return CommitProperties(app_transactions=[Transaction(APPLICATION_ID, serial), *counted])
 
 
-def _serials(folder: Path) -> list[int]:
+def _serials(folder: Location) -> list[int]:
     """Of the states that were saved there, rising."""
-    return sorted(int(path.name) for path in folder.glob("[0-9]*"))
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal()) if folder.is_dir() else []
 
 
 def _minute_text(minute: int) -> str:

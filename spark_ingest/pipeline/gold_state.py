@@ -7,7 +7,6 @@ what one pass over all rows gives.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..durable import read_checked, replace_checked
+from ..location import Location
 from ..tables.table import places
 from .clock import AHEAD_US, uptimes
 from .columns import NEVER, Columns, Counts, to_bin
@@ -424,7 +424,7 @@ def _unquoted(text: str | None) -> str | None:
 _REFUSED = ("device", "day", *Refused._fields)
 
 
-def save(state: State, path: Path, facts: dict[str, int]) -> None:
+def save(state: State, path: Location, facts: dict[str, int]) -> None:
     """Write the state into the file `path`, durable, with a checksum."""
     names, parts = [], []
     for name, table in tables_of(state, facts):
@@ -477,7 +477,7 @@ def tables_of(state: State, facts: dict[str, int]) -> Iterator[tuple[str, pa.Tab
     yield "refused", pa.table([pa.array(c, f.type) for c, f in zip(_columns(days, 7), names, strict=True)], names)
 
 
-def load(path: Path) -> tuple[State, dict[str, int]]:
+def load(path: Location) -> tuple[State, dict[str, int]]:
     """What :func:`save` wrote: the state and the facts.
 
     :raises OSError: it cannot be read.

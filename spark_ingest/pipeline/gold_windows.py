@@ -13,6 +13,7 @@ from ..tables.delta import Delta
 from ..tables.schemas import TIMESTAMP, WINDOWS_SCHEMA
 from .gold_state import exploded
 
+APPLICATION_ID = "umqtt/gold"
 WINDOW_US = 300_000_000
 _HOUR_US = 3_600_000_000
 _MOST_SPANS = 48
@@ -56,15 +57,18 @@ def merged(parts: pa.Table) -> pa.Table:
     return one.select(WINDOWS_SCHEMA.names).cast(WINDOWS_SCHEMA)
 
 
-def merge_into(table: Delta, new: pa.Table, replaced: pa.Table, properties: CommitProperties) -> None:
+def merge_into(table: Delta, new: pa.Table, replaced: pa.Table, was: int, properties: CommitProperties) -> None:
     """Merge windows into the table, in one commit, which may also be an empty one.
 
     :param new: windows to be added to those of the same key.
     :param replaced: device_id and window_start of windows that `new` has whole.
+    :param was: the serial that the table has.
+    :param properties: of the commit; they have the serial afterwards.
+    :raises TablesTaken: it has another one.
     """
     starts = _distinct([new["window_start"], replaced["window_start"]])
     if not len(starts):
-        delta = table.delta
+        delta = table.upon(APPLICATION_ID, was)
         partitions = delta.metadata().partition_columns
         delta.create_write_transaction([], "append", delta.schema(), partitions, commit_properties=properties)
         return
@@ -86,7 +90,8 @@ def merge_into(table: Delta, new: pa.Table, replaced: pa.Table, properties: Comm
     predicate = " OR ".join(
         f"(window_start >= '{_text(begin)}' AND window_start < '{_text(end)}')" for begin, end in spans
     )
-    write_deltalake(table.delta, rows, mode="overwrite", predicate=predicate, commit_properties=properties)
+    delta = table.upon(APPLICATION_ID, was)
+    write_deltalake(delta, rows, mode="overwrite", predicate=predicate, commit_properties=properties)
 
 
 def _distinct(columns: Iterable[pa.ChunkedArray]) -> np.ndarray:

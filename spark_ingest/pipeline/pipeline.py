@@ -38,14 +38,17 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import IngestError, SparkEnded, UsageError
+from ..location import StorePath, may_pass
 from ..lock import FolderLock
 from ..printable import remark
+from .claim import claim, pipeline_lock
 from .config import PipelineConfig
 from .process import (
     StopBetweenBatches,
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from ..spool.access import Spools
+    from ..tables.table import Table
     from .batch import BatchWriter
     from .cluster import ClusterWriter
     from .upkeep import Upkeep
@@ -75,6 +79,8 @@ _POLL_S = 0.25
 _STOP_PATIENCE_S = 60.0
 _STARTS = 5
 _SPARK_STARTS = 4
+_LOOK_S = 60.0
+_STORE_DELAYS_S = (1.0, 2.0, 5.0, 10.0)
 
 
 class Pipeline:
@@ -99,6 +105,7 @@ class Pipeline:
         self._lag_bytes: int | None = None
         self._waiting_since_ms: int | None = None
         self._newest_batch = -1
+        self._next_look = 0.0
 
     def stop(self) -> None:
         """Ask :meth:`run` to finish the micro-batch in progress and return; for signal handlers too."""
@@ -134,7 +141,7 @@ class Pipeline:
         self._catch_signals()
         with (
             FolderLock(config.checkpoint, "--checkpoint", "a pipeline"),
-            FolderLock(config.tables, "--tables", "a pipeline"),
+            pipeline_lock(config.tables),
         ):
             for starts_left in reversed(range(_SPARK_STARTS)):
                 try:
@@ -193,7 +200,6 @@ class Pipeline:
         before, self._writer = self._writer, self._new_writer()
         if before is not None:
             self._writer.totals = before.totals
-        require_checkpoint(config.checkpoint, self._writer.tables["silver"].identity)
         dropped = drop_oversized_plan(config.checkpoint, self._spools, config.max_bytes, self._writer.has_written)
         if dropped is not None:
             remark(dropped)
@@ -218,6 +224,7 @@ class Pipeline:
                     query, starts = writer.start(), starts + 1
                 self._observe(query)
                 self._upkeep.step(self._lag_bytes)
+                self._require_tables()
             if self._stop_requested.is_set():
                 self._state = "stopping"
         finally:
@@ -231,11 +238,16 @@ class Pipeline:
         from .cluster import ClusterWriter
 
         config, state = self.config, self.config.checkpoint / "umqtt"
+
+        def on_open(tables: "Mapping[str, Table]") -> None:
+            require_checkpoint(config.checkpoint, tables["silver"].identity)
+            if isinstance(config.tables, StorePath):
+                claim(tables, config.tables, config.checkpoint)
+
+        options: dict[str, Any] = {"rules": config.rules, "on_open": on_open, "on_stage": self._on_stage}
         if config.on_executors:
-            return ClusterWriter(
-                config.tables, state, buckets=config.buckets, rules=config.rules, on_stage=self._on_stage
-            )
-        return BatchWriter(config.tables, state, format=config.format, rules=config.rules, on_stage=self._on_stage)
+            return ClusterWriter(config.tables, state, buckets=config.buckets, **options)
+        return BatchWriter(config.tables, state, format=config.format, **options)
 
     def _write_batch(self, frame: "DataFrame", batch_id: int) -> None:
         with self._writing, panics_as_errors(f"micro-batch {batch_id}"):
@@ -246,7 +258,7 @@ class Pipeline:
             # Spark asks for the next micro-batch before it can be told to stop. Returning would commit it
             # unwritten.
             raise StopBetweenBatches(f"stopping before micro-batch {batch_id}")
-        from deltalake.exceptions import DeltaError
+        from deltalake.exceptions import CommitFailedError, DeltaError
 
         from .batch import BatchWriter
 
@@ -255,10 +267,20 @@ class Pipeline:
         query_id = self._query_id or json.loads((self.config.checkpoint / "metadata").read_bytes())["id"]
         self._query_id = query_id
         rows = frame.toArrow() if isinstance(self._writer, BatchWriter) else frame
-        try:
-            self._writer.write(rows, batch_id, query_id)
-        except (OSError, DeltaError) as error:
-            raise write_failure(error, self.config.tables) from error
+        for delay_s in chain(_STORE_DELAYS_S, repeat(_STORE_DELAYS_S[-1])):
+            try:
+                self._writer.write(rows, batch_id, query_id)
+                break
+            except (OSError, DeltaError) as error:
+                failure = write_failure(error, self.config.tables)
+                # A commit whose answer was lost was repeated, and conflicts with itself.
+                passes = may_pass(error) or isinstance(error, CommitFailedError)
+                if not isinstance(self.config.tables, StorePath) or not passes:
+                    raise failure from error
+                if delay_s == _STORE_DELAYS_S[0]:
+                    remark(f"{failure.args[0].partition(';')[0]}; waiting for the store, nothing is lost")
+            if self._stop_requested.wait(delay_s):
+                raise StopBetweenBatches(f"stopping in micro-batch {batch_id}, which is repeated")
 
     def _observe(self, query: "StreamingQuery") -> None:
         """Take the figures of the newest micro-batch, and the lag."""
@@ -280,6 +302,15 @@ class Pipeline:
         elif self._waiting_since_ms is None or progress["batchId"] != self._newest_batch:
             self._waiting_since_ms = time.time_ns() // 1_000_000
         self._newest_batch = progress["batchId"]
+
+    def _require_tables(self) -> None:
+        """End a pipeline without messages, too, when another one has taken over its tables."""
+        from ..tables.delta import Delta
+
+        silver = self._writer.tables["silver"] if self._writer is not None else None
+        if isinstance(silver, Delta) and silver.writer is not None and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _LOOK_S
+            silver.look_for_another()
 
     def _stop_between_batches(self, query: "StreamingQuery") -> None:
         self._refuses_batches = True

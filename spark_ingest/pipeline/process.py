@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..durable import read_checked_json, replace_checked, replace_file, sync_directory
 from ..errors import FileDamaged, IngestError, SparkEnded, TablesWriteFailed, UsageError
+from ..location import Location, StorePath, reason
 from ..tables.parquet import MARK
 
 if TYPE_CHECKING:
@@ -45,7 +46,15 @@ def own_error(text: str) -> str | None:
     return None
 
 
-def require_writable(folder: Path) -> None:
+def require_writable(folder: Location) -> None:
+    if isinstance(folder, StorePath):
+        probe = folder / "umqtt.probe"
+        try:
+            probe.write_bytes(b"written to see whether this may be written")
+            probe.unlink()
+        except OSError as error:
+            raise UsageError(f"cannot write to {folder}: {reason(error)}") from error
+        return
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -153,19 +162,21 @@ def require_checkpoint(checkpoint: Path, silver_id: str) -> None:
         raise UsageError(f"the checkpoint {checkpoint} belongs to other tables; {remedy}")
 
 
-def require_format(tables: Path, wanted: str) -> None:
+def require_format(tables: Location, wanted: str) -> None:
     """Make sure that tables which exist are of the format `wanted`: ``delta`` or ``parquet``.
 
     :raises UsageError: they are not.
     """
     silver = tables / "silver"
+    if isinstance(silver, StorePath):
+        return
     found = "delta" if (silver / "_delta_log").exists() else "parquet" if (silver / MARK).exists() else wanted
     if found != wanted:
         raise UsageError(f"the tables in {tables} are of the format {found}: give --format {found} or other --tables")
 
 
 @contextmanager
-def unfinished(tables: Path, command: str) -> Iterator[None]:
+def unfinished(tables: Location, command: str) -> Iterator[None]:
     """Mark the tables while `command` changes them: broken off, it is to be run again before anything else is done.
 
     :param command: what follows ``umqtt tables``.
@@ -178,7 +189,7 @@ def unfinished(tables: Path, command: str) -> Iterator[None]:
     sync_directory(tables)
 
 
-def require_whole(tables: Path, *, but_for: str | None = None) -> None:
+def require_whole(tables: Location, *, but_for: str | None = None) -> None:
     """Make sure that no command was broken off that has to be run again.
 
     :param but_for: the one that is about to be run.
@@ -188,15 +199,17 @@ def require_whole(tables: Path, *, but_for: str | None = None) -> None:
         command = (tables / UNFINISHED).read_text()
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise UsageError(f"cannot read the tables {tables}: {reason(error)}") from error
     if command != but_for:
         again = f"run umqtt tables {command} --tables {tables} again"
         raise UsageError(f"a change of {tables} was broken off: {again}")
 
 
-def write_failure(error: BaseException, tables: Path) -> TablesWriteFailed:
+def write_failure(error: BaseException, tables: Location) -> TablesWriteFailed:
     """What to tell of an error of the disk or of Delta."""
-    reason = getattr(error, "strerror", None) or _reason(str(error)) or first_line(error)
-    return TablesWriteFailed(f"cannot write the tables {tables}: {reason}; {_NOTHING_LOST}")
+    why = getattr(error, "strerror", None) or _reason(str(error)) or first_line(error)
+    return TablesWriteFailed(f"cannot write the tables {tables}: {why}; {_NOTHING_LOST}")
 
 
 @contextmanager
@@ -217,7 +230,7 @@ def panics_as_errors(what: str) -> Iterator[None]:
 
 def first_line(error: BaseException) -> str:
     """The first line of what an error says, or what it is when it says nothing."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return str(error).strip().splitlines()[0] if isinstance(error, IngestError) else reason(error)
 
 
 def explained(text: str, checkpoint: Path) -> IngestError:
@@ -225,9 +238,9 @@ def explained(text: str, checkpoint: Path) -> IngestError:
     own = own_error(text)
     if own is not None:
         return IngestError(f"the query stopped: {own}")
-    reason = _reason(text)
-    if reason is not None:
-        return TablesWriteFailed(f"cannot write the checkpoint {checkpoint}: {reason}; {_NOTHING_LOST}")
+    why = _reason(text)
+    if why is not None:
+        return TablesWriteFailed(f"cannot write the checkpoint {checkpoint}: {why}; {_NOTHING_LOST}")
     details = checkpoint / "umqtt" / "failure.txt"
     line = f"the query stopped: {_cause(text)}"
     try:

@@ -8,20 +8,20 @@ Bronze is read to its end before anything goes. What was broken off leaves a mar
 pipeline refuses to run until it was repeated.
 """
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pa_dataset
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from ..decoders.rules import Rules, load
 from ..decoders.sparkplug import Births
 from ..errors import IngestError, UsageError
-from ..tables.delta import REMOVED, WRITER, Delta, noted_rules, transactions
+from ..location import Location, is_table, open_table, remove_tree
+from ..tables.delta import WRITER, Delta, noted_rules, transactions
 from ..tables.schemas import PARTITIONED_BY, SCHEMAS
 from ..tables.upkeep import require_delta
 from .batch import judge
@@ -35,7 +35,7 @@ _CHUNK_ROWS = 500_000
 
 
 def rebuild(
-    tables: Path,
+    tables: Location,
     *,
     config: Path | None = None,
     report: Callable[[str], None] = lambda _line: None,
@@ -57,7 +57,7 @@ def rebuild(
     return rows
 
 
-def rules_of(tables: Path, config: Path | None) -> Rules:
+def rules_of(tables: Location, config: Path | None) -> Rules:
     """How the messages of bronze are read.
 
     :param config: an ingest.toml.
@@ -69,29 +69,29 @@ def rules_of(tables: Path, config: Path | None) -> Rules:
     return Rules(trust_ids, load(config) if config else "")
 
 
-def recount(tables: Path) -> int:
+def recount(tables: Location) -> int:
     """Count gold anew from what silver and the tables beside it have; the number of devices. Raises likewise."""
     require_delta(tables)
     require_whole(tables, but_for="rebuild --gold-only")
     for name, columns in COUNTED.items():
-        if name == "silver" or (tables / name).exists():
+        if name == "silver" or is_table(tables / name):
             _require_readable(tables / name, columns)
     with unfinished(tables, "rebuild --gold-only"):
         return count_gold(tables)
 
 
-def count_gold(tables: Path) -> int:
+def count_gold(tables: Location) -> int:
     """The same as recount(), without the check. The rules of alerts are those of the pipeline, which tells of them."""
     rules = remembered_rules(tables)
-    shutil.rmtree(tables / "gold", ignore_errors=True)
+    remove_tree(tables / "gold")
     gold = Gold(tables, rules=rules)
     gold.update(note_alerts=False)
     return gold.devices
 
 
-def _require_readable(table: Path, columns: Sequence[str]) -> None:
+def _require_readable(table: Location, columns: Sequence[str]) -> None:
     try:
-        dataset = DeltaTable(str(table)).to_pyarrow_dataset()
+        dataset = open_table(table).to_pyarrow_dataset()
         # A table of an older release may lack one.
         for _ in dataset.to_batches(columns=[name for name in columns if name in dataset.schema.names]):
             pass
@@ -101,10 +101,10 @@ def _require_readable(table: Path, columns: Sequence[str]) -> None:
         ) from error
 
 
-def _rebuild(tables: Path, rules: Rules, report: Callable[[str], None]) -> int:
+def _rebuild(tables: Location, rules: Rules, report: Callable[[str], None]) -> int:
     bronze = Delta(tables / "bronze", SCHEMAS["bronze"], PARTITIONED_BY["bronze"])
     rebuilt = {name: Delta(tables / name, SCHEMAS[name], PARTITIONED_BY.get(name)) for name in _REBUILT}
-    held = {app: batch_id for app, batch_id in transactions(bronze.path).items() if not app.startswith(REMOVED)}
+    held = {app: batch_id for app, batch_id in transactions(bronze.path).items() if not app.startswith("umqtt/")}
     for name, table in rebuilt.items():
         _write(name, table, SCHEMAS[name].empty_table(), "overwrite", CommitProperties())
     seen, births, rows = Seen(), Births(), 0

@@ -7,6 +7,7 @@ from deltalake.exceptions import DeltaError
 
 from ..alerts.delivery import Delivery
 from ..errors import IngestError
+from ..location import may_pass
 from ..printable import remark
 from ..tables.upkeep import SmallFiles, vacuum_hourly
 from .config import PipelineConfig
@@ -18,6 +19,8 @@ _SHARE = 1 / 5
 # An idle stream's devices go offline too.
 _IDLE_S = 60.0
 _LAST_ALERTS_S = 15.0
+# Each look is a request for every table.
+_FILES_S = 5.0
 # Gold that failed is likely to fail again.
 _AGAIN_S = 60.0
 FIGURES = ("alerts", "alerts_by_rule", "alerts_waiting", "alerts_failing", "gold_ms", "gold_failing")
@@ -61,7 +64,7 @@ class Upkeep:
         self._files = SmallFiles(config.tables, report)
         self._report = report
         self._failing = False
-        self._next_gold = self._next_idle = self._next_vacuum = 0.0
+        self._next_gold = self._next_idle = self._next_vacuum = self._next_files = 0.0
 
     def figures(self) -> dict[str, object]:
         """Keys of the pipeline's status."""
@@ -83,7 +86,7 @@ class Upkeep:
         """Update gold if it is due, join small files if there are many, and vacuum every hour.
 
         :param lag_bytes: of the spool, what is not yet in the tables; None: unknown.
-        :raises TablesWriteFailed: the disk refused a table below gold.
+        :raises TablesWriteFailed: the disk, or the object store for good, refused a table below gold.
         """
         if self._gold is not None and time.monotonic() >= self._next_gold:
             try:
@@ -95,11 +98,15 @@ class Upkeep:
                     self._report(f"gold is not up to date and will be tried again: {first_line(error)}")
                 self._failing = True
                 self._next_gold = time.monotonic() + max(self._config.gold_interval_s, _AGAIN_S)
-        try:
-            with panics_as_errors("the joining of small files"):
-                self._files.step()
-        except (OSError, DeltaError) as error:
-            raise write_failure(error, self._config.tables) from error
+        if time.monotonic() >= self._next_files:
+            self._next_files = time.monotonic() + _FILES_S
+            try:
+                with panics_as_errors("the joining of small files"):
+                    self._files.step()
+            except (OSError, DeltaError) as error:
+                # A store that is away is waited for by the micro-batches.
+                if not may_pass(error):
+                    raise write_failure(error, self._config.tables) from error
         self._vacuum()
 
     def finish(self, lag_bytes: int | None) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ..durable import replace_file
 from ..errors import UsageError
+from ..location import Location
 from . import fleet
 from .gold import Gold
 from .metrics import metrics
@@ -38,7 +39,7 @@ class Report:
     absent: list[str]
 
 
-def write_report(tables: Path, out: Path, *, days: float = 7.0) -> Report:
+def write_report(tables: Location, out: Path, *, days: float = 7.0) -> Report:
     """Write the page to `out`, whole or not at all.
 
     :param tables: the --tables of the pipeline.

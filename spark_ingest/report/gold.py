@@ -1,7 +1,6 @@
 """Reading the tables with delta-rs."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,6 +8,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from ..errors import IngestError, UsageError
+from ..location import Location, is_table, open_table, reason
 from ..tables.schemas import SCHEMAS, TIMESTAMP
 from .timeline import US
 
@@ -23,7 +23,7 @@ class Gold:
     :raises UsageError: there are none at all.
     """
 
-    def __init__(self, tables: Path) -> None:
+    def __init__(self, tables: Location) -> None:
         self._folder = tables
         names = [name.removeprefix("gold/") for name in SCHEMAS if name.startswith("gold/")]
         wanted = [*(f"gold/{name}" for name in names), *_BELOW_GOLD]
@@ -68,12 +68,12 @@ class Gold:
             raise self._unreadable(table, error) from error
 
     def _open(self, name: str) -> DeltaTable | None:
-        path = str(self._folder / name)
+        path = self._folder / name
         try:
-            return DeltaTable(path) if DeltaTable.is_deltatable(path) else None
+            return open_table(path) if is_table(path) else None
         except (DeltaError, OSError) as error:
             raise self._unreadable(name, error) from error
 
     def _unreadable(self, table: str, error: Exception) -> IngestError:
-        reason = str(error).splitlines()[0]
-        return IngestError(f"cannot read {self._folder / table}: {reason}; umqtt tables rebuild makes it anew")
+        remedy = "if it is damaged, umqtt tables rebuild makes it anew"
+        return IngestError(f"cannot read {self._folder / table}: {reason(error)}; {remedy}")

@@ -6,13 +6,13 @@ removal of a device only take rows away: neither adds any, so neither shows here
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.dataset as pa_dataset
-from deltalake import DeltaTable
+
+from ..location import Location, StorePath, is_table, open_table
 
 _APPENDS = ("WRITE", "STREAMING UPDATE", "CREATE TABLE", "CREATE OR REPLACE TABLE")
 
@@ -24,7 +24,7 @@ class LogGone(Exception):
 class Appended(NamedTuple):
     """What a table at `path` was given up to `version`; `files` relative to it."""
 
-    path: Path
+    path: Location
     version: int
     files: list[str]
 
@@ -36,22 +36,25 @@ class Appended(NamedTuple):
         if not self.files:
             return
         wanted = pa.schema([schema.field(name) for name in columns])
-        paths = [str(self.path / name) for name in self.files]
-        if not all(Path(path).exists() for path in paths):
+        files = [self.path / name for name in self.files]
+        if not all(file.exists() for file in files):
             raise LogGone(f"a file of {self.path} has been removed")
-        yield from pa_dataset.dataset(paths, schema=wanted, format="parquet").to_batches(columns=list(columns))
+        store = self.path.filesystem() if isinstance(self.path, StorePath) else None
+        names = [file.key if isinstance(file, StorePath) else str(file) for file in files]
+        dataset = pa_dataset.dataset(names, schema=wanted, format="parquet", filesystem=store)
+        yield from dataset.to_batches(columns=list(columns))
 
 
-def appended(path: Path, after: int | None, up_to: int | None = None) -> Appended:
+def appended(path: Location, after: int | None, up_to: int | None = None) -> Appended:
     """The files that appends after version `after` added; None: everything that the newest version holds.
 
     :param up_to: the last version that is wanted; None: the newest.
     :raises LogGone: the versions since `after` are not all in the log any more.
     """
-    if not DeltaTable.is_deltatable(str(path)):
+    if not is_table(path):
         return Appended(path, -1, [])
     if after is None or (after < 0 and up_to is None):
-        table = DeltaTable(str(path))
+        table = open_table(path)
         root = str(path.absolute()) + "/"
         files = [unquote(uri.removeprefix("file://")).removeprefix(root) for uri in table.file_uris()]
         return Appended(path, table.version(), files)
@@ -64,13 +67,13 @@ def appended(path: Path, after: int | None, up_to: int | None = None) -> Appende
         version += 1
         files += _added([json.loads(line) for line in lines if line])
     # Asked again last: a pipeline may have committed in between.
-    newest = (DeltaTable(str(path)).version() if version == after else version) if up_to is None else up_to
+    newest = (open_table(path).version() if version == after else version) if up_to is None else up_to
     if version < newest and not _commit(path, version + 1).exists():
         raise LogGone(f"the log of {path} does not hold version {version + 1} any more")
     return Appended(path, version, files)
 
 
-def _commit(path: Path, version: int) -> Path:
+def _commit(path: Location, version: int) -> Location:
     return path / "_delta_log" / f"{version:020d}.json"
 
 

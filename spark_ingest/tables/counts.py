@@ -1,13 +1,12 @@
 """Reading the tables without Spark, Delta or Parquet: counts and identities."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.dataset as pa_dataset
-from deltalake import DeltaTable
 
+from ..location import Location, StorePath, is_table, located, open_table
 from .parquet import MARK
 from .schemas import SILVER_SCHEMA
 
@@ -22,31 +21,31 @@ class Summary(NamedTuple):
     quarantined: int
 
 
-def identity_table(tables: str | Path) -> pa.Table:
+def identity_table(tables: str | Location) -> pa.Table:
     """device_id, boot and seq of every row of silver; empty when there is no table yet."""
-    silver = _dataset(Path(tables) / "silver")
+    silver = _dataset(located(tables) / "silver")
     if silver is None:
         return pa.schema([SILVER_SCHEMA.field(name) for name in IDENTITY_COLUMNS]).empty_table()
     return silver.to_table(columns=IDENTITY_COLUMNS)
 
 
-def identities(tables: str | Path) -> Iterator[tuple[str, str, int]]:
+def identities(tables: str | Location) -> Iterator[tuple[str, str, int]]:
     """(device_id, boot, seq) of every row of silver, repeated where a row is."""
     for batch in identity_table(tables).to_batches():
         yield from zip(*(batch.column(name).to_pylist() for name in IDENTITY_COLUMNS), strict=True)
 
 
-def summary(tables: str | Path) -> Summary:
+def summary(tables: str | Location) -> Summary:
     """Count rows and identities."""
     silver = identity_table(tables)
     distinct = silver.group_by(IDENTITY_COLUMNS).aggregate([]).num_rows
-    quarantine = _dataset(Path(tables) / "quarantine")
+    quarantine = _dataset(located(tables) / "quarantine")
     return Summary(silver.num_rows, distinct, quarantine.count_rows() if quarantine else 0)
 
 
-def _dataset(path: Path) -> pa_dataset.Dataset | None:
-    if DeltaTable.is_deltatable(str(path)):
-        return DeltaTable(str(path)).to_pyarrow_dataset()
-    if (path / MARK).exists() and any(path.rglob("*.parquet")):
+def _dataset(path: Location) -> pa_dataset.Dataset | None:
+    if is_table(path):
+        return open_table(path).to_pyarrow_dataset()
+    if not isinstance(path, StorePath) and (path / MARK).exists() and any(path.rglob("*.parquet")):
         return pa_dataset.dataset(str(path), format="parquet", partitioning="hive")
     return None

@@ -28,6 +28,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ..durable import replace_file
 from ..errors import UsageError
+from ..location import Location
 from ..lock import FolderLock
 from .schemas import SCHEMAS
 from .upkeep import KEEP_HOURS, existing
@@ -58,15 +59,17 @@ class Registered(NamedTuple):
 
 
 def register(
-    tables: Path, catalog_name: str | None = None, namespace: str = NAMESPACE, *, keep_hours: float = KEEP_HOURS
+    tables: Location, catalog_name: str | None = None, namespace: str = NAMESPACE, *, keep_hours: float = KEEP_HOURS
 ) -> dict[str, Registered]:
     """Bring the Iceberg table of every Delta table to its newest version; by name in the catalog.
 
     :param catalog_name: one of pyiceberg's configuration; None: an SQLite file below `tables`.
     :param namespace: in the catalog.
     :param keep_hours: snapshots that were replaced longer ago are forgotten.
-    :raises UsageError: there are no Delta tables, the catalog cannot be used, or another process registers.
+    :raises UsageError: there are no Delta tables in a folder, the catalog cannot be used, or another process registers.
     """
+    if not isinstance(tables, Path):
+        raise UsageError(f"Iceberg tables are made over the files of a folder: {tables} is none")
     folder = _folder(tables)
     # Looked at first, so that no folder is made where there are no tables.
     for _ in existing(tables):

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from ..durable import read_checked_json, replace_checked, replace_file, sync_directory
 from ..errors import FileDamaged, UsageError
+from ..location import Location
 from .table import Table
 
 MARK = "_umqtt.json"
@@ -34,8 +35,11 @@ class Parquet(Table):
     :raises UsageError: the folder cannot be written or holds something else.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema, partition_by: str | None = None) -> None:
+    def __init__(self, path: Location, schema: pa.Schema, partition_by: str | None = None) -> None:
+        if not isinstance(path, Path):
+            raise UsageError("plain Parquet is written into folders only: leave out --format parquet")
         super().__init__(path)
+        self._folder = path
         self._schema = schema
         self._partition_by = partition_by
         self._format = pa_dataset.ParquetFileFormat()
@@ -83,7 +87,7 @@ class Parquet(Table):
                 continue
             if not folder.exists():
                 folder.mkdir()
-                sync_directory(self.path)
+                sync_directory(self._folder)
             sink = pa.BufferOutputStream()
             pq.write_table(some, sink, compression="zstd", compression_level=1)
             replace_file(file, memoryview(sink.getvalue()))
@@ -94,21 +98,21 @@ class Parquet(Table):
     def _by_folder(self, rows: pa.Table) -> Iterator[tuple[Path, pa.Table]]:
         if self._partition_by is None:
             if rows.num_rows:
-                yield self.path, rows
+                yield self._folder, rows
             return
         dates = rows[self._partition_by]
         for date in pc.call_function("unique", [dates]):
             some = rows.filter(pc.call_function("equal", [dates, date])).drop_columns([self._partition_by])
-            yield self.path / f"{self._partition_by}={date.as_py().isoformat()}", some
+            yield self._folder / f"{self._partition_by}={date.as_py().isoformat()}", some
 
     def _folders(self) -> Iterator[Path]:
-        yield self.path
+        yield self._folder
         if self._partition_by is not None:
-            yield from self.path.glob(f"{self._partition_by}=*")
+            yield from self._folder.glob(f"{self._partition_by}=*")
 
     def _fragment(self, file: Path) -> pa_dataset.Fragment:
         where = None
-        if self._partition_by is not None and file.parent != self.path:
+        if self._partition_by is not None and file.parent != self._folder:
             day = pa.scalar(file.parent.name.partition("=")[2]).cast(pa.date32())
             where = pa_dataset.field(self._partition_by) == day
         return self._format.make_fragment(str(file), filesystem=self._disk, partition_expression=where)

@@ -2,13 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pa_dataset
 
+from ..location import Location
 from .schemas import PLACE_COLUMNS
 
 
@@ -18,9 +18,9 @@ def places(rows: pa.Table) -> np.ndarray:
 
 
 class Table(ABC):
-    """A table in the folder `path`."""
+    """A table at `path`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         self.path = path
         self._highest: dict[tuple[str, int], int] = {}
 

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -14,7 +13,9 @@ import pyarrow.dataset as pa_dataset
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from ..durable import replace_file
 from ..errors import UsageError
+from ..location import Location, StorePath, is_table, open_table, reason
 from .delta import REMOVED, WRITER
 from .parquet import MARK
 from .schemas import PARTITIONED_BY, PLACE_COLUMNS, SCHEMAS
@@ -49,7 +50,7 @@ class Compacted(NamedTuple):
     files_after: int
 
 
-def existing(tables: Path, names: Iterable[str] = SCHEMAS) -> Iterator[tuple[str, DeltaTable]]:
+def existing(tables: Location, names: Iterable[str] = SCHEMAS) -> Iterator[tuple[str, DeltaTable]]:
     """The Delta tables that are there at their newest version, by folder.
 
     :param names: the folders that matter.
@@ -57,28 +58,33 @@ def existing(tables: Path, names: Iterable[str] = SCHEMAS) -> Iterator[tuple[str
     """
     require_delta(tables)
     for name in names:
-        path = str(tables / name)
+        path = tables / name
         try:
-            if not DeltaTable.is_deltatable(path):
+            if not is_table(path):
                 continue
-            table = DeltaTable(path)
+            table = open_table(path)
         except (DeltaError, OSError) as error:
-            raise UsageError(f"cannot open the table {path}: {str(error).splitlines()[0]}") from error
+            raise UsageError(f"cannot open the table {path}: {reason(error)}") from error
         yield name, table
 
 
-def require_delta(tables: Path) -> None:
+def require_delta(tables: Location) -> None:
     """Make sure that there are Delta tables.
 
     :raises UsageError: there are none.
     """
-    if (tables / "silver" / MARK).exists():
+    try:
+        is_parquet = (tables / "silver" / MARK).exists()
+        is_delta = any((tables / name / "_delta_log").is_dir() for name in SCHEMAS)
+    except OSError as error:
+        raise UsageError(f"cannot read the tables {tables}: {reason(error)}") from error
+    if is_parquet:
         raise UsageError(f"the tables in {tables} are plain Parquet: read their files, nothing else is done to them")
-    if not any((tables / name / "_delta_log").is_dir() for name in SCHEMAS):
+    if not is_delta:
         raise UsageError(f"there are no tables in {tables}: give the --tables folder of umqtt ingest")
 
 
-def listed(tables: Path) -> list[Listed]:
+def listed(tables: Location) -> list[Listed]:
     """What is in every table."""
     rows = []
     for name, table in existing(tables):
@@ -89,7 +95,10 @@ def listed(tables: Path) -> list[Listed]:
     return rows
 
 
-def _data_bytes(table: Path) -> int:
+def _data_bytes(table: Location) -> int:
+    if isinstance(table, StorePath):
+        files = table.files()
+        return sum(size for name, size in files if name.endswith(".parquet") and not name.startswith("_delta_log/"))
     total = 0
     for folder, _, names in os.walk(table):
         for name in names if "_delta_log" not in folder else ():
@@ -100,7 +109,7 @@ def _data_bytes(table: Path) -> int:
     return total
 
 
-def compact(tables: Path, target_bytes: int = COMPACT_BYTES) -> list[Compacted]:
+def compact(tables: Location, target_bytes: int = COMPACT_BYTES) -> list[Compacted]:
     """Join small files; rows, transactions and readers of older versions stay as they are. Safe beside a pipeline.
 
     :raises UsageError: a table was changed meanwhile in a way that does not go together with it.
@@ -116,7 +125,7 @@ def compact(tables: Path, target_bytes: int = COMPACT_BYTES) -> list[Compacted]:
     return done
 
 
-def vacuum(tables: Path, keep_hours: float = KEEP_HOURS, *, dry_run: bool = False) -> dict[str, int]:
+def vacuum(tables: Location, keep_hours: float = KEEP_HOURS, *, dry_run: bool = False) -> dict[str, int]:
     """Remove files that no version of the last `keep_hours` uses; how many, by table.
 
     A reader of an older version fails afterwards, as does a cluster's executor that writes for longer than that.
@@ -131,21 +140,21 @@ def vacuum(tables: Path, keep_hours: float = KEEP_HOURS, *, dry_run: bool = Fals
     return removed
 
 
-def vacuum_hourly(tables: Path, keep_hours: float) -> bool:
+def vacuum_hourly(tables: Location, keep_hours: float) -> bool:
     """Vacuum as :func:`vacuum` unless a process has done so within the last hour; whether it did."""
     mark = tables / "umqtt.vacuumed"
     try:
-        since_s = time.time() - mark.stat().st_mtime
-    except FileNotFoundError:
+        since_s = time.time() - float(mark.read_text())
+    except (FileNotFoundError, ValueError):  # an older release wrote no time
         since_s = math.inf
     if 0 <= since_s < _HOUR_S:
         return False
     vacuum(tables, keep_hours)
-    mark.touch()
+    replace_file(mark, str(time.time()).encode(), durable=False)
     return True
 
 
-def retain(tables: Path, days: int, now: datetime | None = None) -> dict[str, int]:
+def retain(tables: Location, days: int, now: datetime | None = None) -> dict[str, int]:
     """Remove what was received on days before the last `days` ones (windows: what was read then); rows by table.
 
     The other gold tables keep what they have counted. Files go with the next vacuum that is late enough.
@@ -195,7 +204,7 @@ class SmallFiles:
     :param report: takes one line for a person.
     """
 
-    def __init__(self, tables: Path, report: Callable[[str], None], *, most: int = 300) -> None:
+    def __init__(self, tables: Location, report: Callable[[str], None], *, most: int = 300) -> None:
         self._tables = tables
         self._report = report
         self._most = most
@@ -215,19 +224,19 @@ class SmallFiles:
             over = [(PARTITIONED_BY[name], "<", f"{datetime.now(UTC):%Y-%m-%d}")] if name == "gold/windows" else None
             try:
                 # Small ones only: a file of some megabytes is not written again and again.
-                DeltaTable(str(path)).optimize.compact(over, target_size=16 << 20, writer_properties=WRITER)
+                open_table(path).optimize.compact(over, target_size=16 << 20, writer_properties=WRITER)
             except CommitFailedError as error:
-                self._report(f"{path} was not compacted this time: {str(error).splitlines()[0]}")
+                self._report(f"{path} was not compacted this time: {reason(error)}")
             return 1
         return 0
 
 
-def _newest_version(path: Path, after: int | None) -> int | None:
-    if not DeltaTable.is_deltatable(str(path)):
+def _newest_version(path: Location, after: int | None) -> int | None:
+    if not is_table(path):
         return None
     if after is None:
         try:
-            return DeltaTable(str(path)).version()
+            return open_table(path).version()
         except DeltaError:
             return None
     version = after

@@ -21,12 +21,15 @@ from typing import NamedTuple
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from object_store import ObjectStore, use
 from spark_helpers import record, topic_of
 
 from spark_ingest.decoders.rules import NO_RULES, Rules
 from spark_ingest.errors import IngestError, TablesWriteFailed, UsageError
+from spark_ingest.location import Location, located, open_table
 from spark_ingest.pipeline import cluster_files, cluster_tasks
 from spark_ingest.pipeline.batch import MESSAGE_COLUMNS, BatchWriter, Totals
+from spark_ingest.pipeline.claim import claim
 from spark_ingest.pipeline.cluster import STAGES, ClusterWriter, Reports
 from spark_ingest.pipeline.cluster_tasks import Job
 from spark_ingest.source.rows import ARROW_SCHEMA
@@ -159,9 +162,9 @@ class Spark:
             patch.setattr(cluster_tasks.Progress, "save", unsaved)
 
 
-def content(tables: Path) -> dict[str, list[str]]:
+def content(tables: Location) -> dict[str, list[str]]:
     """Every row of every table, sorted, so that order and files do not matter."""
-    return {name: sorted(map(repr, DeltaTable(str(tables / name)).to_pyarrow_table().to_pylist())) for name in TABLES}
+    return {name: sorted(map(repr, open_table(tables / name).to_pyarrow_table().to_pylist())) for name in TABLES}
 
 
 def by_driver(folder: Path, batches: list[pa.Table], rules: Rules = NO_RULES) -> BatchWriter:
@@ -220,6 +223,22 @@ def test_tasks_that_die_or_are_repeated_and_a_driver_that_is_killed_anywhere_cha
     files = {str(path.relative_to(silver)) for path in silver.rglob("*.parquet")}
     held = set(DeltaTable(str(silver)).file_uris())
     assert held <= {str(silver / name) for name in files} and len(files) > len(held), "torn attempts left files"
+
+
+def test_executors_write_the_same_rows_to_an_object_store(tmp_path, monkeypatch):
+    """Planted: a file that is committed by another name than it was written with."""
+    batches, spark = workload(random.Random(29)), Spark(random.Random(1))
+    by_driver(tmp_path / "driver", batches)
+    with ObjectStore() as store:
+        use(store, monkeypatch)
+        tables, state = located("s3://readings/tables"), tmp_path / "umqtt"
+        for _ in range(2):  # the second one finds all of it
+            writer = ClusterWriter(
+                tables, state, buckets=2, run=spark.run, on_open=lambda opened: claim(opened, tables, tmp_path)
+            )
+            for number, messages in enumerate(batches):
+                writer.write(messages, number, QUERY)
+        assert content(tables) == content(tmp_path / "driver")
 
 
 def test_readings_that_are_known_by_their_place_are_written_once_by_executors_too(tmp_path):

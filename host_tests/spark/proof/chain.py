@@ -9,12 +9,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
+from object_store import ObjectStore, use
 from spark_helpers import SPARK_LIMIT_S, alive, children, eventually_in_spark, status
 from umqtt_testkit.ports import reserved_port
 from umqtt_testkit.waiting import eventually
+
+from spark_ingest.location import StorePath, located
 
 from . import mistakes
 
@@ -29,7 +33,9 @@ SPARK_KINDS = ("driver java", "driver python", "worker", "executor")
 class Life:
     """One process from its start to its end. Its output goes to `log`, which the lives of one part share."""
 
-    def __init__(self, command: Sequence[object], log: Path, folder: Path) -> None:
+    def __init__(
+        self, command: Sequence[object], log: Path, folder: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.log = log
         with log.open("ab") as output:
             self._from = output.tell()
@@ -39,6 +45,7 @@ class Life:
                 stdout=output,
                 stderr=output,
                 cwd=folder,
+                env=environment,
                 start_new_session=True,
             )
         self.pid = self._child.pid
@@ -75,12 +82,20 @@ class Life:
 class Chain:
     """The processes over one folder: a broker with its store, a collector with its spool, a pipeline.
 
-    mistake: program text planted in collector and pipeline. master: of Spark, "" for a local one. kills: by kind.
-    failures: what went wrong with a process, in words. collector_options: more of them. prefix: what runs collector
-    and pipeline, as setpriv.
+    mistake: program text planted in collector and pipeline. master: of Spark, "" for a local one. store: where the
+    tables are, None for a folder. kills: by kind. failures: what went wrong with a process, in words.
+    collector_options: more of them. prefix: what runs collector and pipeline, as setpriv.
     """
 
-    def __init__(self, folder: Path, rng: random.Random, *, mistake: str = "", master: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        rng: random.Random,
+        *,
+        mistake: str = "",
+        master: str = "",
+        store: ObjectStore | None = None,
+    ) -> None:
         self.folder = folder
         self.spool, self.tables, self.checkpoint = folder / "spool", folder / "tables", folder / "checkpoint"
         self.kills: Counter[str] = Counter()
@@ -90,6 +105,10 @@ class Chain:
         self._rng = rng
         self._mistake = mistake
         self._master = master
+        self._store = store
+        # With a store the folder is filled for the count alone.
+        self._location = str(self.tables) if store is None else f"s3://readings/{folder.name}/tables"
+        self._environment = None if store is None else os.environ | store.environment()
         self._in_vain = 0
         self.port = reserved_port()
         self.broker: Life | None = None
@@ -135,13 +154,24 @@ class Chain:
             command += ["--master", self._master]
         self.status_path.unlink(missing_ok=True)
         self.spool.mkdir(exist_ok=True)  # the collector may not have come to it yet
-        self.pipeline = Life([*command, *more], self.folder / "pipeline.log", self.folder)
+        self.pipeline = Life([*command, *more], self.folder / "pipeline.log", self.folder, self._environment)
 
     def pipeline_options(self) -> list[object]:
         """The pipeline's options, but for Spark's."""
-        options: list[object] = ["--spool", str(self.spool), "--tables", str(self.tables)]
+        options: list[object] = ["--spool", str(self.spool), "--tables", self._location]
         options += ["--checkpoint", str(self.checkpoint), "--status", str(self.status_path)]
         return [*options, "--interval-ms", str(_INTERVAL_MS), "--gold-interval", str(_GOLD_INTERVAL_S)]
+
+    def fetch_tables(self) -> None:
+        """Copy the tables from the object store into their folder, if they are in one."""
+        tables = located(self._location)
+        if isinstance(tables, StorePath):
+            assert self._store is not None
+            with pytest.MonkeyPatch.context() as patch:
+                use(self._store, patch)
+                for name, _ in tables.files():
+                    (self.tables / name).parent.mkdir(parents=True, exist_ok=True)
+                    (self.tables / name).write_bytes((tables / name).read_bytes())
 
     @property
     def is_cluster(self) -> bool:

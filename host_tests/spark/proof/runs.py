@@ -9,8 +9,10 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
+from object_store import ObjectStore
 from spark_helpers import eventually_in_spark
 
 from spark_ingest.pipeline import batch, cluster, gold
@@ -103,6 +105,7 @@ class Run:
     def count(self) -> None:
         """Count what is in spool and tables."""
         chain, found = self._chain, Tally()
+        chain.fetch_tables()
         Oracle(chain.spool, chain.tables, [publisher.fleet.published for publisher in self._publishers], found).count()
         broken = [*chain.failures, *(publisher.failure for publisher in self._publishers if publisher.failure)]
         found.other += len(broken)
@@ -139,21 +142,25 @@ def run(
     seed: object,
     *,
     masters: Sequence[str] = ("",),
+    stores: Sequence[bool] = (False,),
     kinds: Sequence[str] = KINDS,
     say: Callable[[str], None] = lambda _: None,
 ) -> Tally:
     """`runs` runs, a new chain for every round of `kinds`. `folder` is empty, and keeps what was stored.
 
-    masters: of Spark, in turn; "" is a local one. kinds: what of Spark is killed, run by run.
+    masters: of Spark, in turn; "" is a local one. stores: likewise, whether the tables are
+    on an object store. kinds: what of Spark is killed, run by run.
     """
     tally = Tally()
     for first in range(0, runs, len(kinds)):
         place = folder / f"chain-{first}"
         place.mkdir()
         chain_seed = f"{seed}/{first}"
-        master = masters[first // len(kinds) % len(masters)]
+        number = first // len(kinds)
+        master, stored = masters[number % len(masters)], stores[number % len(stores)]
         try:
-            _one_chain(place, kinds[: runs - first], chain_seed, master, tally)
+            with ObjectStore() if stored else nullcontext() as store:
+                _one_chain(place, kinds[: runs - first], chain_seed, master, store, tally)
         except AssertionError as error:  # a part that does not come back, or says nothing
             tally.other += 1
             tally.failures.append(f"{place}: {error}")
@@ -163,9 +170,11 @@ def run(
     return tally
 
 
-def _one_chain(place: Path, kinds: Sequence[str], seed: str, master: str, tally: Tally) -> None:
+def _one_chain(
+    place: Path, kinds: Sequence[str], seed: str, master: str, store: ObjectStore | None, tally: Tally
+) -> None:
     """A run for each of `kinds` over one chain, counted at the end."""
-    with Chain(place, random.Random(seed), master=master) as chain:
+    with Chain(place, random.Random(seed), master=master, store=store) as chain:
         if chain.is_cluster:
             kinds = ["executor" if kind == "worker" else kind for kind in kinds]
         load = Run(chain, seed, tally, kinds[0])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from spark_ingest.location import Location, TablesOption
 from umqtt_cli.numbers import Finite
 from umqtt_kit.console import results, say
 from umqtt_kit.errors import KitError
@@ -18,8 +19,8 @@ from umqtt_kit.requirements import require_module
 @click.option(
     "--tables",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the tables, as given to umqtt ingest.",
+    type=TablesOption(),
+    help="Folder or URL of the tables, as given to umqtt ingest.",
 )
 @click.option(
     "--out",
@@ -36,7 +37,7 @@ from umqtt_kit.requirements import require_module
     help="How far back the charts reach, from the newest reading.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what the page sums up as one JSON object.")
-def report(tables: Path, out: Path, days: float, as_json: bool) -> None:
+def report(tables: Location, out: Path, days: float, as_json: bool) -> None:
     """Write one HTML page that shows the fleet.
 
     It has devices, delays, gaps, reboots, batteries and alerts.

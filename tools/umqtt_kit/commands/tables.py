@@ -11,13 +11,13 @@ from typing import Any
 
 import click
 
+from spark_ingest.location import Location, TablesOption, reason
 from spark_ingest.printable import printable
 from umqtt_cli.numbers import Finite
 from umqtt_kit.console import print_result, say
 from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.requirements import require_module
 
-_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 _config = click.option(
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -43,7 +43,7 @@ def tables() -> None:
 def _options(command: Callable[..., Mapping[str, Mapping[str, int]]]) -> Callable[..., None]:
     """--tables and --json; what `command` returns is printed."""
 
-    @click.option("--tables", "folder", required=True, type=_FOLDER, help="Folder of the tables.")
+    @click.option("--tables", "folder", required=True, type=TablesOption(exists=True), help="Their folder or URL.")
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
     @wraps(command)
     def run(*, as_json: bool, **given: Any) -> None:
@@ -58,8 +58,7 @@ def _options(command: Callable[..., Mapping[str, Mapping[str, int]]]) -> Callabl
         except IngestError as error:
             raise KitError(str(error), error.exit_code) from error
         except (OSError, DeltaError, ArrowException) as error:
-            reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-            raise KitError(f"{given['folder']}: {reason} — mend that and run it again", 1) from error
+            raise KitError(f"{given['folder']}: {reason(error)} — mend that and run it again", 1) from error
         if as_json:
             click.echo(json.dumps(found))
             return
@@ -71,7 +70,7 @@ def _options(command: Callable[..., Mapping[str, Mapping[str, int]]]) -> Callabl
 
 @tables.command()
 @_options
-def ls(folder: Path) -> Mapping[str, Mapping[str, int]]:
+def ls(folder: Location) -> Mapping[str, Mapping[str, int]]:
     """Rows, files and bytes of every table, and the bytes of files that only older versions of it use.
 
     \b
@@ -90,7 +89,7 @@ def ls(folder: Path) -> Mapping[str, Mapping[str, int]]:
 @click.option("--target-mb", type=click.IntRange(1, 1 << 20), default=128, show_default=True,
               help="Size of a joined file.")  # fmt: skip
 @_options
-def compact(folder: Path, target_mb: int) -> Mapping[str, Mapping[str, int]]:
+def compact(folder: Location, target_mb: int) -> Mapping[str, Mapping[str, int]]:
     """Join small files, which makes reading quicker. Changes no row; may run beside `umqtt ingest`.
 
     \b
@@ -108,7 +107,7 @@ def compact(folder: Path, target_mb: int) -> Mapping[str, Mapping[str, int]]:
               help="Readers of a version as old as this still find its files.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Count only.")
 @_options
-def vacuum(folder: Path, keep_hours: float, dry_run: bool) -> Mapping[str, Mapping[str, int]]:
+def vacuum(folder: Location, keep_hours: float, dry_run: bool) -> Mapping[str, Mapping[str, int]]:
     """Remove files that no recent version uses, which compaction and removals leave behind.
 
     \b
@@ -144,7 +143,7 @@ def register(folder: Path, catalog: str | None, namespace: str) -> Mapping[str, 
 @click.option("--days", type=click.IntRange(1, 36_500), required=True,
               help="Keep what was received in this many days.")  # fmt: skip
 @_options
-def retain(folder: Path, days: int) -> Mapping[str, Mapping[str, int]]:
+def retain(folder: Location, days: int) -> Mapping[str, Mapping[str, int]]:
     """Remove old rows. What gold has counted stays, except windows and traffic of those days.
 
     The space is free after the next `umqtt tables vacuum` that is late enough.
@@ -153,11 +152,11 @@ def retain(folder: Path, days: int) -> Mapping[str, Mapping[str, int]]:
     Example:
       umqtt tables retain --days 90 --tables tables
     """
-    from spark_ingest.lock import FolderLock
+    from spark_ingest.pipeline.claim import tables_at_rest
     from spark_ingest.pipeline.process import require_whole
     from spark_ingest.tables.upkeep import retain as remove_old
 
-    with FolderLock(folder, "--tables", "umqtt tables retain"):
+    with tables_at_rest(folder, "umqtt tables retain"):
         require_whole(folder)
         return {name: {"rows removed": count} for name, count in remove_old(folder, days).items()}
 
@@ -167,7 +166,7 @@ def retain(folder: Path, days: int) -> Mapping[str, Mapping[str, int]]:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_config
 @_options
-def forget(device: str, yes: bool, folder: Path, config: Path | None) -> Mapping[str, Mapping[str, int]]:
+def forget(device: str, yes: bool, folder: Location, config: Path | None) -> Mapping[str, Mapping[str, int]]:
     """Remove every row of DEVICE, whatever topic it came on, and count gold anew.
 
     Older versions of the tables keep the rows on the disk, for whoever reads these, until a vacuum removes them: run
@@ -181,13 +180,13 @@ def forget(device: str, yes: bool, folder: Path, config: Path | None) -> Mapping
       umqtt tables forget pump-7 --tables tables
       umqtt tables vacuum --keep-hours 1 --tables tables
     """
-    from spark_ingest.lock import FolderLock
+    from spark_ingest.pipeline.claim import tables_at_rest
     from spark_ingest.pipeline.forget import forget as remove_device
     from spark_ingest.pipeline.process import UNFINISHED
 
     if not yes and sys.stdin.isatty():
         click.confirm(f"Remove every row of {printable(device)} from {folder}?", abort=True, err=True)
-    with FolderLock(folder, "--tables", "umqtt tables forget"):
+    with tables_at_rest(folder, "umqtt tables forget"):
         goes_on = (folder / UNFINISHED).exists()  # it has removed them before it was broken off
         removed = remove_device(folder, device, config)
     if not (goes_on or any(removed.values())):
@@ -199,7 +198,7 @@ def forget(device: str, yes: bool, folder: Path, config: Path | None) -> Mapping
 @click.option("--gold-only", is_flag=True, help="Count gold anew from silver, and leave silver as it is.")
 @_config
 @_options
-def rebuild(folder: Path, gold_only: bool, config: Path | None) -> Mapping[str, Mapping[str, int]]:
+def rebuild(folder: Location, gold_only: bool, config: Path | None) -> Mapping[str, Mapping[str, int]]:
     """Make silver, the tables beside it and gold anew from bronze; a pipeline goes on afterwards where it was.
 
     What retention has removed from bronze is gone then.
@@ -208,11 +207,11 @@ def rebuild(folder: Path, gold_only: bool, config: Path | None) -> Mapping[str, 
     Example:
       umqtt tables rebuild --tables tables
     """
-    from spark_ingest.lock import FolderLock
+    from spark_ingest.pipeline.claim import tables_at_rest
     from spark_ingest.pipeline.rebuild import rebuild as make_anew
     from spark_ingest.pipeline.rebuild import recount
 
-    with FolderLock(folder, "--tables", "umqtt tables rebuild"):
+    with tables_at_rest(folder, "umqtt tables rebuild"):
         if gold_only:
             return {"gold": {"devices": recount(folder)}}
         return {"silver": {"rows": make_anew(folder, config=config, report=say)}}
