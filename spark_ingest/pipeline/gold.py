@@ -29,7 +29,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from ..alerts.journal import Journal, Opened
 from ..alerts.rules import DEFAULT_RULES, RuleSet, rules_from_text
 from ..errors import FileDamaged
-from ..location import Location, open_table, remove_tree
+from ..location import Location, may_pass, open_table, remove_tree
 from ..printable import remark
 from ..tables.changes import Appended, LogGone, appended
 from ..tables.delta import Delta
@@ -185,6 +185,8 @@ class Gold:
         try:
             state, saved = load(self._folder / str(serial))
         except (OSError, FileDamaged) as error:
+            if may_pass(error):  # a store that is away
+                raise
             self._report(f"{error}: gold is counted anew")
             return None
         if state.offline_us != self._rules.offline_us:
@@ -410,8 +412,9 @@ def remembered_rules(tables: Location) -> RuleSet:
     for serial in reversed(_serials(folder)):
         try:
             return rules_from_text(load(folder / str(serial))[0].rules)
-        except (OSError, FileDamaged, ValueError):
-            continue
+        except (OSError, FileDamaged, ValueError) as error:
+            if may_pass(error):
+                raise
     return DEFAULT_RULES
 
 

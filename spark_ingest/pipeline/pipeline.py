@@ -188,6 +188,8 @@ class Pipeline:
                 signal.signal(number, lambda *_: self.stop())
 
     def _run_query(self, session: "SparkSession", on_ready: Callable[[], None]) -> None:
+        from deltalake.exceptions import DeltaError
+
         from ..source.data_source import MqttDataSource
         from ..source.options import Options
         from .batch import MESSAGE_COLUMNS
@@ -197,13 +199,16 @@ class Pipeline:
         config = self.config
         options = config.source_options()
         self._spools = Options(options).spools
-        before, self._writer = self._writer, self._new_writer()
-        if before is not None:
-            self._writer.totals = before.totals
+        try:
+            before, self._writer = self._writer, self._new_writer()
+            if before is not None:
+                self._writer.totals = before.totals
+            self._upkeep = Upkeep(config, on_stage=self._on_stage)
+        except (OSError, DeltaError) as error:
+            raise write_failure(error, config.tables) from error
         dropped = drop_oversized_plan(config.checkpoint, self._spools, config.max_bytes, self._writer.has_written)
         if dropped is not None:
             remark(dropped)
-        self._upkeep = Upkeep(config, on_stage=self._on_stage)
         session.dataSource.register(MqttDataSource)
         messages = session.readStream.format("mqtt").options(**options).load().select(*MESSAGE_COLUMNS)
         writer = messages.writeStream.foreachBatch(self._write_batch)

@@ -24,6 +24,7 @@ from umqtt_testkit.ports import reserved_port
 from spark_ingest import location
 from spark_ingest.errors import TablesTaken, UsageError
 from spark_ingest.location import Location, StorePath, located, may_pass, open_table, reason
+from spark_ingest.pipeline import gold as gold_module
 from spark_ingest.pipeline.batch import STAGES, BatchWriter
 from spark_ingest.pipeline.claim import claim, tables_at_rest
 from spark_ingest.pipeline.gold import Gold
@@ -204,6 +205,28 @@ class TestTwoWriters:
         assert sum(windows["n"].to_pylist()) == len(made)
         devices = open_table(tables / "gold" / "devices").to_pyarrow_table(columns=["readings"])
         assert sum(devices["readings"].to_pylist()) == len(made)
+
+
+def test_gold_s_state_is_kept_when_its_store_is_away_for_a_moment(store, tables, tmp_path):
+    """Planted: a state that cannot be read now and is taken for damaged."""
+    writer_of(tables, tmp_path).write(workload(seed=11)[0][0], 0, QUERY)
+    Gold(tables).update()
+    kept = list((tables / "gold" / ".state").iterdir())
+    gold = Gold(tables)
+    load = gold_module.load
+    with pytest.MonkeyPatch.context() as patch:
+
+        def away(path: Location) -> object:
+            store.answer(503)
+            try:
+                return load(path)
+            finally:
+                store.answer(None)
+
+        patch.setattr(gold_module, "load", away)
+        with pytest.raises(OSError, match="503"):
+            gold.update()
+    assert list((tables / "gold" / ".state").iterdir()) == kept
 
 
 def with_taken(update: Callable[[], object]) -> None:
