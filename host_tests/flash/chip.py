@@ -16,7 +16,7 @@ from umqtt_kit.device import Board
 from umqtt_kit.rp2040 import Cuts, ImageBoard
 from umqtt_testkit.waiting import WAIT_LIMIT_S
 
-# An emulated chip is ten times slower than a real one, on a busy machine many times more.
+# An emulated chip is slower than a real one, on a busy machine by far.
 BOOTS_WITHIN_S = 10 * WAIT_LIMIT_S
 
 

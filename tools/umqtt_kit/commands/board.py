@@ -62,8 +62,8 @@ def board(
     FLASH is made when it is not there, and keeps what the board had written. Every command that takes --device finds
     the board like one that is plugged in. Ctrl-C is a power cut, which loses nothing that was written.
 
-    With --image it runs the chip's own image, as on a Raspberry Pi Pico, about ten times slower. The emulator has no
-    Wi-Fi, no second core and no timing of the flash's reads. It takes Node.js and the package rp2040js; without them
+    With --image it runs the chip's own image, as on a Raspberry Pi Pico, but slower. The emulator has no Wi-Fi, no
+    second core and no timing of the flash's reads. It takes Node.js and the package rp2040js; without them
     an error says how to install them.
 
     \b
@@ -80,7 +80,7 @@ def board(
       umqtt board bench.img
       umqtt board bench.img --device sht31@0x44:temp_c=21..23 --device adc@34:v=1.8
       umqtt board pico.img --board RPI_PICO_W --heap 192K
-      umqtt board pico.flash --image RPI_PICO-20260406-v1.28.0.uf2
+      umqtt board pico.flash --image RPI_PICO-20251209-v1.27.0.uf2
     """
     name = name or flash.stem
     for one in (link, uart_link):
