@@ -14,8 +14,10 @@ import pytest
 from spark_helpers import record
 from test_record import messages
 
+from spark_ingest.errors import UsageError
 from spark_ingest.pipeline import batch as batch_module
 from spark_ingest.pipeline.batch import FORMATS, MESSAGE_COLUMNS, STAGES, BatchWriter, Totals
+from spark_ingest.pipeline.claim import claim
 from spark_ingest.pipeline.dedup import Seen
 from spark_ingest.pipeline.progress import Progress
 from spark_ingest.tables import identities, summary
@@ -85,6 +87,42 @@ def test_killed_at_any_stage_of_any_micro_batch_nothing_is_lost_or_duplicated(tm
         run_killed(folder, batches, [(batch_id, stage)] * 2, table_format)
         assert lost_and_duplicated(folder, made) == (0, 0), f"killed at micro-batch {batch_id}, {stage!r}"
         assert summary(folder) == (len(made), len(made), corrupt)
+
+
+@pytest.mark.parametrize("mark", ["whole", "damaged"])
+def test_a_checkpoint_is_refused_once_another_one_has_written_to_its_tables(tmp_path, table_format, mark):
+    """It does not know what the other one has stored: what comes again, at another place, would be there twice.
+
+    Planted: a number that is not looked at (59 readings are there twice); a damaged one taken for none.
+    """
+    batches, made, _ = workload(seed=4)
+    tables = tmp_path / "tables"
+
+    def start(name: str) -> BatchWriter:
+        state = tmp_path / name / "umqtt"
+        state.mkdir(parents=True, exist_ok=True)
+        writer = BatchWriter(
+            tables,
+            state,
+            format=table_format,
+            on_open=lambda opened: claim(opened, tables, state.parent),
+            report=lambda _line: None,
+        )
+        (tmp_path / name / "metadata").touch()  # as Spark does, once the query has begun
+        return writer
+
+    for batch_id in range(2):
+        start("a").write(batches[batch_id], batch_id, "a")
+    other = start("b")
+    for batch_id in range(BATCHES):
+        other.write(batches[batch_id], batch_id, "b")
+    if mark == "damaged":
+        (tables / "umqtt.writer").write_bytes(b"umqtt 1 2 00000000\n{}")
+    with pytest.raises(UsageError, match=r"another pipeline has written to the tables .*: give a new --checkpoint"):
+        start("a").write(batches[2], 2, "a")
+    assert lost_and_duplicated(tables, made) == (0, 0)
+    start("c").write(batches[0], 0, "c")
+    assert lost_and_duplicated(tables, made) == (0, 0)
 
 
 def test_killed_at_random_stages_many_times_nothing_is_lost_or_duplicated(tmp_path, table_format):

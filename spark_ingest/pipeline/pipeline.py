@@ -246,8 +246,7 @@ class Pipeline:
 
         def on_open(tables: "Mapping[str, Table]") -> None:
             require_checkpoint(config.checkpoint, tables["silver"].identity)
-            if isinstance(config.tables, StorePath):
-                claim(tables, config.tables, config.checkpoint)
+            claim(tables, config.tables, config.checkpoint)
 
         options: dict[str, Any] = {"rules": config.rules, "on_open": on_open, "on_stage": self._on_stage}
         if config.on_executors:
