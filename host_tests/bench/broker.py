@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bench_rows import Row, print_rows
 from broker_lab import Lab, LabError
-from broker_plan import CASES, FDATASYNC, PEERS, QUICK_PEERS, RATE, Case, faults, figures, rows
+from broker_plan import CASES, FDATASYNC, OURS_DURABLE, PEERS, QUICK_PEERS, RATE, Case, faults, figures, rows
 
 _EXIT_USAGE, _EXIT_MISSING = 2, 6
 _PROFILE_LINES = 30
@@ -72,11 +72,12 @@ def measure(lab: Lab, case: Case, peers: tuple[str, ...], *, quick: bool) -> lis
 def all_rows(lab: Lab, cases: list[Case], *, quick: bool) -> Iterator[Row]:
     """The rows of all cases, each as soon as it is known; what is missing is said once."""
     peers = QUICK_PEERS if quick else PEERS
-    for peer in peers:
-        if reason := lab.missing(peer):
-            print(f"bench-broker: {peer} is not measured: {reason}", file=sys.stderr)
+    missing = {name for name in (*peers, *(case.ours for case in cases)) if lab.missing(name)}
+    for name in sorted(missing):
+        print(f"bench-broker: {name} is not measured: {lab.missing(name)}", file=sys.stderr)
     for case in cases:
-        yield from measure(lab, case, peers, quick=quick)
+        if case.ours not in missing:
+            yield from measure(lab, case, (*peers, OURS_DURABLE), quick=quick)
 
 
 def profile(case: Case, *, quick: bool) -> None:

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Self
 
 from broker_ours import USER, configuration, password
-from broker_plan import AEDES, AMQTT, MOSQUITTO, MOSQUITTO_DELAY, OURS, OURS_DURABLE, RUMQTTD
+from broker_plan import AEDES, AMQTT, MOSQUITTO, MOSQUITTO_DELAY, OURS, OURS_DURABLE, OURS_REDIS, RUMQTTD
 from umqtt_testkit.ports import reserved_port
+from umqtt_testkit.redis_server import RedisServer, find_redis
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 _HERE = Path(__file__).resolve().parent
@@ -78,6 +79,8 @@ class Lab:
         """Why a contender cannot run, or None."""
         if name in (MOSQUITTO, MOSQUITTO_DELAY):
             return None if _mosquitto() else "try: apt install mosquitto"
+        if name == OURS_REDIS:
+            return None if find_redis() else "try: apt install redis-server"
         if name == AEDES:
             if shutil.which("node") is None:
                 return "it needs node"
@@ -156,8 +159,9 @@ class Lab:
 
     def _start(self, name: str) -> Running:
         starters: dict[str, Callable[[int], tuple[Sequence[str], Mapping[str, str]]]] = {
-            OURS: lambda port: (self._our_command(port, durable=False), {}),
-            OURS_DURABLE: lambda port: (self._our_command(port, durable=True), {}),
+            OURS: lambda port: (self._our_command(port), {}),
+            OURS_DURABLE: lambda port: (self._our_command(port, lambda folder: f"{folder}/"), {}),
+            OURS_REDIS: lambda port: (self._our_command(port, self._redis), {}),
             MOSQUITTO: lambda port: (self._mosquitto_command(port, "true"), {}),
             MOSQUITTO_DELAY: lambda port: (self._mosquitto_command(port, "false"), {}),
             AEDES: lambda port: (
@@ -187,12 +191,15 @@ class Lab:
         told = log.read_text(errors="replace").strip().splitlines() or ["nothing"]
         raise LabError(f"{name} does not listen on 127.0.0.1:{port} and said: {told[-1]}")
 
-    def _our_command(self, port: int, *, durable: bool) -> list[str]:
+    def _redis(self, folder: Path) -> str:
+        return self._stack.enter_context(RedisServer(folder)).url
+
+    def _our_command(self, port: int, store: Callable[[Path], str] | None = None) -> list[str]:
         folder = Path(tempfile.mkdtemp(prefix="ours-", dir=self._folder))
         command = [sys.executable]
         if self._profile is not None:
             command += ["-m", "cProfile", "-o", str(self._profile)]
-        return [*command, "-m", "umqtt_broker", *configuration(folder, port, durable=durable)]
+        return [*command, "-m", "umqtt_broker", *configuration(folder, port, store and store(folder))]
 
     def _mosquitto_command(self, port: int, nodelay: str) -> list[str]:
         path = self._folder / f"mosquitto-{port}.conf"

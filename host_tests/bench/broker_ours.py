@@ -18,8 +18,10 @@ def password() -> str:
     return secrets.token_hex(8)
 
 
-def configuration(folder: Path, port: int, *, durable: bool) -> list[str]:
+def configuration(folder: Path, port: int, store: str | None = None) -> list[str]:
     """Write what the broker needs into `folder` and return its arguments.
+
+    store: the folder of its store, or the URL of a Redis; None: nothing is kept.
 
     Every limit is set and none is reached: what is measured is that they are looked at.
     """
@@ -48,11 +50,11 @@ def configuration(folder: Path, port: int, *, durable: bool) -> list[str]:
         "sys_interval": 10,
         "http_listener": f"{reserved_port()} 127.0.0.1",
         "http_token_file": folder / "token",
-        "persistence": "true" if durable else "false",
+        "persistence": "true" if store else "false",
         "log_dest": "none",
     }
-    if durable:
-        settings["persistence_location"] = f"{folder}/"
+    if store:
+        settings["persistence_location"] = store
     path = folder / "broker.conf"
     path.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
     return ["-c", str(path)]

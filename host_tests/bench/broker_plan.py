@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from bench_rows import LEAST_OF_OURS, LEAST_RATIO, MOST_OF_OURS, MOST_RATIO, Goal, Row
 
-OURS, OURS_DURABLE = "umqtt_broker", "umqtt_broker, store on disk"
+OURS, OURS_DURABLE, OURS_REDIS = "umqtt_broker", "umqtt_broker, store on disk", "umqtt_broker, store in Redis"
 MOSQUITTO, MOSQUITTO_DELAY = "mosquitto", "mosquitto, set_tcp_nodelay false"
 AEDES, AMQTT, RUMQTTD = "aedes", "amqtt", "rumqttd"
 # A quick run leaves amqtt out: it takes longer than all the others together.
@@ -105,6 +105,15 @@ CASES = (
         {(FDATASYNC, RATE): Goal(0.7, LEAST_RATIO)},
         ours=OURS_DURABLE,
         peers=(),
+    ),
+    Case(
+        "QoS 1 window 100, store in Redis",
+        "flow",
+        {"qos": 1, "window": 100, "persistent": 1},
+        (RATE, CPU),
+        {(OURS_DURABLE, RATE): Goal(0.5, LEAST_RATIO)},
+        ours=OURS_REDIS,
+        peers=(OURS_DURABLE,),
     ),
     Case(
         "durable QoS 1, 100 publishers window 10",
