@@ -345,7 +345,8 @@ def test_a_table_that_cannot_be_read_is_named_with_what_to_do_and_no_page_is_wri
     assert damaged
     for file in damaged:
         file.write_text("{")
-    with pytest.raises(IngestError, match=rf"^cannot read .*/{table}: .*; if it is damaged, umqtt tables rebuild makes") as failed:
+    said = rf"^cannot read .*/{table}: .*; if it is damaged, umqtt tables rebuild makes"
+    with pytest.raises(IngestError, match=said) as failed:
         write_report(tmp_path, tmp_path / "report.html")
     assert "\n" not in str(failed.value) and not (tmp_path / "report.html").exists()
 
