@@ -144,6 +144,22 @@ def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
     assert not left, f"tests left these in the temporary folder: {', '.join(left)}"
 
 
+@pytest.fixture(scope="session")
+def rp2040_image() -> Path:
+    """The image that UMQTT_RP2040_IMAGE names, where the emulator can run it."""
+    from umqtt_kit.errors import KitError
+    from umqtt_kit.rp2040 import emulator_command
+
+    named = os.environ.get("UMQTT_RP2040_IMAGE")
+    if not named:
+        pytest.skip("UMQTT_RP2040_IMAGE names no image: give the UF2 file of RPI_PICO from micropython.org/download")
+    try:
+        emulator_command()
+    except KitError as missing:
+        pytest.skip(str(missing))
+    return Path(named)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator:
     """Headless Chromium. Not for longer: while it runs, nothing else in this process may use asyncio."""

@@ -21,10 +21,9 @@ from kit_command import Ended
 from uf2_images import ABSOLUTE, RP2040, RP2350, SAMD21, uf2_image
 from umqtt_kit import rp2040
 from umqtt_kit.device import open_serial
-from umqtt_kit.errors import KitError
 from umqtt_kit.rp2040 import Cuts, ImageBoard
 from umqtt_kit.rp2040.board import FLASH_SIZE, image_blocks
-from umqtt_kit.rp2040.package import VERSION, emulator_command
+from umqtt_kit.rp2040.package import VERSION
 from umqtt_testkit.waiting import WAIT_LIMIT_S, eventually
 
 _MODULES = Path(rp2040.__file__).parent
@@ -357,15 +356,8 @@ def test_the_roms_functions_are_found_and_compute_as_its_data_sheet_says(tmp_pat
 
 
 @pytest.fixture(scope="module")
-def pico(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImageBoard]:
-    image = os.environ.get("UMQTT_RP2040_IMAGE")
-    if not image:
-        pytest.skip("UMQTT_RP2040_IMAGE names no image: give the UF2 file of RPI_PICO from micropython.org/download")
-    try:
-        emulator_command()
-    except KitError as missing:
-        pytest.skip(str(missing))
-    with ImageBoard(Path(image), tmp_path_factory.mktemp("rp2040") / "flash") as board:
+def pico(rp2040_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ImageBoard]:
+    with ImageBoard(rp2040_image, tmp_path_factory.mktemp("rp2040") / "flash") as board:
         board.start()
         board.wait_for(">>> ", WAIT_LIMIT_S)
         yield board
@@ -424,11 +416,11 @@ def test_an_image_without_a_network_is_refused_before_anything_is_sent(pico: Ima
         assert "this image (Raspberry Pi Pico with RP2040) has no network: nothing was sent" in ended.only_error()
 
 
-def test_the_power_fails_at_each_start_and_the_board_starts_anew(tmp_path: Path, pico: ImageBoard):
+def test_the_power_fails_at_each_start_and_the_board_starts_anew(tmp_path: Path, rp2040_image: Path):
     """Planted: the emulator ends with its first power cut."""
     events: list[str] = []
-    image, cuts = Path(os.environ["UMQTT_RP2040_IMAGE"]), Cuts(seed=3, most=2)
-    with ImageBoard(image, tmp_path / "flash", on_event=events.append) as board:
+    cuts = Cuts(seed=3, most=2)
+    with ImageBoard(rp2040_image, tmp_path / "flash", on_event=events.append) as board:
         board.start(cuts)
         # So early that not even the file system gets made.
         eventually(lambda: board.power_cuts >= 5)
