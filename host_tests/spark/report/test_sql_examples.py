@@ -111,8 +111,8 @@ def test_the_answers_are_the_story(engines: dict[str, Callable]) -> None:
         assert readings == identities == 360 + 360 + 340 + 150
         assert ask(asked["Gaps"]) == [("well-1", "4-0000000000000002", 100, 119, 20)]
         assert [row[:2] for row in ask(asked["Late readings"])] == [("pump-8", 111)]
-        assert [(row[0], row[2]) for row in ask(asked["Devices that are silent"])] == [("gate-3", "offline")]
-        assert ask(asked["What was before a reboot"]) == [("pump-7", 5, "watchdog", 90_000.0 - 400 * 119)]
+        assert [(row[0], row[2]) for row in ask(asked["Silent devices"])] == [("gate-3", "offline")]
+        assert ask(asked["Memory before a reboot"]) == [("pump-7", 5, "watchdog", 90_000.0 - 400 * 119)]
         means = [row[2] for row in ask(asked["Hourly means"]) if row[0] == "well-1"]
         assert means == [12, 13, 14, 15, 16, 17]
 
