@@ -14,6 +14,7 @@ as large as what an update changes. Killed anywhere, the next process loads the 
 windows have counted since, applies the rules again to what the journal has noted, and writes those functions again.
 """
 
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -120,7 +121,7 @@ class Gold:
         self._unsaved_rows = 0
         self._saved_at = time.monotonic()
         self._written = False
-        self._newest: dict[str, pa.Table] = {}
+        self._digests: dict[str, bytes] = {}
         self._boots: _WrittenBoots | None = None
 
     def update(self, now_us: int | None = None, *, note_alerts: bool = True) -> bool:
@@ -323,9 +324,10 @@ class Gold:
         whole = {"devices": devices, "gaps": gaps, "alerts": alerts}
         for name, rows in whole.items():
             # Each commit is two files, and while nothing comes nothing changes.
-            if rows != self._newest.get(name):
+            digest = _digest(rows)
+            if digest != self._digests.get(name):
                 self._overwrite(name, rows)
-                self._newest[name] = rows
+                self._digests[name] = digest
         self._write_traffic(state)
         self._on_stage("gold tables written")
         self._written = True
@@ -435,6 +437,14 @@ def _chunks(source: Appended, name: str) -> Iterator[pa.Table]:
             held, count = [], 0
     if held:
         yield pa.Table.from_batches(held).combine_chunks()
+
+
+def _digest(rows: pa.Table) -> bytes:
+    """Return a hash of the rows. The rows themselves share memory with the state, which changes in place."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    return hashlib.blake2b(sink.getvalue(), digest_size=16).digest()
 
 
 def _now_us() -> int:

@@ -228,6 +228,14 @@ def write(folder, *batches):
         start += len(messages)
 
 
+def test_an_update_with_nothing_but_repeated_readings_reaches_the_table_of_devices(tmp_path):
+    """Planted: what was written last is compared by reference, and the state's arrays have changed below it."""
+    readings = [set_clock(seq, 20 * SECOND * seq) for seq in range(3)]
+    again = [(topic, payload, received + 3600 * SECOND) for topic, payload, received in readings]
+    write(tmp_path, readings, again)
+    assert_law(tmp_path, 0)
+
+
 def test_a_later_anchor_moves_earlier_readings_to_when_they_were_taken(tmp_path):
     write(tmp_path, [clockless(seq, 20 * SECOND * seq) for seq in range(3)])
     hour = datetime.fromtimestamp(RECEIVED_MS / 1000, UTC) + timedelta(hours=1)
