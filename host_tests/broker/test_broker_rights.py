@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from broker_peer import BrokerProcess, BrokerThread, Peer
+from peer5 import Peer5
 from umqtt_broker import BrokerConfig, Listener, Permission
 from umqtt_broker.access.permission import Rights
+from umqtt_broker.protocol.reason_codes import ReasonCode
 from umqtt_testkit import encoder
 from umqtt_testkit.encoder import CONNACK, PUBACK, PUBCOMP, PUBLISH
 
@@ -217,6 +219,21 @@ def test_a_bridge_gets_the_retain_flag_but_not_its_own_messages_nor_those_of_its
         other.subscribe(state, 0)
         bridge.send(encoder.publish(state, b"1", 0))
         assert other.receive_message().topic_name == state
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_client_of_mqtt_5_is_no_bridge_below_sys(start_broker, qos: int) -> None:
+    # Planted: whoever speaks MQTT 5 passes for a bridge, and announces any bridge's state.
+    broker = start_broker()
+    state = b"$SYS/broker/connection/x/state"
+    with Peer5(broker.port) as client, Peer5(broker.port) as watcher:
+        watcher.connect5(b"watcher")
+        watcher.subscribe5((state, 0))
+        client.connect5(b"client")
+        reason_code = client.publish5(state, b"1", qos, content_type=b"text/plain")
+        assert broker.stats.denied == 1
+        assert reason_code == (ReasonCode.NOT_AUTHORIZED if qos else 0)
+        assert watcher.flush() == []
 
 
 class Slow(Permission):

@@ -270,7 +270,9 @@ class Router:
 
     def _may_publish_own(self, topic_name: bytes) -> bool:
         # An invalid name is not denied: it closes the connection.
-        return not is_topic_name(topic_name) or (self._source is not None and topic_name.startswith(_BRIDGES))
+        if not is_topic_name(topic_name):
+            return True
+        return self._source is not None and self._source.is_bridge and topic_name.startswith(_BRIDGES)
 
     def publish_own(self, topic_name: bytes, payload: bytes) -> None:
         """Publish a figure of the broker itself: retained at QoS 0 under `$SYS/`, where no client may; not stored."""
