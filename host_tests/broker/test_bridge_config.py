@@ -83,7 +83,7 @@ WRONG = [
     ("topic a out 0 l/ r/ more", "3: topic: more is one word too many"),
     ("start_type lazy", "3: start_type cannot be 'lazy' — it is automatic"),
     ("start_type once", "3: start_type cannot be 'once' — it is automatic"),
-    ("bridge_protocol_version mqttv50", "3: bridge_protocol_version cannot be 'mqttv50' — it is mqttv311 or mqttv31"),
+    ("bridge_protocol_version 5", "3: bridge_protocol_version cannot be '5' — it is mqttv311, mqttv31 or mqttv50"),
     ("bridge_tls_version tlsv1", "3: bridge_tls_version cannot be 'tlsv1' — it is tlsv1.2 or tlsv1.3; older"),
     ("keepalive_interval 4", "3: keepalive_interval cannot be '4' — it is a number from 5 to 65535"),
     ("restart_timeout 30 5", "3: restart_timeout: the longest wait, 5"),

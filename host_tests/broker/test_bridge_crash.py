@@ -32,6 +32,7 @@ address 127.0.0.1:{port}
 remote_clientid bridge
 topic a {direction} {qos}
 topic probe {direction} 0
+bridge_protocol_version {version}
 keepalive_interval 5
 """
 
@@ -162,15 +163,25 @@ class Subscriber(threading.Thread):
                 peer.send(encoder.acknowledgement(PUBACK if packet.qos == 1 else PUBREC, packet.packet_id))
 
 
-@pytest.mark.parametrize("direction", ["out", "in"])
-@pytest.mark.parametrize("qos", [1, 2])
+CASES = [
+    (direction, qos, version)
+    for direction in ("out", "in")
+    for qos in (1, 2)
+    for version in ("mqttv311", "mqttv50")
+    # Each version in each direction and at each QoS, not in every combination.
+    if FULL or (version == "mqttv50") == ((direction == "out") == (qos == 2))
+]
+
+
+@pytest.mark.parametrize(("direction", "qos", "version"), CASES)
 def test_kill_9_of_either_broker_loses_nothing_and_at_qos_2_repeats_nothing(
-    tmp_path: Path, direction: str, qos: int
+    tmp_path: Path, direction: str, qos: int, version: str
 ) -> None:
     seed = 7
     rng = random.Random(seed)
     ports = {"local": reserved_port(), "remote": reserved_port()}
-    sections = {"local": SECTION.format(port=ports["remote"], direction=direction, qos=qos), "remote": ""}
+    sections = {"local": SECTION.format(port=ports["remote"], direction=direction, qos=qos, version=version)}
+    sections["remote"] = ""
     for name, section in sections.items():
         (tmp_path / f"{name}.conf").write_text(section)
     processes: dict[str, BridgeProcess] = {}

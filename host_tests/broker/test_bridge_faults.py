@@ -91,10 +91,10 @@ def test_what_is_published_while_the_remote_broker_is_away_arrives_in_order_when
             broker.wait_until(lambda: broker.view.bridges[0].queued == 0)
 
 
-@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize(("qos", "level"), [(1, 5), (2, 4), (1, 4), (2, 5)] if FULL else [(1, 5), (2, 4)])
 @pytest.mark.parametrize("seed", [1, 2] if FULL else [1])
 def test_cut_anywhere_nothing_is_lost_in_either_direction_and_at_qos_2_nothing_comes_twice(
-    request: pytest.FixtureRequest, remote: int, tmp_path: Path, qos: int, seed: int
+    request: pytest.FixtureRequest, remote: int, tmp_path: Path, qos: int, level: int, seed: int
 ) -> None:
     ours = "ours" in request.node.name
     rng = random.Random(seed)
@@ -102,7 +102,8 @@ def test_cut_anywhere_nothing_is_lost_in_either_direction_and_at_qos_2_nothing_c
     with FaultProxy(("127.0.0.1", remote), seed=seed) as proxy, Peer(remote) as far:
         far.connect(b"far")
         far.subscribe(b"out", 2)
-        config = bridge_config(proxy.port, f"out out {qos}", f"in in {qos}", restart_timeout=(0.001, 0.005))
+        rules = (f"out out {qos}", f"in in {qos}")
+        config = bridge_config(proxy.port, *rules, restart_timeout=(0.001, 0.005), protocol_level=level)
         with BridgedBroker(config, store=str(tmp_path / "broker.db")) as broker, Peer(broker.port) as near:
             broker.wait_connected()
             near.connect(b"near")

@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bridge_parts import BridgedBroker, bridge_config, far_broker, far_mosquitto
@@ -67,9 +68,14 @@ def test_a_remote_broker_that_sends_back_what_it_got_starts_no_loop(qos: int, tr
             assert status.messages_out <= 21 and status.messages_in <= 42
 
 
+@pytest.mark.parametrize("levels", [(4, 4), (5, 5), (4, 5)])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_two_brokers_that_bridge_each_other_start_no_loop_and_nothing_comes_twice(tmp_path: Path, qos: int) -> None:
+def test_two_brokers_that_bridge_each_other_start_no_loop_and_nothing_comes_twice(
+    tmp_path: Path, qos: int, levels: tuple[Any, Any]
+) -> None:
+    # Planted, for level 5: a CONNACK that does not say which broker it is of.
     ports = reserved_port(), reserved_port()
+    rule = f"a/# both {qos}"
     with ExitStack() as stack:
         brokers = [
             stack.enter_context(
@@ -77,7 +83,11 @@ def test_two_brokers_that_bridge_each_other_start_no_loop_and_nothing_comes_twic
                     BrokerConfig(
                         listeners=(Listener(port=ports[number], bridge_users=(b"*",)),),
                         store=str(tmp_path / f"{number}.db"),
-                        bridges=(bridge_config(ports[1 - number], f"a/# both {qos}", name=f"bridge-{number}"),),
+                        bridges=(
+                            bridge_config(
+                                ports[1 - number], rule, name=f"bridge-{number}", protocol_level=levels[number]
+                            ),
+                        ),
                     )
                 )
             )

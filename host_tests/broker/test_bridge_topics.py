@@ -167,14 +167,18 @@ def test_a_long_name_is_mapped_and_not_remembered() -> None:
         assert (names.get(name) is not None) == is_remembered
 
 
-@pytest.mark.parametrize("level", [3, 4])
-def test_it_speaks_both_versions_of_the_protocol(remote: int, connect: Connect, level: int) -> None:
+@pytest.mark.parametrize("level", [3, 4, 5])
+def test_it_speaks_all_versions_of_the_protocol(remote: int, connect: Connect, level: int) -> None:
     with BridgedBroker(bridge_config(remote, "a both 2 l/ r/", protocol_level=level)) as broker:
         broker.wait_connected()
         far, near = connect(remote, b"far"), connect(broker.port, b"near")
         far.subscribe(b"r/a", 2)
         near.publish(b"l/a", b"x", 2)
         assert far.receive_message().payload == b"x"
+        reader, writer = connect(broker.port, b"reader"), connect(remote, b"writer")
+        reader.subscribe(b"l/a", 2)
+        writer.publish(b"r/a", b"y", 2)
+        assert reader.receive_message().payload == b"y"
 
 
 @pytest.mark.parametrize("topic", [b"$SYS/broker/connection/bridge/state", b"bridges/1"], ids=["$SYS", "named"])

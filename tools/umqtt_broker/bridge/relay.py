@@ -3,16 +3,18 @@
 import asyncio
 import logging
 import random
-from collections import Counter, deque
+from collections import deque
 
 from umqtt_robust.errors import Downgraded, Refused
+from umqtt_robust.policy import TOO_LARGE
 from umqtt_robust.resume import SessionPurged
 
 from ..clients.internal_client import LocalEnd
 from ..protocol.packets import DUP, PUBACK, PUBCOMP, PUBLISH, PUBREC
+from ..protocol.reason_codes import ReasonCode
 from ..protocol.topics import is_too_deep
 from ..routing.bridge_loops import ORIGIN, topic_of
-from .remote_client import BridgeClient, NotPrivate
+from .remote_client import BridgeClient, NotPrivate, encode_named
 from .remote_link import RemoteLink
 from .session_store import NOTE
 from .state import BridgeState
@@ -43,18 +45,17 @@ class Relay:
         self._link: RemoteLink | None = None
         self._index = 0
         # Messages above QoS 0 that the client has no room for yet: with those that it has, one window of the session.
-        self._waiting: deque[tuple[int, int, bytes, bytes]] = deque()
-        # What the bridge published here and would be sent back, where the local broker does not prevent that.
-        self._echoes: Counter[tuple[bytes, bytes]] = Counter()
+        self._waiting: deque[tuple[int, int, bytes, bytes, bytes]] = deque()
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._large: list[bytes] = []
         self._primary_watch: asyncio.Task[None] | None = None
+        self._has_properties = bridge.config.protocol_level == 5
         self._max_packet_size = bridge.broker_config.max_packet_size
         self._ping_interval = bridge.broker_config.max_keep_alive / 2
         self._origin_topic = topic_of(self._config.remote_client_id)
         self._local = LocalEnd(bridge.new_connection, self._config.name, self)
-        self._local.connect(self._config.local_client_id, self._config.clean_session, bridge.local_private)
+        self._local.connect(self._config.local_client_id, self._config.clean_session)
 
     @property
     def queued(self) -> int:
@@ -107,11 +108,7 @@ class Relay:
 
     def local_closed(self, reason: str) -> None:
         """Let another relay begin: both halves of every handshake are in the session."""
-        if self._bridge.local_private and self._client is None:
-            self._bridge.local_private = False
-            self._end("")
-        else:
-            self._end(reason)
+        self._end(reason)
 
     def local_answered(self) -> None:
         """Let go what waited for it."""
@@ -123,14 +120,14 @@ class Relay:
         if self._client is not None:
             self._end(f"its own broker sent PUBREL {packet_id} unasked")
 
-    def local_message(self, first_byte: int, packet_id: int, topic_name: bytes, payload: bytes) -> None:
+    def local_message(
+        self, first_byte: int, packet_id: int, topic_name: bytes, properties: bytes, payload: bytes
+    ) -> None:
         """Send a message on. Called from within the broker's routing: nothing is sent to the local end here."""
-        echo = bool(self._echoes) and self._take_echo(topic_name, payload)
+        encoded = properties if self._has_properties else b"\0"
         if first_byte & 6:
-            self._waiting.append((first_byte, packet_id, b"" if echo else topic_name, payload))
+            self._waiting.append((first_byte, packet_id, topic_name, encoded, payload))
             self.wake()
-            return
-        if echo:
             return
         client = self._client
         mapped = self._bridge.outward.get(topic_name) or self._bridge.outward.find(topic_name)
@@ -138,21 +135,10 @@ class Relay:
             self._status.unmatched += 1
             return
         retain = bool(first_byte & 1) and self._config.outgoing_retain
-        if client is not None and client.connected and client.publish(mapped, payload, 0, retain) is not None:
+        if client is not None and client.connected and client.publish_qos0(mapped, payload, retain, encoded):
             self._status.messages_out += 1
         else:
             self._status.dropped_qos0 += 1
-
-    def _take_echo(self, topic_name: bytes, payload: bytes) -> bool:
-        """Tell whether a message is the bridge's own, or a client's that is the same: they only change places."""
-        key = (topic_name, payload)
-        if key not in self._echoes:
-            return False
-        self._status.echoes += 1
-        self._echoes[key] -= 1
-        if not self._echoes[key]:
-            del self._echoes[key]
-        return True
 
     def _begin(self) -> None:
         if not self._local.is_open:
@@ -163,7 +149,7 @@ class Relay:
         self._client = BridgeClient(self._bridge, self._local, self)
         for rule in self._config.topics:
             if rule.comes_in:
-                self._client.subscribe(rule.remote_filter, rule.qos)
+                self._client.subscribe_as_bridge(rule.remote_filter, rule.qos)
         if self._config.attempt_unsubscribe:
             subscribed = {rule.remote_filter for rule in self._config.topics if rule.comes_in}
             for rule in self._config.topics:
@@ -232,13 +218,14 @@ class Relay:
         outbox = client.outbox
         moved = False
         while waiting and len(outbox.queue) < outbox.store.slots:
-            first_byte, packet_id, topic_name, payload = waiting.popleft()
+            first_byte, packet_id, topic_name, encoded, payload = waiting.popleft()
             mapped = self._bridge.outward.get(topic_name) or self._bridge.outward.find(topic_name)
-            if not mapped:  # an echo, or queued under rules that are no more
-                if topic_name:
-                    self._status.unmatched += 1
+            if not mapped:  # queued under rules that are no more
+                self._status.unmatched += 1
                 self._leave_out(first_byte, packet_id)
                 continue
+            if encoded != b"\0":
+                mapped = b"\0".join((mapped, encoded))  # as umqtt_robust keeps them
             flags = first_byte & 7 if self._config.outgoing_retain else first_byte & 6
             if first_byte & DUP:
                 flags |= 0x18  # may have been sent, to any broker, and to the one that knows this session
@@ -281,7 +268,10 @@ class Relay:
         _log.info("bridge %s: connected to %s", self._config.name, self._status.remote)
         if self._config.clean_session:
             self._sync_subscriptions()
-        if self._bridge.remote_private and self._client is not None:
+        assert self._client is not None
+        if self._client.remote_origin is not None:
+            self._lead_to(self._client.remote_origin)
+        elif self._bridge.remote_private:
             # First of all: from then on a broker of ours sends nothing back that came from here.
             self._client.publish(self._origin_topic, self._bridge.router.bridge_loops.broker_id, 0)
         self._notify_remote(b"1")
@@ -303,6 +293,11 @@ class Relay:
             _log.info("bridge %s: %s", self._config.name, error)
         elif isinstance(error, Refused) and error.args[0] == "subscribe":
             self._bridge.report(f"{self._status.remote} refuses the subscription {error.args[1]!r}")
+        elif isinstance(error, Refused) and error.args[0] == "publish":
+            self._status.refused += 1
+            self._bridge.report(
+                f"{self._status.remote} does not take a message to {error.args[1]!r}: {_reason(error.args[2])}"
+            )
         elif isinstance(error, Refused):
             self._bridge.report(f"{self._status.remote} refuses the connection with code {error.args[1]}")
         elif isinstance(error, Downgraded):
@@ -313,12 +308,24 @@ class Relay:
         else:
             self._bridge.report(f"cannot connect to {self._status.remote}: {error}")
 
+    def dropped(self, packet_id: int, topic_name: bytes, payload: bytes, reason: int) -> None:
+        """The remote broker does not take a message; where it said why, failed() has reported that."""
+        del packet_id
+        if reason == TOO_LARGE:
+            self._status.refused += 1
+            self._bridge.report(f"{self._status.remote} takes no message of {len(payload)} bytes: one is left out")
+
     def raw_message(self, buffer: bytearray | bytes, topic: int, topic_end: int, payload: int, end: int) -> None:
         """A message at QoS 0 or 1 has come."""
-        assert self._client is not None
-        self.deliver(
-            self._client.flags, self._client.packet_id, bytes(buffer[topic:topic_end]), bytes(buffer[payload:end])
-        )
+        self._deliver_described(bytes(buffer[topic:topic_end]), bytes(buffer[payload:end]))
+
+    def _deliver_described(self, topic_name: bytes, payload: bytes) -> None:
+        """Deliver the message that the client has just described."""
+        client = self._client
+        assert client is not None
+        if self._has_properties and client.properties:
+            topic_name = b"\0".join((topic_name, encode_named(client.properties)))
+        self.deliver(client.flags, client.packet_id, topic_name, payload)
 
     def large_message(self, topic_name: bytes, offset: int, size: int, chunk: memoryview) -> None:
         """A piece of a message that is larger than the client's buffer has come."""
@@ -334,26 +341,32 @@ class Relay:
                 self._status.too_large += 1
                 self._bridge.report(f"a message of {size} bytes is larger than max_packet_size; it is left out")
             else:
-                self.deliver(self._client.flags, self._client.packet_id, topic_name, payload)
+                self._deliver_described(topic_name, payload)
 
     def deliver(self, flags: int, packet_id: int, topic_name: bytes, payload: bytes) -> None:
         """Publish a message that came at the local broker, under the packet identifier that it came with."""
+        topic_name, _, encoded = topic_name.partition(b"\0")
+        encoded = encoded or b"\0"
         if topic_name == self._origin_topic:
-            router = self._bridge.router
-            router.set_origin(self._local.session, payload)
-            router.bridge_loops.own(self._local.session)
+            self._lead_to(payload)
             return
         mapped = self._bridge.inward.get(topic_name) or self._bridge.inward.find(topic_name)
         if not mapped or is_too_deep(mapped, self._bridge.broker_config.max_topic_levels):
             self._status.unmatched += 1
-        elif 4 + len(mapped) + len(payload) > self._max_packet_size:
+        elif 4 + len(mapped) + len(encoded) + len(payload) > self._max_packet_size:
             self._status.too_large += 1
             self._bridge.report(f"a message of {len(payload)} bytes is larger than max_packet_size; it is left out")
         else:
             self._status.messages_in += 1
-            if not self._bridge.local_private and self._bridge.outward.find(mapped):
-                self._echoes[mapped, payload] += 1
-            self._local.publish(PUBLISH | flags & 15, packet_id, mapped, payload)
+            if not self._bridge.broker_config.retain_available:
+                flags &= ~1  # [MQTT-3.2.2-14] would end the connection
+            self._local.publish(PUBLISH | flags & 15, packet_id, mapped, payload, encoded)
+
+    def _lead_to(self, broker_id: bytes) -> None:
+        """The remote broker has said who it is."""
+        router = self._bridge.router
+        router.set_origin(self._local.session, broker_id)
+        router.bridge_loops.own(self._local.session)
 
     async def _watch_primary(self) -> None:
         """Begin anew, with the first address, once somebody listens there again."""
@@ -385,3 +398,10 @@ class Relay:
             # At QoS 0, which takes no packet identifier: they are the local session's. If the link does not bring it,
             # the link is lost, and the will says so.
             self._client.publish(self._config.notification_topic, state, 0, retain=True)
+
+
+def _reason(code: int) -> str:
+    try:
+        return ReasonCode(code).text
+    except ValueError:
+        return f"reason code {code}"

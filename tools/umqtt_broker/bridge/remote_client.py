@@ -1,11 +1,14 @@
 """The remote end of a bridge: umqtt_robust's client, with what only bridges do."""
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from umqtt_robust import Client, Will
-from umqtt_robust.errors import LinkLost
+from umqtt_robust.errors import InvalidArgument, LinkLost
 
-from ..clients.internal_client import PRIVATE, LocalEnd
+from ..clients.internal_client import LocalEnd
+from ..protocol import properties
+from ..protocol.packets5 import BRIDGE
 from .remote_link import RemoteLink
 from .session_store import BridgeStore
 from .state import BridgeState
@@ -18,6 +21,14 @@ _WINDOW_QOS2 = 20
 # Buffers of the client: the longest topic name fits into the first.
 _RX_SIZE = 66_000
 _TX_SIZE = 16_384
+
+# Set in the protocol level: what this client publishes does not come back to it, and the retain flag stays.
+_PRIVATE = 0x80
+
+
+# What umqtt_robust calls properties, and their identifiers on the wire.
+_IDENTIFIERS = {known.name.lower().replace(" ", "_"): identifier for identifier, known in properties.TABLE.items()}
+_NAMES = {identifier: name for name, identifier in _IDENTIFIERS.items()}
 
 
 class NotPrivate(LinkLost):
@@ -44,6 +55,9 @@ class Owner(Protocol):
     def failed(self, error: Exception) -> None:
         """Something went wrong, and the client goes on by itself."""
 
+    def dropped(self, packet_id: int, topic_name: bytes, payload: bytes, reason: int) -> None:
+        """The remote broker does not take a message."""
+
     def raw_message(self, buffer: bytearray | bytes, topic: int, topic_end: int, payload: int, end: int) -> None:
         """A message at QoS 0 or 1 has come."""
 
@@ -51,11 +65,11 @@ class Owner(Protocol):
         """A piece of a large message has come."""
 
     def deliver(self, flags: int, packet_id: int, topic_name: bytes, payload: bytes) -> None:
-        """A message at QoS 2 has come."""
+        """A message at QoS 2 has come. topic_name: behind it and a NUL are the properties of MQTT 5, if it has any."""
 
 
 class BridgeClient(Client):
-    """A client that says in its CONNECT that it is a bridge."""
+    """A client that says in its CONNECT that it is a bridge, by a bit of the protocol level or a property of MQTT 5."""
 
     # Of Session, which its stub does not show: the level in CONNECT, and ms until the next link.
     level: int
@@ -68,12 +82,17 @@ class BridgeClient(Client):
         if config.notifications and not config.notifications_local_only:
             will = Will(config.notification_topic, b"0", qos=1, retain=True)
         sends_qos2 = any(rule.goes_out and rule.qos == 2 for rule in config.topics)
+        connect_properties = None
+        if config.protocol_level == 5 and config.try_private:
+            connect_properties = {"user_property": [(BRIDGE, bridge.router.bridge_loops.broker_id)]}
         scheme = "mqtts" if config.encrypted else "mqtt"
         slots = bridge.broker_config.max_inflight_messages
         super().__init__(
             config.remote_client_id,
             [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port in config.addresses],
             keep_alive=config.keep_alive,
+            protocol=5 if config.protocol_level == 5 else 4,
+            connect_properties=connect_properties,
             clean_session=config.clean_session,
             store=BridgeStore(  # pyrefly: ignore[bad-argument-type] - its session is a property
                 local, max(slots, len(local.released)), not config.clean_session, owner.deliver
@@ -92,14 +111,43 @@ class BridgeClient(Client):
             on_connect=owner.connected,
             on_disconnect=owner.disconnected,
             on_error=owner.failed,
+            on_dropped=owner.dropped,
             on_raw=owner.raw_message,
             on_large=owner.large_message,
         )
 
     def connect_packet(self) -> bytes:
         """Return CONNECT with the level of the configuration, and the bit of a bridge."""
-        self.level = self._bridge.config.protocol_level | (PRIVATE if self._bridge.remote_private else 0)
+        self.level = self._bridge.config.protocol_level | (_PRIVATE if self._bridge.remote_private else 0)
         return super().connect_packet()
+
+    def publish_qos0(self, topic_name: bytes, payload: bytes, retain: bool, encoded: bytes) -> bool:
+        """Publish at QoS 0, with properties as on the wire. Returns whether it was sent."""
+        options: dict[str, Any] = {}
+        if encoded != b"\0":
+            decoded, _ = properties.decode(encoded, 0, len(encoded), properties.PUBLISH)
+            expiry = decoded.pop(properties.MESSAGE_EXPIRY_INTERVAL, None)
+            options["expires_in"] = None if expiry is None else 1000 * expiry
+            options["properties"] = {_NAMES[identifier]: value for identifier, value in decoded.items()}
+        try:
+            return self.publish(topic_name, payload, 0, retain, **options) is not None
+        except InvalidArgument:  # the remote broker takes none as large
+            return False
+
+    @property
+    def remote_origin(self) -> bytes | None:
+        """Which broker this is linked to, where it said so in a CONNACK of MQTT 5."""
+        if self._bridge.config.protocol_level != 5:
+            return None
+        return dict(self.connack_properties.get("user_property", ())).get(BRIDGE)
+
+    def subscribe_as_bridge(self, topic_filter: bytes, qos: int) -> None:
+        """Subscribe; with MQTT 5, to what this bridge has not published itself, and with its retain flag."""
+        if self._bridge.config.protocol_level == 5:
+            # [MQTT-3.8.3-4] does not let a shared subscription be no-local.
+            no_local = not topic_filter.startswith(b"$share/")
+            self.part("subscription_options").set(topic_filter, no_local, retain_as_published=True)
+        self.subscribe(topic_filter, qos)
 
     def handle_connack(self, session_present: int, return_code: int) -> None:
         """CONNACK has come."""
@@ -111,3 +159,8 @@ class BridgeClient(Client):
             session_present = 1  # MQTT 3.1 does not say: resume as if it were, as umqtt_robust does
         # Of the layer below Client, which its stub does not show.
         super().handle_connack(session_present, return_code)  # pyrefly: ignore[missing-attribute]
+
+
+def encode_named(named: Mapping[str, Any]) -> bytes:
+    """Encode the properties of a message as umqtt_robust has them, with their length before them."""
+    return properties.encode({_IDENTIFIERS[name]: value for name, value in named.items()})

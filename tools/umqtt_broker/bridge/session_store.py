@@ -15,10 +15,12 @@ What a store promises, that a change is durable when the method returns, RemoteL
 the local broker has answered.
 """
 
+import time
 from collections.abc import Callable, Iterator
 
 from ..clients.internal_client import LocalEnd
 from ..protocol.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
+from ..protocol.packets5 import shorten_expiry
 
 NOTE = b"$bridge/"
 
@@ -32,14 +34,24 @@ Deliver = Callable[[int, int, bytes, bytes], None]
 
 
 class BridgeStore:
-    """A store as umqtt_robust/store.py describes it. slots: messages that may be in flight."""
+    """A store as umqtt_robust/store.py describes it. slots: messages that may be in flight. clock: in seconds."""
 
-    def __init__(self, local: LocalEnd, slots: int, persistent: bool, deliver: Deliver) -> None:
+    def __init__(
+        self,
+        local: LocalEnd,
+        slots: int,
+        persistent: bool,
+        deliver: Deliver,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.slots = slots
         self.inbound = BridgeInbound(local, deliver)
         self._local = local
         self._persistent = persistent
         self._messages: dict[int, tuple[int, int, bytes, bytes]] = {}
+        # Of those, when each was taken, in seconds.
+        self._taken_at: dict[int, float] = {}
+        self._clock = clock
         notes = [name for name in local.session.subscriptions if name.startswith(NOTE)]
         self._session = notes[0][len(NOTE) :].decode() if len(notes) == 1 else None
 
@@ -53,10 +65,14 @@ class BridgeStore:
         """Take a message that the local session has in flight."""
         del lifetime
         self._messages[slot] = packet_id, flags, topic, payload
+        self._taken_at[slot] = self._clock()
 
     def load(self, slot: int) -> tuple[bytes, bytes]:
-        """Return topic and payload."""
-        return self._messages[slot][2:]
+        """Return topic and payload. The message expiry interval is shorter by the time spent here [MQTT-3.3.2-6]."""
+        _, _, topic, payload = self._messages[slot]
+        name, nul, properties = topic.partition(b"\0")
+        waited = int(self._clock() - self._taken_at[slot]) if nul else 0
+        return (b"\0".join((name, shorten_expiry(properties, waited))) if waited else topic), payload
 
     def change(self, slot: int, flags: int, rank: int) -> None:
         """Hand on PUBREC; its answer, PUBREL, comes when the local broker has recorded that."""
@@ -68,6 +84,7 @@ class BridgeStore:
     def tombstone(self, slot: int) -> None:
         """Hand on PUBACK or PUBCOMP: the remote broker has the message."""
         packet_id, flags, _, _ = self._messages.pop(slot)
+        self._taken_at.pop(slot, None)
         if flags & _AWAIT_PUBCOMP == 4:  # a remote broker without QoS 2 has answered with PUBACK
             self._local.acknowledge(PUBREC, packet_id)
         self._local.acknowledge(PUBCOMP if flags & 4 else PUBACK, packet_id)

@@ -25,8 +25,8 @@ class BridgeStatus:
     connects: times the link came up. dropped_qos0: not sent, since the link was down or too slow.
     unmatched: messages of a topic name that no rule has, or that would be too long or have too many levels at the other
     end; left out.
-    echoes: the bridge's own messages, coming back from this broker; left out. too_large: came and were larger than
-    this broker takes; left out. purges: times the remote broker was made to forget this bridge.
+    refused: messages that the remote broker did not take, of which only one of MQTT 5 tells. too_large: came and were
+    larger than this broker takes; left out. purges: times the remote broker was made to forget this bridge.
     last_error: what went wrong last, in one line.
     """
 
@@ -40,7 +40,7 @@ class BridgeStatus:
     connects: int = 0
     dropped_qos0: int = 0
     unmatched: int = 0
-    echoes: int = 0
+    refused: int = 0
     too_large: int = 0
     purges: int = 0
     last_error: str = ""
@@ -67,9 +67,8 @@ class BridgeState:
         self.context: ssl.SSLContext | None = None
         self.outward = TopicMap(config.topics, outward=True)
         self.inward = TopicMap(config.topics, outward=False)
-        # Whether each end takes a protocol level that says "bridge".
-        self.local_private = True
-        self.remote_private = config.try_private
+        # Whether the remote broker takes a protocol level that says "bridge"; with MQTT 5 a user property says it.
+        self.remote_private = config.try_private and config.protocol_level != 5
         self._wait = 0.0
 
     def report(self, problem: str) -> None:

@@ -9,7 +9,7 @@ from ..protocol.packets import (
     SERVER_UNAVAILABLE,
     UNACCEPTABLE_PROTOCOL_VERSION,
 )
-from ..protocol.packets5 import TOPIC_ALIAS_MAXIMUM, Connect5, encode_connack, encode_disconnect
+from ..protocol.packets5 import BRIDGE, TOPIC_ALIAS_MAXIMUM, Connect5, encode_connack, encode_disconnect
 from ..protocol.properties import NONE
 from ..protocol.reason_codes import ReasonCode
 from ..settings.broker import BrokerConfig
@@ -31,8 +31,9 @@ def accepted(
     session_expiry: int,
     config: BrokerConfig,
     authentication_data: bytes = b"",
+    broker_id: bytes = b"",
 ) -> bytes:
-    """Return the CONNACK of a client that is let in.
+    """Return the CONNACK of a client that is let in. broker_id: for a bridge: which broker this is.
 
     keep_alive, session_expiry: seconds, as they count. What the broker does without limits goes without saying: QoS 2,
     wildcards, shared subscriptions and their identifiers, a Receive Maximum of 65,535. What the client need not know is
@@ -56,6 +57,8 @@ def accepted(
     if version5.authentication_method is not None:
         said[properties.AUTHENTICATION_METHOD] = version5.authentication_method  # [MQTT-4.12.0-5]
         said[properties.AUTHENTICATION_DATA] = authentication_data
+    if broker_id:
+        said[properties.USER_PROPERTY] = [(BRIDGE, broker_id)]
     return _fit(
         version5,
         encode_connack(ReasonCode.SUCCESS, session_present, optional | said),

@@ -516,8 +516,10 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, connect: Connect, return_code: int, authentication_data: bytes = b"") -> None:
         if return_code == ACCEPTED and connect.bridge and not self._broker.sessions.may_bridge(self, connect):
-            # As a broker answers that knows no bridges: it comes back as a client.
-            return_code = UNACCEPTABLE_PROTOCOL_VERSION
+            if connect.version5 is None:
+                # As a broker answers that knows no bridges: it comes back as a client.
+                return_code = UNACCEPTABLE_PROTOCOL_VERSION
+            connect = connect._replace(bridge=False)
         if return_code != ACCEPTED:
             self.stats.wrong_passwords += return_code in (BAD_USER_NAME_OR_PASSWORD, ReasonCode.NOT_AUTHORIZED)
             self.stats.told_to_wait += return_code in (SERVER_UNAVAILABLE, ReasonCode.SERVER_UNAVAILABLE)
@@ -551,8 +553,12 @@ class Connection(asyncio.Protocol):
         else:
             assert self.session is not None  # it is let in
             granted = self._broker.sessions.granted_session_expiry(self.session)
-            keep_alive = self.keep_alive
-            connack = [connack5.accepted(connect, session_present, keep_alive, granted, config, authentication_data)]
+            keep_alive, broker_id = self.keep_alive, self._broker_id(connect)
+            connack = [
+                connack5.accepted(
+                    connect, session_present, keep_alive, granted, config, authentication_data, broker_id
+                )
+            ]
             if 0 < connect.version5.max_packet_size < len(connack[0]):
                 self.ending = "its Maximum Packet Size leaves no room for CONNACK"
                 self.close()
@@ -563,6 +569,10 @@ class Connection(asyncio.Protocol):
             # A session made or discarded is safe before the client hears of it; so is what was recorded for a session
             # by the connection it had before.
             self.store.after_commit(self, connack)
+
+    def _broker_id(self, connect: Connect) -> bytes:
+        """Return what a bridge is told of this broker, b"" for other clients."""
+        return self.router.bridge_loops.broker_id if connect.bridge else b""
 
     def bind(self) -> None:
         """Choose what stands between the client and the router: its rights or the settings are new."""
@@ -668,7 +678,7 @@ class Connection(asyncio.Protocol):
 
     def send_away(self) -> None:
         """Close, and tell a client of MQTT 5 which server to use; do nothing to others."""
-        if self.protocol_level == 5 and not self.closing:
+        if self.protocol_level == 5 and not self.closing and not self.listener.internal:
             self.ending = "sent to another server"
             self._disconnect = connack5.send_away(self.client_limits, self.context.config.server_reference)
             self.close()

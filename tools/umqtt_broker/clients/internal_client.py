@@ -1,4 +1,4 @@
-"""The local end of a bridge: an ordinary client of this broker, inside the process.
+"""The local end of a bridge: an ordinary client of this broker, inside the process. It speaks MQTT 5.
 
 It is a transport for a Connection, so what a bridge does here goes the way of any client's packets: the same queue and
 window, and the same promise, that an answer leaves only when what it promises is safe in the store. Nothing of the
@@ -23,13 +23,14 @@ from ..protocol.packets import (
     PUBREL,
     SUBACK,
     SUBSCRIBE,
-    SUBSCRIPTION_FAILURE,
     UINT16,
     UNSUBACK,
     UNSUBSCRIBE,
     encode_publish_head,
     encode_remaining_length,
 )
+from ..protocol.packets5 import BRIDGE, FOR_EVER
+from ..protocol.properties import SESSION_EXPIRY_INTERVAL, USER_PROPERTY, encode, property_range
 from ..sessions.session import Session
 from ..settings.broker import Listener
 from .connection import Connection
@@ -37,8 +38,8 @@ from .connection import Connection
 # What the broker answers: first byte of a packet sent to it, without flags, to the first byte of the answer.
 _ANSWERS = {PUBREC: PUBREL, PUBREL: PUBCOMP, SUBSCRIBE: SUBACK, UNSUBSCRIBE: UNSUBACK}
 
-# Set in the protocol level by a bridge: its messages do not come back to it, and keep their retain flag.
-PRIVATE = 0x80
+# Reason codes from here on are refusals.
+_REFUSED = 0x80
 
 
 class Owner(Protocol):
@@ -47,8 +48,13 @@ class Owner(Protocol):
     def local_connected(self, session_present: bool) -> None:
         """The broker let the bridge in."""
 
-    def local_message(self, first_byte: int, packet_id: int, topic_name: bytes, payload: bytes) -> None:
-        """A message is to go out; above QoS 0 the broker waits for its acknowledgement."""
+    def local_message(
+        self, first_byte: int, packet_id: int, topic_name: bytes, properties: bytes, payload: bytes
+    ) -> None:
+        """A message is to go out; above QoS 0 the broker waits for its acknowledgement.
+
+        properties: as on the wire, with their length before them.
+        """
 
     def local_answered(self) -> None:
         """The broker answered: see `answered`."""
@@ -98,20 +104,25 @@ class LocalEnd(asyncio.Transport):
 
     # To the broker
 
-    def connect(self, client_id: bytes, clean_session: bool, private: bool) -> None:
-        """Send CONNECT. private: ask for what a bridge needs against loops."""
-        level = 4 | PRIVATE if private else 4
-        body = b"".join((b"\0\4MQTT", bytes((level, 2 if clean_session else 0)), b"\0\0", _field(client_id)))
+    def connect(self, client_id: bytes, clean_session: bool) -> None:
+        """Send CONNECT, as a bridge. A session that is not clean stays for ever."""
+        flags = bytes((2 if clean_session else 0,))
+        expiry = {} if clean_session else {SESSION_EXPIRY_INTERVAL: FOR_EVER}
+        properties = encode(expiry | {USER_PROPERTY: [(BRIDGE, b"")]})
+        body = b"".join((b"\0\4MQTT\5", flags, b"\0\0", properties, _field(client_id)))
         self._send(b"".join((bytes((CONNECT,)), encode_remaining_length(len(body)), body)))
 
-    def publish(self, first_byte: int, packet_id: int, topic_name: bytes, payload: bytes) -> None:
-        """Send PUBLISH with the flags of `first_byte`."""
-        head = encode_publish_head(first_byte, topic_name, len(payload))
+    def publish(
+        self, first_byte: int, packet_id: int, topic_name: bytes, payload: bytes, properties: bytes = b"\0"
+    ) -> None:
+        """Send PUBLISH with the flags of `first_byte`. properties: as on the wire, with their length before them."""
+        head = encode_publish_head(first_byte, topic_name, len(properties) + len(payload))
         qos = first_byte >> 1 & 3
         if not qos:
-            self._send(head + payload)
+            self._send(b"".join((head, properties, payload)))
         else:
-            self._ask(b"".join((head, UINT16[packet_id], payload)), PUBACK if qos == 1 else PUBREC)
+            packet = b"".join((head, UINT16[packet_id], properties, payload))
+            self._ask(packet, PUBACK if qos == 1 else PUBREC)
 
     def acknowledge(self, first_byte: int, packet_id: int) -> None:
         """Send PUBACK, PUBREC, PUBREL or PUBCOMP."""
@@ -141,7 +152,7 @@ class LocalEnd(asyncio.Transport):
     def _request(self, first_byte: int, body: bytes) -> None:
         self._next_packet_id = self._next_packet_id % 65535 + 1
         packet = b"".join(
-            (bytes((first_byte,)), encode_remaining_length(2 + len(body)), UINT16[self._next_packet_id], body)
+            (bytes((first_byte,)), encode_remaining_length(3 + len(body)), UINT16[self._next_packet_id], b"\0", body)
         )
         self._ask(packet, _ANSWERS[first_byte])
 
@@ -192,11 +203,17 @@ class LocalEnd(asyncio.Transport):
             if first_byte & 6:
                 packet_id = data[payload] << 8 | data[payload + 1]
                 payload += 2
-            self._owner.local_message(first_byte, packet_id, topic_name, data[payload:end])
+            properties = b"\0"
+            if data[payload]:
+                at, payload = payload, property_range(data, payload, end)[1]
+                properties = data[at:payload]
+            else:
+                payload += 1
+            self._owner.local_message(first_byte, packet_id, topic_name, properties, data[payload:end])
         elif self._pending and self._pending[0] == first_byte:
             self._pending.popleft()
             self.answered += 1
-            if first_byte == SUBACK and data[end - 1] == SUBSCRIPTION_FAILURE:
+            if first_byte == SUBACK and data[end - 1] >= _REFUSED:
                 self._close("its own broker denies it a subscription")
             self._owner.local_answered()
         elif first_byte == CONNACK:

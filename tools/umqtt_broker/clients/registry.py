@@ -17,6 +17,7 @@ from ..protocol.packets import IDENTIFIER_REJECTED, NOT_AUTHORIZED
 from ..protocol.packets5 import FOR_EVER
 from ..protocol.reason_codes import ReasonCode
 from ..protocol.topics import check_topic_name, mounted_name
+from ..routing.bridge_loops import is_broker_id
 from ..routing.retained_delivery import RetainedDelivery
 from ..routing.router import Router
 from ..sessions.durable import DurableSession
@@ -157,7 +158,7 @@ class Sessions:
             prefix = config.auto_id_prefix if listener.auto_id_prefix is None else listener.auto_id_prefix
             named = packet._replace(client_id=prefix + secrets.token_hex(8).encode(), has_assigned_id=True)
         version5 = packet.version5
-        if version5 is not None and config.server_reference:
+        if version5 is not None and config.server_reference and not listener.internal:
             return ReasonCode.USE_ANOTHER_SERVER, packet
         if version5 is not None and packet.will is not None and packet.will.retain and not config.retain_available:
             return ReasonCode.RETAIN_NOT_SUPPORTED, packet
@@ -238,6 +239,9 @@ class Sessions:
             session.is_bridge = packet.bridge
             if session.subscriptions:
                 self._router.forget_routes()
+        origin = packet.version5.bridge if packet.bridge and packet.version5 is not None else None
+        if origin is not None and is_broker_id(origin):
+            self._router.set_origin(session, origin)
         self._set_will(session, packet.will)
         session.attach(connection)
         connection.session = session

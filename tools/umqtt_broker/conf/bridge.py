@@ -35,7 +35,7 @@ BRIDGE_KEYS: dict[str, tuple[str, str]] = {
     "start_type": ("automatic", "the only one there is"),
     "bridge_attempt_unsubscribe": ("true", "end remote subscriptions to topics that go out only"),
     "bridge_outgoing_retain": ("true", "false: messages go to the remote broker without the retain flag"),
-    "bridge_protocol_version": ("mqttv311", "mqttv311 or mqttv31"),
+    "bridge_protocol_version": ("mqttv311", "mqttv311, mqttv31, or mqttv50: the properties of messages cross too"),
     "bridge_cafile": ("", "PEM file of those who sign the remote broker's certificate; switches TLS on"),
     "bridge_capath": ("", "the same as a folder"),
     "bridge_certfile": ("", "PEM file of the bridge's own certificate"),
@@ -167,8 +167,11 @@ def _restart_timeout(value: str) -> tuple[int, int]:
     return base, cap
 
 
+_LEVELS = {"mqttv311": 4, "mqttv31": 3, "mqttv50": 5}
+
+
 def _protocol_level(value: str) -> int:
-    return {"mqttv311": 4, "mqttv31": 3}[values.choice("mqttv311", "mqttv31")(value)]
+    return _LEVELS[values.choice(*_LEVELS)(value)]
 
 
 def _notification_topic(value: str) -> bytes:

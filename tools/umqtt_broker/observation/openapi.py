@@ -38,7 +38,7 @@ SCHEMAS: Mapping[str, Mapping[str, str]] = {
         "connects": _INT,
         "dropped_qos0": _INT,
         "unmatched": _INT,
-        "echoes": _INT,
+        "refused": _INT,
         "too_large": _INT,
         "purges": _INT,
         "last_error": _TEXT,

@@ -20,7 +20,7 @@ _BEGIN_OF_5 = b"\0\4MQTT\5"
 class Connect(NamedTuple):
     """A decoded CONNECT. `keep_alive` in seconds, 0 for none; `user_name` and `password` None when absent.
 
-    bridge: the client is another broker, and wants neither its own messages back nor their retain flag taken away.
+    bridge: the client says that it is another broker's bridge, see bridge_loops.
     version5: what only a client of MQTT 5 says; None: it speaks an earlier version.
     has_assigned_id: the broker has made up its client_id.
     """
@@ -115,6 +115,7 @@ def decode_connect(packet: bytes, fixed_flags: int = 0) -> Connect:
         password, at = field(packet, at, "CONNECT cut short")
     if at != len(packet):
         raise MalformedPacket("CONNECT longer than its fields")
+    is_bridge = is_bridge or (version5 is not None and version5.bridge is not None)
     return Connect(level, bool(flags & 2), keep_alive, client_id, will, user_name, password, is_bridge, version5)
 
 

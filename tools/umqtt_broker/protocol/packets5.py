@@ -42,7 +42,8 @@ class Connect5(NamedTuple):
 
     session_expiry: seconds, 0xFFFFFFFF: never. max_packet_size: bytes; 0: no limit. authentication_method: None: no
     enhanced authentication. wants_reasons: the client wants to be told why in words. topic_alias_maximum: aliases that
-    the broker may use, never more than its own TOPIC_ALIAS_MAXIMUM.
+    the broker may use, never more than its own TOPIC_ALIAS_MAXIMUM. bridge: the user property of that name, by which a
+    broker's bridge says who it is: see bridge_loops.
     """
 
     session_expiry: int = 0
@@ -52,6 +53,11 @@ class Connect5(NamedTuple):
     wants_reasons: bool = True
     topic_alias_maximum: int = 0
     authentication_data: bytes = b""
+    bridge: bytes | None = None
+
+
+# The user property of CONNECT and CONNACK by which bridge and broker tell each other who they are.
+BRIDGE = b"bridge"
 
 
 def decode_connect_properties(packet: bytes, at: int) -> tuple[Connect5, int]:
@@ -68,6 +74,7 @@ def decode_connect_properties(packet: bytes, at: int) -> tuple[Connect5, int]:
         found.get(properties.REQUEST_PROBLEM_INFORMATION, 1) == 1,
         min(found.get(properties.TOPIC_ALIAS_MAXIMUM, 0), TOPIC_ALIAS_MAXIMUM),
         found.get(properties.AUTHENTICATION_DATA, b""),
+        dict(found.get(properties.USER_PROPERTY, ())).get(BRIDGE),
     )
     return connect, at
 
@@ -152,6 +159,14 @@ def age(content: bytes, remaining: int) -> bytes:
     if at == stop or content[at] != properties.MESSAGE_EXPIRY_INTERVAL:
         return content
     return b"".join((content[: at + 1], remaining.to_bytes(4, "big"), content[at + 5 :]))
+
+
+def shorten_expiry(content: bytes, seconds: int) -> bytes:
+    """Return a content, or properties alone, whose expiry is so many seconds nearer; not below 0."""
+    at, stop = properties.property_range(content, 0, len(content))
+    if at == stop or content[at] != properties.MESSAGE_EXPIRY_INTERVAL:
+        return content
+    return age(content, max(0, int.from_bytes(content[at + 1 : at + 5], "big") - seconds))
 
 
 def encode_connack(reason_code: int, session_present: bool, connack_properties: Properties) -> bytes:

@@ -1,9 +1,10 @@
 """Which broker is at the other end of a bridge, so that two brokers that bridge each other start no loop.
 
-Each broker has an identifier. A bridge tells the remote broker its own, in a message to
-`$bridge/CLIENT_IDENTIFIER/origin`; one of this project answers the same way, to this bridge alone. From then on both
-sessions that lead to one broker, that of this broker's bridge and that of its bridge's client here, have the same
-`origin`: what comes from there does not go back there, by neither of them, and what begins here goes there by one.
+Each broker has an identifier. A bridge tells the remote broker its own, and one of this project answers with its own,
+to this bridge alone. With MQTT 5 they are the user property `bridge` of CONNECT and CONNACK, before it they are
+messages to `$bridge/CLIENT_IDENTIFIER/origin`. From then on the two sessions that lead to one broker, that of this
+broker's bridge and that of the other broker's bridge here, have the same `origin`: what comes from there goes back by
+neither of them, and what begins here goes there by one.
 
 A persistent session remembers it as a subscription to `$origin/IDENTIFIER`, where nobody publishes.
 """
@@ -11,7 +12,9 @@ A persistent session remembers it as a subscription to `$origin/IDENTIFIER`, whe
 import secrets
 
 from ..protocol.packets import PUBLISH, encode_publish_head
+from ..protocol.packets5 import HAS_PROPERTIES, encode_content
 from ..sessions.session import Session
+from .routes5 import Route5
 
 ORIGIN = b"$origin/"
 
@@ -19,7 +22,7 @@ ORIGIN = b"$origin/"
 _PREFIX = b"$bridge/"
 _SUFFIX = b"/origin"
 
-Route = tuple[Session, int]
+_LONGEST_ID = 64
 
 
 def topic_of(client_id: bytes) -> bytes:
@@ -49,21 +52,28 @@ class BridgeLoops:
 
     def answer(self, source: Session, topic_name: bytes) -> None:
         """Tell a bridge of another broker which one this is."""
-        payload = self.broker_id
-        source.deliver_qos0(encode_publish_head(PUBLISH, topic_name, len(payload)) + payload, topic_name, b"", 0)
+        is_version5 = source.protocol_level == 5
+        content = encode_content(self.broker_id) if is_version5 else self.broker_id
+        head = encode_publish_head(PUBLISH, topic_name, len(content))
+        source.deliver_qos0(head, topic_name, content, HAS_PROPERTIES if is_version5 else 0)
 
-    def choose(self, bridged: list[Route]) -> list[Route]:
+    def choose(self, routes: list[Route5]) -> list[Route5]:
         """Leave out the second way to a broker that two sessions lead to: the one of lower QoS, or its own bridge."""
-        qos_of = dict(bridged)
-        chosen = bridged
-        for session, qos in bridged:
-            own = self._own.get(session.origin) if session.origin is not None else None
-            if own is not None and own is not session and own in qos_of:
-                worse = session if qos_of[own] >= qos else own
-                chosen = [route for route in chosen if route[0] is not worse]
+        chosen = routes
+        for other in routes:
+            own = self._own.get(other.session.origin) if other.session.origin is not None else None
+            for route in routes:
+                if route.session is own and own is not other.session:
+                    worse = other if route.qos >= other.qos else route
+                    chosen = [each for each in chosen if each is not worse]
         return chosen
 
 
 def is_origin(topic_name: bytes, payload: bytes) -> bool:
     """Tell whether a bridge says with this message who it is."""
-    return topic_name.endswith(_SUFFIX) and topic_name.startswith(_PREFIX) and payload.isalnum()
+    return topic_name.endswith(_SUFFIX) and topic_name.startswith(_PREFIX) and is_broker_id(payload)
+
+
+def is_broker_id(text: bytes) -> bool:
+    """Tell whether this can be the identifier of a broker: it must not change the filter that remembers it."""
+    return text.isalnum() and len(text) <= _LONGEST_ID

@@ -17,7 +17,7 @@ from ..protocol.topics import MAX_REMEMBERED, check_topic_name, has_wildcard, is
 from ..sessions.queue import MessageQueue
 from ..sessions.session import Session, Subscription
 from ..sessions.shared_queue import SharedQueue
-from .bridge_loops import ORIGIN, BridgeLoops, Route, is_origin
+from .bridge_loops import ORIGIN, BridgeLoops, is_origin
 from .retained import RetainedMessages
 from .routes5 import Route5, route5
 from .shared_groups import Shares
@@ -56,18 +56,15 @@ class Publish(Protocol):
 class _Apart(NamedTuple):
     """Those who do not see a message as it is published.
 
-    mounted: behind mount points, who see another name. bridged: who see the retain flag and do not get their own
-    messages back. version5: who get properties, or have subscribed with options of MQTT 5.
+    mounted: behind mount points, who see another name. version5: see Route5.
     """
 
     mounted: dict[bytes, _Routes]
-    bridged: list[Route]
     version5: list[Route5]
 
     def size(self) -> int:
         """Return about how many bytes this takes."""
-        mounted = sum(map(len, self.mounted.values()))
-        return _APART_SIZE * (1 + len(self.version5)) + _ROUTE_SIZE * (mounted + len(self.bridged))
+        return _APART_SIZE * (1 + len(self.version5)) + _ROUTE_SIZE * sum(map(len, self.mounted.values()))
 
 
 # Topics that only the broker itself publishes to, but for those where bridges say that they are there.
@@ -111,14 +108,13 @@ class Router:
         retain: int,
         routes: _Routes | None = None,
         shown_name: bytes = b"",
-        shown_retain: int = 0,
     ) -> int:
         """Hand a message to everyone subscribed. Raises MalformedPacket for a bad name [MQTT-3.3.2-2].
 
         Returns 0, or a reason code of MQTT 5 that says why not.
 
         The message is shared: QoS and packet identifier of a subscriber never get into it.
-        routes, shown_name, shown_retain: hand it to these instead, under that name and with that retain flag.
+        routes, shown_name: hand it to these instead, under that name.
         """
         if routes is None:
             routes = self._routes.get(topic_name)
@@ -141,18 +137,17 @@ class Router:
             if granted_qos:
                 head = heads[granted_qos]
                 if head is None:
-                    head = heads[granted_qos] = encode_publish_head(
-                        PUBLISH | granted_qos << 1 | shown_retain, shown_name, len(payload)
-                    )
-                session.deliver(granted_qos, head, topic_name, payload, shown_retain)
+                    first_byte = PUBLISH | granted_qos << 1
+                    head = heads[granted_qos] = encode_publish_head(first_byte, shown_name, len(payload))
+                session.deliver(granted_qos, head, topic_name, payload, 0)
                 continue
             output = session.qos0_output
             if output is None:
-                head = encode_publish_head(PUBLISH | shown_retain, shown_name, len(payload))
-                session.deliver_qos0(head, topic_name, payload, shown_retain)
+                head = encode_publish_head(PUBLISH, shown_name, len(payload))
+                session.deliver_qos0(head, topic_name, payload, 0)
                 continue
             if qos0_packet is None:
-                qos0_packet = encode_publish_head(PUBLISH | shown_retain, shown_name, len(payload)) + payload
+                qos0_packet = encode_publish_head(PUBLISH, shown_name, len(payload)) + payload
             output.append(qos0_packet)
             if not session.dirty:
                 session.dirty = True
@@ -164,7 +159,7 @@ class Router:
         apart = self._apart.get(topic_name)
         if apart is None:
             return
-        mounted, bridged, version5 = apart
+        mounted, version5 = apart
         if topic_name not in self._routes:
             # Not to be remembered.
             del self._apart[topic_name]
@@ -172,10 +167,6 @@ class Router:
             self._publish_to_version5(version5, topic_name, payload, qos, retain)
         for mount, routes in mounted.items():
             self.publish(topic_name, payload, qos, 0, routes, topic_name[len(mount) :])
-        source = self._source
-        others: _Routes = [route for route in bridged if not _is_same(route[0], source)]
-        if others:
-            self.publish(topic_name, payload, qos, 0, others, topic_name, retain)
 
     def _publish_to_version5(
         self, routes: list[Route5], topic_name: bytes, payload: bytes, qos: int, retain: int
@@ -191,6 +182,8 @@ class Router:
                 if own is None:
                     continue
                 _, granted_qos, is_as_published, identifiers, _ = own
+            elif source is not None and source.origin is not None and session.origin == source.origin:
+                continue
             if granted_qos > qos:
                 granted_qos = qos
             flags = shown_retain = retain if is_as_published else 0
@@ -281,8 +274,8 @@ class Router:
         else:
             self.retained.remove(topic_name)
         self._stats.retained = len(self.retained)
-        routes, (mounted, bridged, version5) = self._match(topic_name)
-        self.publish(topic_name, payload, 0, 0, [*routes, *bridged], topic_name)
+        routes, (mounted, version5) = self._match(topic_name)
+        self.publish(topic_name, payload, 0, 0, routes, topic_name)
         for mount, behind in mounted.items():
             self.publish(topic_name, payload, 0, 0, behind, topic_name[len(mount) :])
         self._publish_to_version5(version5, topic_name, payload, 0, 0)
@@ -312,7 +305,6 @@ class Router:
     def _match(self, topic_name: bytes) -> tuple[_Routes, _Apart]:
         """Return who wants `topic_name` and may read it."""
         routes: _Routes = []
-        bridged: list[Route] = []
         mounted: dict[bytes, _Routes] = {}
         version5: dict[MessageQueue, list[tuple[Subscription | None, int]]] = {}
         for subscriber, granted_qos in self.subscriptions.match(topic_name):
@@ -323,9 +315,6 @@ class Router:
                 continue
             if session.rights is not None and not session.rights.may_read(topic_name):
                 continue
-            if isinstance(session, Session) and session.is_bridge and subscription is None:
-                bridged.append((session, granted_qos))
-                continue
             if session.mount:
                 # The filter m/# also matches the topic m, which nobody behind the mount point m/ can see.
                 if not topic_name.startswith(session.mount) or topic_name == session.mount:
@@ -335,16 +324,16 @@ class Router:
                     if seen is None:
                         continue
                     qos = seen
-            if subscription is not None or session.protocol_level == 5:
+            if subscription is not None or session.protocol_level == 5 or session.is_bridge:
                 version5.setdefault(session, []).append((subscription, qos))
             elif session.mount:
                 mounted.setdefault(session.mount, []).append((session, qos))
             else:
                 routes.append((session, qos))
-        if len(bridged) > 1:
-            bridged = self.bridge_loops.choose(bridged)
-        apart = _Apart(mounted, bridged, [route5(session, found) for session, found in version5.items()])
-        return routes, apart
+        apart = [route5(session, found) for session, found in version5.items()]
+        if len(apart) > 1:
+            apart = self.bridge_loops.choose(apart)
+        return routes, _Apart(mounted, apart)
 
     def forget_routes(self) -> None:
         """Find all routes anew: what sessions may read has changed."""
@@ -509,10 +498,3 @@ def _seen_qos(session: MessageQueue, subscription: Subscription | None, topic_na
         if one.startswith(mount) and matches(split(one[len(mount) :]), name)  # not those that are shared
     )
     return max(found, default=None)
-
-
-def _is_same(session: Session, source: Session | None) -> bool:
-    """Tell whether a bridge leads back to where a message came from: itself, or another to the same broker."""
-    return source is not None and (
-        session is source or (session.origin is not None and session.origin == source.origin)
-    )

@@ -1,4 +1,6 @@
-"""How one session gets the messages of a topic name, where it speaks MQTT 5 or has subscribed with its options."""
+"""How one session gets the messages of a topic name, where it speaks MQTT 5, has subscribed with its options, or is a
+bridge: whatever that speaks, all its subscriptions are no-local and retain-as-published.
+"""
 
 from typing import NamedTuple
 
@@ -24,6 +26,8 @@ class Route5(NamedTuple):
 
 def route5(session: MessageQueue, found: list[tuple[Subscription | None, int]]) -> Route5:
     """Add up the subscriptions of a session that match a topic name, each with its QoS."""
+    if session.is_bridge:
+        return _add_up(session, found, None)._replace(retain_as_published=True)
     local = [each for each in found if each[0] is None or not each[0].options & NO_LOCAL]
     own = _add_up(session, local, None) if local else None
     return _add_up(session, found, own)

@@ -21,7 +21,8 @@ class MessageQueue:
     name. mount: that mount point: subscriptions have it, what the client sees has not. rights: who may read what;
     None: everything. queued_bytes: payload bytes that wait behind the cursor. dropped: messages dropped here.
     has_ended: nobody knows it any more; its last subscriptions are going. protocol_level: 5: what waits has properties,
-    see entry.converted(). window: 0: nothing may be sent. qos0_output: where QoS 0 messages go, None where each must be
+    see entry.converted(). is_bridge: its client is another broker. origin: which one; bridges of one origin do not get
+    each other's messages. window: 0: nothing may be sent. qos0_output: where QoS 0 messages go, None where each must be
     looked at. dirty: it is in the context's list of those to flush.
     """
 
@@ -35,9 +36,11 @@ class MessageQueue:
         "dirty",
         "dropped",
         "has_ended",
+        "is_bridge",
         "key",
         "mount",
         "number",
+        "origin",
         "protocol_level",
         "qos0_output",
         "queue",
@@ -56,6 +59,8 @@ class MessageQueue:
         self.rights: Rights | None = None
         self.has_ended = False
         self.protocol_level = 4
+        self.is_bridge = False
+        self.origin: bytes | None = None
         # Nothing until it is needed: an empty deque takes 700 bytes, and most clients of a fleet only publish.
         self.queue = cast("deque[Entry]", ())
         self.queued_bytes = 0

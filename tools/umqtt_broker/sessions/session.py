@@ -60,9 +60,8 @@ class Session(MessageQueue):
     its client now, or when it was last here. options: what its subscriptions have beside a QoS, for those that have.
     session_expiry: seconds that its client may stay away; None: for ever. receive_maximum, max_packet_size: what its
     client takes; 0: no limit to the size. will_is_due: since when its client has gone and left a will that is published
-    later; 0: it has not. is_bridge: the client is another broker. origin: which one; bridges of one origin do not get
-    each other's messages. window: how many messages may be in flight, 0 while it is shut. output: collects packets
-    until the flush, None while nothing may be sent. aliases: of its connection, where the client wants them.
+    later; 0: it has not. window: how many messages may be in flight, 0 while it is shut. output: collects packets until
+    the flush, None while nothing may be sent. aliases: of its connection, where the client wants them.
     """
 
     __slots__ = (
@@ -75,13 +74,11 @@ class Session(MessageQueue):
         "connection",
         "in_flight",
         "inbound",
-        "is_bridge",
         "keeps_qos0",
         "last_packet_id",
         "listener",
         "max_packet_size",
         "options",
-        "origin",
         "output",
         "receive_maximum",
         "retained_delivery",
@@ -102,8 +99,6 @@ class Session(MessageQueue):
         # What waits may have been let in by other rights.
         self.checks_rights = False
         self.will: Will | None = None
-        self.is_bridge = False
-        self.origin: bytes | None = None
         self.subscriptions: dict[bytes, int] = {}
         self.options = _NO_OPTIONS
         self.session_expiry: int | None = None

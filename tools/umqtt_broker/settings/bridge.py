@@ -65,7 +65,7 @@ class BridgeConfig:
     round_robin: bool = False
     attempt_unsubscribe: bool = True
     outgoing_retain: bool = True
-    protocol_level: Literal[3, 4] = 4
+    protocol_level: Literal[3, 4, 5] = 4
     cafile: str = ""
     capath: str = ""
     certfile: str = ""
