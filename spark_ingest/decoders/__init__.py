@@ -1,17 +1,19 @@
-"""What payloads mean: ``decode(topic, payloads) -> readings``, chosen by topic in ``ingest.toml``.
+"""Decoders turn payloads into readings: ``decode(topic, payloads) -> readings``, chosen by topic in ``ingest.toml``.
 
 =============  ============================================================================================
-``reading``    the seam: what a decoder is given, and what it returns
+``reading``    the interface: what a decoder is given, and what it returns
 ``json``       a JSON object, and the checks that every JSON payload passes
-``cbor``       a CBOR map, likewise
+``cbor``       a CBOR map, and the checks that every CBOR payload passes
 ``protobuf``   a Protobuf message, described by a descriptor file
-``sparkplug``  Sparkplug B, with what births have said
+``sparkplug``  Sparkplug B messages, read with the birth certificates before them
 ``number``     a payload that is one number
-``fields``     from the fields of an object to a reading: the mapping that JSON, CBOR and Protobuf share
+``record``     the telemetry record, and the checks that every reading passes
+``plain``      the fast parser for ordinary telemetry records
+``fields``     the mapping from an object's fields to a reading, which JSON, CBOR and Protobuf share
 ``rules``      ``ingest.toml``: which decoder reads which topic
 =============  ============================================================================================
 
-Nothing here knows tables, Spark or the spool. A decoder of your own is a Python file with a function `decode`::
+No module here depends on tables, Spark or the spool. Your own decoder is a Python file with a function `decode`::
 
     from spark_ingest.decoders import BadRecord, Reading, each_payload
 

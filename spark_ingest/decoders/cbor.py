@@ -14,14 +14,15 @@ def _refuse_tag(*_what: object) -> object:
     raise BadRecord("it has tags")
 
 
-# cbor2 makes objects of these: compiled patterns, lists that contain themselves. A reading needs none of them.
+# cbor2 turns these tags into objects such as compiled patterns or lists that contain themselves; no reading needs any
+# of them.
 _TAGS: dict[int, Any] = dict.fromkeys(
     (0, 1, 2, 3, 4, 5, 25, 28, 29, 30, 35, 36, 37, 100, 256, 258, 260, 261, 1004, 43000, 55799), _refuse_tag
 )
 
 
 def cbor_object(payload: bytes) -> dict[str, object]:
-    """The CBOR map in `payload`, with text for keys and without tags; raises BadRecord."""
+    """Return the CBOR map in `payload`. Raises BadRecord if it is no map, has tags, or has keys that are not text."""
     stream = io.BytesIO(payload)
     decoder = cbor2.CBORDecoder(
         stream,

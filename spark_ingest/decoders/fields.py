@@ -1,4 +1,4 @@
-"""From the fields of an object to a reading: what JSON, CBOR and Protobuf payloads share.
+"""The mapping from an object's fields to a reading, which JSON, CBOR and Protobuf payloads share.
 
 A field is named by its path, with dots: ``SI7021.Temperature``, ``meters.0.power``.
 """
@@ -10,18 +10,19 @@ from datetime import UTC, datetime
 from .json import shown
 from .reading import BadRecord, Reading
 
-# A Unix time from here on is in milliseconds: in seconds it would be in the year 5138.
+# A Unix time of at least this is in milliseconds: in seconds it would be in the year 5138.
 _MILLISECONDS_FROM = 1e11
 
 
 @dataclass(frozen=True)
 class FieldMap:
-    """Which fields of an object make a reading; each is a path.
+    """The fields of an object that make up a reading; each field is given as a path.
 
-    :ivar metrics: metric to field; empty: every number is a metric, under its path.
-    :ivar time: when the reading was taken: Unix seconds or milliseconds, or ISO 8601, UTC where it names no zone.
-    :ivar device: the device's id, where the topic does not have it.
-    :ivar boot: with `seq`, the identity; see :class:`Reading`.
+    :ivar metrics: metric name to field; if empty, every number is a metric, named by its path.
+    :ivar time: the time of the reading: Unix seconds or milliseconds, or ISO 8601, in UTC unless it names a zone.
+    :ivar device: the device's id, if the topic does not have it.
+    :ivar boot: together with `seq`, the reading's identity; see :class:`Reading`.
+    :ivar seq: the reading's number in `boot`.
     """
 
     metrics: Mapping[str, str]
@@ -31,7 +32,7 @@ class FieldMap:
     seq: str | None = None
 
     def read(self, fields: Mapping[str, object]) -> Reading:
-        """The reading that an object makes; raises BadRecord."""
+        """Return the reading in an object's fields. Raises BadRecord if a field is missing or has the wrong type."""
         taken = {path for path in (self.time, self.device, self.boot, self.seq) if path}
         extra: dict[str, object] = {}
         if self.metrics:
@@ -58,7 +59,7 @@ _MISSING = object()
 
 
 def _at(fields: object, path: str) -> object:
-    """The value at a path; _MISSING where there is none."""
+    """Return the value at a path, or _MISSING if there is none."""
     for name in path.split("."):
         if isinstance(fields, Mapping):
             fields = fields.get(name, _MISSING)
@@ -70,7 +71,7 @@ def _at(fields: object, path: str) -> object:
 
 
 def _numbers(value: object, path: str) -> Iterator[tuple[str, object]]:
-    """Every number below `value`, with its path."""
+    """Yield (path, number) for every number below `value`."""
     if isinstance(value, bool | int | float):
         yield path, _plain(value)
         return
@@ -89,7 +90,7 @@ def _text(fields: Mapping[str, object], path: str | None, what: str) -> str | No
 
 
 def _plain(value: object) -> object:
-    """True and false as numbers."""
+    """Return True and False as 1.0 and 0.0, and any other value unchanged."""
     return float(value) if type(value) is bool else value
 
 
@@ -100,7 +101,7 @@ def _whole(value: object, path: str) -> int:
 
 
 def _time(value: object, path: str) -> int | None:
-    """Unix milliseconds."""
+    """Return a time in Unix milliseconds, or None if it is missing. Raises BadRecord if it is no time."""
     if value is None or value is _MISSING:
         return None
     try:

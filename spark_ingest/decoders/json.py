@@ -6,7 +6,7 @@ from .reading import BadRecord
 
 
 def shown(value: object) -> str:
-    """A value in a reason: one short line of ASCII, since a lone surrogate may not reach a table."""
+    """Return a value for use in a reason: at most 60 characters of ASCII, as no table can hold a lone surrogate."""
     text = ascii(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -19,7 +19,7 @@ _load = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 
 def json_object(payload: bytes) -> dict[str, object]:
-    """The JSON object in `payload`; raises BadRecord."""
+    """Return the JSON object in `payload`. Raises BadRecord if it is not a JSON object in UTF-8."""
     try:
         fields = _load(payload.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -34,7 +34,7 @@ def json_object(payload: bytes) -> dict[str, object]:
 
 
 def json_text(value: object, name: str) -> str:
-    """`value` as JSON in ASCII; raises BadRecord."""
+    """Return `value` as JSON in ASCII. Raises BadRecord, naming the field `name`, if JSON cannot represent it."""
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":"))
     except TypeError as error:

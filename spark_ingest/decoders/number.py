@@ -10,7 +10,7 @@ _SWITCH = {b"on": 1.0, b"true": 1.0, b"off": 0.0, b"false": 0.0}
 
 
 def number(payload: bytes) -> float:
-    """The number in `payload`; raises BadRecord."""
+    """Return the number in `payload`. Raises BadRecord if it is neither a number nor a switch's state."""
     text = payload.strip()
     if text.lower() in _SWITCH:
         return _SWITCH[text.lower()]

@@ -1,4 +1,4 @@
-"""A Protobuf message as a payload, described by a file that ``protoc --include_imports -o FILE`` wrote."""
+"""A Protobuf message as a payload, described by a descriptor file from ``protoc --include_imports -o FILE``."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +10,12 @@ from .reading import BadRecord
 
 
 def message_reader(descriptor: Path, name: str) -> Callable[[bytes], dict[str, object]]:
-    """A function from a payload to the fields of the message `name`, by their names in the .proto file.
+    """Return a function that reads a payload as the message `name` and returns its fields by .proto name.
 
-    Fields that are not in the payload have the value that Protobuf gives them; those that know whether they were set,
-    and were not, are missing.
+    A field that is absent from the payload has Protobuf's default value; one with explicit presence is left out. The
+    function raises BadRecord if the payload is no such message.
 
-    :raises UsageError: the file cannot be read, or has no such message.
+    :raises UsageError: the file cannot be read, is no descriptor file, or has no such message.
     """
     try:
         files = descriptor_pb2.FileDescriptorSet.FromString(descriptor.read_bytes())

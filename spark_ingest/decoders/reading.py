@@ -1,4 +1,4 @@
-"""The seam between payloads of any format and readings."""
+"""The interface of decoders: what they are given and what they return, whatever the payload's format."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 
 class BadRecord(ValueError):
-    """A payload is not what its topic promises; the message is the quarantine's reason."""
+    """A payload cannot be read as its topic promises; the message is stored in quarantine as the reason."""
 
 
 class Topic(NamedTuple):
-    """The topic of a message, and what the rule's pattern found in it.
+    """The topic of a message, and the levels that the rule's pattern names.
 
-    :ivar device: the level at ``{device}``; None where the pattern has none.
-    :ivar metric: the level at ``{metric}``, likewise.
+    :ivar device: the level at ``{device}``; None if the pattern has no ``{device}``.
+    :ivar metric: the level at ``{metric}``; None if the pattern has no ``{metric}``.
     """
 
     name: str
@@ -23,16 +23,16 @@ class Topic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a payload says.
+    """The content of one payload.
 
-    :ivar metrics: name to number, or None. Any other value is refused alone, with a reason, and the reading stays.
-    :ivar device_id: whose it is, where the topic's pattern has no ``{device}``; it is not looked at otherwise.
-    :ivar boot: with `seq`, the reading's identity: a name for the series in which the device counts. None: the
-        reading is known by its place in the spool, so what is sent twice is stored twice.
+    :ivar metrics: name to number or None. Any other value is refused with a reason; the rest of the reading is kept.
+    :ivar device_id: the device's id, if the topic's pattern has no ``{device}``; ignored otherwise.
+    :ivar boot: together with `seq`, the reading's identity: the name of the series in which the device counts. If
+        None, the reading is identified by its place in the spool, so a reading that is sent twice is stored twice.
     :ivar seq: the reading's number in `boot`, from 0.
-    :ivar ts: when it was taken, Unix milliseconds, or None.
+    :ivar ts: the time of the reading in Unix milliseconds, or None.
     :ivar up: milliseconds since `boot` began, or None.
-    :ivar extra: what else is worth keeping: name to anything that JSON can spell.
+    :ivar extra: other values to keep: name to any value that JSON can represent.
     """
 
     metrics: Mapping[str, object]
@@ -52,7 +52,7 @@ What it raises sends the payload that it raised for to quarantine, with the exce
 
 
 def each_payload(read: Callable[[Topic, bytes], Reading]) -> Decode:
-    """A decoder from a function that reads one payload, and raises BadRecord for a bad one."""
+    """Make a decoder from a function that reads one payload and raises BadRecord for a bad one."""
 
     def decode(topic: Topic, payloads: Sequence[bytes]) -> list[Reading | BadRecord]:
         results: list[Reading | BadRecord] = []
@@ -67,7 +67,11 @@ def each_payload(read: Callable[[Topic, bytes], Reading]) -> Decode:
 
 
 def run(decode: Decode, topic: Topic, payloads: Sequence[bytes]) -> list[Reading | BadRecord]:
-    """The results of a decoder, one for each payload, whatever it raises."""
+    """Run a decoder and return one result for each payload, even if the decoder raises.
+
+    If a call with several payloads raises, each payload is decoded alone. A wrong number of results makes every
+    result a BadRecord.
+    """
     try:
         results = list(decode(topic, payloads))
         if not all(isinstance(one, Reading | BadRecord) for one in results):

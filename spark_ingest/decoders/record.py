@@ -1,4 +1,4 @@
-"""The telemetry record: the one place that knows its fields, and how the fields of any reading are checked.
+"""The telemetry record: its fields, defined only here, and the checks that the fields of every reading pass.
 
 ``{"v":1,"id":"pump-7","boot":"17-9f3a2c5d8e1b4a70","seq":4211,"ts":1795000000123,"up":912345,"m":{"temp_c":21.4}}``
 
@@ -7,16 +7,16 @@ field   rule
 ======  ================================================================================================
 v       1
 id      device_id: text, 1 to 256 characters, no U+0000; the device of its topic, ``fleet/{device_id}/…``
-boot    likewise
+boot    text, 1 to 256 characters, no U+0000
 seq     whole number, 0 to 2**63 - 1; (id, boot, seq) is the reading's identity
-ts      Unix milliseconds, or null while the device's clock was not set; anything up to the year 9999 is kept as it is
+ts      Unix milliseconds, or null while the device's clock was not set; up to the year 9999, kept unchanged
 up      milliseconds since boot, or null
 m       metrics: name → finite number or null; names are not restricted, new ones need no change here; -0 is 0
 ======  ================================================================================================
 
-It is JSON, or the same fields as a CBOR map. Further fields are kept as JSON text (column ``extra``). A metric that
-breaks its rule is left out of the reading, and the message is also a row of quarantine, with the reason. What breaks
-another rule goes to quarantine alone.
+A record is a JSON object, or a CBOR map with the same fields. Additional fields are kept as JSON text (column
+``extra``). A metric that breaks its rule is left out of the reading, and the message is also stored in quarantine,
+with the reason. A record that breaks any other rule is stored in quarantine only.
 """
 
 import math
@@ -32,10 +32,10 @@ _FIELDS = frozenset(("v", "id", "boot", "seq", "ts", "up", "m"))
 
 
 class Record(NamedTuple):
-    """A checked reading; `ts` and `up` in milliseconds, `extra` name to JSON text.
+    """A checked reading. `ts` and `up` are in milliseconds; `extra` maps a name to JSON text.
 
-    `boot` and `seq`: both None where the reading is known by its place. `refused`: why metrics were left out; empty
-    when none was.
+    `boot` and `seq` are both None if the reading is identified by its place in the spool. `refused` says why metrics
+    were left out; it is empty if none was.
     """
 
     device_id: str
@@ -51,20 +51,20 @@ class Record(NamedTuple):
 def parse(payload: bytes) -> Record:
     """Parse and check one telemetry record.
 
-    :raises BadRecord: with the reason, for people.
+    :raises BadRecord: the record breaks a rule; the message is the reason, for people.
     """
     reading = read_record(payload)
     return checked(reading, reading.device_id)
 
 
 def record_fields(payload: bytes) -> dict[str, object]:
-    """The fields of a record, JSON or CBOR; raises BadRecord."""
-    # The first byte of a CBOR map; no text in UTF-8 begins with one of these.
+    """Return the fields of a record in JSON or CBOR. Raises BadRecord if it is neither."""
+    # A CBOR map begins with one of these bytes; no UTF-8 text does.
     return cbor_object(payload) if b"\xa0" <= payload[:1] <= b"\xbf" else json_object(payload)
 
 
 def read_record(payload: bytes) -> Reading:
-    """The record as a reading that is yet to be checked; raises BadRecord."""
+    """Return the record as an unchecked reading. Raises BadRecord if it is malformed or lacks a required field."""
     fields = record_fields(payload)
     version = fields.get("v")
     if version != VERSION or type(version) is not int:
@@ -73,7 +73,7 @@ def read_record(payload: bytes) -> Reading:
         if fields.get(name) is None:
             raise BadRecord(f"{name} is missing")
     extra = {name: fields[name] for name in fields.keys() - _FIELDS}
-    # checked() looks at the types.
+    # checked() verifies the types.
     known: dict[str, Any] = {name: fields.get(name) for name in ("boot", "seq", "ts", "up")}
     m: Any = fields["m"]
     device_id: Any = fields["id"]
@@ -81,7 +81,7 @@ def read_record(payload: bytes) -> Reading:
 
 
 def checked(reading: Reading, device_id: object) -> Record:
-    """A reading of a device whose every field keeps its rule; raises BadRecord."""
+    """Return a device's reading as a checked record. Raises BadRecord if a field outside `m` breaks its rule."""
     boot = seq = up = None
     if reading.boot is not None or reading.seq is not None:
         seq, up = whole(reading.seq, "seq", SEQ_END), whole(reading.up, "up", SEQ_END)
@@ -94,7 +94,7 @@ def checked(reading: Reading, device_id: object) -> Record:
 
 
 def extra_fields(fields: Mapping[str, object], known: frozenset[str] = frozenset()) -> dict[str, str]:
-    """The fields that are not `known`, each as JSON text; raises BadRecord when one cannot be written."""
+    """Return the fields that are not `known`, each as JSON text. Raises BadRecord if JSON cannot represent one."""
     extra: dict[str, str] = {}
     for name in fields.keys() - known:
         if type(name) is not str or not _is_unicode(name):
@@ -104,7 +104,7 @@ def extra_fields(fields: Mapping[str, object], known: frozenset[str] = frozenset
 
 
 def a_name(value: object, field: str) -> str:
-    """A name: text of 1 to LONGEST_NAME characters, without U+0000; raises BadRecord."""
+    """Return `value`, a name. Raises BadRecord unless it is text of 1 to LONGEST_NAME characters without U+0000."""
     if type(value) is not str or not value:
         raise BadRecord(f"{field} is missing" if value is None else f"{field} is not a name: {shown(value)}")
     if len(value) > LONGEST_NAME or "\0" in value or not _is_unicode(value):
@@ -113,7 +113,7 @@ def a_name(value: object, field: str) -> str:
 
 
 def whole(value: object, field: str, end: int) -> int | None:
-    """A whole number from 0 to `end` - 1, or None; raises BadRecord."""
+    """Return `value`. Raises BadRecord unless it is a whole number from 0 to `end` - 1, or None."""
     if value is None:
         return None
     if type(value) is not int or not 0 <= value < end:
@@ -122,7 +122,7 @@ def whole(value: object, field: str, end: int) -> int | None:
 
 
 def _metrics(value: object) -> tuple[dict[str, float | None], str]:
-    """The metrics that are numbers or null, and why the others were refused."""
+    """Return the metrics that are numbers or null, and the reason why others were refused ("" if none was)."""
     if not isinstance(value, Mapping):
         raise BadRecord(f"m is not an object: {shown(value)}")
     metrics: dict[str, float | None] = {}
@@ -143,5 +143,5 @@ def _metrics(value: object) -> tuple[dict[str, float | None], str]:
 
 
 def _is_unicode(text: str) -> bool:
-    """JSON's escapes can spell half a surrogate pair, which no table can hold."""
+    """Return whether a table can hold `text`: JSON escapes can spell half a surrogate pair, which none can hold."""
     return text.isascii() or not any(0xD800 <= ord(character) <= 0xDFFF for character in text)

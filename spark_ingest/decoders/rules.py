@@ -1,11 +1,11 @@
 """``ingest.toml``: which decoder reads which topic. ::
 
     [[decoder]]                               # the first whose topic matches reads the message
-    topic = "zigbee2mqtt/{device}"            # + and # as in a topic filter; {device}: the level that says whose it is
-    format = "json"                           # json, cbor, protobuf, number, umqtt, sparkplug, or a Python file: "a.py"
-    metrics = { temp_c = "temperature" }      # metric = field; without it every number is a metric
+    topic = "zigbee2mqtt/{device}"            # + and # as in a topic filter; {device}: the level with the device id
+    format = "json"                           # json, cbor, protobuf, number, umqtt, sparkplug, or Python: "a.py"
+    metrics = { temp_c = "temperature" }      # metric = field; without this key every number is a metric
 
-Topics that no rule matches are read as the pipeline reads them without a file. Paths are relative to the file.
+The pipeline reads a topic that no rule matches as it does without ``ingest.toml``. Paths are relative to that file.
 """
 
 import importlib.util
@@ -39,32 +39,32 @@ _NAMED = ("{device}", "{metric}")
 
 
 class Match(NamedTuple):
-    """The decoder of a message, and its topic as the decoder is told it."""
+    """The decoder that reads a message, and the topic to pass to it."""
 
     decode: Decode
     topic: Topic
 
 
 class Rules(NamedTuple):
-    """Whose word is taken, and which decoder reads which topic; may be pickled, and kept as text.
+    """The rules of a pipeline: whether ids in records are trusted, which decoder reads which topic. Can be pickled.
 
-    :ivar trust_ids: take a telemetry record's id whatever topic it came on.
-    :ivar decoders: the checked tables of an ingest.toml, as :func:`load` returns them; empty without one.
+    :ivar trust_ids: accept a telemetry record's id, whatever topic it came on.
+    :ivar decoders: the checked tables of an ingest.toml, as the JSON text that :func:`load` returns; "" without one.
     """
 
     trust_ids: bool = False
     decoders: str = ""
 
     def match(self, topic: str) -> Match | None:
-        """The decoder of the first rule that matches; None where no rule does."""
+        """Return the decoder of the first rule that matches `topic`, or None if no rule does."""
         if not self.decoders:
             return None
-        # Topics of 64 KB that a client makes up must not stay in memory.
+        # Long topics are not cached: clients could fill the memory with made-up topics of up to 64 KB.
         return _remembered(self.decoders, topic) if len(topic) <= _REMEMBERED_LENGTH else _match(self.decoders, topic)
 
     @property
     def has_sparkplug(self) -> bool:
-        """Whether a rule reads Sparkplug, whose messages need the births before them."""
+        """Whether a rule reads Sparkplug, whose messages are readable only with the births before them."""
         return any(table["format"] == "sparkplug" for table in json.loads(self.decoders or "[]"))
 
 
@@ -72,9 +72,9 @@ NO_RULES = Rules()
 
 
 def load(path: Path) -> str:
-    """The rules of a file, checked, for :class:`Rules`.
+    """Read and check the decoders in `path`; return them as JSON text for :class:`Rules`.
 
-    :raises UsageError: the file, or one that it names, cannot be read or says something that cannot work.
+    :raises UsageError: the file, or a file that it names, cannot be read or is invalid.
     """
     content = read_toml(path)
     tables = take_tables(path, content, "decoder", "a topic and a format")
@@ -94,7 +94,10 @@ def load(path: Path) -> str:
 
 
 def _check(where: str, table: dict[str, Any]) -> None:
-    """:raises UsageError: a table that cannot work."""
+    """Check one [[decoder]] table.
+
+    :raises UsageError: the table is invalid.
+    """
     for key in ("topic", "format"):
         if not isinstance(table.get(key), str) or not table[key]:
             raise UsageError(f"{where}: there is no {key}")
@@ -149,7 +152,7 @@ def _compiled(decoders: str) -> list[tuple[re.Pattern[str], Decode]]:
 
 
 def _pattern(topic: str) -> re.Pattern[str]:
-    """[MQTT-4.7]: a wildcard as the first level does not match the broker's own topics."""
+    """Compile a topic pattern. [MQTT-4.7]: a wildcard as the first level does not match topics that begin with $."""
     shapes = {"+": "[^/]*", "#": ".*"} | {name: f"(?P<{name[1:-1]}>[^/]+)" for name in _NAMED}
     levels = topic.split("/")
     whole = "/".join(shapes.get(level, re.escape(level)) for level in levels)
@@ -159,7 +162,10 @@ def _pattern(topic: str) -> re.Pattern[str]:
 
 
 def _decoder(table: Mapping[str, Any]) -> Decode:
-    """:raises UsageError: a file that it names cannot be used."""
+    """Return the decoder that a checked [[decoder]] table describes.
+
+    :raises UsageError: a file that the table names cannot be used.
+    """
     kind = table["format"]
     if kind.endswith(".py"):
         return _python(Path(kind))
@@ -181,7 +187,7 @@ def _decoder(table: Mapping[str, Any]) -> Decode:
 
 
 def _own(topic: Topic, payload: bytes) -> Reading:
-    """A telemetry record on a topic of the rule's."""
+    """Read a telemetry record on a rule's topic. Raises BadRecord if its id is not the topic's device."""
     reading = read_record(payload)
     if reading.device_id != topic.device:
         raise BadRecord(f"id {ascii(reading.device_id)[:60]} is not the topic's device {ascii(topic.device)[:60]}")

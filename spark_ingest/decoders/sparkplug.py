@@ -1,11 +1,11 @@
-"""Sparkplug B: messages on ``spBv1.0/GROUP/KIND/NODE[/DEVICE]``, which only a birth certificate makes readable.
+"""Sparkplug B: messages on ``spBv1.0/GROUP/KIND/NODE[/DEVICE]``, readable only with their birth certificate.
 
-A birth (NBIRTH, DBIRTH) names its metrics and gives each an alias and a type; data may have the alias alone. So what
-births have said is remembered, for each edge node as a collector hears it.
+A birth (NBIRTH, DBIRTH) names its metrics and gives each an alias and a type; data messages may use the alias alone.
+So the content of births is remembered, separately for each pair of collector and edge node.
 
-A node's messages make one series: a reading is of ``GROUP/NODE``, and metrics of its devices are ``DEVICE/METRIC``.
-Its boot is ``bdSeq-TIMESTAMP`` of the NBIRTH, so a restart and a rebirth begin a new one. Its seq is counted on from
-NBIRTH, since Sparkplug's goes from 255 to 0.
+The messages of a node make up one series: the device_id is ``GROUP/NODE``, and metrics of the node's devices are
+named ``DEVICE/METRIC``. The boot is ``bdSeq-TIMESTAMP`` of the NBIRTH, so a restart and a rebirth each begin a new
+boot. The seq counts messages from the NBIRTH on, because Sparkplug's own seq wraps from 255 to 0.
 """
 
 import json
@@ -22,16 +22,17 @@ from .record import a_name
 _NODE_KINDS = ("NBIRTH", "NDATA", "NDEATH")
 _DEVICE_KINDS = ("DBIRTH", "DDATA", "DDEATH")
 _SEQ_END = 256
-# So many messages back a redelivered one finds its number.
+# All points but the newest are at least _POINT_EVERY messages apart, and at most _POINTS are kept: a redelivered
+# message finds its number if it is newer than the oldest point.
 _POINT_EVERY = 64
 _POINTS = 64
 _SESSIONS = 2
-# Metrics and aliases of all nodes: about 200 MB.
+# At most this many metrics and aliases of all nodes: about 200 MB.
 _LARGEST = 1_000_000
 
 _STRING, _BYTES, _UINT32, _UINT64, _FLOAT, _DOUBLE, _BOOL, _MESSAGE = 9, 12, 13, 4, 2, 1, 8, 11
 _OPTIONAL, _REPEATED = 1, 3
-# Message: (field, its number, its type in descriptor.proto). Data sets, templates and properties are not read: bytes.
+# Message to (field, number, type in descriptor.proto). Data sets, templates and properties are not parsed: bytes.
 _FIELDS = {
     "Metric": (
         ("name", 1, _STRING),
@@ -61,7 +62,7 @@ _FIELDS = {
         ("body", 5, _BYTES),
     ),
 }
-# Data type of a metric: how many bits its two's complement has.
+# Signed data type of a metric to the number of bits of its two's complement.
 _SIGNED = {1: 8, 2: 16, 3: 32, 4: 64}
 _PACKAGE = "sparkplug_b"
 
@@ -85,10 +86,14 @@ def _parser() -> Callable[[bytes], Any]:
 
 @dataclass
 class _Session:
-    """From an NBIRTH to the next.
+    """The session of a node: from one NBIRTH to the next.
 
-    :ivar metrics: path to data type; :ivar aliases: alias to path.
-    :ivar points: (timestamp, number) of some messages, both rising; the last is the newest.
+    :ivar boot: the boot of its readings, ``bdSeq-TIMESTAMP``.
+    :ivar born: timestamp of the NBIRTH, Unix milliseconds.
+    :ivar first_seq: Sparkplug's seq of the NBIRTH.
+    :ivar metrics: path to data type.
+    :ivar aliases: alias to path.
+    :ivar points: (timestamp, number) of some messages, both ascending; the last is the newest message.
     """
 
     boot: str
@@ -100,14 +105,20 @@ class _Session:
 
     @property
     def size(self) -> int:
-        """Metrics and aliases that it defines."""
+        """The number of metrics and aliases that the session defines."""
         return len(self.metrics) + len(self.aliases)
 
     def number(self, seq: int, timestamp: int, redelivered: bool) -> int:
-        """A message's number since NBIRTH, which has 0."""
+        """Return a message's number in the session; the NBIRTH has 0.
+
+        :param seq: Sparkplug's seq, 0 to 255.
+        :param timestamp: of the message, Unix milliseconds.
+        :param redelivered: the broker may have sent the message before.
+        :raises BadRecord: a redelivered message is older than every remembered point.
+        """
         position = (seq - self.first_seq) % _SEQ_END
         if redelivered:
-            # From before the newest, perhaps by more than one round: its time says where to count from.
+            # It may be more than one round of seq older than the newest: the timestamp tells where to count from.
             older = [number for at, number in self.points if at < timestamp]
             if not older and self.points[0][1]:
                 raise BadRecord("it came again, and is older than what is remembered of its node")
@@ -118,7 +129,7 @@ class _Session:
             number = base + (position - base) % _SEQ_END
         newest_at, newest = self.points[-1]
         if number > newest:
-            # The one before stays only where it is far enough from the one before that.
+            # The last point is replaced if it is less than _POINT_EVERY messages after the point before it.
             if len(self.points) > 1 and newest - self.points[-2][1] < _POINT_EVERY:
                 self.points.pop()
             self.points.append((max(timestamp, newest_at), number))
@@ -127,10 +138,10 @@ class _Session:
 
 
 class Births:
-    """What the births of all nodes have said.
+    """The remembered content of the births of all nodes.
 
-    :param content: what :meth:`to_bytes` returned; empty: nothing yet.
-    :ivar changed: whether a message has added to it; whoever saves it sets it back.
+    :param content: the result of :meth:`to_bytes`; empty if there were no births yet.
+    :ivar changed: whether a message has changed it since it was saved; whoever saves it resets this.
     """
 
     def __init__(self, content: bytes = b"") -> None:
@@ -141,27 +152,27 @@ class Births:
         self._size = sum(one.size for sessions in self._nodes.values() for one in sessions)
 
     def to_bytes(self) -> bytes:
-        """Everything, for :class:`Births`."""
+        """Return the whole content as JSON, to be passed to :class:`Births` later."""
         content = {node: [asdict(one) for one in sessions] for node, sessions in self._nodes.items()}
         return json.dumps(content, separators=(",", ":")).encode()
 
     def result(self, collector: str, topic: str, payload: bytes, redelivered: bool) -> Reading | BadRecord:
-        """As :meth:`read`, which raises."""
+        """Return the result of :meth:`read`, or the BadRecord that it raised."""
         try:
             return self.read(collector, topic, payload, redelivered=redelivered)
         except BadRecord as error:
             return error
 
     def read(self, collector: str, topic: str, payload: bytes, *, redelivered: bool = False) -> Reading:
-        """The reading that a message makes. A collector's messages are read in the order in which it received them.
+        """Return the reading in a message. Call this in the order in which the collector received the messages.
 
         :param redelivered: the broker may have sent the message before (DUP).
-        :raises BadRecord: it cannot be read.
+        :raises BadRecord: the message cannot be read.
         """
         node, kind, device = parse_topic(topic)
         content = _parse(payload)
         if kind == "NDEATH":
-            # The will: it has no seq and no time of its own.
+            # NDEATH is the node's will: it has no seq and no timestamp.
             metrics, extra = _values(_found(content, "", None))
             return Reading(metrics, node, extra={**extra, "sparkplug": kind})
         seq, timestamp = _place(content, kind)
@@ -169,7 +180,7 @@ class Births:
         prefix = f"{device}/" if device else ""
         key = f"{collector}\0{a_name(node, 'group/node')}"
         if kind in ("NBIRTH", "DBIRTH"):
-            # Looked at before anything is remembered of it.
+            # Check all names before anything of this birth is remembered.
             for one in content.metrics:
                 a_name(prefix + one.name if one.name else None, "a metric's name")
         if kind == "NBIRTH":
@@ -189,7 +200,7 @@ class Births:
         if not counters:
             raise BadRecord("NBIRTH without bdSeq")
         boot, born = f"{counters[0]}-{content.timestamp}", content.timestamp
-        # Who spoke last comes last.
+        # Move the node to the end: nodes are ordered by when they were last heard.
         sessions = self._nodes[key] = self._nodes.pop(key, [])
         for one in sessions:
             if one.boot == boot:
@@ -214,13 +225,13 @@ class Births:
                 session.aliases[str(one.alias)] = prefix + one.name
         self._size += session.size - before
         while self._size > _LARGEST and len(self._nodes) > 1:
-            # The node that was silent for longest is unknown until its next birth.
+            # Forget the node that was silent for longest; it is unknown until its next birth.
             silent = self._nodes.pop(next(iter(self._nodes)))
             self._size -= sum(one.size for one in silent)
 
 
 def parse_topic(topic: str) -> tuple[str, str, str | None]:
-    """``GROUP/NODE``, the kind of message, and the device, if it is of one; raises BadRecord for other topics."""
+    """Return ``GROUP/NODE``, the kind of message, and the device or None. Raises BadRecord for other topics."""
     levels = topic.split("/")
     kinds = {4: _NODE_KINDS, 5: _DEVICE_KINDS}.get(len(levels), ())
     if levels[0] != "spBv1.0" or levels[2:3] == [] or levels[2] not in kinds or not all(levels):
@@ -229,7 +240,7 @@ def parse_topic(topic: str) -> tuple[str, str, str | None]:
 
 
 def node_of(topic: str) -> str | None:
-    """``GROUP/NODE`` of a topic; None for other topics."""
+    """Return ``GROUP/NODE`` of a Sparkplug topic, or None for other topics."""
     try:
         return parse_topic(topic)[0]
     except BadRecord:
@@ -238,7 +249,7 @@ def node_of(topic: str) -> str | None:
 
 @each_payload
 def read_alone(topic: Topic, payload: bytes) -> Reading:
-    """A message as it reads without the births before it: for what needs its device alone."""
+    """Read a message without the births before it, for callers that need only its device."""
     return Births().read("", topic.name, payload)
 
 
@@ -249,14 +260,14 @@ def _parse(payload: bytes) -> Any:
         content = _parser()(payload)
     except (message.DecodeError, UnicodeDecodeError) as error:
         raise BadRecord(f"not a Sparkplug payload: {error}") from None
-    # Protobuf leaves it to the reader whether a text is one, and then gives its bytes.
+    # For text that is not UTF-8, Protobuf returns bytes and leaves the check to the reader.
     if not all(type(one.name) is str and type(one.string_value) is str for one in content.metrics):
         raise BadRecord("not a Sparkplug payload: a text is not UTF-8")
     return content
 
 
 def _place(content: Any, kind: str) -> tuple[int, int]:
-    """seq and timestamp of a message; raises BadRecord."""
+    """Return the seq and timestamp of a message. Raises BadRecord if one is missing or out of range."""
     for name in ("seq", "timestamp"):
         if not content.HasField(name):
             raise BadRecord(f"{kind} without {name}")
@@ -266,7 +277,10 @@ def _place(content: Any, kind: str) -> tuple[int, int]:
 
 
 def _found(content: Any, prefix: str, session: _Session | None) -> Iterator[tuple[str, object]]:
-    """(path, value) of each metric. One that no birth has named is refused alone, as what is no number is."""
+    """Yield (path, value) of each metric; bytes as the value say why this metric alone is refused.
+
+    A metric is refused if no birth has named it, or if its value is neither a number nor text.
+    """
     for one in content.metrics:
         path = prefix + one.name if one.name else None
         if path is None and session is not None and one.HasField("alias"):
@@ -298,7 +312,7 @@ def _value(one: Any, datatype: int) -> object:
 
 
 def _values(found: Iterator[tuple[str, object]]) -> tuple[dict[str, object], dict[str, object]]:
-    """Metrics and texts. A value that is neither, or one of several of a metric, is refused by its rule alone."""
+    """Return the metrics and the texts. A path's second value becomes the metric ``PATH again``, which is refused."""
     metrics: dict[str, object] = {}
     extra: dict[str, object] = {}
     for path, value in found:

@@ -1,28 +1,31 @@
-"""The streaming query: from ``format("mqtt")`` to tables, once.
+"""The streaming query that writes the messages of ``format("mqtt")`` into tables, each exactly once.
 
 ============  =============================================================================================
-``messages``  which table a message belongs to, by its topic
-``record``    telemetry records as rows of tables
-``foreign``   likewise what the decoders of ingest.toml read
-``clock``     when a reading was taken, although the device's clock may be wrong
-``dedup``     which readings are new: a set kept as highest seq and open gaps per boot
-``progress``  that set, as immutable files per micro-batch
-``births``    likewise what Sparkplug's births have said
-``silver``    rows of silver, and what becomes of readings that it already has
+``messages``  assign messages to tables by their topics
+``record``    turn telemetry records into rows of tables
+``foreign``   turn messages that a decoder of ingest.toml reads into rows of tables
+``clock``     find out when a reading was taken, even if the device's clock is wrong
+``dedup``     find the new readings: the set of readings seen, as the highest seq and the open gaps per boot
+``progress``  store that set in immutable files per micro-batch
+``births``    store the content of Sparkplug's births in immutable files per micro-batch
+``silver``    make rows of silver, and sort readings that silver already has into duplicates and conflicts
 ``batch``     one micro-batch: decode, deduplicate, commit to bronze, silver and the tables beside it
 ``cluster``   the same on executors: ``cluster_tasks`` writes ``cluster_files``, the driver commits
-``gold``      what people look at, from what silver has committed: ``gold_state`` is what it remembers,
-              ``gold_tables`` and ``gold_windows`` what it writes, ``columns`` numpy arrays by key
-``rebuild``   silver, the tables beside it and gold anew from bronze
-``forget``    a device out of every table
-``upkeep``    gold and the joining of small files, beside the micro-batches
-``process``   locks, folders, and what is said when the query fails
-``metrics``   its figures for Prometheus, and its health
-``live``      what a person sees meanwhile; ``remarks`` keeps other people's lines out of the panel
-``session``   the Spark session, and the check for Java before it; ``spark_home`` where Spark starts from,
-              ``class_archive`` what makes it start sooner
-``config``    what a pipeline is started with
+``claim``     which pipeline may write the tables
+``plan``      the micro-batches that Spark's checkpoint has planned and committed
+``gold``      update the gold tables from what silver has committed: ``gold_state`` is what it remembers,
+              ``gold_tables`` and ``gold_windows`` make the rows, ``gold_boots`` finds each device's boots,
+              ``gold_alerts`` and ``metric_alerts`` find alerts, ``columns`` holds numpy arrays by key
+``rebuild``   rebuild silver, the tables beside it and gold from bronze
+``forget``    remove a device from every table
+``upkeep``    update gold, join small files and vacuum while the pipeline runs
+``process``   folders, checkpoints, the end of Spark's Java process, and messages about failures
+``metrics``   the figures for Prometheus, and the health
+``live``      the live display; ``remarks`` keeps other output on standard error from corrupting it
+``session``   the Spark session; ``spark_home`` is the folder that Spark starts from, ``class_archive`` makes
+              the archive of Java classes with which it starts sooner
+``config``    the settings of a pipeline
 ``pipeline``  the process that runs the query
-``command``   its command line: ``python -m spark_ingest.pipeline``
+``command``   the command line: ``python -m spark_ingest.pipeline``; ``submit`` is the one for ``spark-submit``
 ============  =============================================================================================
 """

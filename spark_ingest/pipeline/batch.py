@@ -1,15 +1,15 @@
-"""One micro-batch: decode, deduplicate, commit. Knows nothing of Spark: its laws are tested on Arrow tables.
+"""Write one micro-batch: decode, deduplicate, commit. Independent of Spark, so that it can be tested on Arrow tables.
 
-The order is what makes a crash at any moment harmless (see also :mod:`progress`):
+This order makes a crash at any moment harmless (see also :mod:`progress`):
 
-1. commit bronze with transaction N: what was received, before anything is judged,
-2. take the set of readings seen after N-1 and find the new ones,
-3. write the set after N: replaying from here starts again at 1, with the same result,
-4. commit silver with transaction N: replaying from here finds it and appends nothing,
-5. commit quarantine, duplicates, status and logs likewise,
+1. commit bronze with transaction N: the messages as received, before anything is judged,
+2. take the set of readings seen after N-1 and find the new readings,
+3. write the set after N: a replay from here starts again at 1, with the same result,
+4. commit silver with transaction N: a replay from here finds the transaction and appends nothing,
+5. commit quarantine, duplicates, status and logs in the same way,
 6. return; Spark then commits N to its checkpoint, and only after that does N+1 begin.
 
-Gold is no part of it: :mod:`gold` follows what these tables have committed.
+Gold is not part of a micro-batch: :mod:`gold` follows what these tables have committed.
 """
 
 from collections.abc import Callable, Mapping
@@ -66,7 +66,7 @@ _TABLES = ("bronze", "silver", "quarantine", "duplicates", "status", "logs")
 
 @dataclass
 class Totals:
-    """Counted since the process started; a replayed micro-batch counts what it appended."""
+    """Counts since the process started; a replayed micro-batch counts only the rows that it appended."""
 
     batches: int = 0
     messages: int = 0
@@ -82,16 +82,16 @@ class Totals:
 
 
 class BatchWriter:
-    """Turns micro-batches into rows of the tables below `tables`, gold apart.
+    """The writer of micro-batches into the tables below `tables`, except gold.
 
-    :param state: folder for the progress files; it must live and die with the checkpoint.
-    :param format: of the tables, one of FORMATS.
-    :param rules: whose word is taken, and which decoder reads which topic.
+    :param state: folder for the progress files; it must be kept and removed together with the checkpoint.
+    :param format: format of the tables, one of FORMATS.
+    :param rules: whether ids in records are trusted, and which decoder reads which topic.
+    :param limits: how much of the set of readings seen may stay in memory.
     :param on_open: called with the tables before anything is written into them.
-    :param limits: what of the set of readings seen may stay in memory.
     :param on_stage: called with a name of STAGES when that stage is done; for tests that stop the process
         there.
-    :param report: takes one line for a person.
+    :param report: called with one line for a person.
     :raises UsageError: the tables cannot be written.
     """
 
@@ -125,7 +125,7 @@ class BatchWriter:
     def write(self, messages: pa.Table, batch_id: int, query_id: str) -> None:
         """Write micro-batch `batch_id` of the query whose checkpoint has `query_id`; safe to repeat.
 
-        :param messages: MESSAGE_COLUMNS, in an order that depends on the offsets alone.
+        :param messages: MESSAGE_COLUMNS, in an order that depends only on the offsets.
         """
 
         def commit(name: str, rows: pa.Table, *, by_place: bool = True) -> int:
@@ -139,7 +139,7 @@ class BatchWriter:
         messages = self.tables["bronze"].without_removed(messages)
         new = commit("bronze", bronze_rows(messages))
         totals.rows_bronze += new
-        # A replay finds the rows of its first attempt in silver: they were not seen before it.
+        # A replay finds the rows of its first attempt in silver; they do not count as seen before.
         committed = self.tables["silver"].has(f"{query_id}/silver", batch_id)
         births = self._births.before(batch_id) if self._births else None
         parts = part(messages, self._rules, births)
@@ -150,13 +150,13 @@ class BatchWriter:
         if self._births and births is not None:
             self._births.save(batch_id, births)
         self._on_stage("progress written")
-        # Its key is the identity, which `seen` has looked at; not the place.
+        # Silver is not filtered by place: its key is the identity, which `seen` has checked.
         totals.rows_silver += commit("silver", rows["silver"], by_place=False)
         totals.rows_quarantined += commit("quarantine", rows["quarantine"])
         totals.duplicates += commit("duplicates", rows["duplicates"])
         totals.rows_status += commit("status", rows["status"])
         totals.rows_logs += commit("logs", rows["logs"])
-        # Only now: had anything failed, the set in memory would hold readings that no table has.
+        # Only now keep the set in memory: after a failure it would hold readings that no table has.
         self._seen = (batch_id, seen)
         if self._births and births is not None:
             self._births.keep(batch_id, births)
@@ -167,11 +167,14 @@ class BatchWriter:
         totals.boots = len(seen)
 
     def has_written(self, query_id: str, batch_id: int) -> bool:
-        """Whether a table has anything of the micro-batch."""
+        """Return whether any table has rows of the micro-batch."""
         return any(table.has(f"{query_id}/{name}", batch_id) for name, table in self.tables.items())
 
     def _seen_before(self, batch_id: int, own: pa.Table) -> Seen:
-        """The set after micro-batch N-1."""
+        """Return the set of readings seen after micro-batch `batch_id` - 1.
+
+        :param own: readings of this micro-batch that an earlier attempt has committed to silver; they do not count.
+        """
         cached, self._seen = self._seen, None
         seen, damage = None, ""
         if cached is not None and cached[0] == batch_id - 1:
@@ -192,7 +195,7 @@ class BatchWriter:
 
 
 def rebuilt_line(batch_id: int, damage: str, rows: int, silver: Location) -> str:
-    """The line for a person about a set of readings seen that had to be made again."""
+    """Return the line that reports that the set of readings seen was rebuilt from the tables."""
     return (
         f"no record of what was seen before micro-batch {batch_id}{damage}: "
         f"rebuilt it from {rows} rows of {silver} and duplicates"
@@ -200,10 +203,10 @@ def rebuilt_line(batch_id: int, damage: str, rows: int, silver: Location) -> str
 
 
 def judge(messages: pa.Table, parts: Parts, seen: Seen, silver: Table, rules: Rules) -> dict[str, pa.Table]:
-    """What a micro-batch adds to the tables after bronze, by table; adds its readings to `seen`.
+    """Return the rows that a micro-batch adds to each table except bronze, and add its readings to `seen`.
 
-    :param parts: the messages, parted.
-    :param silver: the table, for the payloads of what was seen before.
+    :param parts: the messages, divided by :func:`part`.
+    :param silver: the table, for comparing the payloads of readings that were seen before.
     """
     new = seen.take(parts.readings)
     unnumbered = unnumbered_rows(silver.without_known(parts.unnumbered))
@@ -219,7 +222,7 @@ def judge(messages: pa.Table, parts: Parts, seen: Seen, silver: Table, rules: Ru
 
 
 def bronze_rows(messages: pa.Table) -> pa.Table:
-    """Messages as rows of bronze."""
+    """Return messages as rows of bronze."""
     dated = messages.append_column("received_date", messages["received_ts"].cast(pa.date32()))
     return dated.select(BRONZE_SCHEMA.names).cast(BRONZE_SCHEMA)
 
@@ -235,6 +238,6 @@ def _conflicting(messages: pa.Table, conflicts: pa.Table, rules: Rules) -> pa.Ta
 
 
 def conflicting_rows(messages: pa.Table, rules: Rules) -> pa.Table:
-    """Messages whose identity silver has with another payload, as rows of quarantine."""
+    """Return messages whose identity silver has with another payload, as rows of quarantine."""
     owners = owners_of(messages, lambda topic, payload: owner_of(topic, payload, rules))
     return quarantine(messages, [CONFLICT] * messages.num_rows, owners)

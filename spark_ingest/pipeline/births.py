@@ -1,7 +1,7 @@
-"""What Sparkplug's births have said, as immutable files per micro-batch: ``births-N.json``, checked.
+"""Store the content of Sparkplug's births in immutable files per micro-batch: ``births-N.json``, with a checksum.
 
-As with the set of readings seen (:mod:`progress`), micro-batch N reads what there was after N-1, never the latest: a
-message that is read again has the same number again. A micro-batch without Sparkplug messages writes no file.
+As with the set of readings seen (:mod:`progress`), micro-batch N reads the content after N-1, never the latest, so a
+message that is read again gets the same number again. A micro-batch without Sparkplug messages writes no file.
 """
 
 import re
@@ -16,9 +16,9 @@ _NAME = re.compile(r"births-(\d+)\.json")
 
 
 class BirthFiles:
-    """The files in `folder`, which exists; one process writes them.
+    """The files in `folder`, which must exist; only one process may write them.
 
-    :param report: takes one line for a person.
+    :param report: called with one line for a person.
     """
 
     def __init__(self, folder: Path, report: Callable[[str], None]) -> None:
@@ -27,12 +27,12 @@ class BirthFiles:
         self._kept: tuple[int, Births] | None = None
 
     def before(self, batch_id: int) -> Births:
-        """What births had said before micro-batch `batch_id`, which begins now."""
+        """Return the content of births before micro-batch `batch_id`, which begins now; remove files not needed."""
         found = [_NAME.fullmatch(path.name) for path in self._folder.iterdir()]
         numbers = [int(name[1]) for name in found if name]
         newest = max((number for number in numbers if number < batch_id), default=None)
         for number in numbers:
-            # The others are of micro-batches that are never repeated, or of an attempt at this one.
+            # The others belong to micro-batches that are never repeated, or to an earlier attempt at this one.
             if number != newest:
                 self._path(number).unlink()
         kept, self._kept = self._kept, None
@@ -45,13 +45,13 @@ class BirthFiles:
             return Births()
 
     def save(self, batch_id: int, births: Births) -> None:
-        """Make durable what births have said after micro-batch `batch_id`."""
+        """Write the content of births after micro-batch `batch_id` durably, if it has changed."""
         if births.changed:
             replace_checked(self._path(batch_id), births.to_bytes())
             births.changed = False
 
     def keep(self, batch_id: int, births: Births) -> None:
-        """Remember it for the next micro-batch: every table has this one."""
+        """Keep the content in memory for the next micro-batch; every table has micro-batch `batch_id`."""
         self._kept = batch_id, births
 
     def _path(self, number: int) -> Path:

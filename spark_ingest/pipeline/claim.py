@@ -1,14 +1,16 @@
-"""Who may write tables: the pipeline whose number they have.
+"""Decide which pipeline may write the tables: the one whose number the tables have.
 
-The checkpoint remembers its number, and is refused when the tables have another one: somebody else has written to them
-since, and which readings they have is not what the checkpoint knows.
+The checkpoint stores its number. A pipeline is refused if the tables have another number: another one has written to
+them since, so they contain readings that the checkpoint does not know.
 
-Each start of a pipeline claims its tables. A folder has a lock, so one pipeline writes at a time, and the number is in
-a file. An object store has none: a commit to each of them has a new number as the version of the application
-``umqtt/writer``, and so has each of its appends: Delta itself refuses them once another has claimed the table.
+Each start of a pipeline claims its tables with a new number. A folder has a lock, so only one pipeline writes at a
+time, and the number is in a file. An object store has no lock: there the number is committed to each table as the
+version of the application ``umqtt/writer``, and again with each append. Delta itself refuses these appends once
+another pipeline has claimed the table.
 
-A new checkpoint, which reads the tables before it writes, takes over. A command that needs the pipeline to rest claims
-the tables with the same number, negative: a pipeline that runs is stopped, and may be started again afterwards.
+A new checkpoint may always claim the tables, because it reads them before it writes. A command that must not run
+beside a pipeline claims the tables with the negative of the current number: a running pipeline stops, and may be
+started again afterwards.
 """
 
 import json
@@ -37,9 +39,9 @@ _NOBODY = 0
 
 
 def claim(tables: Mapping[str, Table], location: Location, checkpoint: Path) -> None:
-    """Claim the tables for a pipeline that starts; the caller holds the checkpoint's lock, and that of a folder.
+    """Claim the tables for a pipeline that starts; the caller holds the locks of the checkpoint and of a folder.
 
-    :raises UsageError: another pipeline has written to them since this checkpoint's did.
+    :raises UsageError: another pipeline has written to the tables since this checkpoint's pipeline did.
     """
     path = checkpoint / "umqtt" / _FILE
     deltas = [table for table in tables.values() if isinstance(table, Delta)]
@@ -61,7 +63,8 @@ def claim(tables: Mapping[str, Table], location: Location, checkpoint: Path) -> 
             "spool is read again from its beginning, and what the tables have is skipped"
         )
     writer = 1 + secrets.randbits(62)
-    # Killed between two tables, it finds itself in some of them, and whom it takes over from in the others.
+    # A pipeline killed between two tables leaves its number in some of them and its predecessor's in the others, so
+    # both are stored until all tables are claimed.
     path.parent.mkdir(exist_ok=True)
     replace_checked(path, json.dumps({"writers": [*found, writer]}).encode())
     if isinstance(location, Path):
@@ -76,7 +79,7 @@ def claim(tables: Mapping[str, Table], location: Location, checkpoint: Path) -> 
 
 
 def _writers_in(path: Path) -> set[int]:
-    """The number that a folder has; none where no pipeline of this release has written."""
+    """Return the number in a folder's file, as a set; empty if there is no file yet, {_NOBODY} if it is damaged."""
     try:
         return {read_checked_json(path)["writer"]}
     except FileNotFoundError:
@@ -86,16 +89,16 @@ def _writers_in(path: Path) -> set[int]:
 
 
 def pipeline_lock(tables: Location) -> AbstractContextManager[None]:
-    """Keep other pipelines out of a folder while this one runs. On an object store :func:`claim` does."""
+    """Return a lock that keeps other pipelines out of a folder. On an object store, :func:`claim` does this."""
     return FolderLock(tables, "--tables", "a pipeline") if isinstance(tables, Path) else _nothing()
 
 
 @contextmanager
 def tables_at_rest(tables: Location, command: str) -> Iterator[None]:
-    """Let no pipeline write while a command changes the tables.
+    """Keep pipelines from writing while a command changes the tables.
 
-    :param command: for people.
-    :raises UsageError: a pipeline holds the folder. On an object store a pipeline that runs stops instead.
+    :param command: name of the command, for people.
+    :raises UsageError: a pipeline holds the folder. On an object store, a running pipeline is stopped instead.
     """
     if isinstance(tables, Path):
         with FolderLock(tables, "--tables", command):

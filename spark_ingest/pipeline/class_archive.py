@@ -1,4 +1,4 @@
-"""Java's archive of Spark's classes, with which Spark starts in half of the time: :mod:`spark_home` says where."""
+"""Make Java's archive of Spark's classes, with which Spark starts in half the time (its path: :mod:`spark_home`)."""
 
 import os
 import tempfile
@@ -11,18 +11,18 @@ from .session import start_session
 from .spark_home import archive_path, cache_folder, spark_home
 
 _ARCHIVED_WITHIN_S = 600.0
-# A reading as a collector keeps it: what Spark loads for it, it loads for all.
+# A reading as a collector stores it: Spark loads the same classes for it as for any other.
 _READING = b'{"v":1,"id":"d","boot":"b","seq":1,"ts":1,"up":1,"m":{"t":1.5}}'
 _TOPIC = b"fleet/d/telemetry"
 _PACKET = bytes([0x32, len(_READING) + len(_TOPIC) + 4, 0, len(_TOPIC)]) + _TOPIC + b"\0\1" + _READING
 
 
 def make_archive() -> Path:
-    """Read a stream of one message with Spark, and let Java archive the classes that it has loaded.
+    """Read a stream of one message with Spark, and make Java archive the classes that it has loaded.
 
-    :returns: the archive, about 150 MB; the one that is there already, if it fits.
-    :raises MissingDependency: no Java, or one that is too old.
-    :raises IngestError: Java made none, or the cache cannot be written.
+    :returns: the archive, about 150 MB; an existing one if it fits the Java and the jars.
+    :raises MissingDependency: there is no Java, or it is too old.
+    :raises IngestError: Java wrote no archive, or the cache cannot be written.
     """
     from ..source.data_source import MqttDataSource
     from ..spool.writer import Spool
@@ -49,7 +49,7 @@ def make_archive() -> Path:
             stop_session(session, within_s=_ARCHIVED_WITHIN_S)
         if not made.exists():
             raise IngestError(f"Java wrote no archive to {made}: is the disk full?")
-        # Whoever has the one of an earlier Java open keeps it.
+        # A process that has an old archive open can go on using it.
         for old in home.glob("classes-*.jsa"):
             with suppress(OSError):
                 old.unlink()

@@ -1,15 +1,15 @@
-"""When a reading was taken, although boards wake in 1970 or 2000 and some clocks are simply wrong.
+"""Find out when a reading was taken: boards start in 1970 or 2000, and some clocks are simply wrong.
 
-`event_ts` is, in this order,
+`event_ts` is the first of these that is known:
 
-- ``ts``, where the device's clock is plausible against the time at which the collector received the reading;
-- ``anchor``: another reading of the same boot *and micro-batch* has a plausible ts, and `up` tells how far
-  apart the two were taken (anchors that come in a later micro-batch are for gold to apply: silver rows are
-  never rewritten);
-- ``received``: nothing better is known.
+- ``ts``: the device's time, if it is plausible compared with the time at which the collector received the reading;
+- ``anchor``: the time computed from another reading of the same boot *and micro-batch* that has a plausible ts,
+  with `up` as the distance between the two (gold applies anchors that come in a later micro-batch, because rows of
+  silver are never rewritten);
+- ``received``: the time at which the collector received the reading.
 
-`event_ts_from` holds that word, and `clock_ok` is true for ``ts`` only. Nothing here moves a watermark:
-received_ts, which is the collector's clock, is the only time that progress may depend on.
+`event_ts_from` holds that word, and `clock_ok` is true for ``ts`` only. Nothing here moves a watermark: progress may
+depend only on received_ts, the collector's clock.
 """
 
 from typing import NamedTuple
@@ -29,7 +29,7 @@ _SOURCES = pa.array(["ts", "anchor", "received"], pa.string())
 
 
 class EventTimes(NamedTuple):
-    """Columns of the silver table."""
+    """Three columns of the silver table, with one value per reading."""
 
     event_ts: pa.Array
     clock_ok: pa.Array
@@ -37,9 +37,12 @@ class EventTimes(NamedTuple):
 
 
 def event_times(boots: np.ndarray, ts: pa.Array, up_ms: pa.Array, received_ts: pa.Array) -> EventTimes:
-    """The columns for readings of a micro-batch.
+    """Return the time columns of a micro-batch's readings.
 
     :param boots: a number per reading, equal for readings of the same device and boot.
+    :param ts: the device's time; null if its clock was not set.
+    :param up_ms: milliseconds since the boot, or null.
+    :param received_ts: when the collector received the reading.
     """
     known = ts.is_valid().to_numpy(zero_copy_only=False)
     ts_us = _microseconds(ts)
@@ -52,14 +55,13 @@ def event_times(boots: np.ndarray, ts: pa.Array, up_ms: pa.Array, received_ts: p
     source = np.where(plausible, 0, 2)
     anchors = np.flatnonzero(plausible & has_up)
     if len(anchors) and not plausible.all():
-        # The boot's first anchor in the batch; any would do, but a replay must choose the same.
+        # Use the boot's first anchor in the batch. Any would do, but a replay must choose the same one.
         anchored, first = np.unique(boots[anchors], return_index=True)
         booted_us = (ts_us - up_us)[anchors[first]]
         at = np.minimum(np.searchsorted(anchored, boots), len(anchored) - 1)
         derived_us = booted_us[at] + up_us
         derive = ~plausible & has_up & (anchored[at] == boots)
-        # A reading cannot have been taken after it was received: an `up` that says so is not to be trusted
-        # either.
+        # A reading cannot have been taken after it was received, so an `up` that says so is wrong too.
         derive &= derived_us <= received_us + AHEAD_US
         event_us = np.where(derive, derived_us, event_us)
         source = np.where(derive, 1, source)
@@ -71,7 +73,7 @@ def event_times(boots: np.ndarray, ts: pa.Array, up_ms: pa.Array, received_ts: p
 
 
 def uptimes(up_ms: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Which readings have an uptime to go by, and the uptimes in microseconds (0 for the others)."""
+    """Return which readings have a usable uptime, and the uptimes in microseconds (0 for the others)."""
     milliseconds = up_ms.fill_null(-1).to_numpy(zero_copy_only=False)
     usable = (milliseconds >= 0) & (milliseconds <= _LONGEST_UP_MS)
     return usable, np.where(usable, milliseconds, 0) * 1000

@@ -1,12 +1,12 @@
-"""The write path for a cluster: executors write, the driver commits, and no row of a micro-batch passes through it.
+"""The write path for a cluster: executors write files, and the driver commits them; no rows pass through the driver.
 
-The same tables, the same columns and the same laws as :class:`spark_ingest.pipeline.batch.BatchWriter`. A micro-batch
-is one Spark job (:mod:`cluster_tasks`), after which the driver holds a few lines a partition: which files were
-written. It commits them table by table with the transaction N. A driver that dies at any moment replays N from the
-same offsets and the same sets: what was committed is skipped, what was written and not committed is in no table.
+Tables, columns and guarantees are those of :class:`spark_ingest.pipeline.batch.BatchWriter`. A micro-batch is one
+Spark job (:mod:`cluster_tasks`), which gives the driver a few lines per partition: the files that were written. The
+driver commits them table by table with the transaction N. A driver that dies at any moment replays N from the same
+offsets and the same sets: what was committed is skipped, and what was written but not committed is in no table.
 
-The one thing that the driver itself writes are messages whose identity silver already had with another payload: it
-looks them up in bronze by their places.
+The driver itself writes only the messages whose identity silver already had with another payload. It looks them up in
+bronze by their places.
 """
 
 import json
@@ -56,16 +56,19 @@ Reports = list[dict[str, Any]]
 
 
 class ClusterWriter:
-    """Turns micro-batches into rows of the tables below `tables`, gold apart.
+    """The writer of micro-batches into the tables below `tables`, except gold, on the executors of a cluster.
 
     :param tables: a place that the driver and every executor see under this path or URL.
-    :param state: folder of the sets of readings seen, likewise; it must live and die with the checkpoint.
-    :param buckets: tasks that deduplicate, for a new checkpoint; one that exists keeps its number.
+    :param state: folder of the sets of readings seen, which the driver and every executor see under this path; it
+        must be kept and removed together with the checkpoint.
+    :param buckets: tasks that deduplicate, for a new checkpoint; an existing checkpoint keeps its number.
+    :param limits: how much of each set of readings seen may stay in memory.
+    :param rules: whether ids in records are trusted, and which decoder reads which topic; every executor must see the
+        files that the rules name.
     :param on_open: called with the tables before anything is written into them.
-    :param rules: whose word is taken, and which decoder reads which topic; every executor sees the files they name.
     :param on_stage: called with a name of STAGES when that stage is done; for tests that stop the process there.
-    :param run: runs the micro-batch's tasks; another than Spark in tests.
-    :param report: takes one line for a person.
+    :param run: runs the micro-batch's tasks; tests replace Spark with it.
+    :param report: called with one line for a person.
     :raises UsageError: the tables cannot be written, or a rule is for Sparkplug.
     """
 
@@ -133,11 +136,14 @@ class ClusterWriter:
         self._count(batch_id, reports, rows)
 
     def has_written(self, query_id: str, batch_id: int) -> bool:
-        """Whether a table has anything of the micro-batch."""
+        """Return whether any table has rows of the micro-batch."""
         return any(table.has(f"{query_id}/{name}", batch_id) for name, table in self.tables.items())
 
     def _conflicting(self, places: Sequence[Mapping[str, Any]]) -> list[DataFile]:
-        """Messages in conflict, written as rows of quarantine; `places` are in bronze by now."""
+        """Write the messages in conflict as rows of quarantine; return the files.
+
+        :param places: where the messages lie; bronze has them by now.
+        """
         if not places:
             return []
         place = pa.schema([SCHEMAS["bronze"].field(name) for name in PLACE_COLUMNS])
@@ -172,7 +178,7 @@ class ClusterWriter:
 
 
 def run_on_spark(messages: "DataFrame", job: Job) -> Reports:
-    """Run the micro-batch's tasks; their reports."""
+    """Run the micro-batch's tasks with Spark; return their reports."""
     from py4j.protocol import Py4JJavaError
     from pyspark import TaskContext
 
@@ -183,14 +189,14 @@ def run_on_spark(messages: "DataFrame", job: Job) -> Reports:
         yield from cluster_tasks.deduplicate(job, TaskContext.get().partitionId(), batches)  # pyrefly: ignore[missing-attribute]
 
     received = messages.select(*MESSAGE_COLUMNS).mapInArrow(receive, SHUFFLE_COLUMNS)
-    # By number, not by its hash: each bucket is one task, and each task one bucket, with rows or without.
+    # Partition by the bucket's number, not by its hash: each bucket has one task, even if it has no rows.
     done = received.repartitionById(job.buckets, "bucket").mapInArrow(deduplicate, REPORT_COLUMNS)
     for _ in range(_ATTEMPTS - 1):
         try:
             return _reports(done)
         except Py4JJavaError as error:
-            # An executor died with what it had shuffled. Spark makes that again, and compares checksums: the reports
-            # name files, so they differ, and Spark gives up the job. As a whole it can be repeated like any other.
+            # An executor died and its shuffle output was lost. Spark recomputes the output and compares checksums.
+            # They differ, because the reports name new files, so Spark fails the job. The whole job can be repeated.
             if _INDETERMINATE not in str(error):
                 raise
     return _reports(done)
@@ -201,9 +207,9 @@ def _reports(done: "DataFrame") -> Reports:
 
 
 def _require_consistent(reports: Reports, job: Job) -> None:
-    """Count what went into the shuffle and what came out of it.
+    """Check that everything that went into the shuffle came out of it.
 
-    :raises IngestError: that differs; nothing has been committed.
+    :raises IngestError: it did not; nothing has been committed.
     """
     partitions = [one["partition"] for one in reports if "partition" in one]
     buckets = sorted(one["bucket"] for one in reports if "bucket" in one)
@@ -218,14 +224,17 @@ def _require_consistent(reports: Reports, job: Job) -> None:
 
 
 def _settled_buckets(state: Path, buckets: int, report: Callable[[str], None]) -> tuple[int, str]:
-    """The checkpoint's number of buckets (the sets lie by it, so the first one stays) and its state's identity."""
+    """Return the checkpoint's number of buckets and the identity of its state; write them for a new checkpoint.
+
+    The number never changes, because the sets of readings seen are divided by it.
+    """
     path = state / STATE_FILE
     try:
         state.mkdir(parents=True, exist_ok=True)
         found = json.loads(bytes(read_checked(path)))
         settled, identity = int(found["buckets"]), str(found["id"])
     except (FileNotFoundError, FileDamaged) as error:
-        # Each bucket has a folder.
+        # If the file is missing or damaged, count the folders: each bucket has one.
         settled, identity = len(list(state.glob("bucket-[0-9]*"))) or buckets, uuid.uuid4().hex
         replace_checked(path, json.dumps({"buckets": settled, "id": identity}).encode())
         if isinstance(error, FileDamaged):

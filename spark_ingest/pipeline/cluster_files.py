@@ -1,7 +1,7 @@
-"""Data files of Delta tables: written wherever the rows are, committed once, on the driver.
+"""Data files of Delta tables: executors write them where the rows are, and the driver commits them once.
 
-A file that was written and never committed (a killed executor, a repeated task, a driver that died in between) is in no
-version of the table, so nobody reads it; ``umqtt tables vacuum`` removes such files. Nothing here ever deletes one.
+A file that was written but never committed (a killed executor, a repeated task, a driver that died in between) is in
+no version of the table, so nobody reads it. ``umqtt tables vacuum`` removes such files; nothing here deletes one.
 """
 
 import json
@@ -25,7 +25,14 @@ _LONGEST_BOUND = 256
 
 
 class DataFile(TypedDict):
-    """A durable Parquet file, as JSON can hold it; `path` is relative to the table."""
+    """A durable Parquet file, described in types that JSON can represent.
+
+    :ivar path: relative to the table.
+    :ivar size: in bytes.
+    :ivar partition: partition column to value.
+    :ivar rows: number of rows.
+    :ivar stats: Delta's statistics of the file, as JSON text.
+    """
 
     path: str
     size: int
@@ -35,10 +42,10 @@ class DataFile(TypedDict):
 
 
 def write_files(folder: Location, rows: pa.Table, partition_by: str | None) -> list[DataFile]:
-    """Write `rows` below the table's `folder`, a file for each value of `partition_by`; durable on return.
+    """Write `rows` below the table's `folder`, one durable file for each value of `partition_by`; return the files.
 
     :param partition_by: a date column, which goes into the folder's name and not into the file.
-    :raises OSError: the disk refused.
+    :raises OSError: a file cannot be written.
     """
     if not rows.num_rows:
         return []
@@ -56,10 +63,10 @@ def write_files(folder: Location, rows: pa.Table, partition_by: str | None) -> l
 def commit_files(
     table: Delta, schema: pa.Schema, partition_by: str | None, files: Sequence[DataFile], transaction: tuple[str, int]
 ) -> bool:
-    """Make `files` part of `table` in one commit, unless `transaction` (application id, micro-batch) is in it already.
+    """Add `files` to `table` in one commit, unless `transaction` (application id, micro-batch) is committed already.
 
-    :returns: whether they were added.
-    :raises UsageError: the driver does not see one of them as it was written.
+    :returns: whether the files were added.
+    :raises UsageError: the driver does not see one of the files as it was written.
     """
     if not files or table.has(*transaction):
         return False
@@ -88,7 +95,7 @@ def _size(path: Location) -> int | None:
 
 
 def _write(folder: Location, subfolder: str, rows: pa.Table, partition: dict[str, str]) -> DataFile:
-    # A name of its own for every attempt: a repeated task never touches the file of the one before.
+    # Every attempt has its own file name: a repeated task never touches the file of an earlier attempt.
     name = f"{subfolder}part-{uuid.uuid4()}.zstd.parquet"
     path = folder / name
     if isinstance(path, StorePath):
@@ -114,7 +121,7 @@ def _write(folder: Location, subfolder: str, rows: pa.Table, partition: dict[str
 
 
 def _statistics(rows: pa.Table) -> dict[str, object]:
-    """What lets a reader skip the file: the bounds of its columns, as Delta's protocol writes them."""
+    """Return the bounds of the columns as Delta's protocol writes them; they let a reader skip the file."""
     low: dict[str, object] = {}
     high: dict[str, object] = {}
     nulls: dict[str, int] = {}
@@ -137,5 +144,5 @@ def _bound(value: pa.Scalar) -> object:
     if pa.types.is_timestamp(value.type):
         return value.as_py().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     bound = value.as_py()
-    # A bound may be left out, never cut: a cut maximum would hide the rows above it.
+    # A bound may be left out but not shortened: a shortened maximum would hide the rows above it.
     return None if isinstance(bound, str) and len(bound) > _LONGEST_BOUND else bound

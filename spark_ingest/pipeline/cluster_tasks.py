@@ -1,15 +1,15 @@
-"""What executors do with a micro-batch: two kinds of task, and between them one shuffle of few, large rows.
+"""The work of executors on a micro-batch: two kinds of task, with one shuffle of few, large rows between them.
 
-:func:`receive`, a task a partition of the source: write bronze, decode, write what is no reading, and send the
-readings on to the bucket of their device and boot, as one Arrow table a bucket.
+:func:`receive` runs once per partition of the source. It writes bronze, decodes, writes everything but readings, and
+sends the readings to the bucket of their device and boot, as one Arrow table per bucket.
 
-:func:`deduplicate`, a task a bucket: take the set of readings that the bucket had seen after N-1, write the set after
-N, write the new readings as silver. The sets lie with the checkpoint, which every node sees.
+:func:`deduplicate` runs once per bucket. It takes the set of readings that the bucket had seen after N-1, writes the
+set after N, and writes the new readings as silver. The sets are stored with the checkpoint, which every node sees.
 
-Both write data files that belong to no table yet, and report them; the driver commits (:mod:`cluster`). Each report
-of :func:`receive` travels through the bucket with its partition's number, so that whatever tasks Spark repeats, the
-driver gets exactly one report a partition, the one whose readings were used. Everything that a task computes depends
-on the offsets and the sets after N-1 alone, so repeating it changes nothing.
+Both write data files that belong to no table yet and report them; the driver commits them (:mod:`cluster`). Each
+report of :func:`receive` travels through the bucket that has its partition's number. So whatever tasks Spark repeats,
+the driver gets exactly one report per partition: the one whose readings were used. The result of a task depends only
+on the offsets and the sets after N-1, so repeating it changes nothing.
 """
 
 import json
@@ -53,19 +53,25 @@ SHUFFLE_COLUMNS = "bucket int, source int, data binary"
 REPORT_SCHEMA = pa.schema([("report", pa.binary())])
 REPORT_COLUMNS = "report binary"
 
-# A bucket's task lands on any of an executor's Python workers; a set that is not there is read from its files.
+# A bucket's task may run in any of an executor's Python workers; a set that is not in its memory is read from files.
 _KEPT_SETS = 4
 _WHOLE_EVERY = 10
 
 
 @dataclass(frozen=True)
 class Job:
-    """What every task of a micro-batch needs to know.
+    """The parameters of a micro-batch's tasks.
 
     :ivar tables: folder or URL of the tables, which every node sees.
     :ivar state: folder of the buckets' sets, which every node sees.
-    :ivar rules: whose word is taken, and which decoder reads which topic.
-    :ivar silver_committed: silver has this very micro-batch from an earlier attempt.
+    :ivar query_id: the query's id in the checkpoint.
+    :ivar batch_id: number of the micro-batch.
+    :ivar buckets: number of buckets.
+    :ivar limits: how much of each bucket's set may stay in memory.
+    :ivar silver_committed: whether silver has this micro-batch from an earlier attempt.
+    :ivar table_ids: table to the id in its metadata.
+    :ivar state_id: identity of the state folder, in its STATE_FILE.
+    :ivar rules: whether ids in records are trusted, and which decoder reads which topic.
     """
 
     tables: str
@@ -80,11 +86,11 @@ class Job:
     rules: Rules = NO_RULES
 
     def require_shared(self, name: str) -> None:
-        """Make sure that this node sees the driver's table `name` and its state, and not folders of its own.
+        """Check that this node sees the driver's table `name` and state, and not local folders with the same paths.
 
-        What is written into a folder of this node alone would be committed, and be missing for everybody else.
+        Files in a folder that only this node sees would be committed, but missing for everybody else.
 
-        :raises UsageError: it does not.
+        :raises UsageError: the node does not see them.
         """
         state = Path(self.state) / STATE_FILE
         try:
@@ -103,23 +109,23 @@ STATE_FILE = "buckets.json"
 
 
 class _Bucket(NamedTuple):
-    """A bucket's set of readings seen after micro-batch `batch_id`, and its files."""
+    """A bucket's set of readings seen after micro-batch `batch_id`, and the files of the set."""
 
     batch_id: int
     seen: Seen
     progress: Progress
 
 
-# What a Python worker keeps between tasks; keys hold the query's id, so another query never meets them.
+# Kept by a Python worker between tasks. The keys contain the query's id, so another query never finds them.
 _tables: dict[tuple[str, str, str], Delta] = {}
 _buckets: OrderedDict[tuple[str, str, int], _Bucket] = OrderedDict()
 
 
 def receive(job: Job, partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows of SHUFFLE_SCHEMA for the messages of one partition.
+    """Write the messages of one partition except readings; yield its readings and its report in SHUFFLE_SCHEMA.
 
     :raises UsageError: this node does not see the tables.
-    :raises TablesWriteFailed: the disk refused.
+    :raises TablesWriteFailed: a file cannot be written.
     """
     tables = [pa.Table.from_batches([batch]).select(MESSAGE_COLUMNS).cast(_MESSAGES) for batch in batches]
     messages = pa.concat_tables([_MESSAGES.empty_table(), *tables])
@@ -129,7 +135,7 @@ def receive(job: Job, partition: int, batches: Iterator[pa.RecordBatch]) -> Iter
     parts = part(messages, job.rules)
     rows = {
         "bronze": bronze_rows(messages),
-        # No bucket has to look at them: a place is in one partition.
+        # Unnumbered readings need no bucket: each place is in one partition only.
         "silver": unnumbered_rows(parts.unnumbered),
         "quarantine": parts.quarantined,
         "status": parts.status,
@@ -151,7 +157,13 @@ def receive(job: Job, partition: int, batches: Iterator[pa.RecordBatch]) -> Iter
 
 
 def deduplicate(job: Job, bucket: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows of REPORT_SCHEMA: the bucket's own report, and those of partitions that came this way. Raises likewise."""
+    """Write a bucket's new readings and duplicates; yield its report and the partitions' reports that came to it.
+
+    The reports are rows of REPORT_SCHEMA.
+
+    :raises UsageError: this node does not see the tables.
+    :raises TablesWriteFailed: a file cannot be written.
+    """
     reports: list[bytes] = []
     tables: list[tuple[int, pa.Table]] = []
     for batch in batches:
@@ -160,7 +172,7 @@ def deduplicate(job: Job, bucket: int, batches: Iterator[pa.RecordBatch]) -> Ite
                 reports.append(data)
             else:
                 tables.append((source, pa.ipc.open_stream(data).read_all()))
-    # Whichever came first over the network: which of two equal readings is kept must not depend on it.
+    # Which of two equal readings is kept must not depend on the order in which they came over the network.
     tables.sort(key=lambda one: one[0])
     readings = pa.concat_tables([READING_SCHEMA.empty_table(), *(table for _, table in tables)])
     try:
@@ -171,8 +183,11 @@ def deduplicate(job: Job, bucket: int, batches: Iterator[pa.RecordBatch]) -> Ite
 
 
 def bucket_of(key: str, buckets: int) -> int:
-    """The bucket of a device's boot; `key` is device_id, U+0000, boot. It must never change: sets lie by it."""
-    # Names that differ in a digit often have the same low bits of a CRC: the product spreads what differs.
+    """Return the bucket of a device's boot. This function must never change, because the sets are divided by it.
+
+    :param key: device_id, U+0000, boot.
+    """
+    # The CRCs of names that differ in one digit often have the same low bits; the product spreads the difference.
     mixed = crc32(key.encode()) * 0x9E3779B1 & 0xFFFFFFFF
     return mixed * buckets >> 32
 
@@ -181,7 +196,7 @@ _MESSAGES = pa.schema([BRONZE_SCHEMA.field(name) for name in MESSAGE_COLUMNS])
 
 
 def _take(job: Job, bucket: int, readings: pa.Table) -> dict[str, object]:
-    """Find the bucket's new readings and write them; the report."""
+    """Find the bucket's new readings and write them; return the bucket's report."""
     silver_table = _table(job, "silver")
     own = readings if job.silver_committed else readings.slice(0, 0)
     progress, seen, rebuilt = _seen_before(job, bucket, silver_table, own)
@@ -208,9 +223,12 @@ def _take(job: Job, bucket: int, readings: pa.Table) -> dict[str, object]:
 
 
 def _seen_before(job: Job, bucket: int, silver: Delta, own: pa.Table) -> tuple[Progress, Seen, int]:
-    """Where the bucket's set after N goes, the one after N-1, and from how many rows that had to be made again."""
+    """Return the bucket's files, its set after N-1, and from how many rows the set was rebuilt (0 if it was not).
+
+    :param own: readings of this micro-batch that silver has from an earlier attempt; they do not count.
+    """
     rebuilt = 0
-    # Taken out: had this task failed on the way, what it leaves in memory would be neither set.
+    # Removed from memory: if this task fails halfway, the set would be neither the one before nor the one after.
     kept = _buckets.pop((job.state, job.query_id, bucket), None)
     if kept is not None and kept.batch_id == job.batch_id - 1:
         progress, seen = kept.progress, kept.seen
@@ -247,7 +265,7 @@ def _table(job: Job, name: str) -> Delta:
 
 
 def _write_new(job: Job, name: str, rows: pa.Table) -> list[DataFile]:
-    """Write the rows whose places the table does not hold already."""
+    """Write the rows whose places the table does not have yet; return the files."""
     if not rows.num_rows:
         return []
     table = _table(job, name)
@@ -255,7 +273,7 @@ def _write_new(job: Job, name: str, rows: pa.Table) -> list[DataFile]:
 
 
 def _by_bucket(readings: pa.Table, buckets: int) -> Iterator[tuple[int, pa.Table]]:
-    """The readings of each bucket that has some, in their order."""
+    """Yield (bucket, readings) for each bucket that has readings; the order of the readings is kept."""
     if not readings.num_rows:
         return
     rows_bucket = _bucket_of_rows(readings, buckets)

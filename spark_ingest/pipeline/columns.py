@@ -1,4 +1,4 @@
-"""Numbered keys with columns of numbers beside them: what gold keeps per device and per boot, as numpy arrays."""
+"""Rows with a key and columns of numbers, as numpy arrays: the data that gold keeps per device and per boot."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,10 @@ NEVER = -(1 << 62)
 
 
 class Columns:
-    """Rows by key, each with numbers.
+    """Rows with a key and numbers; ``columns[name]`` is the array of a column.
 
-    :param fills: column name to the value that a new row has; an int makes an int64 column, a float a float64 one.
+    :param fills: column name to the value of a new row; an int makes an int64 column, a float a float64 column.
+    :ivar index: key to row.
     """
 
     def __init__(self, fills: dict[str, int | float]) -> None:
@@ -27,7 +28,7 @@ class Columns:
 
     @property
     def names(self) -> list[str]:
-        """Of the columns."""
+        """The names of the columns."""
         return list(self._fills)
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -35,7 +36,7 @@ class Columns:
 
     @property
     def ranks(self) -> np.ndarray:
-        """The place of each row's key in the order of all keys."""
+        """The rank of each row's key in the sorted order of all keys."""
         if len(self._ranks) != len(self.index):
             self._ranks = np.empty(len(self.index), dtype=np.int64)
             order = pc.call_function("array_sort_indices", [pa.array(list(self.index), pa.string())])
@@ -43,7 +44,7 @@ class Columns:
         return self._ranks
 
     def rows(self, keys: pa.Array) -> np.ndarray:
-        """The row of each key; new keys get one."""
+        """Return the row of each key; add rows for new keys."""
         encoded = keys.dictionary_encode()
         index = self.index
         codes = [index.setdefault(key, len(index)) for key in encoded.dictionary.to_pylist()]
@@ -57,24 +58,26 @@ class Columns:
         return np.array(codes, dtype=np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
 
     def add(self, name: str, rows: np.ndarray, amounts: np.ndarray | int = 1) -> None:
-        """Sum."""
+        """Add `amounts` to the column `name` in `rows`; a row may occur several times."""
         np.add.at(self._columns[name], rows, amounts)
 
     def raise_to(self, name: str, rows: np.ndarray, values: np.ndarray) -> None:
-        """Keep the largest."""
+        """Set the column `name` in `rows` to the larger of its value and `values`; a row may occur several times."""
         np.maximum.at(self._columns[name], rows, values)
 
     def lower_to(self, name: str, rows: np.ndarray, values: np.ndarray) -> None:
-        """Keep the smallest."""
+        """Set the column `name` in `rows` to the smaller of its value and `values`; a row may occur several times."""
         np.minimum.at(self._columns[name], rows, values)
 
     def keep_last(
         self, rows: np.ndarray, order: dict[str, np.ndarray], values: dict[str, np.ndarray], *, first: bool = False
     ) -> np.ndarray:
-        """Keep the values of the reading that is last (or first) in `order`, whichever came when.
+        """Keep, per row, the values of the reading that is last (or first) in `order`, in whatever order they come.
 
-        :param order: up to two columns, the weightier first; kept like the values, to compare the next ones with.
-        :returns: the indices of what was kept, into the arrays given.
+        :param order: column name to values to sort by, the most significant first; they are kept like `values`, to
+            compare later readings with.
+        :param values: column name to the values to keep.
+        :returns: indices, into the given arrays, of the readings that were kept.
         """
         if not len(rows):
             return np.empty(0, dtype=np.int64)
@@ -93,17 +96,17 @@ class Columns:
         return best
 
     def to_table(self) -> pa.Table:
-        """Keys and columns."""
+        """Return the keys and columns as a table."""
         return pa.table({"key": pa.array(list(self.index), pa.string()), **{n: pa.array(self[n]) for n in self._fills}})
 
     def load(self, table: pa.Table) -> None:
-        """What :meth:`to_table` wrote."""
+        """Replace the content with a table from :meth:`to_table`."""
         self.index = {key: row for row, key in enumerate(table["key"].to_pylist())}
         self._columns = {name: table[name].to_numpy().copy() for name in self._fills}
 
 
 class Counts:
-    """A count per whole number: sparse, in rising order of the numbers."""
+    """A count per whole number: sparse, in ascending order of the numbers."""
 
     def __init__(self) -> None:
         self.keys = np.empty(0, dtype=np.int64)
@@ -122,19 +125,19 @@ class Counts:
         self.keys, self.counts = self.keys[at:], self.counts[at:]
 
     def to_table(self) -> pa.Table:
-        """Numbers and counts."""
+        """Return the numbers and their counts as a table."""
         return pa.table({"key": pa.array(self.keys), "count": pa.array(self.counts)})
 
     def load(self, table: pa.Table) -> None:
-        """What :meth:`to_table` wrote."""
+        """Replace the content with a table from :meth:`to_table`."""
         self.keys, self.counts = table["key"].to_numpy().copy(), table["count"].to_numpy().copy()
 
 
 def quantiles(groups: np.ndarray, counts: np.ndarray, shares: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Where in each group the counts reach a share of the group's sum.
+    """Find where in each group the counts reach a share of the group's sum.
 
-    :param groups: rising; one of each count.
-    :returns: the distinct groups, and per share the index into `counts`.
+    :param groups: the group of each count, in ascending order.
+    :returns: the distinct groups, and an array of indices into `counts`, with one row per share.
     """
     distinct, start = np.unique(groups, return_index=True)
     if not len(distinct):
@@ -147,7 +150,7 @@ def quantiles(groups: np.ndarray, counts: np.ndarray, shares: Sequence[float]) -
 
 
 def to_bin(values: np.ndarray) -> np.ndarray:
-    """A bin of eight an octave, of either sign; 0 for what is smaller than a millionth."""
+    """Return the bin of each value: eight bins per octave, for either sign; 0 for values smaller than a millionth."""
     size = np.abs(values)
     with np.errstate(divide="ignore"):
         octave = np.clip(np.floor(8 * np.log2(np.maximum(size, 1e-6) / 1e-6)) + 1, 1, 1000)
@@ -155,5 +158,5 @@ def to_bin(values: np.ndarray) -> np.ndarray:
 
 
 def from_bin(bins: np.ndarray) -> np.ndarray:
-    """The middle of each bin: at most 5 % from what lies in it."""
+    """Return the middle of each bin, which differs by at most 5 % from the values in it."""
     return np.where(bins == 0, 0.0, np.sign(bins) * 1e-6 * 2 ** ((np.abs(bins) - 0.5) / 8))

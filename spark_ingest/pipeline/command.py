@@ -144,7 +144,7 @@ def _run(
     metrics: tuple[str, int] | None,
     on_stage: Callable[[str], None],
 ) -> dict[str, object]:
-    # Not above: --help need not wait for it.
+    # Imported here so that --help need not wait for it.
     from rich.console import Console
 
     from ..java import require_java

@@ -1,4 +1,4 @@
-"""What a pipeline is started with."""
+"""The settings of a pipeline."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,17 +12,28 @@ from .session import is_cluster
 
 @dataclass(frozen=True)
 class PipelineConfig:
-    """What a pipeline is started with; `interval_ms` is the time between the beginnings of micro-batches.
+    """The settings of a pipeline; exactly one of `spool` and `server` is set, and says where the messages are.
 
-    One of `spool` (folder) and `server` (``https://HOST:PORT`` of collectors) says where the messages are;
-    `token_file`, `delete_token_file` and `server_ca` go with `server`.
-    `write_path`: ``driver``, ``executors`` (:mod:`cluster`), or ``auto``: executors on a cluster's `master`.
-    `format`: of the tables, ``delta`` or ``parquet``; gold is kept of Delta only.
-    `gold_interval_s`: between updates of gold, at least; `alerts`: the rules that gold is judged by.
-    `rules`: whose word is taken, and which decoder reads which topic.
-    `max_rows`, `max_bytes`: messages, and bytes of spool, of a micro-batch.
-    `retention_hours`: for so long a segment of the spool stays after it was read; None: for ever.
-    `keep_hours`: for so long a file stays that no newer version of its table uses.
+    :ivar spool: folder of the collectors' spools.
+    :ivar server: ``https://HOST:PORT`` of collectors, separated by commas.
+    :ivar token_file: token to read from `server`; `delete_token_file`: token to remove segments there; `server_ca`:
+        certificate authority of its certificate.
+    :ivar once: read what is there now, then end.
+    :ivar interval_ms: time between the beginnings of micro-batches.
+    :ivar max_rows: messages in a micro-batch, at most.
+    :ivar max_bytes: bytes of spool in a micro-batch, at most.
+    :ivar cores: threads of a local Spark.
+    :ivar master: a cluster, as Spark spells it; None: this machine, or what ``spark-submit`` was given.
+    :ivar write_path: ``driver``, ``executors`` (:mod:`cluster`), or ``auto``: executors if `master` is a cluster.
+    :ivar format: format of the tables, ``delta`` or ``parquet``; there is gold with Delta only.
+    :ivar buckets: tasks that deduplicate on executors.
+    :ivar settings: additional settings of Spark.
+    :ivar gold: keep the gold tables up to date.
+    :ivar gold_interval_s: seconds between updates of gold, at least.
+    :ivar alerts: the rules of alerts, which are checked when gold is updated, and their destinations.
+    :ivar retention_hours: hours that a segment of the spool is kept after it was read; None: for ever.
+    :ivar keep_hours: hours that a file is kept after the last version of its table that uses it.
+    :ivar rules: whether ids in records are trusted, and which decoder reads which topic.
     """
 
     spool: Path | None
@@ -52,11 +63,11 @@ class PipelineConfig:
 
     @property
     def on_executors(self) -> bool:
-        """Who writes the tables."""
+        """Whether executors write the tables; otherwise the driver does."""
         return is_cluster(self.master) if self.write_path == "auto" else self.write_path == "executors"
 
     def source_options(self) -> dict[str, str]:
-        """The options of ``format("mqtt")``."""
+        """Return the options of ``format("mqtt")``."""
         options = {
             "failOnDataLoss": str(not self.allow_data_loss).lower(),
             "maxOffsetsPerTrigger": str(self.max_rows),

@@ -1,11 +1,12 @@
-"""Which readings are new. No state per reading: per boot the highest seq seen and the gaps below it.
+"""Find out which readings are new, with no state per reading: per boot, the highest seq seen and the gaps below it.
 
-The state is a set union, so the order in which readings arrive, how often, and how they are cut into
-micro-batches do not change which are kept. A boot whose readings have all arrived has no gaps, however late
+The state is a set union. So the order and the number of times in which readings arrive, and their division into
+micro-batches, do not change which ones are kept. A boot whose readings have all arrived has no gaps, however late
 some of them were.
 
-The state is bounded: boots long silent, and those beyond :class:`Limits`, leave it, and 64 bits of each stay behind.
-When one of them speaks again, silver itself is asked what it has of that boot (`recall`): slower, and never a guess.
+The state is bounded: boots that were silent for long, and those beyond :class:`Limits`, leave it, and only a 64-bit
+hash of each stays. When such a boot sends again, silver is asked which of its readings it has (`recall`): this is
+slower, but exact.
 """
 
 from array import array
@@ -30,7 +31,7 @@ STATE_SCHEMA = pa.schema(
 )
 """`gaps`: first, last, first, last … in rising order; `last_us`: newest received time, Unix microseconds."""
 
-# Names hold no U+0000 (record.py), so joined pairs of them are as distinct as the pairs.
+# Names contain no U+0000 (record.py), so different pairs of names stay different when joined.
 _SEPARATOR = "\0"
 _NEVER = -(1 << 62)
 
@@ -40,10 +41,14 @@ Recall = Callable[[list[tuple[str, str]]], pa.Table]
 
 @dataclass(frozen=True)
 class Limits:
-    """What may stay in memory: boots that spoke within `idle_days`, at most `boots` of them, `gaps` ranges in all.
+    """The limits of what stays in memory. A boot takes about 250 bytes, and a gap 16.
 
-    A boot takes about 250 bytes and a gap 16. The defaults are 10,000 devices that boot every second day, and 100
-    open gaps for each of those boots.
+    The defaults allow 10,000 devices that boot every second day, and 100 open gaps for each of those boots.
+
+    :ivar boots: boots, at most.
+    :ivar gaps: gaps of all boots, at most.
+    :ivar gaps_of_a_boot: gaps of one boot, at most.
+    :ivar idle_days: a boot leaves if it was silent for longer, measured from the newest received time.
     """
 
     boots: int = 200_000
@@ -53,9 +58,11 @@ class Limits:
 
 
 class Filtered(NamedTuple):
-    """`rows`: indices of the new readings, rising; `boots`: a number per new reading, equal within a boot.
+    """The new readings of a table.
 
-    `firsts`: per reading, the index of the first one of its identity in the table.
+    :ivar rows: indices of the new readings, in ascending order.
+    :ivar boots: a number per new reading, equal within a boot.
+    :ivar firsts: per reading of the table, the index of the first reading with the same identity.
     """
 
     rows: np.ndarray
@@ -64,9 +71,10 @@ class Filtered(NamedTuple):
 
 
 class Seen:
-    """The set of identities (device_id, boot, seq) seen so far. Empty at first.
+    """The set of identities (device_id, boot, seq) seen so far, which is empty at first.
 
-    :param recall: asked for boots that had left the set; without it nothing ever leaves.
+    :param recall: asked for boots that have left the set; without it, no boot ever leaves.
+    :ivar recalled: number of boots that `recall` was asked for.
     """
 
     def __init__(self, recall: Recall | None = None) -> None:
@@ -80,28 +88,28 @@ class Seen:
         self._changed: set[int] = set()
 
     def __len__(self) -> int:
-        """Boots in the set."""
+        """Return the number of boots in the set."""
         return len(self._index)
 
     @property
     def open_gaps(self) -> int:
-        """Ranges of seq that are missing, over all boots."""
+        """The number of missing ranges of seq, over all boots."""
         return sum(map(len, self._gaps.values())) // 2
 
     @property
     def archived(self) -> np.ndarray:
-        """64-bit hashes of the boots that have left the set, rising."""
+        """The 64-bit hashes of the boots that have left the set, in ascending order."""
         return np.array(sorted(self._archived), dtype=np.uint64)
 
     def take(self, readings: pa.Table) -> Filtered:
-        """Add the readings and tell which were new; of equal ones in the table the first counts as new.
+        """Add readings and return which were new; of equal readings in the table, the first counts as new.
 
-        :param readings: columns device_id, boot and seq, without nulls; received_ts tells how long a boot is silent. A
-            negative seq is never new, and leaves no gap.
+        :param readings: columns device_id, boot and seq, without nulls; received_ts, if present, tells how long a
+            boot is silent. A negative seq is never new and leaves no gap.
         """
         boots = self._boots_of(readings)
         seqs = readings["seq"].to_numpy()
-        # Sorted by boot and seq; lexsort is stable, so the first of equals is the one that came first.
+        # Sort by boot and seq. lexsort is stable, so the first of equal readings is the one that came first.
         order = np.lexsort((seqs, boots))
         sorted_boots, sorted_seqs = boots[order], seqs[order]
         first = np.ones(len(order), dtype=bool)
@@ -122,11 +130,11 @@ class Seen:
         return Filtered(rows, boots[rows], firsts)
 
     def gaps_of(self, device_id: str, boot: str) -> Sequence[int]:
-        """first, last, first, last … of the ranges that a boot lacks."""
+        """Return the missing ranges of a boot, as first, last, first, last … in ascending order."""
         return self._gaps.get(self._index.get(device_id + _SEPARATOR + boot, -1), ())
 
     def gap_table(self) -> pa.Table:
-        """Every range that is missing: device_id, boot, first, last."""
+        """Return all missing ranges: columns device_id, boot, first, last."""
         keys = list(self._index)
         rows = [keys[number].split(_SEPARATOR) for number in self._gaps for _ in range(len(self._gaps[number]) // 2)]
         flat = np.frombuffer(b"".join(gaps.tobytes() for gaps in self._gaps.values()), dtype=np.int64)
@@ -140,14 +148,14 @@ class Seen:
         )
 
     def highest_of(self, device_id: str, boot: str) -> int:
-        """The highest seq of a boot; -1 when none was seen."""
+        """Return the highest seq seen of a boot, or -1 if none was seen."""
         number = self._index.get(device_id + _SEPARATOR + boot)
         return -1 if number is None else int(self._highest[number])
 
     def shrink(self, limits: Limits) -> int:
-        """Let boots leave that have been silent for long or are beyond `limits`; how many.
+        """Remove boots that were silent for long or are beyond `limits`; return how many.
 
-        Depends on the set alone, so a replay lets the same ones leave.
+        The choice depends only on the set, so a replay removes the same boots.
         """
         if self.recall is None or not self._index:
             return 0
@@ -157,7 +165,7 @@ class Seen:
         for boot, flat in self._gaps.items():
             gaps[boot] = len(flat) // 2
         leaves = (last < last.max() - int(limits.idle_days * 86_400_000_000)) | (gaps > limits.gaps_of_a_boot)
-        # The longest silent first; with room to spare, or the next micro-batch would do it again.
+        # Remove the boots that were silent for longest first.
         oldest = np.argsort(last, kind="stable")
         stays = ~leaves[oldest]
         room = (np.cumsum(stays[::-1])[::-1] <= limits.boots) & (
@@ -169,16 +177,20 @@ class Seen:
         return int(leaves.sum())
 
     def take_changes(self) -> pa.Table:
-        """The boots that changed since the last call, whole, in STATE_SCHEMA."""
+        """Return the boots that changed since the last call, with all their data, in STATE_SCHEMA."""
         changed, self._changed = sorted(self._changed), set()
         return self._rows(changed)
 
     def to_table(self) -> pa.Table:
-        """The whole set, in STATE_SCHEMA."""
+        """Return the whole set, in STATE_SCHEMA."""
         return self._rows(range(len(self._index)))
 
     def apply(self, changes: pa.Table, archived: np.ndarray | None = None) -> None:
-        """Put the boots of :meth:`take_changes` or :meth:`to_table` in the place of what the set has of them."""
+        """Replace the boots in `changes` with their data there.
+
+        :param changes: the result of :meth:`take_changes` or :meth:`to_table`.
+        :param archived: hashes of boots that have left the set, which are added.
+        """
         boots = self._boots_of(changes, ask=False)
         self._highest[boots] = changes["highest"].to_numpy()
         self._last_us[boots] = changes["last_us"].to_numpy()
@@ -194,7 +206,7 @@ class Seen:
 
     @classmethod
     def from_table(cls, table: pa.Table) -> "Seen":
-        """The set that :meth:`to_table` wrote."""
+        """Return the set that :meth:`to_table` wrote."""
         seen = cls()
         seen.apply(table)
         return seen
@@ -223,7 +235,10 @@ class Seen:
         )
 
     def _boots_of(self, readings: pa.Table, *, ask: bool = True) -> np.ndarray:
-        """The index of each reading's boot; new boots get one."""
+        """Return the index of each reading's boot; new boots get an index.
+
+        :param ask: recall boots that have left the set.
+        """
         encoded = boot_keys(readings)
         keys = encoded.dictionary.to_pylist()
         if ask and self._archived and self.recall is not None:
@@ -231,7 +246,7 @@ class Seen:
         index = self._index
         codes = [index.setdefault(key, len(index)) for key in keys]
         if len(index) > len(self._highest):
-            # Doubling: with one boot at a time, copying for each would cost the square.
+            # Double the size: copying for every single new boot would take quadratic time.
             size = max(len(index), 2 * len(self._highest))
             self._highest = _grown(self._highest, size, -1)
             self._last_us = _grown(self._last_us, size, _NEVER)
@@ -257,11 +272,11 @@ class Seen:
         self._changed = {moved[old] for old in self._changed if old in moved}
 
     def _fill_gap(self, boot: int, seq: int) -> bool:
-        """Take `seq` out of the boot's gaps; False when it is in none: it was seen before."""
+        """Remove `seq` from the boot's gaps; return False if it is in no gap, because it was seen before."""
         gaps = self._gaps.get(boot)
         if gaps is None:
             return False
-        # The ends of the gaps, firsts and lasts, are rising; a seq inside a gap is at an odd place or is a first.
+        # The firsts and lasts of gaps are in ascending order; a seq in a gap sorts to an odd index or equals a first.
         i = bisect_left(gaps, seq)
         if not i % 2 and (i == len(gaps) or gaps[i] != seq):
             return False
@@ -274,7 +289,11 @@ class Seen:
         return True
 
     def _raise_highest(self, boots: np.ndarray, seqs: np.ndarray) -> None:
-        """Take distinct seqs above their boots' highest, sorted; what they skip becomes gaps."""
+        """Raise the highest seq of boots; the seqs that are skipped become gaps.
+
+        :param boots: index of the boot of each seq.
+        :param seqs: distinct, all above the highest of their boots; sorted by boot and seq.
+        """
         if not len(boots):
             return
         begins = np.ones(len(boots), dtype=bool)
@@ -290,7 +309,7 @@ class Seen:
 
 
 def boot_keys(readings: pa.Table) -> pa.DictionaryArray:
-    """Each reading's device_id, U+0000, boot."""
+    """Return device_id, U+0000, boot of each reading as one text."""
     joined = pc.call_function(
         "binary_join_element_wise", [readings["device_id"], readings["boot"], pa.scalar(_SEPARATOR)]
     )

@@ -1,8 +1,8 @@
-"""Messages that a decoder of ingest.toml reads, as rows of tables.
+"""Turn messages that a decoder of ingest.toml reads into rows of tables.
 
-A reading with a boot and a seq of its device's is like any other. One without is *unnumbered*: it is known by its place
-in the spool. Its boot is then the spool and its seq negative, which no device can claim: no seq is missing between two
-of them, and what is sent twice is stored twice.
+A reading with a boot and a seq from its device is like any other. A reading without them is *unnumbered*: its place
+in the spool identifies it. Its boot is then the spool, and its seq is negative, which no device can send. So no seq
+is ever missing between two such readings, and a reading that is sent twice is stored twice.
 """
 
 from typing import NamedTuple
@@ -23,9 +23,12 @@ _LONGEST_REASON = 500
 
 
 class Foreign(NamedTuple):
-    """What decoders made of a micro-batch; order is kept.
+    """The results of the decoders for a micro-batch; order is kept.
 
-    `mask`: which messages they read. `readings` and `unnumbered` have READING_SCHEMA.
+    :ivar mask: which messages a rule matches.
+    :ivar readings: numbered readings, in READING_SCHEMA.
+    :ivar unnumbered: unnumbered readings, in READING_SCHEMA.
+    :ivar quarantined: refused messages and readings with refused metrics, in QUARANTINE_SCHEMA.
     """
 
     mask: np.ndarray
@@ -35,9 +38,9 @@ class Foreign(NamedTuple):
 
 
 def decode_foreign(messages: pa.Table, rules: Rules, births: Births) -> Foreign | None:
-    """What the decoders of rules read; None where no topic is one of theirs. Never raises for what a device sent.
+    """Decode the messages that a rule matches, or return None if there are none. No message makes it raise.
 
-    :param births: what Sparkplug's births before these messages said; what these say is added.
+    :param births: content of Sparkplug's births before these messages; theirs is added.
     """
     if not rules.decoders or not messages.num_rows:
         return None
@@ -65,7 +68,7 @@ def decode_foreign(messages: pa.Table, rules: Rules, births: Births) -> Foreign 
         for row, result in zip(rows.tolist(), decoded, strict=True):
             results[row] = result
     for row in sorted(in_order):
-        # One node's messages on all of its topics, in the order in which they came.
+        # Read the messages of a node in the order in which they came, across all of its topics.
         collector, topic, dup = (messages[name][row].as_py() for name in ("collector", "topic", "dup"))
         results[row] = births.result(collector, topic, payloads[row], dup)
     for row, result in enumerate(results):
@@ -94,7 +97,7 @@ def decode_foreign(messages: pa.Table, rules: Rules, births: Births) -> Foreign 
 
 
 def owner_of_foreign(match: Match, payload: bytes) -> Owner:
-    """The device that a message is of, and the boot and seq of its reading."""
+    """Return the device that a message belongs to, and the boot and seq of its reading."""
     try:
         record = _checked(run(match.decode, match.topic, [payload])[0], match)
     except BadRecord:
@@ -109,7 +112,7 @@ def _checked(result: Reading | BadRecord, match: Match) -> Record:
 
 
 def _device_of(match: Match) -> str | None:
-    """The device of a topic; None where its pattern names none, or what stands there is no name."""
+    """Return the device of a topic; None if the rule's pattern has no device, or the level is no valid name."""
     try:
         return a_name(match.topic.device, "id")
     except BadRecord:
@@ -117,7 +120,7 @@ def _device_of(match: Match) -> str | None:
 
 
 def _placed(messages: pa.Table, records: list[tuple[int, Record]]) -> list[tuple[int, Record]]:
-    """Records without an identity, with the one that their place gives them."""
+    """Return records without an identity with the boot and seq that their place gives them."""
     some = messages.take(pa.array([row for row, _ in records], pa.int64())).combine_chunks()
     found = zip(records, some["spool"].to_pylist(), places(some).tolist(), strict=True)
     return [(row, record._replace(boot=spool, seq=FIRST_PLACE + place)) for (row, record), spool, place in found]

@@ -1,9 +1,9 @@
-"""A device out of every table.
+"""Remove a device from every table.
 
-Tables with a column for the device are asked by it. From bronze and quarantine, which have messages as they were
-received, goes what came on the device's topics and what claims to be of it. Where ids are trusted, the record alone
-says whose a message is, as in silver, and the topic only where no record can be read: what another published on the
-device's topic stays.
+In tables with a column for the device, its rows are found by that column. Bronze and quarantine have messages as they
+were received; from these, the messages on the device's topics and those whose record has its id are removed. If ids
+are trusted, the record alone decides which device a message belongs to, as in silver, and the topic only if no record
+can be read. So messages of other devices on the device's topics stay.
 """
 
 import shlex
@@ -32,12 +32,13 @@ _AS_RECEIVED = ("bronze", "quarantine")
 
 
 def forget(tables: Location, device_id: str, config: Path | None = None) -> dict[str, int]:
-    """Remove every row of a device and count gold anew; rows by table. No pipeline may run meanwhile.
+    """Remove every row of a device and recount gold; return the removed rows by table. No pipeline may run meanwhile.
 
-    What the spool still holds of it is not touched, and the rows are in older versions of the tables until a vacuum.
+    The device's messages in the spool are not removed, and older versions of the tables keep the rows until a vacuum.
 
     :param config: the ingest.toml that the pipeline was started with.
-    :raises UsageError: the name is none, there are no tables, or `config` is missing.
+    :raises UsageError: `device_id` is no name, there are no tables, `config` is missing or unusable, or another
+        command was interrupted.
     """
     if not device_id or "\0" in device_id or not _is_unicode(device_id):
         raise UsageError("a device's name is needed: see the table gold/devices")
@@ -57,7 +58,7 @@ def forget(tables: Location, device_id: str, config: Path | None = None) -> dict
 
 
 def _places(table: DeltaTable, device_id: str, rules: Rules) -> pa.Table:
-    """Where the messages of the device lie, and in which partitions."""
+    """Return the places and partitions of the device's messages."""
     columns = [*PLACE_COLUMNS, *table.metadata().partition_columns]
     schema = pa.schema([BRONZE_SCHEMA.field(name) for name in columns])
     found = [schema.empty_table()]
@@ -68,14 +69,14 @@ def _places(table: DeltaTable, device_id: str, rules: Rules) -> pa.Table:
         messages = zip(rows["topic"].to_pylist(), rows["payload"].to_pylist(), strict=True)
         mine = [device_id in devices_of(topic, payload, rules) for topic, payload in messages]
         found.append(rows.select(columns).filter(pa.array(mine, pa.bool_())).cast(schema))
-    # A message may be in quarantine for two reasons.
+    # Remove repeated places: a message may be in quarantine for two reasons.
     return pa.concat_tables(found).group_by(columns).aggregate([])
 
 
 def _may_be_of(batch: pa.RecordBatch, device_id: str) -> pa.Array:
-    """Messages whose bytes have the name in them, or may spell it by JSON's escapes or CBOR's pieces of text.
+    """Return which messages contain the name, or may contain it in JSON escapes or in CBOR text of several pieces.
 
-    The others need not be read.
+    The other messages need not be decoded.
     """
 
     def holds(column: str, text: str) -> pa.Array:
@@ -95,7 +96,7 @@ def _deleted_places(table: DeltaTable, places: pa.Table) -> int:
         where = f"{date} = '{day}'" if date else None
         batches = source.to_batches(filter=pa_dataset.field(date) == day if date else None)
         kept = pa.RecordBatchReader.from_batches(source.schema, _without(batches, places))
-        # Not a merge: files that it rewrites have strings as views, which Arrow cannot filter.
+        # A merge is not used: it rewrites files with string views, which Arrow cannot filter.
         write_deltalake(table, kept, mode="overwrite", predicate=where, writer_properties=WRITER)
     return held - table.count()
 

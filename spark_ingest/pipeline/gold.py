@@ -1,17 +1,18 @@
-"""Gold: what people look at, kept up to date from what silver and the tables beside it have committed.
+"""Keep gold, the tables that people look at, up to date with what silver and the tables beside it have committed.
 
-An update reads the rows that were appended since the one before, adds them to what gold remembers
-(:mod:`gold_state`), and writes the gold tables. It is no part of a micro-batch: committed versions never change, so
-whatever Spark replays, each row is counted once.
+An update reads the rows that were appended since the previous update, adds them to the state of gold
+(:mod:`gold_state`), and writes the gold tables. It is not part of a micro-batch: committed versions never change, so
+each row is counted once, whatever Spark replays.
 
-One number joins the parts of an update: `serial`. The windows are merged first, in a commit whose application
-transactions are S and the version of each table up to which the windows have counted: that commit makes S the truth.
-Then the rules of alerts are applied, and what begins or ends is noted in the journal. Then come the other tables, which
-are functions of the state and the journal.
+A number, `serial`, connects the parts of an update. First the windows are merged, in a commit whose application
+transactions hold the serial S and the version of each table up to which the windows have counted. This commit makes
+update S valid. Then the rules of alerts are applied, and alerts that begin or end are noted in the journal. Last, the
+other tables are written, which are functions of the state and the journal.
 
-The state is a function of the versions too. So it is saved only now and then, as ``gold/.state/S``: it is several times
-as large as what an update changes. Killed anywhere, the next process loads the state that was saved last, adds what the
-windows have counted since, applies the rules again to what the journal has noted, and writes those functions again.
+The state is a function of the versions too, and several times as large as what an update changes. So it is saved only
+now and then, as ``gold/.state/S``. If the process is killed at any point, the next one loads the last saved state,
+adds what the windows have counted since, applies the rules again to the alerts in the journal, and writes the other
+tables again.
 """
 
 import hashlib
@@ -65,25 +66,25 @@ _GOLD = ("devices", "windows", "boots", "gaps", "traffic", "alerts")
 _CHUNK_ROWS = 500_000
 _EPOCH = date(1970, 1, 1)
 _VACUUM_EVERY = 200
-# What is counted again after a kill, at most: about ten seconds' work, and files that no vacuum has removed yet.
+# After a kill, at most this much is counted again: about ten seconds of work, on files that no vacuum removed yet.
 _SAVE_EVERY_ROWS = 1_000_000
 _SAVE_EVERY_S = 600.0
 
 
 class _WrittenBoots(NamedTuple):
-    """What gold/boots has been written by: the day on which each boot was heard last, and when each collector began."""
+    """The basis of gold/boots as last written: the day each boot was last heard, and when each collector began."""
 
     days: np.ndarray
     started_us: np.ndarray
 
 
 class Gold:
-    """The gold tables below `tables`/gold; one process at a time writes them.
+    """The gold tables below `tables`/gold; only one process at a time may write them.
 
-    :param rules: of alerts.
+    :param rules: the rules of alerts.
     :param recipients: see :meth:`Journal.take`.
     :param on_stage: called with a name of STAGES when that stage is done; for tests that stop the process there.
-    :param report: takes one line for a person.
+    :param report: called with one line for a person.
     :raises UsageError: the tables cannot be written.
     """
 
@@ -125,11 +126,11 @@ class Gold:
         self._boots: _WrittenBoots | None = None
 
     def update(self, now_us: int | None = None, *, note_alerts: bool = True) -> bool:
-        """Count what has been committed since the last update; False when there was nothing.
+        """Count what has been committed since the last update; return whether there was anything.
 
         :param now_us: Unix microseconds against which silence is measured; default: the newest received time.
-        :param note_alerts: note in the journal which alerts begin and end: not while much of a spool is still to be
-            read, which is when devices of another spool seem to be silent.
+        :param note_alerts: note in the journal which alerts begin and end. False while much of a spool is still to be
+            read: until then, devices of another spool seem to be silent.
         """
         began = time.monotonic()
         try:
@@ -140,11 +141,11 @@ class Gold:
                 return False
             if changed:
                 if not self._written:
-                    # The update before may not have got that far, and this one lets go of minutes that are over.
+                    # The previous update may have failed before this, and _count drops minutes that are over.
                     self._write_traffic(state)
                 self._count(state, sources)
         except LogGone:
-            # Nothing says what is new since then: count everything once more.
+            # The log no longer tells which rows are new: count everything again.
             self._forget()
             return self.update(now_us, note_alerts=note_alerts)
         self._write_whole(state, now_us, note_alerts)
@@ -152,7 +153,7 @@ class Gold:
         return changed
 
     def save(self) -> None:
-        """Save the state, so that the next process has nothing to count again."""
+        """Save the state, so that the next process need not count anything again."""
         if self._state is not None and self._unsaved_rows:
             self._save(self._state)
 
@@ -165,7 +166,7 @@ class Gold:
         self._on_stage("gold state saved")
 
     def _current(self) -> State:
-        """The state of the versions that the windows have counted."""
+        """Return the state for the versions that the windows have counted."""
         if self._state is None:
             windows = self._tables["windows"].delta
             self._serial = windows.transaction_version(APPLICATION_ID) or 0
@@ -178,25 +179,25 @@ class Gold:
         return self._state
 
     def _resumed(self, windows: DeltaTable) -> State | None:
-        """The state that was saved last, and what the windows have counted since; None: there is none to go on from."""
-        # One of an older release may be ahead of the windows, if it was killed.
+        """Return the last saved state plus what the windows have counted since; None if no saved state is usable."""
+        # A state of an older release that was killed may be ahead of the windows.
         serial = max((one for one in _serials(self._folder) if one <= self._serial), default=None)
         if serial is None:
             return None
         try:
             state, saved = load(self._folder / str(serial))
         except (OSError, FileDamaged) as error:
-            if may_pass(error):  # a store that is away
+            if may_pass(error):  # the object store is unreachable for now
                 raise
             self._report(f"{error}: gold is counted anew")
             return None
         if state.offline_us != self._rules.offline_us:
             return None
         counted = {name: windows.transaction_version(_application_id(name)) for name in _SOURCES}
-        # An older release has noted no versions there: it saved the state of every serial.
+        # An older release noted no versions in the windows; it saved the state of every serial.
         self._versions = {name: saved[name] if version is None else version for name, version in counted.items()}
         self._take(state, {name: appended(self.root / name, saved[name], self._versions[name]) for name in _SOURCES})
-        # So that what counts gold anew finds the rules of now.
+        # If the rules have changed, mark the state as unsaved, so that a later recount finds the current rules.
         self._unsaved_rows += state.rules != self._rules.as_text()
         return state
 
@@ -209,7 +210,7 @@ class Gold:
         return {name: appended(self.root / name, self._versions.get(name)) for name in _SOURCES}
 
     def _count(self, state: State, sources: dict[str, Appended]) -> None:
-        # Until the windows are on the disk the state in memory is worth nothing.
+        # Until the windows are committed, the state in memory is not valid.
         self._state = None
         from_scratch = not self._versions
         state.freeze()
@@ -231,7 +232,7 @@ class Gold:
             self._save(state)
 
     def _take(self, state: State, sources: dict[str, Appended]) -> list[pa.Table]:
-        """Add rows to the state; the last chunks of silver, at most two."""
+        """Add rows to the state; return the last chunks of silver, at most two."""
         state.now_us = _now_us()
         kept: list[pa.Table] = []
         takes = (
@@ -246,10 +247,10 @@ class Gold:
         return kept
 
     def _windows_from_scratch(self, state: State, silver: Appended, serial: int, versions: dict[str, int]) -> None:
-        """All windows anew; the transaction comes with the last commit, so half of it is never taken for the whole."""
+        """Write all windows again. Only the last commit has the serial, so a partial result never looks complete."""
         table = self._tables["windows"]
         delta = table.upon(APPLICATION_ID, self._serial)
-        # No state has this number: whoever finds it, or another one's, begins again.
+        # No state has a negative number, so a process that finds one starts from scratch.
         unfinished = -serial
         empty = SCHEMAS["gold/windows"].empty_table()
         write_deltalake(delta, empty, mode="overwrite", commit_properties=_transactions(unfinished, {}))
@@ -261,7 +262,7 @@ class Gold:
     def _windows(
         self, state: State, chunks, before: dict[str, np.ndarray], version: int, transactions: CommitProperties
     ) -> None:
-        """Add new readings to their windows; where an anchor is new or better, windows are counted from silver."""
+        """Add new readings to their windows, and recount from silver the windows that a changed anchor affects."""
         replaced, recounted = self._moved(state, before, version)
         parts = [recounted]
         for rows in chunks:
@@ -272,7 +273,11 @@ class Gold:
         merge_into(self._tables["windows"], pa.concat_tables(parts), replaced, self._serial, transactions)
 
     def _moved(self, state: State, before: dict[str, np.ndarray], version: int) -> tuple[pa.Table, pa.Table]:
-        """The windows that an anchor has moved readings out of or into, and what they hold now."""
+        """Return the windows that a changed anchor moved readings out of or into, and the new rows of these windows.
+
+        :param before: columns of the boots before this update.
+        :param version: version of silver to recount from.
+        """
         empty = _none_replaced(), SCHEMAS["gold/windows"].empty_table()
         old = len(before["readings"])
         boots = state.boots
@@ -306,7 +311,7 @@ class Gold:
             }
         )
         touched = touched.group_by(["device_id", "window_start"]).aggregate([])
-        # Not after it was received, but for what a clock may be ahead.
+        # No reading was taken later than it was received, plus AHEAD_US.
         since = pa.scalar(int(starts.min()) - AHEAD_US, pa.int64()).cast(TIMESTAMP)
         within = field("device_id").isin(devices) & (field("received_ts") >= since)
         rows = silver.to_table(SILVER_COLUMNS, filter=within)
@@ -323,7 +328,7 @@ class Gold:
         self._write_boots(state, gaps)
         whole = {"devices": devices, "gaps": gaps, "alerts": alerts}
         for name, rows in whole.items():
-            # Each commit is two files, and while nothing comes nothing changes.
+            # Each commit is two files; skip it if the rows have not changed.
             digest = _digest(rows)
             if digest != self._digests.get(name):
                 self._overwrite(name, rows)
@@ -335,14 +340,15 @@ class Gold:
             self.vacuum()
 
     def _write_boots(self, state: State, gaps: pa.Table) -> None:
-        """The boots of the days on which those that changed were heard last: partitions, now and as they were written.
+        """Write the partitions of gold/boots that changed boots belong to now, or belonged to when last written.
 
-        So boots that are over cost nothing, however many there are.
+        A boot is in the partition of the day on which it was last heard. So boots that are over cost nothing, however
+        many there are.
         """
         days, predicate = heard_days(state), None
         started = state.collectors["first_us"].copy()
         written, rows = self._boots, np.arange(len(days))
-        # When a collector turns out to have begun earlier, gaps of any boot may count otherwise.
+        # If a collector turns out to have begun earlier, the gaps of any boot may count differently.
         if written is not None and np.array_equal(written.started_us, started[: len(written.started_us)]):
             changed = np.array(sorted(state.changed_boots), dtype=np.int64)
             if not len(changed):
@@ -369,7 +375,7 @@ class Gold:
         ]
 
     def _write_traffic(self, state: State) -> None:
-        # Once for what was counted: retention may have removed minutes since, which the state still has.
+        # Write once per serial: retention may have removed minutes since then that the state still has.
         if self._tables["traffic"].delta.transaction_version(APPLICATION_ID) == self._serial:
             return
         rows = traffic_table(state)
@@ -383,7 +389,7 @@ class Gold:
         self._overwrite("traffic", rows, predicate)
 
     def _recounted(self, minutes: list[int]) -> pa.Table:
-        """Traffic of settled minutes that rows still came for, from the tables."""
+        """Return the traffic of settled minutes for which late rows came, counted from the tables."""
         fresh = State(self._rules.offline_us)
         takes = (fresh.take_readings, fresh.take_duplicates, fresh.take_quarantined)
         received = pa_dataset.field("received_ts")
@@ -403,13 +409,13 @@ class Gold:
         )
 
     def vacuum(self) -> None:
-        """Remove the files of gold that no version of the last hour uses: each update leaves some behind."""
+        """Remove the files of gold that no version of the last hour uses; each update leaves some behind."""
         for table in self._tables.values():
             table.delta.vacuum(retention_hours=1, dry_run=False, enforce_retention_duration=False)
 
 
 def remembered_rules(tables: Location) -> RuleSet:
-    """What the newest gold was counted with; the defaults when there is none."""
+    """Return the rules of alerts with which the newest gold was counted; the default rules if there is no gold."""
     folder = tables / "gold" / ".state"
     for serial in reversed(_serials(folder)):
         try:
@@ -426,7 +432,7 @@ def _open_by_rule(alerts: pa.Table, rules: RuleSet) -> dict[str, int]:
 
 
 def _chunks(source: Appended, name: str) -> Iterator[pa.Table]:
-    """The rows in tables of a size that fits into memory."""
+    """Yield the rows of a source in tables of about _CHUNK_ROWS rows, which fit into memory."""
     held: list[pa.RecordBatch] = []
     count = 0
     for batch in source.batches(COUNTED[name], SCHEMAS[name]):
@@ -460,13 +466,16 @@ def _application_id(source: str) -> str:
 
 
 def _transactions(serial: int, versions: dict[str, int]) -> CommitProperties:
-    """Of a commit of update `serial`; `versions`: of the sources that have been counted."""
+    """Return the properties of a commit of update `serial`.
+
+    :param versions: the versions of the sources that have been counted; negative: the source does not exist.
+    """
     counted = [Transaction(_application_id(name), version) for name, version in versions.items() if version >= 0]
     return CommitProperties(app_transactions=[Transaction(APPLICATION_ID, serial), *counted])
 
 
 def _serials(folder: Location) -> list[int]:
-    """Of the states that were saved there, rising."""
+    """Return the serials of the states that are saved in `folder`, in ascending order."""
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal()) if folder.is_dir() else []
 
 

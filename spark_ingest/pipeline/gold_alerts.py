@@ -1,4 +1,4 @@
-"""Alerts that gold's state decides: each is a function of the state and the time, with those that are over."""
+"""Find the alerts that are not about metrics, open ones and past ones, as functions of gold's state and the time."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -30,7 +30,11 @@ class Alert(NamedTuple):
 
 
 def state_alerts(state: State, gaps: pa.Table, rules: RuleSet, as_of_us: int) -> list[Alert]:
-    """The alerts of all rules that are about no metric, in no order."""
+    """Return the alerts of all rules that are not about a metric, in no particular order.
+
+    :param gaps: rows of gold/gaps.
+    :param as_of_us: the time to judge at, Unix microseconds.
+    """
     ids = list(state.devices.index)
     found: list[Alert] = []
     starts: tuple[np.ndarray, np.ndarray] | None = None
@@ -55,7 +59,7 @@ def state_alerts(state: State, gaps: pa.Table, rules: RuleSet, as_of_us: int) ->
 
 
 def verdicts_of(alerts: Iterable[Alert], rules: RuleSet) -> list[Verdict]:
-    """Which devices each rule of :func:`state_alerts` finds something in now: an alert a device."""
+    """Return a verdict for each rule of :func:`state_alerts`: its oldest open alert of each device."""
     firing: dict[str, dict[str, Finding]] = {rule.name: {} for rule in rules.rules if not rule.is_metric}
     for alert in sorted((one for one in alerts if one.until is None), key=_by_time):
         firing[alert.rule].setdefault(alert.device_id, Finding(alert.since, alert.value, alert.text))
@@ -63,7 +67,7 @@ def verdicts_of(alerts: Iterable[Alert], rules: RuleSet) -> list[Verdict]:
 
 
 def alerts_table(alerts: Iterable[Alert]) -> pa.Table:
-    """ALERTS_SCHEMA, sorted by device, rule and time."""
+    """Return the alerts as rows of ALERTS_SCHEMA, sorted by device, rule and time."""
     rows = sorted(alerts, key=_by_time)
     columns = list(zip(*rows, strict=True)) if rows else [[]] * len(ALERTS_SCHEMA)
     arrays = [pa.array(column, one.type) for column, one in zip(columns, ALERTS_SCHEMA, strict=True)]
@@ -100,7 +104,10 @@ def _gaps(rule: Rule, gaps: pa.Table, as_of_us: int) -> Iterable[Alert]:
 
 
 def _loops(rule: Rule, starts: tuple[np.ndarray, np.ndarray], ids: Sequence[str], as_of_us: int) -> Iterable[Alert]:
-    """Runs of boots of which each `boots` follow each other `within` a time."""
+    """Yield runs of boots in which any `boots` consecutive ones began `within` the rule's time.
+
+    :param starts: device and time of each boot, as :func:`boot_starts` returns them.
+    """
     boots, within_us = rule["boots"], rule["within"]
     device, us = starts
     ends = np.arange(boots - 1, len(us))
@@ -130,7 +137,7 @@ def _memory(rule: Rule, state: State, ids: Sequence[str]) -> Iterable[Alert]:
 
 
 def _quarantined(rule: Rule, state: State, ids: Sequence[str], as_of_us: int) -> Iterable[Alert]:
-    """Runs of quarantined messages of a device without a pause of QUIET_US."""
+    """Yield runs of a device's quarantined messages that have no pause longer than QUIET_US."""
     runs: list[tuple[int, Refused]] = []
     for (device, _day), one in sorted(state.refused.items()):
         if runs and runs[-1][0] == device and one.first_us - runs[-1][1].last_us <= QUIET_US:
@@ -144,7 +151,7 @@ def _quarantined(rule: Rule, state: State, ids: Sequence[str], as_of_us: int) ->
 
 
 def _firmware(rule: Rule, state: State, ids: Sequence[str]) -> Iterable[Alert]:
-    """Devices whose newest boot runs another version than those expected; one that ends in * is a beginning."""
+    """Yield devices whose newest boot runs none of the expected versions; one that ends in * matches as a prefix."""
     texts, boots = list(state.texts), state.boots
     for device, row in enumerate(newest_boots(state).tolist()):
         code = int(boots["fw"][row]) if row >= 0 else -1

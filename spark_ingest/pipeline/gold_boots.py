@@ -1,4 +1,4 @@
-"""The boots of each device, by what gold remembers: the newest, and when each began."""
+"""The boots of each device, from the state of gold: which one is the newest, and when each began."""
 
 import numpy as np
 
@@ -7,21 +7,21 @@ from .gold_state import DAY_US, SEPARATOR, State
 
 
 def heard_us(state: State) -> np.ndarray:
-    """Per boot when it was heard last, or without a reading when it was first heard of."""
+    """Return, per boot, when it was last heard, or when its first status came if it has no readings."""
     boots = state.boots
     return np.where(boots["last_us"] == NEVER, boots["born_us"], boots["last_us"])
 
 
 def heard_days(state: State) -> np.ndarray:
-    """The day of :func:`heard_us`, from 1970-01-01."""
+    """Return the day of :func:`heard_us`, per boot, as days since 1970-01-01."""
     return heard_us(state) // DAY_US
 
 
 def newest_boots(state: State) -> np.ndarray:
-    """Per device the row of the boot that was heard last; -1 without one."""
+    """Return, per device, the row of the boot that was last heard, or -1 if it has no boot."""
     boots = state.boots
     newest = np.full(len(state.devices), -1, dtype=np.int64)
-    # Names decide between equal times: row numbers depend on who was met first.
+    # Names decide between equal times; row numbers would depend on which boot was met first.
     order = np.lexsort((boots.ranks, heard_us(state)))
     order = order[~state.unnumbered[order]]
     newest[boots["device"][order]] = order
@@ -29,10 +29,10 @@ def newest_boots(state: State) -> np.ndarray:
 
 
 def boot_starts(state: State, *, unasked: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Of each boot the device and when it was first heard of; by device, times rising.
+    """Return, per boot, the device and when the boot was first heard of; sorted by device and time.
 
-    :param unasked: only boots that nobody asked for: neither after an orderly restart, which the boot before announced,
-        nor by a soft reset, which is done from a console.
+    :param unasked: leave out boots that somebody asked for: after an orderly restart, which the previous boot
+        announced, or by a soft reset, which is done from a console.
     """
     boots = state.boots
     first = np.minimum(boots["first_us"], boots["born_us"])
@@ -48,5 +48,5 @@ def boot_starts(state: State, *, unasked: bool = False) -> tuple[np.ndarray, np.
 
 
 def follows(devices: np.ndarray) -> np.ndarray:
-    """Which are the same device as the one before."""
+    """Return, for each entry, whether the previous entry is the same device."""
     return np.append(False, devices[1:] == devices[:-1]) if len(devices) else np.empty(0, dtype=bool)

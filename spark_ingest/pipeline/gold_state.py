@@ -1,8 +1,8 @@
-"""What gold must remember: per boot, per device and per minute, never per reading.
+"""The state of gold: what it remembers per boot, per device and per minute, never per reading.
 
-Everything here is a sum, a smallest, a largest, a first, a last or a union over the rows of silver and the tables
-beside it. So neither their order nor how they are cut into updates changes it, and what was gathered bit by bit equals
-what one pass over all rows gives.
+Everything here is a sum, minimum, maximum, first, last or union over the rows of silver and the tables beside it. So
+the result does not depend on the order of the rows or their division into updates: it equals the result of a single
+pass over all rows.
 """
 
 from bisect import bisect_left
@@ -41,7 +41,14 @@ BIN_ZERO = 1 << (BIN_BITS - 1)
 
 
 class Refused(NamedTuple):
-    """Rows of quarantine of one device in one day: when the first and the last came, and the last one's reason."""
+    """A summary of the rows of quarantine of one device in one day.
+
+    :ivar first_us: when the first was received, Unix microseconds.
+    :ivar last_us: when the last was received, Unix microseconds.
+    :ivar last_place: the place of the last in its spool.
+    :ivar reason: the reason of the last.
+    :ivar total: number of rows.
+    """
 
     first_us: int
     last_us: int
@@ -50,18 +57,21 @@ class Refused(NamedTuple):
     total: int
 
     def joined(self, other: "Refused") -> "Refused":
-        """Both; whichever came first."""
+        """Return the summary of both; the order of the two does not matter."""
         last = max(self[1:4], other[1:4])
         return Refused(min(self.first_us, other.first_us), *last, self.total + other.total)
 
 
 class State:
-    """See the module. `newest_us`: the newest received time of all; `frozen_before`: minutes that are settled.
+    """The state of gold; see the module. Times are in Unix microseconds, and minutes are counted from 1970-01-01.
 
-    :param offline_us: a silence so long is worth an alert.
-    :ivar rules: the rules of alerts, as text, to count gold anew by.
-    :ivar changed_boots: rows of `boots` for which something has come since their owner last emptied it.
-    :ivar now_us: when rows are counted. They have been received by then, whatever the clock of their collector said.
+    :param offline_us: silences longer than this are remembered, because they may be alerts.
+    :ivar rules: the rules of alerts, as text, for recounting gold.
+    :ivar newest_us: the newest received time of all rows.
+    :ivar frozen_before: minutes before this one are settled: they are no longer counted here.
+    :ivar late_minutes: settled minutes for which rows came since the last :meth:`freeze`.
+    :ivar changed_boots: rows of `boots` that have changed since the owner of the state last cleared this set.
+    :ivar now_us: the time of counting. Later received times are replaced by it, as a collector's clock may be ahead.
     """
 
     def __init__(self, offline_us: int) -> None:
@@ -118,11 +128,11 @@ class State:
 
     @property
     def unnumbered(self) -> np.ndarray:
-        """Which of `boots` are none: the readings of a device and a spool that are known by their place."""
+        """Which rows of `boots` are no boots, but readings of a device that their place in a spool identifies."""
         return self.boots["first_seq"] < 0
 
     def freeze(self) -> None:
-        """Let go of minutes that are over; rows that still come for one are counted from the tables."""
+        """Drop the minutes that are over; if rows still come for one, it is recounted from the tables."""
         self.late_minutes = set()
         bound = self.newest_us // MINUTE_US - HOT_MINUTES
         self.frozen_before = max(self.frozen_before, bound)
@@ -131,7 +141,7 @@ class State:
         self.minute_delays.drop_below(bound << BIN_BITS)
 
     def take_readings(self, rows: pa.Table) -> None:
-        """Rows of silver: SILVER_COLUMNS."""
+        """Count rows of silver: SILVER_COLUMNS."""
         if not rows.num_rows:
             return
         device, boot = self._device_rows(rows["device_id"]), self._boot_rows(rows)
@@ -146,7 +156,7 @@ class State:
         boots.add("ok", boot, ok)
         boots.lower_to("first_us", boot, received)
         boots.raise_to("last_us", boot, received)
-        # It began no later than this; where no uptime tells, it may have begun at any time before.
+        # The boot began no later than this. Without an uptime, it may have begun at any time before.
         began = np.where(has_up, received - up_us, NEVER)
         head = {"collector": self.collectors.rows(rows["collector"].combine_chunks()), "began_us": began}
         boots.keep_last(boot, {"first_seq": seq}, head, first=True)
@@ -165,10 +175,10 @@ class State:
         self.minute_delays.add(minute[ok & hot] << BIN_BITS | delay_bins[hot[ok]])
 
     def placed(self, rows: pa.Table) -> np.ndarray:
-        """When readings were taken, Unix microseconds, by all that is known now.
+        """Return when readings were taken, in Unix microseconds, as far as is known now.
 
-        ts where the clock was good; else by `up` and the boot's anchor, its lowest seq that has both; else when it
-        was received.
+        This is ts if the clock was good; else the time computed from `up` and the boot's anchor, which is the reading
+        with the lowest seq that has both a good clock and `up`; else the received time.
         """
         boot, received, ts = self._boot_rows(rows), _us(rows["received_ts"]), _us(rows["ts"])
         has_up, up_us = uptimes(rows["up_ms"].combine_chunks())
@@ -178,7 +188,7 @@ class State:
         return np.where(rows["clock_ok"].to_numpy(), ts, derived)
 
     def take_duplicates(self, rows: pa.Table) -> None:
-        """Rows of the table duplicates."""
+        """Count rows of the table duplicates."""
         if not rows.num_rows:
             return
         device, received = self._device_rows(rows["device_id"]), self._received(rows)
@@ -187,13 +197,13 @@ class State:
         self._count_minutes(received // MINUTE_US, 1, rows["payload_crc"].to_numpy() >> 32)
 
     def take_quarantined(self, rows: pa.Table) -> None:
-        """Rows of the table quarantine."""
+        """Count rows of the table quarantine."""
         if not rows.num_rows:
             return
         received = self._received(rows)
         self.newest_us = max(self.newest_us, int(received.max()))
         size = pc.call_function("binary_length", [rows["payload"]]).to_numpy()
-        # The bytes of a message whose reading was kept count there.
+        # If the message's reading was kept, its bytes are counted with the reading.
         kept = rows["kept"].fill_null(False).to_numpy()
         self._count_minutes(received // MINUTE_US, 2, np.where(kept, 0, size))
         owned = rows["device_id"].is_valid().to_numpy()
@@ -214,11 +224,11 @@ class State:
             self.refused[key] = self.refused[key].joined(one) if key in self.refused else one
 
     def take_status(self, rows: pa.Table) -> None:
-        """Rows of the table status."""
+        """Count rows of the table status."""
         if not rows.num_rows:
             return
         device, received = self._device_rows(rows["device_id"]), self._received(rows)
-        # Messages of one block share a received time; the later place is the later one.
+        # Messages of one block share a received time; their places tell their order.
         position = places(rows)
         online = rows["online"].to_numpy(zero_copy_only=False).astype(bool)
         values = {"online": online.astype(np.int64)}
@@ -248,7 +258,7 @@ class State:
         self.boots.keep_last(boot, order, {"fw": self._codes(some["fw"].to_pylist())})
 
     def take_logs(self, rows: pa.Table) -> None:
-        """Rows of the table logs."""
+        """Count rows of the table logs."""
         if not rows.num_rows:
             return
         self._heard(self._device_rows(rows["device_id"]), self._received(rows))
@@ -263,7 +273,7 @@ class State:
         )
 
     def text(self, codes: np.ndarray) -> pa.Array:
-        """The texts of codes; null for -1."""
+        """Return the texts of codes; null for -1."""
         names = pa.array([*self.texts, None], pa.string())
         return names.take(pa.array(np.where(codes < 0, len(self.texts), codes)))
 
@@ -277,7 +287,7 @@ class State:
         held: dict[tuple[str, str], list[tuple[int, int]]],
         new: Iterable[tuple[str, str, list[tuple[int, int]]]],
     ) -> None:
-        """Unite ranges of seq with those that a boot has."""
+        """Add ranges of seq, given as (device_id, boot, ranges), to those in `held`."""
         gathered: dict[tuple[str, str], list[tuple[int, int]]] = {}
         for device_id, boot, ranges in new:
             gathered.setdefault((device_id, boot), []).extend(ranges)
@@ -300,8 +310,8 @@ class State:
 
     def _take_gaps(self, rows: pa.Table, boot: np.ndarray, seq: np.ndarray, received: np.ndarray) -> None:
         self.seen.take(rows.select(["device_id", "boot", "seq"]))
-        # A gap that is new ends right below a reading that has come just now: that one tells since when. Its
-        # predecessor is missing, so only what does not follow another of this update can be the one.
+        # A new gap ends right below a reading of this update, whose received time becomes the gap's `since`. That
+        # reading's predecessor is missing, so only readings that do not follow another one of this update count.
         order = np.lexsort((seq, boot))
         starts = np.append(True, (boot[order][1:] != boot[order][:-1]) | (seq[order][1:] != seq[order][:-1] + 1))
         keys = list(self.boots.index)
@@ -309,7 +319,7 @@ class State:
             device_id, name = keys[boot[i]].split(SEPARATOR)
             gaps, last = self.seen.gaps_of(device_id, name), int(seq[i]) - 1
             at = bisect_left(gaps, last)
-            # Firsts and lasts take turns; a gap of one seq has it twice.
+            # Firsts and lasts alternate; a gap of a single seq contains it twice.
             if any(place % 2 and place < len(gaps) and gaps[place] == last for place in (at, at + 1)):
                 self.gap_since[int(boot[i]), last] = int(received[i])
 
@@ -324,14 +334,14 @@ class State:
         same = dev[1:] == dev[:-1]
         before = np.where(np.append(False, same), np.append(0, us[:-1]), NEVER)
         after = np.where(np.append(same, False), np.append(us[1:], 0), -NEVER)
-        # Before the first sign of life, or after the last one: the silence next to it is one more.
+        # A sign of life before the first or after the last known one may have a new silence beside it.
         earlier, later = us < first, us > last
         known = last != NEVER
         until = np.where(earlier & known, np.minimum(after, first), after)
         since = np.where(later & known, np.maximum(before, last), before)
         self._silent(dev, us, until, earlier & (until != -NEVER))
         self._silent(dev, since, us, later & known & (since != NEVER))
-        # In between: a silence that was noted may be over.
+        # A sign of life in between may split a silence that was noted.
         within = ~earlier & ~later & np.isin(dev, list(self.silences))
         for number, at in zip(dev[within].tolist(), us[within].tolist(), strict=True):
             self._split_silence(number, at)
@@ -365,7 +375,7 @@ class State:
                 continue
             at = np.flatnonzero(code == known.index(name))
             row, value = parent[at], values[at]
-            # Two boots in one block may share the time and the seq: then the larger value, whichever came first.
+            # Two boots in one block may share the time and the seq: then the larger value counts.
             order = {f"{name}_us": received[row], f"{name}_seq": seq[row], name: value}
             self.devices.keep_last(device[row], order, {})
             bins = to_bin(value) + BIN_ZERO
@@ -375,7 +385,12 @@ class State:
                 self.boots.keep_last(boot[row], {"mem_last_seq": seq[row]}, {"mem_last": value})
 
     def _count_minutes(self, minute: np.ndarray, kind: int, size: np.ndarray) -> np.ndarray:
-        """Count rows and bytes; which rows lie in minutes that are not settled."""
+        """Count rows and bytes per minute; return which rows lie in minutes that are not settled.
+
+        :param minute: the minute of each row.
+        :param kind: the count to increase: 0 readings, 1 duplicates, 2 quarantined.
+        :param size: bytes of each row.
+        """
         hot = minute >= self.frozen_before
         self.late_minutes.update(np.unique(minute[~hot]).tolist())
         distinct, place = np.unique(minute[hot], return_inverse=True)
@@ -388,7 +403,7 @@ class State:
 
 
 def exploded(metrics: pa.ChunkedArray) -> tuple[np.ndarray, pa.Array, np.ndarray]:
-    """Of a column of maps, each entry that is not null: the number of its row, its name, its value."""
+    """Return the entries of a column of maps that are not null: for each, its row number, its name and its value."""
     array = metrics.combine_chunks() if isinstance(metrics, pa.ChunkedArray) else metrics
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
@@ -402,7 +417,7 @@ def exploded(metrics: pa.ChunkedArray) -> tuple[np.ndarray, pa.Array, np.ndarray
 
 
 def union(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same numbers in the fewest ranges, rising."""
+    """Return the union of ranges as the fewest possible ranges, in ascending order."""
     joined: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if joined and first <= joined[-1][1] + 1:
@@ -417,7 +432,7 @@ def _us(times: pa.ChunkedArray) -> np.ndarray:
 
 
 def _unquoted(text: str | None) -> str | None:
-    """The text in a JSON string; other JSON as it is."""
+    """Return the text in a JSON string without escapes, and other JSON unchanged."""
     return text[1:-1] if text and text.startswith('"') and "\\" not in text else text
 
 
@@ -425,7 +440,10 @@ _REFUSED = ("device", "day", *Refused._fields)
 
 
 def save(state: State, path: Location, facts: dict[str, int]) -> None:
-    """Write the state into the file `path`, durable, with a checksum."""
+    """Write the state into the file `path`, durably and with a checksum.
+
+    :param facts: numbers of the caller, saved with the state.
+    """
     names, parts = [], []
     for name, table in tables_of(state, facts):
         names.append(name)
@@ -442,7 +460,10 @@ def _packed(table: pa.Table, compression: str | None = None) -> pa.Buffer:
 
 
 def tables_of(state: State, facts: dict[str, int]) -> Iterator[tuple[str, pa.Table]]:
-    """The state as tables by name. `facts`: numbers of the caller, kept with it."""
+    """Yield the state as (name, table) pairs.
+
+    :param facts: numbers of the caller, saved with the state.
+    """
     own = {
         "offline_us": state.offline_us,
         "newest_us": state.newest_us,
@@ -478,10 +499,10 @@ def tables_of(state: State, facts: dict[str, int]) -> Iterator[tuple[str, pa.Tab
 
 
 def load(path: Location) -> tuple[State, dict[str, int]]:
-    """What :func:`save` wrote: the state and the facts.
+    """Return the state and the facts that :func:`save` wrote. The facts include some of the state's own.
 
-    :raises OSError: it cannot be read.
-    :raises FileDamaged: it fails its checksum.
+    :raises OSError: the file cannot be read.
+    :raises FileDamaged: the file fails its checksum.
     """
     whole = pa.ipc.open_file(pa.py_buffer(read_checked(path))).read_all()
     parts = dict(zip(whole["name"].to_pylist(), whole["table"], strict=True))
@@ -492,7 +513,7 @@ def load(path: Location) -> tuple[State, dict[str, int]]:
     facts = {row["name"]: row["value"] for row in read("facts").to_pylist()}
     state = State(facts["offline_us"])
     state.newest_us, state.frozen_before = facts["newest_us"], facts["frozen_before"]
-    # An older release kept none.
+    # A state of an older release has no rules.
     state.rules = read("rules")["text"][0].as_py() if "rules" in parts else ""
     state.late_minutes = set(read("late")["minute"].to_pylist())
     state.texts = {text: code for code, text in enumerate(read("texts")["text"].to_pylist())}

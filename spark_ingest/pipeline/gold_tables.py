@@ -1,4 +1,4 @@
-"""The gold tables that are small enough to be written whole, as functions of what gold remembers."""
+"""The rows of all gold tables but windows and alerts, as functions of the state of gold."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -42,12 +42,12 @@ _HEALTH_OF_ALERT = {
     "memory_falling": "memory",
 }
 """What an open alert makes of a device's health."""
-# Where counts end: a device can announce, or skip, more seqs than a column holds.
+# Counts are capped at this: a device can announce, or skip, more seqs than a column can hold.
 _MOST = (1 << 63) - 1
 
 
 def gaps_table(state: State) -> pa.Table:
-    """GAPS_SCHEMA: what silver lacks, cut where one reason ends and another begins."""
+    """Return the rows of GAPS_SCHEMA: the ranges of seq that silver lacks, split where their state changes."""
     numbers = state.boots.index
     rows: list[tuple] = []
     known: dict[tuple[int, int], int] = {}
@@ -84,7 +84,7 @@ def _length(first: int, last: int) -> int:
 
 
 def _sums(rows: Iterable[int], amounts: Iterable[int], count: int) -> np.ndarray:
-    """The sum of the amounts for each of `count` rows."""
+    """Return the sum of the amounts for each of `count` rows, at most _MOST."""
     sums = [0] * count
     for row, amount in zip(rows, amounts, strict=True):
         sums[row] = min(sums[row] + amount, _MOST)
@@ -92,9 +92,9 @@ def _sums(rows: Iterable[int], amounts: Iterable[int], count: int) -> np.ndarray
 
 
 def _earlier(state: State) -> np.ndarray:
-    """Which boots began before the first message of the collector that had their lowest seq.
+    """Return which boots began before the first message of the collector that received their lowest seq.
 
-    What such a boot took before that was never sent to this collector.
+    The readings that such a boot took before then were never sent to this collector.
     """
     boots, collectors = state.boots, state.collectors
     began = np.where(boots["anchor_seq"] != -NEVER, boots["anchor_us"], boots["began_us"])
@@ -109,9 +109,9 @@ Part = tuple[int, int, str, int | None]
 
 
 def _parted(parts: list[Part], ranges: list[tuple[int, int]], word: str) -> list[Part]:
-    """`parts`, where those that are missing and lie in `ranges` have the state `word`.
+    """Return `parts` with the state `word` for everything missing that lies in `ranges`; parts are split if needed.
 
-    :param ranges: disjoint, rising.
+    :param ranges: disjoint, in ascending order.
     """
     lasts = [last for _, last in ranges]
     cut: list[Part] = []
@@ -133,12 +133,15 @@ def _parted(parts: list[Part], ranges: list[tuple[int, int]], word: str) -> list
 
 
 def boots_table(state: State, gaps: pa.Table, rows: np.ndarray) -> pa.Table:
-    """BOOTS_SCHEMA of some rows of the state's boots."""
+    """Return the rows of BOOTS_SCHEMA for some rows of the state's boots.
+
+    :param rows: indices of these rows.
+    """
     open_gaps = gaps.filter(gaps["open"])
     names = zip(open_gaps["device_id"].to_pylist(), open_gaps["boot"].to_pylist(), strict=True)
     numbers = [state.boots.index[device_id + SEPARATOR + boot] for device_id, boot in names]
     missing = _sums(numbers, open_gaps["missing"].to_pylist(), len(state.boots))
-    # Those of a device and a spool that are known by their place are no boots.
+    # Leave out the rows for readings that are identified by their place: they are no boots.
     rows = rows[~state.unnumbered[rows]]
     names = list(state.boots.index)
     keys = [names[row].split(SEPARATOR) for row in rows.tolist()]
@@ -168,7 +171,7 @@ def boots_table(state: State, gaps: pa.Table, rows: np.ndarray) -> pa.Table:
 
 
 def devices_table(state: State, gaps: pa.Table, alerts: pa.Table, rules: RuleSet, as_of_us: int) -> pa.Table:
-    """DEVICES_SCHEMA, in the order in which devices were first met."""
+    """Return the rows of DEVICES_SCHEMA, in the order in which the devices were first met."""
     devices, boots = state.devices, state.boots
     booted, started_us = boot_starts(state)
     count = len(devices)
@@ -243,12 +246,12 @@ def _health(state: State, gaps: pa.Table, alerts: pa.Table, delay_p50: np.ndarra
 
 
 def _refused_counts(state: State) -> tuple[list[int], list[int]]:
-    """Devices, and how many rows of quarantine each has had in a day."""
+    """Return device numbers, and the rows of quarantine of each in one day; a device occurs once per day."""
     return [device for device, _day in state.refused], [one.total for one in state.refused.values()]
 
 
 def traffic_table(state: State) -> pa.Table:
-    """TRAFFIC_SCHEMA for the minutes that the state has."""
+    """Return the rows of TRAFFIC_SCHEMA for the minutes in the state."""
     minutes = np.array(sorted(state.minutes), dtype=np.int64)
     counts = np.array([state.minutes[minute] for minute in minutes.tolist()]).reshape(-1, 4)
     seen, devices = np.unique(state.minute_devices >> DEVICE_BITS, return_counts=True)
@@ -268,7 +271,11 @@ def traffic_table(state: State) -> pa.Table:
 
 
 def _percentiles(state: State, metric: int, shares: Sequence[float]) -> list[np.ndarray]:
-    """Per device, NaN where it has no such metric."""
+    """Return percentiles of a metric: one array per share, indexed by device, NaN for a device without the metric.
+
+    :param metric: number of the metric in the histogram.
+    :param shares: for example 0.5 for the median.
+    """
     keys, counts = state.histogram.keys, state.histogram.counts
     mine = (keys >> BIN_BITS & ((1 << METRIC_BITS) - 1)) == metric
     keys, counts = keys[mine], counts[mine]

@@ -1,4 +1,4 @@
-"""Five-minute windows per device and metric: partial sums, merged into what the table has, never closed."""
+"""Five-minute windows per device and metric: partial sums are merged into the table, and windows are never closed."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -24,10 +24,10 @@ _NAMES |= {"last_ts_last": "last_ts"}
 
 
 def windows_of(rows: pa.Table, placed_us: np.ndarray) -> pa.Table:
-    """The windows that readings make, in WINDOWS_SCHEMA.
+    """Return the windows of readings, in WINDOWS_SCHEMA.
 
     :param rows: device_id and metrics of readings.
-    :param placed_us: when each was taken.
+    :param placed_us: when each reading was taken, Unix microseconds.
     """
     parent, names, values = exploded(rows["metrics"])
     event = placed_us[parent]
@@ -45,7 +45,10 @@ def windows_of(rows: pa.Table, placed_us: np.ndarray) -> pa.Table:
 
 
 def merged(parts: pa.Table) -> pa.Table:
-    """Windows of the same device, start and metric as one; the last value is the newest, of equals the largest."""
+    """Merge windows of the same device, start and metric.
+
+    The last value of a merged window is the newest one, and the largest of equally new ones.
+    """
     order = pc.call_function("sort_indices", [parts], pc.SortOptions([("last_ts", "ascending"), ("last", "ascending")]))
     sums = [("n", "sum"), ("min", "min"), ("max", "max"), ("sum", "sum"), ("last", "last"), ("last_ts", "last")]
     one = parts.take(order).group_by(_KEYS, use_threads=False).aggregate(sums)
@@ -58,13 +61,13 @@ def merged(parts: pa.Table) -> pa.Table:
 
 
 def merge_into(table: Delta, new: pa.Table, replaced: pa.Table, was: int, properties: CommitProperties) -> None:
-    """Merge windows into the table, in one commit, which may also be an empty one.
+    """Merge windows into the table in one commit, which may be empty.
 
     :param new: windows to be added to those of the same key.
-    :param replaced: device_id and window_start of windows that `new` has whole.
-    :param was: the serial that the table has.
-    :param properties: of the commit; they have the serial afterwards.
-    :raises TablesTaken: it has another one.
+    :param replaced: device_id and window_start of windows that `new` replaces completely.
+    :param was: the serial that the table must have.
+    :param properties: the commit's properties, with the serial that the table will have.
+    :raises TablesTaken: the table has another serial.
     """
     starts = _distinct([new["window_start"], replaced["window_start"]])
     if not len(starts):
@@ -72,7 +75,7 @@ def merge_into(table: Delta, new: pa.Table, replaced: pa.Table, was: int, proper
         partitions = delta.metadata().partition_columns
         delta.create_write_transaction([], "append", delta.schema(), partitions, commit_properties=properties)
         return
-    # A commit writes what it changes and what else is in those files, which is no more than an hour: a partition.
+    # A commit rewrites the files that it changes. A file holds at most one partition: an hour.
     for width in (WINDOW_US, _HOUR_US, 24 * _HOUR_US):
         begins = np.unique(starts // width) * width
         if len(begins) <= _MOST_SPANS:

@@ -1,8 +1,7 @@
-"""What a person sees while the pipeline runs: a panel on a terminal, a line now and then elsewhere.
+"""The live display of the pipeline: a panel on a terminal, otherwise a line from time to time.
 
-Everything here goes to the console it is given, which is standard error: standard output holds the line ``ready`` and
-the result, whatever is shown. The one exception is :meth:`Live.say`, which is how these two get there while a panel is
-on the same terminal.
+The display is written to the given console, which is standard error; standard output has only the line ``ready`` and
+the result. :meth:`Live.say` prints lines on standard output without corrupting a panel on the same terminal.
 """
 
 import sys
@@ -41,11 +40,11 @@ _MOVES = ("state", "messages", "rows_silver", "rows_quarantined", "duplicates", 
 
 
 class Live:
-    """Shows ``status()`` until :meth:`stop`; the last state stays on the terminal, unless it is "starting".
+    """The display of ``status()`` until :meth:`stop`; the last state stays on the terminal, unless it is "starting".
 
-    :param console: where to; a panel when it is a terminal that can move its cursor, else plain lines.
-    :param status: called in a thread of its own; must only read.
-    :param clock: seconds, monotonic.
+    :param console: where to write: a panel on a terminal that can move its cursor, else plain lines.
+    :param status: returns the pipeline's status; it is called in a separate thread and must only read.
+    :param clock: monotonic clock, in seconds.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Live:
         self._spinner = Spinner("line" if console.options.ascii_only else "dots", style="cyan")
 
     def start(self) -> None:
-        """Show the first state and keep it up to date."""
+        """Show the first state and keep the display up to date."""
         if self._wanted:
             if self._console.stderr:
                 self._remarks = Remarks(self._remark)
@@ -74,13 +73,13 @@ class Live:
         self._thread.start()
 
     def stop(self) -> None:
-        """Show the last state and end."""
+        """Show the last state and end the display."""
         if self._ended.is_set():
             return
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
-        # What never began to run ends with an error, which says all there is to say.
+        # A pipeline that never began to run ends with an error, so its state need not be shown.
         status = self._status()
         began = _began(status)
         if self._wanted:
@@ -93,7 +92,7 @@ class Live:
             self._line(status)
 
     def say(self, line: str) -> None:
-        """Print a line on standard output, above the panel when both are on one terminal."""
+        """Print a line on standard output, above the panel if both are on the same terminal."""
         with self._lock:
             lifted = self._panel is not None and sys.stdout.isatty()
             if lifted:
@@ -114,7 +113,7 @@ class Live:
             status = self._status()
             self._rate.take(status)
             if status.get("state") not in ("running", "stopping"):
-                continue  # What comes last is for stop() to say.
+                continue  # stop() prints the last state.
             now = self._clock()
             moved = {name: status.get(name) for name in _MOVES}
             if now - said >= (LINE_S if moved != before else IDLE_LINE_S):
@@ -122,13 +121,13 @@ class Live:
                 said, before = now, moved
 
     def _remark(self, text: str) -> None:
-        """What somebody else wrote on standard error, above the panel."""
+        """Print a line that was written to standard error above the panel."""
         with self._lock:
             self._console.print(Text(printable(without_colours(text))), soft_wrap=True)
 
     def _show(self) -> None:
-        # Standard output is never redirected: it may be a pipe that waits for "ready". Standard error is, by Remarks,
-        # which sees Java's lines too.
+        # Do not redirect standard output: it may be a pipe whose reader waits for "ready". Remarks redirects standard
+        # error, including Java's lines.
         self._panel = RichLive(
             self._picture(), console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
@@ -154,7 +153,7 @@ class Live:
 
 
 class Rate:
-    """Messages a second over the last seconds, and how it went before that."""
+    """The rate of messages per second over the last seconds, and its history, one value per second."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -164,14 +163,14 @@ class Rate:
 
     @property
     def per_second(self) -> float | None:
-        """None until there is something to divide."""
+        """The current rate; None until there are two samples at different times."""
         if len(self._samples) < 2:
             return None
         (began, first), (ended, last) = self._samples[0], self._samples[-1]
         return (last - first) / (ended - began) if ended > began else None
 
     def take(self, status: Status) -> None:
-        """Note the count of messages as of now."""
+        """Record the current count of messages."""
         now, messages = self._clock(), _number(status, "messages")
         if messages is None:
             return
@@ -184,14 +183,22 @@ class Rate:
 
 
 def line(status: Status, rate: float | None) -> str:
-    """One plain line for logs."""
+    """Return the status as one plain line for logs.
+
+    :param rate: messages per second.
+    """
     parts = [f"ingest {_speed(status, rate)}"]
     parts += [f"{name} {value}" for name, value, _ in _figures(status)]
     return ", ".join(parts)
 
 
 def panel(status: Status, rate: float | None, history: str, spinner: Spinner) -> RenderableType:
-    """The same for a terminal."""
+    """Return the status as a panel for a terminal.
+
+    :param rate: messages per second.
+    :param history: the sparkline of earlier rates.
+    :param spinner: shown while the pipeline starts or stops.
+    """
     state = str(status.get("state", "starting"))
     body = Table.grid(padding=(0, 1))
     if state in ("starting", "stopping"):
@@ -206,7 +213,7 @@ def panel(status: Status, rate: float | None, history: str, spinner: Spinner) ->
 
 
 def _figures_table(status: Status) -> Table:
-    """Two figures a row."""
+    """Return a table of the figures, two per row."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for _ in range(2):
         table.add_column(style="dim")
@@ -218,13 +225,13 @@ def _figures_table(status: Status) -> Table:
 
 
 def sparkline(values: "deque[float]", bars: str = _BARS) -> str:
-    """The values as a row of bars, the highest of them full."""
+    """Return the values as a row of bars; the highest value has a full bar."""
     top = max(values, default=0.0)
     return "".join(bars[round(value / top * (len(bars) - 1))] if top else bars[0] for value in values)
 
 
 def _figures(status: Status) -> list[tuple[str, str, str]]:
-    """Name, value and rich style of every figure; what should be looked at has a colour."""
+    """Return name, value and rich style of every figure; figures that need attention have a colour."""
     batch_ms = _number(status, "last_batch_ms")
     lag = _number(status, "lag_bytes")
     rows = [
@@ -235,7 +242,7 @@ def _figures(status: Status) -> list[tuple[str, str, str]]:
         ("quarantined", _count(status, "rows_quarantined"), _warn(status, "rows_quarantined", "yellow")),
         ("open gaps", _count(status, "open_gaps"), _warn(status, "open_gaps", "yellow")),
     ]
-    if status.get("alerts") is not None:  # There is gold.
+    if status.get("alerts") is not None:  # Gold is kept.
         gold_ms = _number(status, "gold_ms")
         rows.append(("gold update", _NONE if gold_ms is None else f"{gold_ms:,} ms", ""))
         rows.append(("open alerts", _count(status, "alerts"), _warn(status, "alerts", "bold red")))
@@ -247,7 +254,7 @@ def _began(status: Status) -> bool:
 
 
 def _speed(status: Status, rate: float | None) -> str:
-    """The state, and the rate or, when there is none any more, the sum."""
+    """Return the state with the rate, or with the number of messages if the pipeline is not running."""
     if status.get("state") == "running":
         return f"running, {_NONE if rate is None else f'{rate:,.0f}'} messages/s"
     return f"{status.get('state', 'starting')}, {_count(status, 'messages')} messages"

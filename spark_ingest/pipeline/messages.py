@@ -1,12 +1,12 @@
-"""A micro-batch's messages by what their topics say: telemetry, status, log, or what a rule of ingest.toml reads.
+"""Divide a micro-batch's messages by topic: telemetry, status, log, or messages that a rule of ingest.toml reads.
 
 =========================  ===================================================================================
-topic                      goes to
+topic                      destination
 =========================  ===================================================================================
-of a rule                  its decoder (:mod:`foreign`)
-fleet/{device_id}/status   table status; an empty payload (a retained status taken back) is ``cleared``
+matched by a rule          the rule's decoder (:mod:`foreign`)
+fleet/{device_id}/status   table status; an empty payload (a retained status was removed) is ``cleared``
 fleet/{device_id}/log      table logs
-any other                  read as telemetry (:mod:`record`), so what is none ends in quarantine
+any other                  read as telemetry (:mod:`record`); what is not telemetry ends in quarantine
 =========================  ===================================================================================
 """
 
@@ -47,10 +47,11 @@ _MOST_RANGES = 10_000
 
 
 class Parts(NamedTuple):
-    """A micro-batch, parted; each table has its schema.
+    """The messages of a micro-batch, divided into tables; each table has its schema.
 
-    Each message is in exactly one of them; a reading some of whose metrics were refused is in `quarantined` too.
-    `unnumbered`: readings that have no number of their device's, and are known by their place.
+    Each message is in exactly one of them, except that a reading with refused metrics is also in `quarantined`.
+
+    :ivar unnumbered: readings that their device does not number; their place in the spool identifies them.
     """
 
     readings: pa.Table
@@ -61,10 +62,10 @@ class Parts(NamedTuple):
 
 
 def part(messages: pa.Table, rules: Rules = NO_RULES, births: Births | None = None) -> Parts:
-    """Part messages by topic and decode them; never raises for what a device sent.
+    """Divide messages by topic and decode them. Never raises because of what a device sent.
 
     :param messages: MESSAGE_COLUMNS; order is kept.
-    :param births: what Sparkplug's births before them said, to which these add; None: there were none.
+    :param births: content of Sparkplug's births before these messages; theirs is added. None: there were none.
     """
     foreign = decode_foreign(messages, rules, Births() if births is None else births)
     if foreign is None:
@@ -78,7 +79,7 @@ def part(messages: pa.Table, rules: Rules = NO_RULES, births: Births | None = No
 
 
 def _part_own(messages: pa.Table, trust_ids: bool) -> Parts:
-    """The same for topics that no rule reads."""
+    """Divide and decode messages on topics that no rule matches."""
     topics = messages["topic"]
     plain = pc.call_function("ends_with", [topics], pc.MatchSubstringOptions("/telemetry"))
     if pc.call_function("all", [plain], pc.ScalarAggregateOptions(min_count=0)).as_py():
@@ -99,16 +100,16 @@ def _parts(decoded: Decoded, status: pa.Table, logs: pa.Table) -> Parts:
 
 
 def owner_of(topic: str, payload: bytes, rules: Rules) -> Owner:
-    """The device that a message is of, and the boot and seq of its reading."""
+    """Return the device that a message belongs to, and the boot and seq of its reading."""
     match = rules.match(topic)
     return owner_of_foreign(match, payload) if match else owner_of_record(topic, payload, trust_ids=rules.trust_ids)
 
 
 def devices_of(topic: str, payload: bytes, rules: Rules) -> set[str | None]:
-    """Whom a message may be about: the device of its topic, and the one that its record names.
+    """Return the devices that a message may be about: the one of its topic, and the one that its record names.
 
-    With trusted ids the record's, and the topic's only where no record can be read. On a rule's topic, whom its decoder
-    names.
+    With trusted ids, only the record's device counts, and the topic's only if no record can be read. On a topic that
+    a rule matches, only the device that its decoder names counts. None in the set means that there is no device.
     """
     match = rules.match(topic)
     if match is not None:
@@ -118,9 +119,9 @@ def devices_of(topic: str, payload: bytes, rules: Rules) -> set[str | None]:
 
 
 def parse_status(payload: bytes) -> dict[str, object]:
-    """The columns of a status.
+    """Return the columns of a status message.
 
-    :raises BadRecord: with the reason, for people.
+    :raises BadRecord: the payload is no status; the message is the reason, for people.
     """
     if not payload:
         return {"online": False, "reason": "cleared", "boot": None, "fw": None, "extra": []}
@@ -133,9 +134,9 @@ def parse_status(payload: bytes) -> dict[str, object]:
 
 
 def parse_log(payload: bytes) -> dict[str, object]:
-    """The columns of a log message.
+    """Return the columns of a log message.
 
-    :raises BadRecord: with the reason, for people.
+    :raises BadRecord: the payload is no log message; the message is the reason, for people.
     """
     fields = json_object(payload)
     texts = {name: _text(fields, name) for name in ("level", "text", "boot")}
@@ -175,7 +176,7 @@ def _ranges(value: object) -> list[dict[str, int]] | None:
 def _rows(
     messages: pa.Table, parse: Callable[[bytes], dict[str, object]], schema: pa.Schema
 ) -> tuple[pa.Table, pa.Table]:
-    """The rows of `schema` that the messages make, and those for quarantine."""
+    """Return the messages that `parse` can read as rows of `schema`, and the others as rows of quarantine."""
     rows: list[dict[str, object]] = []
     bad: list[int] = []
     reasons: list[str] = []

@@ -1,7 +1,7 @@
-"""Alerts about metrics, by the means of five minutes that gold/windows has.
+"""Find alerts about metrics in the five-minute means of gold/windows.
 
-Rules look at the last hours at every update, and, where they compare with a week, at sums over the seven days before
-the current hour, which are taken once an hour. A device without readings in these hours is not judged.
+At every update, the rules look at the windows of the last hours. Rules that compare with a week also use sums over
+the seven days before the current hour, computed once an hour. A device without readings in that time is not judged.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,7 +31,13 @@ _WEEKLY = ("own_week", "battery", "missing")
 
 
 class Series(NamedTuple):
-    """Windows of one metric, by device and then time: the device's number, start, time of the last reading, mean."""
+    """Windows of one metric, sorted by device and then by start, as columns; times in Unix microseconds.
+
+    :ivar device: number of the device.
+    :ivar start: start of the window.
+    :ivar last: time of the last reading in the window.
+    :ivar mean: mean of the metric.
+    """
 
     device: np.ndarray
     start: np.ndarray
@@ -49,12 +55,15 @@ class Series(NamedTuple):
         return np.flatnonzero(np.append(len(self.device) > 0, self.device[1:] != self.device[:-1]))
 
     def where(self, rows: np.ndarray) -> "Series":
-        """Some of the rows."""
+        """Return a series of the given rows: indices, or a mask."""
         return Series(*(column[rows] for column in self))
 
 
 class MetricAlerts:
-    """Judges the rules about metrics. `windows`: the table gold/windows."""
+    """The judge of all rules about metrics.
+
+    :param windows: the table gold/windows.
+    """
 
     def __init__(self, windows: Delta, rules: RuleSet) -> None:
         self._windows = windows
@@ -64,9 +73,10 @@ class MetricAlerts:
         self._weeks: dict[str, _Week] = {}
 
     def judge(self, last_heard: Mapping[str, int], as_of_us: int) -> list[Verdict]:
-        """What each rule finds.
+        """Return what each rule finds.
 
-        :param last_heard: devices, and when each was heard last, Unix microseconds.
+        :param last_heard: device to the time when it was last heard, Unix microseconds.
+        :param as_of_us: the time to judge at, Unix microseconds.
         """
         if not self._rules:
             return []
@@ -125,7 +135,11 @@ class MetricAlerts:
 
 
 class _Week:
-    """Sums of a metric over the week before `hour`, by device: enough for means by hour of the day, and for a line."""
+    """Sums of a metric over the week before `hour`, by device, for means by hour of the day and a regression line.
+
+    COLUMNS are the number of windows; the sums of t, v, t*t and t*v, where t is the window's start in days relative
+    to `hour` and v its mean; the first t; and the time of the last reading in the same unit.
+    """
 
     COLUMNS = ("n", "t", "v", "tt", "tv", "first", "last")
 
@@ -136,7 +150,7 @@ class _Week:
         self._hours = np.zeros((0, 24, 2))
 
     def add(self, rows: pa.Table) -> None:
-        """Windows: device_id, window_start, last_ts, mean."""
+        """Add windows: columns device_id, window_start, last_ts, mean. Means that are not finite are left out."""
         rows = rows.filter(pc.call_function("is_finite", [rows["mean"]]))
         if not rows.num_rows:
             return
@@ -157,7 +171,7 @@ class _Week:
         np.add.at(self._hours, (device, hour_of_day), np.stack([np.ones(len(mean)), mean], axis=1))
 
     def of(self, numbers: Mapping[str, int]) -> "_Sums":
-        """The sums by the devices' numbers; zeros where the week has none."""
+        """Return the sums, indexed by the devices' numbers; zeros for a device without windows in the week."""
         columns, hours = np.zeros((len(numbers), len(self.COLUMNS))), np.zeros((len(numbers), 24, 2))
         known = [(numbers[name], row) for name, row in self._index.items() if name in numbers]
         if known:
@@ -199,7 +213,10 @@ def _threshold(rule: Rule, series: Series) -> Found:
 
 
 def _group_median(rule: Rule, series: Series, groups: np.ndarray) -> Found:
-    """`groups`: a number of the group of each device."""
+    """Find devices that differ from the median of their group in the same window by more than the rule's `by`.
+
+    :param groups: the number of each device's group, by the device's number.
+    """
     key = np.stack([groups[series.device], series.start])
     _, place, sizes = np.unique(key, axis=1, return_inverse=True, return_counts=True)
     place = place.reshape(-1)
@@ -223,7 +240,12 @@ def _group_median(rule: Rule, series: Series, groups: np.ndarray) -> Found:
 
 
 def _lasting(series: Series, bad: np.ndarray, after_us: int, values: np.ndarray, words) -> Found:
-    """Devices whose newest windows, over at least `after_us`, are all bad; others with data are judged good."""
+    """Find devices whose newest windows, over at least `after_us`, are all bad; the others with data are judged good.
+
+    :param bad: which windows are bad.
+    :param values: the figure of each window.
+    :param words: makes the text of a finding from its figure.
+    """
     rows = np.arange(len(bad))
     ends, begins = series.ends, series.begins
     good = np.maximum.accumulate(np.where(bad, -1, rows)) if len(bad) else rows
@@ -270,7 +292,7 @@ def _own_week(rule: Rule, series: Series, week: _Sums) -> Found:
 
 
 def _battery(rule: Rule, week: _Sums, covered: np.ndarray, as_of_us: int) -> Found:
-    """A line through the week's windows, and when it meets `empty`."""
+    """Find devices whose metric reaches the rule's `empty` within the rule's time, on a line through the week."""
     known = np.flatnonzero(covered & (week.n >= FORECAST_MEANS) & (week.last - week.first >= 1))
     n, t, v, tt, tv = (column[known] for column in week[2:7])
     spread = n * tt - t * t
@@ -287,7 +309,10 @@ def _battery(rule: Rule, week: _Sums, covered: np.ndarray, as_of_us: int) -> Fou
 
 
 def _missing(rule: Rule, series: Series, week: _Sums, listened: np.ndarray, as_of_us: int) -> Found:
-    """Devices that are heard, and have had the metric in the last week, but not for so long."""
+    """Find devices that are heard and sent the metric in the last week, but not for longer than the rule's `after`.
+
+    :param listened: by device number, which devices were heard recently enough to be judged.
+    """
     newest = np.where(week.n > 0, week.hour + week.last * DAY_US, NEVER)
     np.maximum.at(newest, series.device, series.last)
     judged = np.flatnonzero(listened & (newest != NEVER))
@@ -299,7 +324,7 @@ def _missing(rule: Rule, series: Series, week: _Sums, listened: np.ndarray, as_o
 
 
 def _look_us(rule: Rule) -> int:
-    """How far back it looks at windows, not at sums of the week."""
+    """Return how many microseconds back a rule looks at windows; sums of the week do not count."""
     return 0 if rule.kind == "battery" else max(rule.values.get("after", 0), rule.values.get("within", 0))
 
 
@@ -310,7 +335,7 @@ def _series(table: pa.Table, metric: str, numbers: Mapping[str, int]) -> Series:
     device = codes[encoded.indices.to_numpy(zero_copy_only=False)] if rows.num_rows else codes[:0]
     series = Series(device, _us(rows["window_start"]), _us(rows["last_ts"]), rows["mean"].to_numpy())
     order = np.lexsort((series.start, device))
-    # A sum of huge figures may be infinite.
+    # A sum of huge values may be infinite.
     return series.where(order[(device[order] >= 0) & np.isfinite(series.mean[order])])
 
 

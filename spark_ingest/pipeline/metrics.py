@@ -1,4 +1,4 @@
-"""The pipeline's figures for Prometheus, and its health, from its status."""
+"""The pipeline's figures for Prometheus and its health, both derived from its status."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -38,17 +38,20 @@ STUCK_MS = 5 * 60_000
 
 
 class Figures(Families):
-    """:param status: gives the pipeline's status; what is null in it is left out."""
+    """The pipeline's figures for Prometheus.
+
+    :param status: returns the pipeline's status; keys that are None are left out.
+    """
 
     def __init__(self, status: Callable[[], Status]) -> None:
         self._status = status
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing is asked before the first scrape."""
+        """Return no families, so that the status is not read before the first scrape."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """The families of one scrape."""
+        """Yield the families of one scrape."""
         status = self._status()
         for key, meaning in COUNTERS.items():
             if (count := status.get(key)) is not None:
@@ -65,7 +68,10 @@ class Figures(Families):
 
 
 def health(status: Status, now_ms: float) -> str:
-    """What is wrong with the pipeline, for people; empty when nothing is."""
+    """Return what is wrong with the pipeline, for people; "" if nothing is.
+
+    :param now_ms: Unix milliseconds.
+    """
     if status["state"] != "running":
         return f"the pipeline is {status['state']}"
     since = status["waiting_since_ms"]

@@ -2,17 +2,17 @@
 
     python -m spark_ingest.pipeline --spool spool --tables tables --checkpoint checkpoint
 
-prints ``ready`` on standard output once the query runs. SIGTERM and SIGINT let the micro-batch in progress
-finish, stop Spark and exit with 0. ``--once`` takes what is there now and exits. ``--json`` prints the
-status as the last line.
+prints ``ready`` on standard output once the query runs. On SIGTERM and SIGINT, it finishes the micro-batch in
+progress, stops Spark and exits with 0. ``--once`` reads what is there now and exits. ``--json`` prints the status as
+the last line.
 
-``--status FILE`` has these keys:
+The file of ``--status FILE`` has these keys:
 
 =================  =====================================================================================
 state              starting, running, stopping, stopped or failed
 batches            micro-batches since the start
 messages           MQTT messages in them
-replayed           of these, what bronze already had: a micro-batch repeated, or a new checkpoint
+replayed           of these, those that bronze already had: a repeated micro-batch, or a new checkpoint
 rows_bronze        rows appended to bronze
 rows_silver        rows appended to silver
 rows_quarantined   rows appended to quarantine
@@ -20,16 +20,16 @@ rows_status        rows appended to status
 rows_logs          rows appended to logs
 duplicates         rows appended to duplicates: readings that were received again
 boots, open_gaps   size of the deduplication state: boots known, and ranges of seq that are missing
-alerts             alerts that last, in the newest gold; null without gold
-alerts_by_rule     likewise, by the rule's name
-alerts_waiting     beginnings and ends of alerts that somebody is still to be told of
-alerts_failing     destinations of alerts that took nothing the last time
-gold_ms            duration of the newest update of gold, milliseconds
+alerts             open alerts in the newest gold; null without gold
+alerts_by_rule     open alerts by the rule's name; null without gold
+alerts_waiting     beginnings and ends of alerts that are still to be sent; null without gold
+alerts_failing     destinations of alerts that failed the last time; null without gold
+gold_ms            duration of the newest update of gold, milliseconds; null without gold
 gold_failing       whether gold cannot be updated; null without gold
-last_batch_ms      duration of the newest micro-batch with messages, milliseconds, all in all
-rows_per_second    messages a second in it
-lag_bytes          spool bytes that are durable and not yet in the tables
-waiting_since_ms   since when messages wait without a micro-batch that ends, Unix milliseconds; null: none waits
+last_batch_ms      total duration of the newest micro-batch with messages, milliseconds
+rows_per_second    messages per second in the newest micro-batch with messages
+lag_bytes          spool bytes that are durable and not yet in the tables; null until known
+waiting_since_ms   since when messages wait while no micro-batch ends, Unix milliseconds; null if none wait
 updated_ms         Unix milliseconds of this status
 =================  =====================================================================================
 """
@@ -84,7 +84,7 @@ _STORE_DELAYS_S = (1.0, 2.0, 5.0, 10.0)
 
 
 class Pipeline:
-    """One query and what is told about it.
+    """One streaming query, its upkeep and its status.
 
     :param on_stage: see :class:`spark_ingest.pipeline.batch.BatchWriter`.
     """
@@ -108,11 +108,11 @@ class Pipeline:
         self._next_look = 0.0
 
     def stop(self) -> None:
-        """Ask :meth:`run` to finish the micro-batch in progress and return; for signal handlers too."""
+        """Ask :meth:`run` to finish the micro-batch in progress and return; safe to call in a signal handler."""
         self._stop_requested.set()
 
     def status(self) -> dict[str, object]:
-        """The keys of the status file."""
+        """Return the keys of the status file, except `updated_ms`."""
         totals = asdict(self._writer.totals) if self._writer else {}
         return {
             "state": self._state,
@@ -125,9 +125,10 @@ class Pipeline:
         }
 
     def run(self, on_ready: Callable[[], None]) -> None:
-        """Run until stopped, or until everything is read with ``once``.
+        """Run until stopped or, with ``once``, until everything is read.
 
-        :raises IngestError: it could not start, or the query failed.
+        :param on_ready: called once when the query runs.
+        :raises IngestError: the pipeline could not start, or the query failed.
         """
         config = self.config
         for folder in (config.tables, config.checkpoint):
@@ -156,13 +157,13 @@ class Pipeline:
                 self._state, self._refuses_batches, on_ready = "starting", False, lambda: None
 
     def _run_session(self, scratch: Path, on_ready: Callable[[], None]) -> None:
-        """Run the query in a Spark session of its own.
+        """Run the query in a new Spark session.
 
-        :raises SparkEnded: Java is gone, and no micro-batch of it is being written any more.
+        :raises SparkEnded: Java has ended, and none of its micro-batches is being written any more.
         """
         config = self.config
         session = start_session(scratch, cores=config.cores, master=config.master, settings=config.settings)
-        # Again: Spark has put a handler in the place of ours that raises KeyboardInterrupt anywhere.
+        # Set our handlers again: Spark has replaced them by one that raises KeyboardInterrupt anywhere.
         self._catch_signals()
         try:
             if not self._stop_requested.is_set():
@@ -173,7 +174,7 @@ class Pipeline:
             ended = java_ended(session)
             if ended is None:
                 raise
-            # A micro-batch that Spark began may still be written, by a thread that notices nothing.
+            # A thread that does not notice the end of Java may still be writing a micro-batch: wait for it.
             with self._writing:
                 self._refuses_batches = True
             raise ended from error
@@ -259,8 +260,8 @@ class Pipeline:
 
     def _write(self, frame: "DataFrame", batch_id: int) -> None:
         if self._stop_requested.is_set() or self._refuses_batches:
-            # Spark asks for the next micro-batch before it can be told to stop. Returning would commit it
-            # unwritten.
+            # Spark may start the next micro-batch before it is told to stop. If this returned, Spark would commit it
+            # although it was not written.
             raise StopBetweenBatches(f"stopping before micro-batch {batch_id}")
         from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -277,7 +278,7 @@ class Pipeline:
                 break
             except (OSError, DeltaError) as error:
                 failure = write_failure(error, self.config.tables)
-                # A commit whose answer was lost was repeated, and conflicts with itself.
+                # If the answer to a commit was lost, the commit was repeated and conflicts with itself.
                 passes = may_pass(error) or isinstance(error, CommitFailedError)
                 if not isinstance(self.config.tables, StorePath) or not passes:
                     raise failure from error
@@ -287,7 +288,7 @@ class Pipeline:
                 raise StopBetweenBatches(f"stopping in micro-batch {batch_id}, which is repeated")
 
     def _observe(self, query: "StreamingQuery") -> None:
-        """Take the figures of the newest micro-batch, and the lag."""
+        """Update the status with the figures of the newest micro-batch and the lag."""
         from ..source.offsets import lag_behind
 
         progress = query.lastProgress
@@ -308,7 +309,10 @@ class Pipeline:
         self._newest_batch = progress["batchId"]
 
     def _require_tables(self) -> None:
-        """End a pipeline without messages, too, when another one has taken over its tables."""
+        """Check now and then that no other pipeline has taken over the tables, so that an idle one ends too.
+
+        :raises TablesTaken: another pipeline has.
+        """
         from ..tables.delta import Delta
 
         silver = self._writer.tables["silver"] if self._writer is not None else None

@@ -1,8 +1,8 @@
-"""Which micro-batches a checkpoint of Spark's has: the newest one committed, and one planned and not committed.
+"""The micro-batches in Spark's checkpoint: the newest committed one, and one that is planned but not committed.
 
-Spark writes the offsets of a micro-batch into its checkpoint before it begins, and after a failure repeats exactly that
-micro-batch. One that this machine has no memory for would fail for ever. As long as no table has anything of it, its
-plan can be dropped: Spark then plans another one, within the limits that hold now.
+Spark writes the offsets of a micro-batch into its checkpoint before it begins, and after a failure repeats exactly
+that micro-batch. A micro-batch that does not fit into this machine's memory would fail for ever. As long as no table
+has rows of it, its plan can be dropped: Spark then plans another one, within the current limits.
 """
 
 import json
@@ -20,8 +20,8 @@ def drop_oversized_plan(
 ) -> str | None:
     """Drop the plan of an uncommitted micro-batch of more than `max_bytes`; the caller holds the checkpoint's lock.
 
-    :param is_written: told the query's id and the micro-batch's number: whether a table has anything of it.
-    :returns: one line for a person, when a plan was dropped.
+    :param is_written: takes the query's id and the micro-batch's number; returns whether any table has rows of it.
+    :returns: one line for a person if a plan was dropped, else None.
     """
     offsets = checkpoint / "offsets"
     batch_id = _newest(offsets)
@@ -35,7 +35,7 @@ def drop_oversized_plan(
     query_id = str(json.loads((checkpoint / "metadata").read_bytes())["id"])
     if size <= max_bytes or is_written(query_id, batch_id):
         return None
-    # Its checksum last: Spark reads an offset without one, but not one with another's.
+    # Remove the checksum last: Spark accepts an offset without a checksum, but not one with a wrong checksum.
     (offsets / str(batch_id)).unlink()
     (offsets / f".{batch_id}.crc").unlink(missing_ok=True)
     sync_directory(offsets)
@@ -43,9 +43,9 @@ def drop_oversized_plan(
 
 
 def committed_offset(checkpoint: Path) -> Offset:
-    """Up to where the micro-batches go that Spark has committed.
+    """Return the offset up to which Spark has committed micro-batches.
 
-    :raises UsageError: that cannot be read.
+    :raises UsageError: no micro-batch was committed, or its offset cannot be read.
     """
     batch_id = _newest(checkpoint / "commits")
     offset = _offset(checkpoint / "offsets" / str(batch_id))
@@ -59,7 +59,7 @@ def _newest(folder: Path) -> int:
 
 
 def _offset(path: Path) -> Offset | None:
-    """The one source's offset in a file of Spark's; None when it is not what is known of such a file."""
+    """Return the offset of the only source in one of Spark's offset files; None if the file is missing or unknown."""
     try:
         version, _, offset = path.read_text().splitlines()
         found = json.loads(offset)

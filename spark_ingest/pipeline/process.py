@@ -1,4 +1,4 @@
-"""What surrounds the query: its folders, and what is said when it fails."""
+"""The surroundings of the query: folders, checkpoint, Java process, and the messages when the query fails."""
 
 import json
 import re
@@ -35,11 +35,11 @@ _REASONS = ("No space left on device", "Permission denied", "Read-only file syst
 
 
 class StopBetweenBatches(Exception):
-    """Refuses a micro-batch while the pipeline stops."""
+    """Raised to refuse a micro-batch while the pipeline stops."""
 
 
 def own_error(text: str) -> str | None:
-    """The message of one of this package's errors inside a Spark exception's text; None when there is none."""
+    """Return the message of this package's error inside a Spark exception's text, or None if there is none."""
     for line in reversed(text.splitlines()):
         if line.startswith("spark_ingest.errors."):
             return line.split(": ", 1)[-1]
@@ -65,9 +65,9 @@ def require_writable(folder: Location) -> None:
 
 @contextmanager
 def scratch_folder(checkpoint: Path) -> Iterator[Path]:
-    """A new temporary folder for one run, removed at its end; the caller holds the checkpoint's lock.
+    """Create a temporary folder for one run and remove it at the end; the caller holds the checkpoint's lock.
 
-    A file in the checkpoint names it, so that the next run removes the folder of one that was killed.
+    A file in the checkpoint names the folder, so that the next run removes it if this one is killed.
     """
     note = checkpoint / "umqtt" / "scratch"
     with suppress(OSError, ValueError):
@@ -76,7 +76,7 @@ def scratch_folder(checkpoint: Path) -> Iterator[Path]:
             shutil.rmtree(left, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX))
     try:
-        # On a full disk the run ends anyway, and says so where it matters.
+        # If the disk is full, the run fails anyway, with a better message than this write would give.
         with suppress(OSError):
             note.parent.mkdir(exist_ok=True)
             replace_file(note, str(scratch).encode())
@@ -86,7 +86,10 @@ def scratch_folder(checkpoint: Path) -> Iterator[Path]:
 
 
 def stop_session(session: "SparkSession", *, within_s: float = _JAVA_ENDS_WITHIN_S) -> None:
-    """Stop Spark and its Java process: `stop()` alone would leave Java running until this process ends."""
+    """Stop Spark and its Java process; `stop()` alone would leave Java running until this process ends.
+
+    :param within_s: seconds after which Java is killed.
+    """
     gateway = session.sparkContext._gateway
     java = getattr(gateway, "proc", None)
     if java is not None and java.poll() is not None:
@@ -101,12 +104,12 @@ def stop_session(session: "SparkSession", *, within_s: float = _JAVA_ENDS_WITHIN
 
 
 def java_ended(session: "SparkSession") -> SparkEnded | None:
-    """After an error: what to tell when it came of Spark's Java process, which is gone; None when that lives."""
+    """Return the error to raise if Spark's Java process has ended, or None if it is still running after 5 s."""
     java = getattr(session.sparkContext._gateway, "proc", None)
     if java is None:
         return None
     try:
-        # Its connections break a moment before the process is gone.
+        # Java's connections break a moment before the process has ended.
         code = java.wait(_JAVA_IS_GONE_WITHIN_S)
     except subprocess.TimeoutExpired:
         return None
@@ -118,7 +121,7 @@ def java_ended(session: "SparkSession") -> SparkEnded | None:
 
 
 def _forget_session() -> None:
-    """Let pyspark forget a session whose Java process is gone: it would hand it out again."""
+    """Make pyspark forget a session whose Java process has ended; otherwise it would return that session again."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -127,7 +130,7 @@ def _forget_session() -> None:
 
 
 def end_java(java: "subprocess.Popen[bytes]", within_s: float = _JAVA_ENDS_WITHIN_S) -> None:
-    """Java ends when its standard input does. All its work is done by then: one that takes too long is killed."""
+    """End Java by closing its standard input; kill it if it takes longer than `within_s`."""
     assert java.stdin is not None
     java.stdin.close()
     try:
@@ -138,10 +141,10 @@ def end_java(java: "subprocess.Popen[bytes]", within_s: float = _JAVA_ENDS_WITHI
 
 
 def require_checkpoint(checkpoint: Path, silver_id: str) -> None:
-    """Make sure that a checkpoint was written by this version and for these tables; mark a new one.
+    """Check that a checkpoint was written by this version and for these tables; mark a new one.
 
     :param silver_id: the id in the metadata of the table silver.
-    :raises UsageError: it was not. Going on would read its files wrongly, or skip what the tables do not have.
+    :raises UsageError: it was not. Continuing would misread its files, or skip messages that the tables lack.
     """
     path = checkpoint / "umqtt" / "version.json"
     mine = {"format": CHECKPOINT_FORMAT, "silver": silver_id}
@@ -163,9 +166,9 @@ def require_checkpoint(checkpoint: Path, silver_id: str) -> None:
 
 
 def require_format(tables: Location, wanted: str) -> None:
-    """Make sure that tables which exist are of the format `wanted`: ``delta`` or ``parquet``.
+    """Check that existing tables have the format `wanted`: ``delta`` or ``parquet``.
 
-    :raises UsageError: they are not.
+    :raises UsageError: they have the other one.
     """
     silver = tables / "silver"
     if isinstance(silver, StorePath):
@@ -177,10 +180,10 @@ def require_format(tables: Location, wanted: str) -> None:
 
 @contextmanager
 def unfinished(tables: Location, command: str) -> Iterator[None]:
-    """Mark the tables while `command` changes them: broken off, it is to be run again before anything else is done.
+    """Mark the tables while `command` changes them; if it is interrupted, it must be run again before anything else.
 
-    :param command: what follows ``umqtt tables``.
-    :raises UsageError: another one was broken off.
+    :param command: the part of the command line after ``umqtt tables``.
+    :raises UsageError: another command was interrupted.
     """
     require_whole(tables, but_for=command)
     replace_file(tables / UNFINISHED, command.encode())
@@ -190,10 +193,10 @@ def unfinished(tables: Location, command: str) -> Iterator[None]:
 
 
 def require_whole(tables: Location, *, but_for: str | None = None) -> None:
-    """Make sure that no command was broken off that has to be run again.
+    """Check that no command was interrupted that must be run again.
 
-    :param but_for: the one that is about to be run.
-    :raises UsageError: one was.
+    :param but_for: the command that is about to run, which may have been interrupted.
+    :raises UsageError: another command was interrupted, or the tables cannot be read.
     """
     try:
         command = (tables / UNFINISHED).read_text()
@@ -207,16 +210,16 @@ def require_whole(tables: Location, *, but_for: str | None = None) -> None:
 
 
 def write_failure(error: BaseException, tables: Location) -> TablesWriteFailed:
-    """What to tell of an error of the disk or of Delta."""
+    """Return the error to raise for an error of the disk or of Delta."""
     why = getattr(error, "strerror", None) or _reason(str(error)) or first_line(error)
     return TablesWriteFailed(f"cannot write the tables {tables}: {why}; {_NOTHING_LOST}")
 
 
 @contextmanager
 def panics_as_errors(what: str) -> Iterator[None]:
-    """Raise an IngestError in the place of what is no Exception, such as a panic of delta-rs.
+    """Raise an IngestError instead of a BaseException that is no Exception, such as a panic of delta-rs.
 
-    In a callback of Spark nothing answers Java after such a one, and the query would wait for ever.
+    In a callback of Spark, Java would get no answer after such an exception, and the query would wait for ever.
 
     :param what: what was being done, for people.
     """
@@ -229,12 +232,15 @@ def panics_as_errors(what: str) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, or what it is when it says nothing."""
+    """Return the first line of an error's message, or the error's kind if it has no message."""
     return str(error).strip().splitlines()[0] if isinstance(error, IngestError) else reason(error)
 
 
 def explained(text: str, checkpoint: Path) -> IngestError:
-    """What to tell of a query that failed, from the text of Spark's exception."""
+    """Return the error to raise for a failed query, from the text of Spark's exception.
+
+    A text that is not explained by this package's error or a full disk is saved to CHECKPOINT/umqtt/failure.txt.
+    """
     own = own_error(text)
     if own is not None:
         return IngestError(f"the query stopped: {own}")
@@ -251,7 +257,7 @@ def explained(text: str, checkpoint: Path) -> IngestError:
 
 
 def _cause(text: str) -> str:
-    """What a failure began with: Java's innermost exception, or the Python exception that ended a traceback."""
+    """Return the cause of a failure: Java's innermost exception, or the Python exception that ended a traceback."""
     lines = text.strip().splitlines()
     causes = [line for line in lines if line.startswith("Caused by: ")] or [
         line for line in lines if re.match(r"(: )?((\w+\.)+\w+|\w+(Error|Exception|Exit|Interrupt)): ", line)

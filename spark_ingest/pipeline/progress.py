@@ -1,12 +1,12 @@
-"""The set of readings seen, as immutable files per micro-batch.
+"""Store the set of readings seen in immutable files per micro-batch.
 
 Micro-batch N reads the set after N-1, never the latest, and writes the set after N before silver is
-committed. A replay of N therefore starts from the same set and finds the same readings new, whether or not
-it got as far as writing its own the first time. (Reading the latest would find every reading of a
-replayed batch already seen, and lose them all.)
+committed. So a replay of N starts from the same set and finds the same readings new, whether or not the first
+attempt wrote its set. (With the latest set, every reading of a replayed micro-batch would count as seen, and all of
+them would be lost.)
 
-The set after N is the newest whole set, ``progress-M.arrow``, and on top of it what each micro-batch since has changed,
-``changes-(M+1).arrow`` to ``changes-N.arrow``: a micro-batch writes the boots that spoke in it, not all there are.
+The set after N consists of the newest whole set, ``progress-M.arrow``, and the changes of each micro-batch since,
+``changes-(M+1).arrow`` to ``changes-N.arrow``. So a micro-batch writes only the boots that it has readings of.
 """
 
 import re
@@ -24,9 +24,9 @@ _ARCHIVED = b"umqtt.archived"
 
 
 class Progress:
-    """The files in `folder`, which is made when it does not exist; one process writes them.
+    """The files in `folder`, which is created if it does not exist; only one process may write them.
 
-    :param limits: what the set is cut down to when it is written whole.
+    :param limits: the limits to which the set is reduced when it is written whole.
     :param whole_every: micro-batches from one whole set to the next, at most.
     """
 
@@ -40,9 +40,9 @@ class Progress:
         folder.mkdir(parents=True, exist_ok=True)
 
     def load(self, batch_id: int) -> Seen | None:
-        """The set after micro-batch `batch_id`; None when files of it are missing.
+        """Return the set after micro-batch `batch_id`, or None if files of it are missing.
 
-        :raises FileDamaged: one fails its checksum.
+        :raises FileDamaged: a file fails its checksum.
         """
         whole = self._newest_whole(batch_id)
         if whole is None:
@@ -63,12 +63,15 @@ class Progress:
         return seen
 
     def save(self, batch_id: int, seen: Seen) -> None:
-        """Make the set after micro-batch `batch_id` durable; `seen` is the one that :meth:`load` or this saved last."""
+        """Write the set after micro-batch `batch_id` durably.
+
+        :param seen: the set that :meth:`load` returned or this method saved last, or a new one.
+        """
         changes = seen.take_changes()
         self._changed_rows += changes.num_rows
         follows = self._last_saved == batch_id - 1 and self._newest_whole(batch_id - 1) is not None
         if follows and self._since_whole + 1 < self._whole_every and self._changed_rows <= max(4 * len(seen), 1000):
-            # Of an attempt whose plan was dropped: it would be taken for the set after this micro-batch.
+            # Remove the whole set of an attempt whose plan was dropped: it would be taken for this micro-batch's set.
             self._path("progress", batch_id).unlink(missing_ok=True)
             self._write("changes", batch_id, changes)
             self._since_whole += 1
@@ -80,9 +83,10 @@ class Progress:
         self._last_saved = batch_id
 
     def remove_before(self, batch_id: int) -> None:
-        """Remove what the set after `batch_id` and later ones do not need.
+        """Remove the files that the set after `batch_id` and later sets do not need.
 
-        Called with N-1 when N begins: the checkpoint holds N-1 then, so nothing before it is ever replayed.
+        It is called with N-1 when N begins: the checkpoint has committed N-1 by then, so no earlier micro-batch is
+        ever replayed.
         """
         whole = self._newest_whole(batch_id)
         for kind, number in self._files():

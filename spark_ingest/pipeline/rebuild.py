@@ -1,11 +1,12 @@
-"""Silver, the tables beside it and gold anew from bronze, in place.
+"""Rebuild silver, the tables beside it and gold from bronze, in place.
 
-For when the rules of the record have changed, or a table was damaged. The application transactions stay, and those of
-micro-batches that only bronze had are added, since what bronze has is then everywhere: a pipeline that goes on
-afterwards repeats nothing. Where two collectors stored the same reading, the row may be the other's copy.
+This is for when the rules of the record have changed, or a table was damaged. The application transactions are kept,
+and those of micro-batches that only bronze had are added, because all tables then contain what bronze has. So a
+pipeline that continues afterwards repeats nothing. If two collectors stored the same reading, the row may be the copy
+of the other one.
 
-Bronze is read to its end before anything goes. What was broken off leaves a mark (:func:`process.unfinished`) behind: a
-pipeline refuses to run until it was repeated.
+Bronze is read to its end before any row is removed. An interrupted rebuild leaves a mark
+(:func:`process.unfinished`), and a pipeline refuses to run until the rebuild was repeated.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -40,12 +41,13 @@ def rebuild(
     config: Path | None = None,
     report: Callable[[str], None] = lambda _line: None,
 ) -> int:
-    """Rebuild; no pipeline may run meanwhile. Returns the rows of silver.
+    """Rebuild the tables; return the number of rows of silver. No pipeline may run meanwhile.
 
     :param config: the ingest.toml that the pipeline was started with.
-    :param report: takes a line per day of bronze.
-    :raises UsageError: there are no Delta tables, `config` is missing, or another command was broken off.
-    :raises IngestError: bronze cannot be read; the tables are as they were.
+    :param report: called with a line after each day of bronze, or several for a large day.
+    :raises UsageError: there are no Delta tables, `config` is missing or unusable, or another command was
+        interrupted.
+    :raises IngestError: bronze cannot be read; nothing was changed.
     """
     require_delta(tables)
     require_whole(tables, but_for="rebuild")
@@ -58,10 +60,10 @@ def rebuild(
 
 
 def rules_of(tables: Location, config: Path | None) -> Rules:
-    """How the messages of bronze are read.
+    """Return the rules by which the messages of bronze were read.
 
-    :param config: an ingest.toml.
-    :raises UsageError: it cannot be used, or there is none although the pipeline was started with one.
+    :param config: the ingest.toml that the pipeline was started with.
+    :raises UsageError: `config` is unusable, or missing although the pipeline was started with one.
     """
     trust_ids, decoders = noted_rules(tables)
     if decoders and config is None:
@@ -70,7 +72,11 @@ def rules_of(tables: Location, config: Path | None) -> Rules:
 
 
 def recount(tables: Location) -> int:
-    """Count gold anew from what silver and the tables beside it have; the number of devices. Raises likewise."""
+    """Recount gold from silver and the tables beside it; return the number of devices.
+
+    :raises UsageError: there are no Delta tables, or another command was interrupted.
+    :raises IngestError: a table cannot be read; nothing was changed.
+    """
     require_delta(tables)
     require_whole(tables, but_for="rebuild --gold-only")
     for name, columns in COUNTED.items():
@@ -81,7 +87,10 @@ def recount(tables: Location) -> int:
 
 
 def count_gold(tables: Location) -> int:
-    """The same as recount(), without the check. The rules of alerts are those of the pipeline, which tells of them."""
+    """Recount gold as :func:`recount` does, but without its checks. The rules of alerts are the pipeline's.
+
+    The journal of alerts is not changed: only the pipeline sends alerts.
+    """
     rules = remembered_rules(tables)
     remove_tree(tables / "gold")
     gold = Gold(tables, rules=rules)
@@ -92,7 +101,7 @@ def count_gold(tables: Location) -> int:
 def _require_readable(table: Location, columns: Sequence[str]) -> None:
     try:
         dataset = open_table(table).to_pyarrow_dataset()
-        # A table of an older release may lack one.
+        # A table of an older release may lack a column.
         for _ in dataset.to_batches(columns=[name for name in columns if name in dataset.schema.names]):
             pass
     except (OSError, DeltaError, pa.ArrowException) as error:
@@ -134,7 +143,7 @@ def _write(name: str, table: Delta, rows: pa.Table, mode: str, properties: Commi
 
 
 def _days(bronze: Delta) -> Iterator[tuple[object, pa.Table]]:
-    """The messages of bronze in the order in which they were received, in pieces of a day or less."""
+    """Yield (day, messages) for bronze in the order in which the messages were received, a day or less at a time."""
     days = sorted(pc.call_function("unique", [bronze.scan(["received_date"])["received_date"]]).to_pylist())
     for day in days:
         messages = bronze.scan(MESSAGE_COLUMNS, pa_dataset.field("received_date") == day)

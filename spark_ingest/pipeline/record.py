@@ -1,12 +1,12 @@
-"""Telemetry records (:mod:`spark_ingest.decoders.record`) as rows of tables.
+"""Turn telemetry records (:mod:`spark_ingest.decoders.record`) into rows of tables.
 
-The broker lets a client publish on its own topics; nobody checks what it writes into a record. So a record whose id is
-not the topic's device goes to quarantine. `trust_ids` takes the record's word: for bridges, and for layouts whose
-topics name no device.
+The broker lets a client publish only on its own topics, but nobody checks the id in a record. So a record whose id is
+not the topic's device goes to quarantine. With `trust_ids`, the record's id is accepted: for bridges, and for layouts
+whose topics name no device.
 
-:func:`parse` is the rule. :func:`decode` first tries msgspec, seven times as fast, for records that are plainly
-good; every record in doubt (a further field, a number beyond what doubles hold, any error) is left to :func:`parse`,
-so what comes out is the same.
+:func:`parse` defines the rules. :func:`decode` first tries msgspec, seven times as fast, for ordinary records.
+Doubtful records (an additional field, a number that doubles cannot hold, any error) are left to :func:`parse`, so the
+result is the same.
 """
 
 import gc
@@ -42,9 +42,9 @@ Owner = tuple[str | None, str | None, int | None]
 
 
 class Decoded(NamedTuple):
-    """`readings` has READING_SCHEMA, `quarantined` QUARANTINE_SCHEMA; order is kept.
+    """Decoded messages: `readings` in READING_SCHEMA, `quarantined` in QUARANTINE_SCHEMA; order is kept.
 
-    Each message is in one of them, or in both (`kept`) when some of its metrics were refused.
+    Each message is in one of them, or in both (`kept` is true) if some of its metrics were refused.
     """
 
     readings: pa.Table
@@ -52,12 +52,13 @@ class Decoded(NamedTuple):
 
 
 def decode(messages: pa.Table, *, trust_ids: bool = False) -> Decoded:
-    """Part telemetry messages into readings and what goes to quarantine; never raises for what a device sent.
+    """Divide telemetry messages into readings and rows of quarantine. Never raises because of what a device sent.
 
     :param messages: rows of ``format("mqtt")``; order is kept.
-    :param trust_ids: take a record's id whatever topic it came on.
+    :param trust_ids: accept a record's id, whatever topic it came on.
     """
-    # Half a million containers live at once here, none in a cycle: looking for cycles takes a quarter of the time.
+    # Half a million containers live here at once, none of them in a cycle: without collections this takes a quarter
+    # less time.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -113,7 +114,12 @@ def _devices_of_topics(topics: pa.ChunkedArray) -> list[str | None]:
 
 
 def readings_table(records: Sequence[tuple], payloads: list[bytes], messages: pa.Table) -> pa.Table:
-    """Checked records, with a boot and a seq, as READING_SCHEMA."""
+    """Return checked records as rows of READING_SCHEMA.
+
+    :param records: each has a boot and a seq, and the fields of :class:`Record` or only the first six of them.
+    :param payloads: the payload of each record.
+    :param messages: the message of each record.
+    """
     if not records:
         return READING_SCHEMA.empty_table()
     plain = max(map(len, records)) == 6
@@ -147,7 +153,7 @@ def _metric_maps(metrics: Sequence[dict[str, float | None]]) -> pa.Array:
     for one in metrics:
         names.extend(one)
         values.extend(one.values())
-    # Plus zero: -0 becomes 0 on both paths.
+    # Adding zero turns -0 into 0, as parse() does.
     numbers = pc.call_function("add", [pa.array(values, pa.float64()), pa.scalar(0.0)])
     return pa.MapArray.from_arrays(pa.array(offsets), pa.array(names, pa.string()), numbers).cast(METRICS)
 
@@ -155,9 +161,11 @@ def _metric_maps(metrics: Sequence[dict[str, float | None]]) -> pa.Array:
 def quarantine(
     messages: pa.Table, reasons: Sequence[str], owners: Sequence[Owner], kept: Sequence[bool] = ()
 ) -> pa.Table:
-    """`messages` with a reason each, in QUARANTINE_SCHEMA.
+    """Return `messages` as rows of QUARANTINE_SCHEMA.
 
-    :param kept: which of them are readings all the same; default: none.
+    :param reasons: why each message is refused.
+    :param owners: the device, boot and seq of each message.
+    :param kept: for each message, whether it is stored as a reading nevertheless; default: none is.
     """
     columns: dict[str, pa.Array] = {"reason": pa.array(reasons, pa.string())}
     columns["kept"] = pa.array(kept or [False] * len(reasons), pa.bool_())
@@ -172,13 +180,16 @@ def quarantine(
 
 
 def owners_of(messages: pa.Table, owner: Callable[[str, bytes], Owner]) -> list[Owner]:
-    """The owner of each message, by its topic and payload."""
+    """Return the owner of each message.
+
+    :param owner: finds the owner from a topic and a payload.
+    """
     pairs = zip(messages["topic"].to_pylist(), messages["payload"].to_pylist(), strict=True)
     return [owner(topic, payload) for topic, payload in pairs]
 
 
 def device_of_topic(topic: str) -> str | None:
-    """The device that ``fleet/{device_id}/…`` names; None for any other topic, and for what is no name."""
+    """Return the device that ``fleet/{device_id}/…`` names, or None for other topics and invalid names."""
     levels = topic.split("/")
     if levels[0] != "fleet" or len(levels) < 3:
         return None
@@ -189,7 +200,7 @@ def device_of_topic(topic: str) -> str | None:
 
 
 def device_of_record(payload: bytes) -> str | None:
-    """The id that a record claims; None where it claims none that can be read."""
+    """Return the id in a record, or None if the record has no valid id or cannot be read."""
     try:
         return a_name(record_fields(payload).get("id"), "id")
     except BadRecord:
@@ -197,7 +208,10 @@ def device_of_record(payload: bytes) -> str | None:
 
 
 def owner_of_record(topic: str, payload: bytes, *, trust_ids: bool = False) -> Owner:
-    """The owner of what is no good record."""
+    """Return the owner of a message that was refused.
+
+    Boot and seq are None unless the record's id is the device that the message belongs to, and both are valid.
+    """
     claimed, device_id = device_of_record(payload), device_of_topic(topic)
     if trust_ids:
         device_id = claimed or device_id

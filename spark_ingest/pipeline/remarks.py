@@ -1,4 +1,4 @@
-"""Standard error while a panel is drawn on it: whoever writes there would tear the panel."""
+"""Redirect standard error while the live panel is drawn, so that other output does not corrupt it."""
 
 import os
 import sys
@@ -11,11 +11,13 @@ _DRAINED_WITHIN_S = 2.0
 
 
 class Remarks:
-    """From now on, lines on file descriptor 2 go to `show` instead: this process's, Java's, and those of libraries.
+    """A redirection of file descriptor 2: lines of this process, of Java and of libraries go to `show` instead.
 
-    :ivar terminal: where standard error went before.
-    :param show: called in a thread of its own with each line, without its end; also after :meth:`close`, for children
-        that still live.
+    It begins when the object is created and ends with :meth:`close`.
+
+    :ivar terminal: a stream to where standard error went before.
+    :param show: called in a separate thread with each line, without its line end; also after :meth:`close`, for child
+        processes that are still running.
     """
 
     def __init__(self, show: Callable[[str], None]) -> None:
@@ -28,7 +30,7 @@ class Remarks:
         threading.Thread(target=self._read, args=(read,), name="remarks", daemon=True).start()
 
     def close(self) -> None:
-        """Put standard error back, once everything that was written has been shown."""
+        """Restore standard error, and wait up to two seconds until everything written so far has been shown."""
         sys.stderr.flush()
         os.dup2(self.terminal.fileno(), 2)
         os.write(self._write, b"\n" + _END + b"\n")

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-# Only what concerns a person reaches standard error. Spark's own default prints a dozen lines before the
-# level is set.
+# Only lines that a person needs reach standard error. Spark's own default prints a dozen lines before the level is
+# set.
 _LOG4J = """\
 rootLogger.level = error
 # Spark's shell logger announces its level unless it equals the root's.
@@ -38,21 +38,21 @@ appender.stderr.layout.pattern = spark: %p %c{1}: %m%n%ex{short}
 
 
 def is_cluster(master: str | None) -> bool:
-    """Whether tasks run in other processes than the driver's, on this machine or on others.
+    """Return whether tasks run in processes other than the driver's, on this machine or on others.
 
-    :param master: Spark's master; None: what ``spark-submit`` was given.
+    :param master: Spark's master; None: the one that ``spark-submit`` was given.
     """
     return (master or submitted_master() or "local").startswith(("spark:", "yarn", "k8s:", "local-cluster"))
 
 
 def submitted_master() -> str | None:
-    """The master that ``spark-submit`` was given; None when this process was started without it."""
+    """Return the master that ``spark-submit`` was given, or None if this process was started without it."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return None
     from pyspark import SparkContext
     from pyspark.conf import SparkConf
 
-    # Makes the connection to the Java process that waits for it, and starts nothing.
+    # This only connects to the Java process that is waiting; it starts nothing.
     SparkContext._ensure_initialized()
     return SparkConf().get("spark.master")
 
@@ -66,23 +66,25 @@ def start_session(
     settings: Mapping[str, str] | None = None,
     java_options: str | None = None,
 ) -> "SparkSession":
-    """A session that keeps to itself: no web interface, no files outside `scratch`, not even Java's, quiet.
+    """Start a quiet Spark session without a web interface; neither Spark nor Java writes files outside `scratch`.
 
-    Under ``spark-submit`` the Java process is there already, with the master and the memory that it was given; the
-    rest applies all the same.
+    Under ``spark-submit``, the Java process is already running with the master and the memory that it was given; the
+    other settings apply there too.
 
-    :param scratch: an existing folder for what Spark drops; remove it after the session has stopped.
+    :param scratch: an existing folder for temporary files; remove it after the session has stopped.
     :param cores: threads of a local session, and partitions of a shuffle.
-    :param master: as Spark spells it (``spark://HOST:PORT``, ``local-cluster[2,1,1024]``); None: local, or
-        spark-submit's.
-    :param settings: further settings of Spark, which go before those that are made here.
-    :param java_options: further options of the driver's Java; None: those that use the archive of classes, if there
-        is one.
+    :param memory: memory of the driver's Java, as Spark spells it.
+    :param master: as Spark spells it (``spark://HOST:PORT``, ``local-cluster[2,1,1024]``); None: local, or the one of
+        ``spark-submit``.
+    :param settings: additional settings of Spark, which override those made here.
+    :param java_options: additional options of the driver's Java; None: the options for using the archive of classes,
+        if there is one.
+    :raises MissingDependency: there is no Java, or it is too old.
     """
     require_java()
     submitted = submitted_master()
-    # Unset, Spark's workers take python3 from PATH, which need not be this interpreter with these packages. On other
-    # machines the interpreter may lie elsewhere, so there it is the user's to set.
+    # If this is unset, Spark's workers take python3 from PATH, which may be another interpreter without these
+    # packages. On other machines the interpreter may have another path, so there the user sets it.
     if submitted is None and not is_cluster(master):
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -97,7 +99,7 @@ def start_session(
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             chosen |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
         os.environ["SPARK_HOME"] = home
-        # Of the short-lived Java that only composes the command of Spark's.
+        # Options of the short-lived Java that only composes Spark's command.
         os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SHORT_START)
     if not is_cluster(master):
         chosen["spark.sql.shuffle.partitions"] = str(cores)
@@ -108,7 +110,7 @@ def start_session(
     for key, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    # It would print the traceback of a connection that ended, when Java is gone.
+    # Otherwise it prints the traceback of a broken connection when Java has ended.
     accumulators = session.sparkContext._accumulatorServer
     if accumulators is not None:
         accumulators.handle_error = lambda *_: None  # pyrefly: ignore[bad-assignment]
@@ -116,17 +118,16 @@ def start_session(
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Not py4j's tracebacks when Java is gone: that is told in a line."""
+    """Return False for py4j's records: it logs tracebacks when Java has ended, which one line reports anyway."""
     return "py4j" not in record.pathname
 
 
 _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
-    # The source bounds a micro-batch, by --max-bytes. A second limit would only stop what the first one lets through.
+    # The source limits a micro-batch by --max-bytes. A second limit could only fail micro-batches within that one.
     "spark.driver.maxResultSize": "0",
     "spark.sql.session.timeZone": "UTC",
-    # The default one needs a rename through Hadoop's FileContext and half as much time again per micro-
-    # batch.
+    # The default manager needs a rename through Hadoop's FileContext and takes half as long again per micro-batch.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
@@ -136,15 +137,16 @@ _SETTINGS = {
 
 
 def began_too_slowly(query: "StreamingQuery") -> bool:
-    """Whether a query has ended only because its source's Python process did not start in time: start it again.
+    """Return whether a query has ended only because its source's Python process did not start in time.
 
-    Spark gives that process 10 s, whatever one configures: on a busy machine too few.
+    Such a query can be started again. Spark gives that process 10 s, which cannot be configured and is too short on a
+    busy machine.
     """
     return "Python worker failed to connect back" in str(query.exception())
 
 
-# A short start and a small heap count for more here than peak speed: the heavy work is numpy's and Arrow's. Without
-# the last, every Java leaves a folder in /tmp.
+# A short start and a small heap matter more here than peak speed, because numpy and Arrow do the heavy work. Without
+# the last option, every Java leaves a folder in /tmp.
 _SHORT_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 
 
@@ -153,7 +155,7 @@ def _java_settings(scratch: Path, memory: str, java_options: str) -> dict[str, s
     log4j.write_text(_LOG4J)
     return {
         "spark.driver.memory": memory,
-        # Java does not know TMPDIR: native libraries, broadcasts and artifacts would lie in /tmp after a kill.
+        # Java ignores TMPDIR: after a kill, native libraries, broadcasts and artifacts would be left in /tmp.
         "spark.driver.extraJavaOptions": (
             f'-Dlog4j2.configurationFile={log4j.as_uri()} "-Djava.io.tmpdir={scratch}" {_SHORT_START} {java_options}'
         ),

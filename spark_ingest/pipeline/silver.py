@@ -1,4 +1,4 @@
-"""Rows of silver, and what becomes of readings that silver already has."""
+"""Make rows of silver, and sort readings that silver already has into duplicates and conflicts."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -20,16 +20,16 @@ _IDENTITY = ("device_id", "boot", "seq")
 _PLACE = list(PLACE_COLUMNS)
 _COLUMNS = [*_IDENTITY, "payload_crc", *_PLACE]
 _SEEN_COLUMNS = [*_IDENTITY, "received_ts", *_PLACE]
-# What is known by its place has a negative seq, and is in no set.
+# Readings that are identified by their place have a negative seq, and are in no set of readings seen.
 _NUMBERED = pa_dataset.field("seq") >= 0
-# More devices than this are not worth naming in a filter.
+# A filter names devices only up to this number; naming more is not worth it.
 _FEW = 1000
 
 
 class Repeated(NamedTuple):
-    """Readings whose identity silver has: `duplicates` with the same payload, `conflicts` with another.
+    """Readings whose identity silver already has: `duplicates` with the same payload, `conflicts` with another.
 
-    Neither holds what is in silver itself, which a new checkpoint reads again.
+    Neither contains the very messages that are in silver, which a new checkpoint reads again.
     """
 
     duplicates: pa.Table
@@ -37,10 +37,10 @@ class Repeated(NamedTuple):
 
 
 def silver_rows(readings: pa.Table, new: Filtered) -> pa.Table:
-    """The new readings as rows of silver.
+    """Return the new readings as rows of silver.
 
     :param readings: READING_SCHEMA.
-    :param new: which of them are new, from :meth:`Seen.take`.
+    :param new: which of the readings are new, from :meth:`Seen.take`.
     """
     kept = readings.take(pa.array(new.rows)).combine_chunks()
     columns = {name: kept[name] for name in kept.column_names}
@@ -51,31 +51,31 @@ def silver_rows(readings: pa.Table, new: Filtered) -> pa.Table:
 
 
 def unnumbered_rows(readings: pa.Table) -> pa.Table:
-    """Readings that are known by their place, all of them new, as rows of silver."""
+    """Return readings that are identified by their place, all of them new, as rows of silver."""
     every = np.arange(readings.num_rows)
-    # None has an uptime, so which boot it is of tells nothing.
+    # None of them has an uptime, so their boots are not needed and each gets its own number.
     return silver_rows(readings, Filtered(every, every, every))
 
 
 def repeated(readings: pa.Table, new: Filtered, table: Table) -> Repeated:
-    """Judge the readings that are not new by the payload that was stored under their identity.
+    """Compare the readings that are not new with the payloads stored under their identities.
 
-    :param new: which of them are new, from :meth:`Seen.take`.
-    :param table: silver, which may or may not hold the new ones of `readings` yet.
+    :param new: which of the readings are new, from :meth:`Seen.take`.
+    :param table: silver, which may or may not contain the new readings yet.
     """
     if len(new.rows) == readings.num_rows:
         return Repeated(readings.slice(0, 0), readings.slice(0, 0))
     again = np.ones(readings.num_rows, dtype=bool)
     again[new.rows] = False
     crc = readings["payload_crc"].to_numpy()
-    # The first of the identity may be in this very micro-batch; what was seen before it is in the table.
+    # The first reading of an identity may be in this micro-batch; if it was seen earlier, it is in the table.
     here = again & ~again[new.firsts]
     conflict = here & (crc != crc[new.firsts])
     stored = np.zeros(readings.num_rows, dtype=bool)
     before = np.flatnonzero(again & ~here)
     if len(before):
         rest = readings.select(_COLUMNS).take(pa.array(before))
-        # What retention has removed cannot be compared any more; its identity was seen, so it counts as a duplicate.
+        # If retention has removed the stored reading, it cannot be compared; the new one then counts as a duplicate.
         numbered = rest.append_column("row", pa.array(before))
         joined = numbered.join(_stored(rest, readings["ts"].take(pa.array(before)), table), keys=list(_IDENTITY),
                                right_suffix="_stored", join_type="inner")  # fmt: skip
@@ -89,13 +89,14 @@ def repeated(readings: pa.Table, new: Filtered, table: Table) -> Repeated:
 
 
 def duplicate_rows(duplicates: pa.Table) -> pa.Table:
-    """Readings as rows of the table duplicates."""
+    """Return readings as rows of the table duplicates."""
     return duplicates.select(DUPLICATES_SCHEMA.names).cast(DUPLICATES_SCHEMA)
 
 
 def stored_identities(table: Table, boots: Sequence[tuple[str, str]], without: pa.Table) -> pa.Table:
-    """What silver has of these boots; for boots that have left the set of readings seen.
+    """Return the identities that silver has of some boots, which have left the set of readings seen.
 
+    :param boots: (device_id, boot) of each.
     :param without: readings that do not count, by their places.
     """
     devices = sorted({device_id for device_id, _ in boots})
@@ -106,13 +107,13 @@ def stored_identities(table: Table, boots: Sequence[tuple[str, str]], without: p
 def seen_in_tables(
     silver: Table, duplicates: Table, without: pa.Table, part: Callable[[pa.Table], pa.Table] = lambda rows: rows
 ) -> tuple[Seen, int]:
-    """The set of readings that the tables themselves have, and how many rows told it.
+    """Build the set of readings seen from the tables themselves; return it, and from how many rows it was built.
 
-    For a new checkpoint on tables that have rows, or when the files of the set are gone. A duplicate was seen too, if
-    retention has removed the reading that it is one of.
+    This is for a new checkpoint on tables that have rows, and for when the files of the set are gone. Duplicates
+    count too, because retention may have removed the readings that they repeat.
 
     :param without: readings that do not count, by their places.
-    :param part: takes of some rows those that matter.
+    :param part: returns those of the given rows that count.
     """
     seen, count = Seen(), 0
     for table in (silver, duplicates):
@@ -128,12 +129,15 @@ def _without(rows: pa.Table, without: pa.Table) -> pa.Table:
 
 
 def _stored(rest: pa.Table, ts: pa.ChunkedArray, table: Table) -> pa.Table:
-    """What silver has under the identities of `rest`, which say that they were taken at `ts`."""
+    """Return the rows of silver with the identities of `rest`.
+
+    :param ts: the device's time of each reading in `rest`, by which most rows are found quickly.
+    """
     missing = rest.group_by(list(_IDENTITY)).aggregate([])
     near = _between("seq", missing["seq"])
     parts = []
-    # A true duplicate has the same ts, which is event_ts where the clock was good, and files lie in the order of
-    # time: this reads few of them. Whatever it does not find is looked for in all.
+    # A true duplicate has the same ts, which equals event_ts if the clock was good, and files are in the order of
+    # time. So this reads few files. Rows that it does not find are looked for in all files.
     times = ts.drop_null()
     if len(times):
         parts.append(_look_up(missing, table, near & _between("event_ts", times)))

@@ -1,8 +1,8 @@
-"""Where Spark starts from, and where Java's archive of its classes lies (:mod:`class_archive` makes it).
+"""The folder from which Spark starts, and in it the archive of Java classes that :mod:`class_archive` makes.
 
-Spark loads 20,000 classes before the first micro-batch, and Java checks each. An archive (Java calls it class data
-sharing, JEP 350) holds them checked. It serves one Java and one class path only, which is why SPARK_HOME is a folder of
-its own in the user's cache and not one for each run. Java itself refuses an archive that does not fit, and starts
+Spark loads 20,000 classes before the first micro-batch, and Java verifies each of them. An archive (class data
+sharing, JEP 350) holds verified classes. It works with one Java and one class path only, so SPARK_HOME is a folder in
+the user's cache instead of a new one for each run. Java itself refuses an archive that does not fit, and starts
 without it.
 """
 
@@ -15,22 +15,23 @@ from pathlib import Path
 
 
 def spark_home(scratch: Path) -> Path:
-    """The SPARK_HOME of this Python and this pyspark: in the user's cache, or in `scratch` if that cannot be written.
+    """Return the SPARK_HOME of this Python and pyspark; create it if necessary.
 
-    It is like pip's with two differences.
+    It is in the user's cache, or in `scratch` if the cache cannot be written. It differs from the folder that pip
+    installs in two ways.
 
-    It lacks ``python/lib/pyspark.zip``. Spark puts that zip first on its workers' path. Modules in a zip have no
-    bytecode, so each of the seven processes that a query starts would compile all of pyspark anew, which on two cores
-    delays the first micro-batch by seconds. Without it they import the installed package.
+    It lacks ``python/lib/pyspark.zip``, which Spark puts first on its workers' path. Modules in a zip have no
+    bytecode, so each of the seven processes that a query starts would compile all of pyspark again, which delays the
+    first micro-batch by seconds on two cores. Without the zip, they import the installed package.
 
-    Its ``spark-submit`` starts Java in a session of its own: a service manager, ``timeout`` or a terminal signals every
-    process of a group, and Java must outlive the signal, until this process has stopped the query in order. It ends
-    with its standard input, so it is never left behind.
+    Its ``spark-submit`` starts Java in its own session. A service manager, ``timeout`` or a terminal signals every
+    process of a group, but Java must survive the signal until this process has stopped the query in order. Java ends
+    when its standard input is closed, so it is never left behind.
     """
     import pyspark
 
     installed = Path(pyspark.__file__).parent
-    # An environment's python and python3 are one Python: a program and a command need not have the same name for it.
+    # An environment's python and python3 are the same Python: sys.executable may have either name, so resolve it.
     python = f"{sys.prefix}\n{os.path.realpath(sys.executable)}"
     known_by = hashlib.sha256(f"{python}\n{installed}\n{pyspark.__version__}".encode()).hexdigest()[:16]
     home = cache_folder() / f"spark-{known_by}"
@@ -51,13 +52,16 @@ def spark_home(scratch: Path) -> Path:
 
 
 def archive_options(home: Path) -> str:
-    """Java's options that use the archive of a SPARK_HOME, if there is one for the Java that would start."""
+    """Return the Java options for using the archive in `home`; "" if it has none for the Java that would start."""
     archive = archive_path(home)
     return f'"-XX:SharedArchiveFile={archive}" -Xlog:cds=off -Xlog:cds+dynamic=off' if archive.exists() else ""
 
 
 def archive_path(home: Path) -> Path:
-    """Where the archive lies for the Java that would start, and the jars as they are: a new installation is another."""
+    """Return the path of the archive for the Java that would start and the current jars.
+
+    A new installation of either has another path.
+    """
     folder = os.environ.get("JAVA_HOME")
     java = Path(shutil.which(f"{folder}/bin/java" if folder else "java") or "java").resolve()
     changed = java.stat().st_mtime_ns if java.exists() else 0
@@ -67,7 +71,7 @@ def archive_path(home: Path) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where this user's homes lie."""
+    """Return the cache folder in which this user's SPARK_HOMEs are."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "umqtt-robust"
 
 

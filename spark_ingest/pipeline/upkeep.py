@@ -1,4 +1,4 @@
-"""What a pipeline does beside its micro-batches, without holding them up: gold, joining small files, vacuum."""
+"""The work of a pipeline beside its micro-batches: it updates gold, joins small files and vacuums, without delay."""
 
 import time
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from .config import PipelineConfig
 from .gold import Gold
 from .process import first_line, panics_as_errors, write_failure
 
-# Gold pauses five times as long as an update took: what it lags by grows before silver is held up.
+# Gold pauses five times as long as an update took: under load, gold falls behind before silver is delayed.
 _SHARE = 1 / 5
-# An idle stream's devices go offline too.
+# Seconds between updates without new rows: devices of an idle stream go offline too.
 _IDLE_S = 60.0
 _LAST_ALERTS_S = 15.0
-# Each look is a request for every table.
+# Each check is a request for every table.
 _FILES_S = 5.0
 # Gold that failed is likely to fail again.
 _AGAIN_S = 60.0
@@ -28,11 +28,13 @@ FIGURES = ("alerts", "alerts_by_rule", "alerts_waiting", "alerts_failing", "gold
 
 
 class Upkeep:
-    """Called every so often by the pipeline's main loop; reads committed versions only, so it needs no lock.
+    """The upkeep of the tables, called periodically by the pipeline's main loop.
 
-    Gold that cannot be updated is said once and tried again: silver, which needs nothing of it, goes on.
+    It reads committed versions only, so it needs no lock. If gold cannot be updated, this is reported once and tried
+    again; silver does not depend on gold and goes on.
 
-    :param report: takes one line for a person.
+    :param on_stage: see :class:`Gold`.
+    :param report: called with one line for a person.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Upkeep:
         self._next_gold = self._next_idle = self._next_vacuum = self._next_files = 0.0
 
     def figures(self) -> dict[str, object]:
-        """Keys of the pipeline's status."""
+        """Return the keys FIGURES of the pipeline's status."""
         gold = self._gold
         if gold is None:
             return {**dict.fromkeys(FIGURES)}
@@ -85,8 +87,8 @@ class Upkeep:
     def step(self, lag_bytes: int | None) -> None:
         """Update gold if it is due, join small files if there are many, and vacuum every hour.
 
-        :param lag_bytes: of the spool, what is not yet in the tables; None: unknown.
-        :raises TablesWriteFailed: the disk, or the object store for good, refused a table below gold.
+        :param lag_bytes: bytes of the spool that are not in the tables yet; None: unknown.
+        :raises TablesWriteFailed: a table below gold cannot be written, and waiting for the store will not help.
         """
         if self._gold is not None and time.monotonic() >= self._next_gold:
             try:
@@ -104,16 +106,16 @@ class Upkeep:
                 with panics_as_errors("the joining of small files"):
                     self._files.step()
             except (OSError, DeltaError) as error:
-                # A store that is away is waited for by the micro-batches.
+                # If the store is only unreachable for now, the micro-batches wait for it.
                 if not may_pass(error):
                     raise write_failure(error, self._config.tables) from error
         self._vacuum()
 
     def finish(self, lag_bytes: int | None) -> None:
-        """Bring gold up to what has been committed.
+        """Update gold to what has been committed, and save its state.
 
         :param lag_bytes: as in :meth:`step`.
-        :raises IngestError: that is not possible; the tables below gold are complete.
+        :raises IngestError: gold cannot be updated; the tables below gold are complete.
         """
         if self._gold is None:
             return
@@ -131,7 +133,7 @@ class Upkeep:
             ) from error
 
     def close(self) -> None:
-        """End the sending of alerts: what waits goes now, or after the next start."""
+        """Stop sending alerts; waiting ones are sent now if they can be, otherwise after the next start."""
         if self._delivery is not None:
             self._delivery.close(_LAST_ALERTS_S)
 
@@ -143,7 +145,7 @@ class Upkeep:
             with panics_as_errors("the vacuum"):
                 vacuum_hourly(self._config.tables, self._config.keep_hours)
         except (IngestError, OSError, DeltaError) as error:
-            # One table of gold that is damaged must not stop silver.
+            # A damaged gold table must not stop silver.
             self._report(f"not all tables were vacuumed: {first_line(error)}; it is tried again in an hour")
             self._next_vacuum = time.monotonic() + 60 * _IDLE_S
 
@@ -156,9 +158,9 @@ class Upkeep:
 
     @staticmethod
     def _now_us(lag_bytes: int | None) -> int | None:
-        # While messages wait in the spool, a device that has been heard since would be called silent.
+        # While messages wait in the spool, a device with a waiting message would be called silent.
         return None if lag_bytes is None or lag_bytes else time.time_ns() // 1000
 
     def _nearly_read(self, lag_bytes: int | None) -> bool:
-        # What waits fits into the next micro-batch.
+        # The waiting messages fit into the next micro-batch.
         return lag_bytes is not None and lag_bytes <= self._config.max_bytes

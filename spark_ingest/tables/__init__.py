@@ -1,16 +1,16 @@
-"""The tables without Spark: their columns, how they are appended to, what is in them, their upkeep. ::
+"""The tables, without Spark: their columns, appends, contents and maintenance. ::
 
     python -c 'from spark_ingest.tables import summary; print(summary("tables"))'
 
 =============  ============================================================================================
-``schemas``    the columns of every table, the one home for them
-``table``      what a pipeline asks of a table: rows appended once per micro-batch, whatever is replayed
-``delta``      a Delta table that does it
-``parquet``    plain Parquet files that do it
-``changes``    which rows a table was given between two of its versions
+``schemas``    the columns of every table, defined only here
+``table``      the interface of a table: rows are appended once per micro-batch, even if it is replayed
+``delta``      a table stored as Delta
+``parquet``    a table stored as plain Parquet files
+``changes``    which rows were appended between two versions of a table
 ``upkeep``     compaction, vacuum, retention
 ``iceberg``    Iceberg tables over the same files
-``counts``     rows and identities, by delta-rs and Arrow alone
+``counts``     rows and identities, read with delta-rs and Arrow only
 =============  ============================================================================================
 """
 

@@ -1,7 +1,7 @@
-"""Which rows a table was given between two of its versions.
+"""Which rows were appended to a table between two of its versions.
 
-Rows get into the tables below gold by appends alone. Compaction moves rows without changing them, retention and the
-removal of a device only take rows away: neither adds any, so neither shows here.
+Rows get into the tables below gold only by appends. Compaction moves rows without changing them; retention and the
+removal of a device only remove rows. So none of these shows here.
 """
 
 import json
@@ -18,18 +18,18 @@ _APPENDS = ("WRITE", "STREAMING UPDATE", "CREATE TABLE", "CREATE OR REPLACE TABL
 
 
 class LogGone(Exception):
-    """The log or a file of an old version has been cleaned up: only the whole table can be read."""
+    """The log or a file of an old version was removed: only the whole table can be read."""
 
 
 class Appended(NamedTuple):
-    """What a table at `path` was given up to `version`; `files` relative to it."""
+    """The files appended to the table at `path` up to `version`; the names in `files` are relative to `path`."""
 
     path: Location
     version: int
     files: list[str]
 
     def batches(self, columns: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Its rows, some columns; one that an older file lacks is null.
+        """Yield `columns` of the appended rows; a column that an older file lacks is null.
 
         :raises LogGone: a file has been removed.
         """
@@ -46,10 +46,11 @@ class Appended(NamedTuple):
 
 
 def appended(path: Location, after: int | None, up_to: int | None = None) -> Appended:
-    """The files that appends after version `after` added; None: everything that the newest version holds.
+    """Return the files that were appended after version `after`.
 
-    :param up_to: the last version that is wanted; None: the newest.
-    :raises LogGone: the versions since `after` are not all in the log any more.
+    :param after: None: return all files of the newest version. So does -1, unless `up_to` is given.
+    :param up_to: the last version to include; None: the newest.
+    :raises LogGone: the log does not hold all versions since `after` any more.
     """
     if not is_table(path):
         return Appended(path, -1, [])
@@ -66,7 +67,7 @@ def appended(path: Location, after: int | None, up_to: int | None = None) -> App
             break
         version += 1
         files += _added([json.loads(line) for line in lines if line])
-    # Asked again last: a pipeline may have committed in between.
+    # Get the newest version last: a pipeline may have committed in between.
     newest = (open_table(path).version() if version == after else version) if up_to is None else up_to
     if version < newest and not _commit(path, version + 1).exists():
         raise LogGone(f"the log of {path} does not hold version {version + 1} any more")

@@ -1,4 +1,4 @@
-"""Reading the tables without Spark, Delta or Parquet: counts and identities."""
+"""Counts and identities of the rows of silver, for Delta and for plain Parquet tables, read without Spark."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -14,7 +14,12 @@ IDENTITY_COLUMNS = ["device_id", "boot", "seq"]
 
 
 class Summary(NamedTuple):
-    """`rows` of silver, the `distinct` identities among them (equal, unless something is broken), `quarantined`."""
+    """The rows of silver, the distinct identities among them (the same number unless there is a bug), and quarantine.
+
+    :ivar rows: number of rows of silver.
+    :ivar distinct: number of distinct identities in silver.
+    :ivar quarantined: number of rows of quarantine.
+    """
 
     rows: int
     distinct: int
@@ -22,7 +27,7 @@ class Summary(NamedTuple):
 
 
 def identity_table(tables: str | Location) -> pa.Table:
-    """device_id, boot and seq of every row of silver; empty when there is no table yet."""
+    """Return device_id, boot and seq of every row of silver; the table is empty if there is no silver yet."""
     silver = _dataset(located(tables) / "silver")
     if silver is None:
         return pa.schema([SILVER_SCHEMA.field(name) for name in IDENTITY_COLUMNS]).empty_table()
@@ -30,13 +35,13 @@ def identity_table(tables: str | Location) -> pa.Table:
 
 
 def identities(tables: str | Location) -> Iterator[tuple[str, str, int]]:
-    """(device_id, boot, seq) of every row of silver, repeated where a row is."""
+    """Yield (device_id, boot, seq) of every row of silver, once per row."""
     for batch in identity_table(tables).to_batches():
         yield from zip(*(batch.column(name).to_pylist() for name in IDENTITY_COLUMNS), strict=True)
 
 
 def summary(tables: str | Location) -> Summary:
-    """Count rows and identities."""
+    """Count the rows of silver and quarantine, and the distinct identities of silver."""
     silver = identity_table(tables)
     distinct = silver.group_by(IDENTITY_COLUMNS).aggregate([]).num_rows
     quarantine = _dataset(located(tables) / "quarantine")

@@ -1,11 +1,11 @@
-"""Delta tables, appended to once per micro-batch, whatever is replayed.
+"""Delta tables to which each micro-batch is appended once, even if it is replayed.
 
-Each append carries an application transaction (application id, micro-batch): Delta keeps the newest version
-of each application in the table itself, in the same atomic commit as the rows. A replay sees it and appends
-nothing.
+Each append carries an application transaction (application id, micro-batch). Delta keeps the newest version
+of each application in the table itself, in the same atomic commit as the rows. A replay finds it there and
+appends nothing.
 
-The application id holds the query's id from the checkpoint. With a fixed id, a new checkpoint would start at
-micro-batch 0 again and the table would take it for a replay: rows silently skipped.
+The application id contains the query's id from the checkpoint. With a fixed id, a new checkpoint, which starts at
+micro-batch 0 again, would be taken for a replay, and its rows would be skipped silently.
 """
 
 import json
@@ -25,7 +25,7 @@ from ..location import Location, StorePath, open_table, reason, storage_options
 from .table import Table, places
 
 _SETTINGS = {
-    # A commit each half second: without this the log would hold five million files after a month.
+    # With two commits a second, the log would hold five million files after a month without this.
     "delta.logRetentionDuration": "interval 1 days",
     "delta.checkpointInterval": "100",
 }
@@ -38,14 +38,15 @@ WRITER = WriterProperties(compression="ZSTD", compression_level=1)
 
 
 class Delta(Table):
-    """One Delta table at `path`, made with `schema` when it does not exist.
+    """The Delta table at `path`, created with `schema` if it does not exist.
 
     Columns that an older table lacks are added to it.
 
-    :ivar writer: the pipeline that may append; another one's commit ends that. None: whoever holds the folder's lock.
-    :param partition_by: a date column; a folder for each of its values.
-    :param then_by: a column; a folder in those for each of its values.
-    :raises UsageError: the place cannot be written or holds something else.
+    :ivar writer: the number of the pipeline that may append, until another one claims the table. None: the holder of
+        the folder's lock may append.
+    :param partition_by: a date column; each of its values has a folder.
+    :param then_by: a column; each of its values has a folder inside those.
+    :raises UsageError: the place cannot be written or contains something else.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Delta(Table):
 
     @property
     def delta(self) -> DeltaTable:
-        """The newest version."""
+        """The newest version of the table."""
         self._table.update_incremental()
         return self._table
 
@@ -87,22 +88,22 @@ class Delta(Table):
         return str(self.delta.metadata().id)
 
     def dataset(self) -> pa_dataset.Dataset:
-        """The newest version; files whose statistics exclude a filter are not read."""
+        """Return the newest version as a dataset; files whose statistics exclude a filter are not read."""
         delta = self.delta
-        # Making one takes the statistics of every file; a micro-batch asks several times before the next version.
+        # Creating a dataset reads the statistics of every file, and a micro-batch needs a version several times.
         if self._read is None or self._read[0] != delta.version():
-            # The old one goes first: both at once would take twice the memory.
+            # Drop the old dataset first: both at once would take twice the memory.
             self._read = None
             self._read = delta.version(), delta.to_pyarrow_dataset()
         return self._read[1]
 
     def has(self, application_id: str, batch_id: int) -> bool:
-        """Whether the micro-batch has already been committed to this table."""
+        """Return whether the micro-batch has already been committed to this table."""
         version = self.delta.transaction_version(application_id)
         return version is not None and version >= batch_id
 
     def without_removed(self, rows: pa.Table) -> pa.Table:
-        """See :class:`Table`. A spool is read in order, so what was removed lies up to a place in each of them."""
+        """See :meth:`Table.without_removed`. A spool is read in order, so the removed rows end at one place of it."""
         for spool in pc.call_function("unique", [rows["spool"]]).to_pylist():
             if spool not in self._removed_up_to:
                 version = self.delta.transaction_version(REMOVED + spool)
@@ -113,7 +114,7 @@ class Delta(Table):
         return rows
 
     def append_once(self, rows: pa.Table, application_id: str, batch_id: int) -> bool:
-        """Append `rows` unless the micro-batch has already been committed; True when it appended."""
+        """Append `rows` unless the micro-batch has already been committed; return whether it appended."""
         if not rows.num_rows or self.has(application_id, batch_id):
             return False
         with self.committing(application_id, batch_id) as (delta, properties):
@@ -130,11 +131,12 @@ class Delta(Table):
 
     @contextmanager
     def committing(self, application_id: str, batch_id: int) -> Iterator[tuple[DeltaTable, CommitProperties]]:
-        """The version to commit a micro-batch upon, and what the commit carries: its transaction, and :attr:`writer`'s.
+        """Yield the table to commit a micro-batch to, and the properties for the commit.
 
-        Where another writer has claimed the table after that version, Delta refuses the commit.
+        The properties carry the micro-batch's transaction and, if :attr:`writer` is set, the writer's. Delta refuses
+        the commit if another writer has claimed the table after the yielded version.
 
-        :raises TablesTaken: another has.
+        :raises TablesTaken: another writer has claimed the table.
         """
         transactions = [Transaction(application_id, batch_id)]
         if self.writer is not None:
@@ -147,11 +149,12 @@ class Delta(Table):
             raise
 
     def upon(self, application_id: str, version: int) -> DeltaTable:
-        """The newest version of the table, to commit another version of the application upon.
+        """Return the newest version of the table, as the base of a commit with a new version of the application.
 
-        A commit that carries one is refused when one of the same application came in between.
+        Delta refuses such a commit if another one of the same application came in between.
 
-        :raises TablesTaken: another process has committed one since.
+        :param version: the application's version that the table must have.
+        :raises TablesTaken: another process has committed another version of the application.
         """
         delta = self.delta
         if (delta.transaction_version(application_id) or 0) != version:
@@ -159,22 +162,22 @@ class Delta(Table):
         return delta
 
     def claim(self, writer: int) -> None:
-        """Make `writer` the one that may append: what another one would commit from now on is refused.
+        """Make `writer` the only writer that may append; Delta refuses the commits of others from now on.
 
-        :raises CommitFailedError: another one has done so meanwhile.
+        :raises CommitFailedError: another writer has claimed the table meanwhile.
         """
         try:
             commit_claim(self.delta, writer)
         except CommitFailedError:
-            # The store's answer may have been lost, and the commit repeated.
+            # If the store's answer was lost, the commit was repeated and conflicts with itself.
             if self.delta.transaction_version(WRITER_ID) != writer:
                 raise
         self.writer = writer
 
     def look_for_another(self) -> None:
-        """Make sure, as far as the table can be read now, that no other writer has claimed it; for any thread.
+        """Check that no other writer has claimed the table; do nothing if it cannot be read now. Thread-safe.
 
-        :raises TablesTaken: one has.
+        :raises TablesTaken: another writer has.
         """
         with suppress(OSError, DeltaError):
             self._require_writer(open_table(self.path))
@@ -188,7 +191,7 @@ class Delta(Table):
 
 
 def commit_claim(table: DeltaTable, writer: int) -> None:
-    """As :meth:`Delta.claim`."""
+    """Commit a claim of `writer` to the table; see :meth:`Delta.claim`."""
     properties = CommitProperties(app_transactions=[Transaction(WRITER_ID, writer)])
     partition_by = table.metadata().partition_columns
     table.create_write_transaction([], "append", table.schema(), partition_by, commit_properties=properties)
@@ -199,9 +202,10 @@ _DECODERS = "umqtt.decoders"
 
 
 def note_rules(bronze: Delta, *, trust_ids: bool, decoders: bool) -> None:
-    """Keep with bronze how its messages are read, for what is made of it later without a pipeline.
+    """Store in bronze's properties how its messages are read, for commands that read bronze later without a pipeline.
 
-    Only whether there are decoders: what they are may be code, and whoever can write tables may not choose that.
+    Of the decoders, only their existence is stored: a decoder may be code, and a writer of tables must not choose
+    which code runs.
     """
     held = bronze.delta.metadata().configuration
     words = {_TRUST_IDS: str(trust_ids).lower(), _DECODERS: str(decoders).lower()}
@@ -210,13 +214,13 @@ def note_rules(bronze: Delta, *, trust_ids: bool, decoders: bool) -> None:
 
 
 def noted_rules(tables: Location) -> tuple[bool, bool]:
-    """What :func:`note_rules` kept: whether ids are trusted, and whether there are decoders."""
+    """Return what :func:`note_rules` stored: whether ids are trusted, and whether there are decoders."""
     held = open_table(tables / "bronze").metadata().configuration
     return held.get(_TRUST_IDS) == "true", held.get(_DECODERS) == "true"
 
 
 def transactions(path: Location) -> dict[str, int]:
-    """The newest version of every application that has written to the table, by application id."""
+    """Return the newest version of each application that has written to the table, by application id."""
     log = path / "_delta_log"
     found: dict[str, int] = {}
     for name in sorted(entry.name for entry in log.iterdir()):
@@ -236,7 +240,8 @@ def transactions(path: Location) -> dict[str, int]:
 def _require_url(path: Location) -> None:
     if isinstance(path, StorePath):
         return
-    # delta-rs makes a URL of the path: with these it panics, or writes to another folder and does not find it again.
+    # delta-rs turns the path into a URL. With these characters it panics, or writes to another folder, which it does
+    # not find again.
     wrong = _NOT_IN_URLS.search(str(path.absolute()))
     if wrong:
         raise UsageError(f"Delta cannot keep a table in {path}: {wrong[0]!r} in its path; choose another --tables")

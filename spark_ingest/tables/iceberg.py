@@ -1,9 +1,9 @@
 """Iceberg tables over the Parquet files of the Delta tables: metadata only, no row is copied.
 
-Whatever was done to a Delta table, its Iceberg table follows by one comparison: the files that its newest version uses
-against those that the newest Iceberg snapshot names. The difference is one snapshot: a reader sees a whole version, and
-a run that was killed is simply run again. Delta's files have no field ids and no partition column: a name mapping and
-the partition in the manifests stand in for them, as the Iceberg specification has it for migrated tables.
+Each run compares the files that the newest version of the Delta table uses with those that the newest Iceberg
+snapshot names, and commits the difference as one snapshot. So readers see whole versions only, and a run that was
+killed is simply run again. Delta's files have no field ids and no partition column; a name mapping and the partition
+in the manifests replace them, as the Iceberg specification prescribes for migrated tables.
 """
 
 import time
@@ -38,7 +38,7 @@ FOLDER = "iceberg"
 NAMESPACE = "umqtt"
 _PROPERTIES = {
     "format-version": "2",
-    # What is added and removed was worked out against one snapshot: it must not be applied to another.
+    # The added and removed files were computed against one snapshot and must not be applied to another.
     "commit.retry.num-retries": "0",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "10",
@@ -51,7 +51,7 @@ DELTA_VERSION = "delta-version"
 
 
 class Registered(NamedTuple):
-    """An Iceberg table now: its rows, and how many data files were added and removed."""
+    """The result of registering one table: its rows, and how many data files were added and removed."""
 
     rows: int
     added: int
@@ -61,17 +61,18 @@ class Registered(NamedTuple):
 def register(
     tables: Location, catalog_name: str | None = None, namespace: str = NAMESPACE, *, keep_hours: float = KEEP_HOURS
 ) -> dict[str, Registered]:
-    """Bring the Iceberg table of every Delta table to its newest version; by name in the catalog.
+    """Update the Iceberg table of every Delta table to its newest version; return the results by table name.
 
-    :param catalog_name: one of pyiceberg's configuration; None: an SQLite file below `tables`.
-    :param namespace: in the catalog.
-    :param keep_hours: snapshots that were replaced longer ago are forgotten.
-    :raises UsageError: there are no Delta tables in a folder, the catalog cannot be used, or another process registers.
+    :param catalog_name: a catalog of pyiceberg's configuration; None: an SQLite file below `tables`.
+    :param namespace: the namespace in the catalog.
+    :param keep_hours: snapshots that were replaced longer ago than this are expired.
+    :raises UsageError: `tables` is no folder with Delta tables, the catalog cannot be used, or another process is
+        registering.
     """
     if not isinstance(tables, Path):
         raise UsageError(f"Iceberg tables are made over the files of a folder: {tables} is none")
     folder = _folder(tables)
-    # Looked at first, so that no folder is made where there are no tables.
+    # Fails if there are no tables, before a folder is created.
     for _ in existing(tables):
         break
     folder.mkdir(exist_ok=True)
@@ -93,7 +94,8 @@ def _registered(
         name = delta_name.rpartition("/")[2]
         identifier = (namespace, name)
         location = f"file://{_folder(tables) / namespace / name}"
-        # The snapshot before the version: whoever commits in between makes ours fail, and nobody goes back.
+        # Read the snapshot before Delta's version: if another process commits in between, our commit fails, so the
+        # table never goes back to an older version.
         held = _held(catalog, identifier, location)
         delta = next((table for _, table in existing(tables, [delta_name])), None)
         if delta is None:
@@ -130,7 +132,7 @@ def _open(folder: Path, name: str | None) -> Catalog:
                 NAMESPACE, type="sql", uri=f"sqlite:///{folder / 'catalog.db'}", warehouse=f"file://{folder}"
             )
         return load_catalog(name)
-    except Exception as error:  # a client of somebody else's: whatever it raises
+    except Exception as error:  # third-party clients may raise anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(f"cannot open the catalog {name or folder}: {reason}") from error
 
@@ -162,7 +164,7 @@ def _create(
 
 
 def _follow(table: Table, delta: DeltaTable, path: Path) -> tuple[int, int]:
-    """Commit one snapshot that makes `table` what `delta` is; how many files it added and removed."""
+    """Commit one snapshot that makes `table` equal to `delta`; return how many files it added and removed."""
     held = {task.file.file_path: task.file for task in table.scan().plan_files()}
     actions = pa.table(delta.get_add_actions(flatten=True)).to_pylist()
     used = {f"file://{path.absolute() / unquote(action['path'])}": action for action in actions}
@@ -174,7 +176,7 @@ def _follow(table: Table, delta: DeltaTable, path: Path) -> tuple[int, int]:
         added = [_data_file(table, change.table_metadata, file, used[file]) for file in used.keys() - held.keys()]
         removed = [held[file] for file in held.keys() - used.keys()]
         if added or removed:
-            # Appends are told apart: engines that read a table as it grows take nothing else.
+            # A snapshot without removals is marked as an append: engines that read a growing table accept no other.
             operation = Operation.OVERWRITE if removed else Operation.APPEND
             version = {DELTA_VERSION: str(delta.version())}
             with _Difference(operation, change, table.io, snapshot_properties=version) as files:
@@ -186,9 +188,9 @@ def _follow(table: Table, delta: DeltaTable, path: Path) -> tuple[int, int]:
 
 
 class _Difference(_OverwriteFiles):
-    """pyiceberg's snapshot of files added and removed, without manifests that pile up.
+    """A pyiceberg snapshot of added and removed files in which manifests do not accumulate.
 
-    pyiceberg keeps for ever those that only say what an older snapshot removed, and never merges any of the others.
+    pyiceberg keeps forever the manifests that only list the removals of older snapshots, and never merges the others.
     """
 
     def _existing_manifests(self) -> list[ManifestFile]:
@@ -202,7 +204,7 @@ class _Difference(_OverwriteFiles):
 def _data_file(table: Table, metadata, file: str, action: dict) -> DataFile:
     found = parquet_file_to_data_file(table.io, metadata, file)
     values = [action[f"partition.{field.name}"] for field in metadata.spec().fields]
-    # These columns are in the path alone. A date is to Iceberg the days since 1970.
+    # Partition columns are only in the path. Iceberg stores a date as days since 1970-01-01.
     days = [(value - date(1970, 1, 1)).days if isinstance(value, date) else value for value in values]
     found[_PARTITION] = Record(*days)
     return found
@@ -213,7 +215,7 @@ def _schema(delta: DeltaTable) -> pa.Schema:
 
 
 def _expire(table: Table, keep_hours: float) -> None:
-    """Forget snapshots that were replaced longer than `keep_hours` ago, as a vacuum forgets their files."""
+    """Expire snapshots that were replaced more than `keep_hours` ago, when a vacuum removes their files too."""
     snapshots = sorted(table.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
     oldest_ms = time.time() * 1000 - keep_hours * 3_600_000
     old = [before.snapshot_id for before, after in pairwise(snapshots) if after.timestamp_ms < oldest_ms]
@@ -222,7 +224,10 @@ def _expire(table: Table, keep_hours: float) -> None:
 
 
 def _publish(metadata: Path) -> None:
-    """Engines that read a folder without a catalog look for a numbered file, and for the number in another."""
+    """Copy the metadata to ``vN.metadata.json`` and write N to ``version-hint.text``.
+
+    Engines that read a folder without a catalog look for these files.
+    """
     version = str(int(metadata.name.partition("-")[0]) + 1)
     numbered = metadata.with_name(f"v{version}.metadata.json")
     hint = metadata.with_name("version-hint.text")
@@ -233,7 +238,7 @@ def _publish(metadata: Path) -> None:
 
 
 def _sweep(table: Table, folder: Path, keep_hours: float) -> None:
-    """Remove metadata that nothing names any more, once no reader can be at it."""
+    """Remove metadata files that nothing names any more and that are older than `keep_hours`."""
     named = {table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)}
     for snapshot in table.snapshots():
         named.add(snapshot.manifest_list)

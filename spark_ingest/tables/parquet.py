@@ -1,9 +1,9 @@
-"""Plain Parquet: a folder of files that any engine reads as it stands, appended to once per micro-batch.
+"""Plain Parquet: a folder of files that any engine can read, to which each micro-batch is appended once.
 
-A file's name is the application and the micro-batch it is of, so a replay finds the files of its first attempt and
-leaves them alone. It appears under that name complete and durable: a reader sees all its rows or none. What Delta has
-and this has not: one commit over several files (a micro-batch that spans midnight appears day by day), joining small
-files beneath a reader, removal of rows, and gold, which follows Delta's versions.
+A file is named after the query and the micro-batch that wrote it, so a replay finds the files of its first attempt
+and leaves them alone. A file appears under its name complete and durable, so a reader sees all its rows or none.
+Delta has features that plain Parquet lacks: one commit over several files (here a micro-batch that spans midnight
+appears day by day), joining small files while they are read, removal of rows, and gold (it follows Delta versions).
 """
 
 import json
@@ -27,12 +27,12 @@ MARK = "_umqtt.json"
 
 
 class Parquet(Table):
-    """A folder of Parquet files at `path`, made when it does not exist.
+    """The folder of Parquet files at `path`, created if it does not exist.
 
-    Columns that older files lack read as null. One process at a time may write.
+    Columns that older files lack read as null. Only one process at a time may write.
 
-    :param partition_by: a date column; a folder for each of its values, as Hive names them.
-    :raises UsageError: the folder cannot be written or holds something else.
+    :param partition_by: a date column; each of its values has a folder, named as Hive does.
+    :raises UsageError: the folder cannot be written or contains something else.
     """
 
     def __init__(self, path: Location, schema: pa.Schema, partition_by: str | None = None) -> None:
@@ -57,7 +57,7 @@ class Parquet(Table):
         except (OSError, FileDamaged, KeyError) as error:
             reason = getattr(error, "strerror", None) or f"{MARK} is damaged"
             raise UsageError(f"cannot write the table {path}: {reason}; choose another --tables") from error
-        # Kept, because a fragment keeps what it has read of its file's statistics.
+        # Fragments are kept because they cache the statistics of their files.
         self._fragments = {
             file: self._fragment(file) for folder in self._folders() for file in folder.glob("*.parquet")
         }
@@ -68,18 +68,18 @@ class Parquet(Table):
         return self._identity
 
     def dataset(self) -> pa_dataset.Dataset:
-        """Every complete file; of those whose statistics exclude a filter, only these are read."""
+        """Return a dataset of all complete files; of files that a filter excludes, only the statistics are read."""
         return pa_dataset.FileSystemDataset(
             list(self._fragments.values()), self._schema, self._format, filesystem=self._disk
         )
 
     def has(self, application_id: str, batch_id: int) -> bool:
-        """Whether a row of the micro-batch has already been committed to this table."""
+        """Return whether rows of the micro-batch have already been committed to this table."""
         name = _file_name(application_id, batch_id)
         return any(folder / name in self._fragments for folder in self._folders())
 
     def append_once(self, rows: pa.Table, application_id: str, batch_id: int) -> bool:
-        """Append `rows`, but for the days of the micro-batch that have been committed; True when it appended."""
+        """Append `rows` of those days that the micro-batch has not committed yet; return whether it appended any."""
         appended = False
         for folder, some in self._by_folder(rows):
             file = folder / _file_name(application_id, batch_id)
@@ -119,5 +119,5 @@ class Parquet(Table):
 
 
 def _file_name(application_id: str, batch_id: int) -> str:
-    # "query/table": the query's id is all that a file of this table needs.
+    # An application id is "query/table"; the table is known from the folder.
     return f"{application_id.partition('/')[0]}-{batch_id:010d}.parquet"

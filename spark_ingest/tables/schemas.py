@@ -1,7 +1,6 @@
-"""Columns of every table, in one place. Times are UTC, microseconds; `*_ms` are milliseconds; `seq` counts from 0.
+"""The columns of every table. Times are UTC in microseconds; `*_ms` are milliseconds; `seq` counts from 0.
 
-A column that a newer release adds is appended to tables that lack it when the pipeline starts: their older rows
-read as null.
+When a pipeline starts, it adds the columns of newer releases to tables that lack them; their older rows read as null.
 """
 
 import pyarrow as pa

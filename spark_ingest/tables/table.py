@@ -1,4 +1,4 @@
-"""What a pipeline asks of a table: rows of a micro-batch appended exactly once, and a look at what is there."""
+"""The interface of a table for a pipeline: append the rows of a micro-batch exactly once, and read what is there."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from .schemas import PLACE_COLUMNS
 
 
 def places(rows: pa.Table) -> np.ndarray:
-    """Where in its spool each message lies, as one number: a later one is larger."""
+    """Return each message's place in its spool as one number; later messages have larger numbers."""
     return (rows["segment"].to_numpy() << 40) + rows["position"].to_numpy()
 
 
@@ -27,29 +27,29 @@ class Table(ABC):
     @property
     @abstractmethod
     def identity(self) -> str:
-        """A new one for every table that was ever made."""
+        """An id that no other table has, even one that was created later at the same path."""
 
     @abstractmethod
     def dataset(self) -> pa_dataset.Dataset:
-        """What is committed now."""
+        """Return everything that is committed now."""
 
     @abstractmethod
     def has(self, application_id: str, batch_id: int) -> bool:
-        """Whether the micro-batch has already been committed to this table."""
+        """Return whether the micro-batch has already been committed to this table."""
 
     @abstractmethod
     def append_once(self, rows: pa.Table, application_id: str, batch_id: int) -> bool:
-        """Append `rows` unless the micro-batch has already been committed; True when it appended."""
+        """Append `rows` unless the micro-batch has already been committed; return whether it appended."""
 
     def without_removed(self, rows: pa.Table) -> pa.Table:
-        """`rows` without those that retention has removed from the table, as a new checkpoint reads them again."""
+        """Return `rows` without those that retention removed from the table: a new checkpoint reads them again."""
         return rows
 
     def without_known(self, rows: pa.Table) -> pa.Table:
-        """`rows` without those whose PLACE_COLUMNS the table already holds, as a new checkpoint reads them again.
+        """Return `rows` without those whose PLACE_COLUMNS the table already holds: a new checkpoint reads them again.
 
-        Messages of a spool come in the order of their places, so a place beyond the highest that the table had when
-        this process first met the segment is new, and nothing is read.
+        Messages of a spool come in the order of their places. So a place beyond the highest one that the table had
+        when this process first met the segment is new, and the table need not be read for it.
         """
         if not rows.num_rows:
             return rows
@@ -75,7 +75,7 @@ class Table(ABC):
         return rows.take(row.take(pc.call_function("array_sort_indices", [row])))
 
     def scan(self, columns: Sequence[str], where: pa_dataset.Expression | None = None) -> pa.Table:
-        """Some columns of the newest version; files whose statistics exclude `where` are not read."""
+        """Return `columns` of the newest version; files whose statistics exclude `where` are not read."""
         return self.dataset().to_table(columns=list(columns), filter=where)
 
     def _highest_place(self, in_segment: pa_dataset.Expression) -> int:

@@ -1,4 +1,4 @@
-"""Upkeep of the tables: what is in them, fewer and larger files, removal of what is old."""
+"""Maintenance of Delta tables: list their contents, join small files, remove old rows and unused files."""
 
 import contextlib
 import math
@@ -29,9 +29,14 @@ _HOUR_S = 3600.0
 
 
 class Listed(NamedTuple):
-    """A table: its folder below the tables, rows, files of the newest version, their bytes, the version.
+    """The size of a table in its newest version.
 
-    `dead` bytes are in files that the newest version does not use; a vacuum removes them once they are old enough.
+    :ivar name: its folder below the tables.
+    :ivar rows: number of rows.
+    :ivar files: number of files.
+    :ivar size: bytes of these files.
+    :ivar dead: bytes of files that the newest version does not use; a vacuum removes them once they are old enough.
+    :ivar version: the newest version.
     """
 
     name: str
@@ -43,7 +48,7 @@ class Listed(NamedTuple):
 
 
 class Compacted(NamedTuple):
-    """What a compaction did to a table."""
+    """The result of compacting one table: its number of files before and after."""
 
     name: str
     files_before: int
@@ -51,10 +56,10 @@ class Compacted(NamedTuple):
 
 
 def existing(tables: Location, names: Iterable[str] = SCHEMAS) -> Iterator[tuple[str, DeltaTable]]:
-    """The Delta tables that are there at their newest version, by folder.
+    """Yield (folder, table) for each Delta table that exists, at its newest version.
 
-    :param names: the folders that matter.
-    :raises UsageError: there is none, or one cannot be opened.
+    :param names: the folders to look at.
+    :raises UsageError: there are no Delta tables, or one cannot be opened.
     """
     require_delta(tables)
     for name in names:
@@ -69,9 +74,9 @@ def existing(tables: Location, names: Iterable[str] = SCHEMAS) -> Iterator[tuple
 
 
 def require_delta(tables: Location) -> None:
-    """Make sure that there are Delta tables.
+    """Check that `tables` contains Delta tables.
 
-    :raises UsageError: there are none.
+    :raises UsageError: it contains none, or cannot be read.
     """
     try:
         is_parquet = (tables / "silver" / MARK).exists()
@@ -85,7 +90,7 @@ def require_delta(tables: Location) -> None:
 
 
 def listed(tables: Location) -> list[Listed]:
-    """What is in every table."""
+    """Return the size of every table."""
     rows = []
     for name, table in existing(tables):
         actions = table.get_add_actions(flatten=True)
@@ -103,16 +108,16 @@ def _data_bytes(table: Location) -> int:
     for folder, _, names in os.walk(table):
         for name in names if "_delta_log" not in folder else ():
             if name.endswith(".parquet"):
-                # A pipeline's vacuum may remove it meanwhile.
+                # A pipeline's vacuum may remove the file meanwhile.
                 with contextlib.suppress(FileNotFoundError):
                     total += os.stat(os.path.join(folder, name)).st_size
     return total
 
 
 def compact(tables: Location, target_bytes: int = COMPACT_BYTES) -> list[Compacted]:
-    """Join small files; rows, transactions and readers of older versions stay as they are. Safe beside a pipeline.
+    """Join small files; rows, transactions and readers of older versions are unaffected. Safe while a pipeline runs.
 
-    :raises UsageError: a table was changed meanwhile in a way that does not go together with it.
+    :raises UsageError: another process changed a table meanwhile in a way that conflicts with the compaction.
     """
     done = []
     for name, table in existing(tables):
@@ -126,22 +131,24 @@ def compact(tables: Location, target_bytes: int = COMPACT_BYTES) -> list[Compact
 
 
 def vacuum(tables: Location, keep_hours: float = KEEP_HOURS, *, dry_run: bool = False) -> dict[str, int]:
-    """Remove files that no version of the last `keep_hours` uses; how many, by table.
+    """Remove files that no version of the last `keep_hours` uses; return the number of files by table.
 
-    A reader of an older version fails afterwards, as does a cluster's executor that writes for longer than that.
+    Readers of older versions fail afterwards, and so do executors of a cluster that have been writing for longer.
+
+    :param dry_run: only count the files.
     """
     removed = {}
     for name, table in existing(tables):
-        # Whole hours are all that it takes, and no file may go too early.
+        # vacuum() takes whole hours; round up so that no file is removed too early.
         hours = math.ceil(keep_hours)
-        # full: also files that no commit ever named, which a killed writer leaves behind.
+        # full: also remove files that no commit ever named, which killed writers leave behind.
         gone = table.vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
         removed[name] = len(gone)
     return removed
 
 
 def vacuum_hourly(tables: Location, keep_hours: float) -> bool:
-    """Vacuum as :func:`vacuum` unless a process has done so within the last hour; whether it did."""
+    """Call :func:`vacuum` unless a process has done so within the last hour; return whether it was called."""
     mark = tables / "umqtt.vacuumed"
     try:
         since_s = time.time() - float(mark.read_text())
@@ -155,9 +162,9 @@ def vacuum_hourly(tables: Location, keep_hours: float) -> bool:
 
 
 def retain(tables: Location, days: int, now: datetime | None = None) -> dict[str, int]:
-    """Remove what was received on days before the last `days` ones (windows: what was read then); rows by table.
+    """Remove rows received before the last `days` days (windows: those that started before); return rows by table.
 
-    The other gold tables keep what they have counted. Files go with the next vacuum that is late enough.
+    The other gold tables keep what they have counted. The files are removed by a vacuum once they are old enough.
     """
     oldest = (now or datetime.now(UTC)) - timedelta(days=days)
     removed = {}
@@ -165,7 +172,7 @@ def retain(tables: Location, days: int, now: datetime | None = None) -> dict[str
         column = {"gold/windows": "window_start", "gold/traffic": "minute"}.get(name, "received_ts")
         if column not in (field.name for field in table.schema().fields):
             continue
-        # Whole days only, in every table the same. Where they are partitions, their files are dropped, none is written.
+        # Remove whole days, the same in every table. Where days are partitions, this drops files and rewrites none.
         partition = PARTITIONED_BY.get(name)
         where = (
             f"{column} < '{oldest:%Y-%m-%dT00:00:00Z}'" if partition is None else f"{partition} < '{oldest:%Y-%m-%d}'"
@@ -176,10 +183,10 @@ def retain(tables: Location, days: int, now: datetime | None = None) -> dict[str
 
 
 def deleted(table: DeltaTable, where: str, properties: CommitProperties | None = None) -> int:
-    """Remove rows; how many."""
-    # A partition's removal is not counted in rows by Delta.
+    """Remove the rows for which `where` is true; return how many were removed."""
+    # Delta does not count the rows of a partition that is removed as a whole.
     before = table.count()
-    # Not table.delete(): files that it rewrites have strings as views, which Arrow cannot filter.
+    # table.delete() is not used: it rewrites files with string views, which Arrow cannot filter.
     empty = pa.schema(table.schema().to_arrow()).empty_table()
     write_deltalake(
         table, empty, mode="overwrite", predicate=where, writer_properties=WRITER, commit_properties=properties
@@ -188,7 +195,10 @@ def deleted(table: DeltaTable, where: str, properties: CommitProperties | None =
 
 
 def _removed_up_to(bronze: DeltaTable, day: date) -> CommitProperties:
-    """Keep, with the removal itself, up to which place of each spool: a new checkpoint reads on from there."""
+    """Return properties for the commit that removes rows: up to which place of each spool rows are removed.
+
+    A new checkpoint skips the messages up to there.
+    """
     old = pa_dataset.field("received_date") < day
     rows = bronze.to_pyarrow_dataset().to_table(list(PLACE_COLUMNS), filter=old)
     ends = pa.table({"spool": rows["spool"], "place": places(rows)}).group_by("spool").aggregate([("place", "max")])
@@ -198,10 +208,10 @@ def _removed_up_to(bronze: DeltaTable, day: date) -> CommitProperties:
 
 
 class SmallFiles:
-    """Keeps the number of files in check while a pipeline appends: joins them once there are many.
+    """The compaction beside a running pipeline: joins the files of a table once there are many.
 
-    :param most: files of a table that were added before they are joined.
-    :param report: takes one line for a person.
+    :param most: number of new versions of a table after which its files are joined.
+    :param report: called with one line for a person.
     """
 
     def __init__(self, tables: Location, report: Callable[[str], None], *, most: int = 300) -> None:
@@ -211,7 +221,7 @@ class SmallFiles:
         self._joined_at: dict[str, int] = {}
 
     def step(self) -> int:
-        """Join the files of at most one table; how many tables were due."""
+        """Join the files of the first table that is due; return 1 if there was one, else 0."""
         for name in ("bronze", "silver", "quarantine", "duplicates", "status", "logs", "gold/windows"):
             path = self._tables / name
             newest = _newest_version(path, self._joined_at.get(name))
@@ -220,10 +230,10 @@ class SmallFiles:
             if newest - self._joined_at.setdefault(name, newest - newest % self._most) < self._most:
                 continue
             self._joined_at[name] = newest
-            # Of windows that are still written, an update would write all that has been joined.
+            # Join windows of past days only: an update of a joined file of today would rewrite all of it.
             over = [(PARTITIONED_BY[name], "<", f"{datetime.now(UTC):%Y-%m-%d}")] if name == "gold/windows" else None
             try:
-                # Small ones only: a file of some megabytes is not written again and again.
+                # Join small files only, so that files of some megabytes are not rewritten again and again.
                 open_table(path).optimize.compact(over, target_size=16 << 20, writer_properties=WRITER)
             except CommitFailedError as error:
                 self._report(f"{path} was not compacted this time: {reason(error)}")
