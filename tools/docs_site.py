@@ -1,6 +1,7 @@
-"""Hooks of mkdocs: what the pages link to outside of docs is part of the site, so that no link is dead offline.
+"""Hooks for mkdocs: add the files outside docs that pages link to, so that no link of the site is dead offline.
 
-A page of another folder (boards/NAME/README.md) becomes a page; any other file becomes a page that shows its text.
+A Markdown file of another folder (boards/NAME/README.md) becomes a page; any other file becomes a page that shows its
+text.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).resolve().parent.parent
 _LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(?=[)\s])")
-# A word behind the language tells our tests what to do with a block; mkdocs would not see the block.
+# A word after the language tells our tests what to do with the block; mkdocs would not recognise the block.
 _FENCE = re.compile(r"^```(\w+) [a-z]+$", re.MULTILINE)
 _LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".conf": "ini", ".ipynb": "json"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add every file that a page links to, and that is not in docs."""
+    """Add a page for every file outside docs that a page links to, directly or through such a page."""
     todo = [(f"docs/{file.src_uri}", Path(file.abs_src_path or "").read_text()) for file in files.documentation_pages()]
     seen: set[str] = set()
     while todo:
@@ -40,7 +41,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page, config: MkDocsConfig, files: Files) -> str:
-    """Links that lead out of docs lead to the pages that on_files() has added."""
+    """Rewrite a page: links out of docs point to the pages added by on_files(), and fences lose their test words."""
     here = page.file.src_uri
     source = here.removeprefix("project/") if here.startswith("project/") else f"docs/{here}"
     if source.endswith(".source.md"):
@@ -56,7 +57,7 @@ def on_page_markdown(markdown: str, page, config: MkDocsConfig, files: Files) ->
 
 
 def target_of(page: str, link: str) -> str | None:
-    """The file that a link on a page means, from the project's folder; None where there is none."""
+    """Return the file that a link on a page means, relative to the project's folder; None if there is none."""
     path = posixpath.normpath(posixpath.join(posixpath.dirname(page), link))
     if (ROOT / path).is_dir() and (ROOT / path / "README.md").is_file():
         path += "/README.md"
@@ -64,7 +65,7 @@ def target_of(page: str, link: str) -> str | None:
 
 
 def place_of(path: str) -> str:
-    """Where the site has a file of the project."""
+    """Return the path within the site of a file of the project."""
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     return f"project/{path}" if path.endswith(".md") else f"project/{path}.source.md"

@@ -1,12 +1,13 @@
-"""Makes a release: `make release VERSION=0.3.0`, with KEY=~/.ssh/id_ed25519 also signed.
+"""Make a release: `make release VERSION=0.3.0`; with KEY=~/.ssh/id_ed25519 it is signed too.
 
     dist/umqtt_robust-0.3.0-py3-none-any.whl, dist/umqtt_robust-0.3.0.tar.gz
     dist/mip/            the index for `mpremote mip install --index`
-    dist/SHA256SUMS      of all of these; SHA256SUMS.sig by ssh-keygen, namespace umqtt-robust
+    dist/SHA256SUMS      checksums of all these; SHA256SUMS.sig by ssh-keygen, namespace umqtt-robust
     a commit that turns the changelog's section Unreleased into that of the version, and the tag v0.3.0
 
-Nothing is pushed or uploaded. All of it is made in a worktree of its own, from what is committed. Branch, tag and dist
-change only when the wheel has been tried in an empty environment, so a release that fails leaves nothing behind.
+Nothing is pushed or uploaded. The release is built in a worktree of its own, from committed files only. Branch, tag
+and dist change only after the wheel has been tried in an empty environment, so a failed release leaves nothing
+behind.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from write_packages import version, write_index
 ROOT = Path(__file__).resolve().parent.parent
 _NAMESPACE = "umqtt-robust"
 _UNRELEASED = "## [Unreleased]\n"
-# File -> the line that holds the version. package.json is written from the first.
+# File -> the line that holds the version. package.json takes it from the first file.
 _VERSIONS = {"firmware/app/__init__.py": 'VERSION = "{}"', "CITATION.cff": "version: {}"}
 _TRY = "from umqtt_robust import Client; Client('pump-7', 'mqtt://127.0.0.1').publish('t', b'21', qos=1)"
 
 
 class Refused(Exception):
-    """No release; str() says why and what to do."""
+    """The release cannot be made; str() says why and what to do."""
 
 
 def main(arguments: list[str]) -> int:
@@ -58,7 +59,7 @@ def release(root: Path, wanted: str, key: Path | None) -> None:
         prepare(tree, wanted)
         git(tree, "commit", "--quiet", "--all", "--message", f"release: Version {wanted}.")
         built = tree / "dist"
-        # The same commit gives the same files.
+        # With the commit's own time, the same commit gives the same files.
         stamp = git(tree, "log", "-1", "--format=%ct").strip()
         run(tree, sys.executable, "-m", "hatchling", "build", "-d", str(built), SOURCE_DATE_EPOCH=stamp)
         try_wheel(next(built.glob("*.whl")))
@@ -73,7 +74,7 @@ def release(root: Path, wanted: str, key: Path | None) -> None:
 
 
 def check(root: Path, wanted: str, key: Path | None) -> None:
-    """Raises Refused where this cannot become a release."""
+    """Check that this can become a release. Raises Refused if not."""
     if not re.fullmatch(r"\d+\.\d+\.\d+", wanted):
         raise Refused(f"{wanted!r} is no version - try: make release VERSION=0.3.0")
     if dirty := git(root, "status", "--porcelain").splitlines():
@@ -95,7 +96,7 @@ def numbers(text: str) -> list[int]:
 
 
 def unreleased(root: Path) -> str:
-    """What CHANGELOG.md says of the next release. Raises Refused."""
+    """Return the changelog's text on the next release. Raises Refused if CHANGELOG.md has no such section."""
     _, found, rest = (root / "CHANGELOG.md").read_text().partition(_UNRELEASED)
     if not found:
         raise Refused("CHANGELOG.md has no section [Unreleased]")
@@ -103,7 +104,7 @@ def unreleased(root: Path) -> str:
 
 
 def prepare(tree: Path, wanted: str) -> None:
-    """Write the version wherever it stands, and give the changelog its section. Raises Refused."""
+    """Write the version into every file that holds it and give the changelog its section. Raises Refused."""
     for name, line in _VERSIONS.items():
         file = tree / name
         text, count = re.subn(
@@ -123,7 +124,7 @@ def prepare(tree: Path, wanted: str) -> None:
 
 
 def try_wheel(wheel: Path) -> None:
-    """Install it where nothing else is, import the client and ask for the command. Raises Refused."""
+    """Install the wheel into an empty environment, import the client and run the command. Raises Refused."""
     with tempfile.TemporaryDirectory(prefix="umqtt-release-") as folder:
         python = f"{folder}/bin/python"
         run(wheel.parent, sys.executable, "-m", "venv", "--without-pip", folder)
@@ -136,7 +137,7 @@ def try_wheel(wheel: Path) -> None:
 
 
 def write_sums(folder: Path, key: Path | None) -> None:
-    """SHA256SUMS of all files below `folder`, as sha256sum writes it; signed, if there is a key."""
+    """Write SHA256SUMS of all files below `folder`, in the format of sha256sum, and sign it if there is a key."""
     files = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
     lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in files]
     (folder / "SHA256SUMS").write_text("".join(lines))
@@ -146,7 +147,7 @@ def write_sums(folder: Path, key: Path | None) -> None:
 
 @contextmanager
 def worktree(root: Path) -> Iterator[Path]:
-    """A worktree of HEAD, removed at the end."""
+    """Yield a worktree of HEAD; remove it at the end."""
     with tempfile.TemporaryDirectory(prefix="umqtt-release-") as folder:
         tree = Path(folder) / "tree"
         git(root, "worktree", "add", "--quiet", "--detach", str(tree))
@@ -157,12 +158,12 @@ def worktree(root: Path) -> Iterator[Path]:
 
 
 def git(root: Path, *arguments: str) -> str:
-    """What git prints. Raises Refused."""
+    """Run git in `root` and return its output. Raises Refused if it fails."""
     return run(root, "git", *arguments)
 
 
 def run(folder: Path, *command: str, **environment: str) -> str:
-    """Run a command; what it prints. Raises Refused."""
+    """Run a command in `folder` and return its output. Raises Refused if it fails."""
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, **environment}
     )

@@ -1,14 +1,14 @@
-"""Writes what `mpremote mip install` reads, from the folder umqtt_robust.
+"""Write the package files that `mpremote mip install` reads, from the folder umqtt_robust.
 
     .venv/bin/python tools/write_packages.py             package.json and package-full.json: run it when a module of
-                                                         umqtt_robust comes, goes or moves
-    .venv/bin/python tools/write_packages.py --index DIR a package index, to be served by any web server
+                                                         umqtt_robust is added, removed or moved
+    .venv/bin/python tools/write_packages.py --index DIR a package index that any web server can serve
 
-package.json is the core set of boards/filesets.json, package-full.json all that a board can use, both as .py. mip reads
-no relative dependencies, so the full package lists every file itself.
+package.json is the core set of boards/filesets.json, package-full.json all that a board can use, both as .py. mip
+reads no relative dependencies, so the full package lists every file itself.
 
-The index has the same two packages, umqtt-robust and umqtt-robust-full, each as .py and as the bundle of .mpy that fits
-into a small heap: mip asks for the version of .mpy that the board loads.
+The index has the same two packages, umqtt-robust and umqtt-robust-full, each as .py and as the bundle of .mpy files
+that fits into a small heap. mip asks for the .mpy version that the board loads.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from umqtt_kit.bundle import Bundle
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE, FULL = "package.json", "package-full.json"
-# Package of an index -> file with the same modules.
+# Package of an index -> package file with the same modules.
 INDEX_PACKAGES = {"umqtt-robust": CORE, "umqtt-robust-full": FULL}
 
 
 def library_sets(root: Path = ROOT) -> dict[str, list[str]]:
-    """Set name to its modules: those of filesets.json, and `core`, which is the rest of the folder."""
+    """Return the modules of each set by its name: the sets of filesets.json, and `core`, all other modules."""
     sets = json.loads((root / "boards" / "filesets.json").read_text())
     del sets["what"]
     modules = {file.stem for file in (root / "umqtt_robust").glob("*.py")}
@@ -39,7 +39,7 @@ def library_sets(root: Path = ROOT) -> dict[str, list[str]]:
 
 
 def packages(root: Path = ROOT) -> dict[str, dict[str, object]]:
-    """File name to content."""
+    """Return the content of each package file by its name."""
     return {
         name: {"urls": [[path, path] for path in _paths(modules)], "deps": [], "version": version(root)}
         for name, modules in _modules(root).items()
@@ -47,7 +47,7 @@ def packages(root: Path = ROOT) -> dict[str, dict[str, object]]:
 
 
 def version(root: Path = ROOT) -> str:
-    """The project's version."""
+    """Return the project's version, or "0" if none is found."""
     found = re.search(r'^VERSION = "([^"]+)"', (root / "firmware/app/__init__.py").read_text(), re.MULTILINE)
     return found[1] if found else "0"
 
@@ -63,12 +63,13 @@ def _paths(modules: Iterable[str]) -> list[str]:
 
 
 def write_index(folder: Path, root: Path = ROOT) -> None:
-    """Write an index: package/VERSION_OF_MPY/PACKAGE/VERSION.json, package/py/… likewise, and file/AB/ABCD… by SHA-256.
+    """Write a package index into `folder`. Raises KitError.
 
-    Raises KitError.
+    It consists of package/MPY_VERSION/PACKAGE/VERSION.json and latest.json, the same under package/py, and the files
+    themselves as file/AB/ABCD…, named by their SHA-256.
     """
     with tempfile.TemporaryDirectory(prefix="umqtt-index-") as scratch:
-        # As `umqtt deploy` compiles it: a traceback names functions.
+        # Functions keep their names, as in `umqtt deploy`, so that a traceback names them.
         bundle = Bundle(root / "umqtt_robust", short_names=False)
         bundle.compile(Path(scratch))
         compiled = sorted((Path(scratch) / "umqtt_robust").glob("*.mpy"))
@@ -98,7 +99,7 @@ def _write_package(place: Path, index: Path, base: Path, files: Iterable[Path], 
 
 
 def text_of(package: dict[str, object]) -> str:
-    """One file a line, so that a change reads well."""
+    """Return the package as JSON with one file per line, so that changes are easy to review."""
     urls = package["urls"]
     assert isinstance(urls, list)
     lines = ",\n".join(f"    {json.dumps(entry)}" for entry in urls)

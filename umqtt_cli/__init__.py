@@ -1,4 +1,5 @@
-"""What the project's command lines share: ``numbers``, option types that refuse nan, infinity and bytes in no unit.
+"""Code that the project's command lines share.
 
-Imports nothing of the project, so that the kit and the ingester may both use it.
+``numbers`` has option types that refuse nan, infinity and unknown units of bytes. This package imports nothing of the
+project, so that both the kit and the ingester can use it.
 """

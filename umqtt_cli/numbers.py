@@ -1,4 +1,4 @@
-"""Numbers on the command line."""
+"""Option types for numbers on the command line."""
 
 import math
 import re
@@ -10,10 +10,10 @@ _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 class Finite(click.FloatRange):
-    """click's FloatRange without nan, which no bound excludes, and without infinity."""
+    """click's FloatRange, which also refuses infinity, and nan, which no bound excludes."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number; fails with one line for people."""
+        """Return the number; fail with one line for the user."""
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
@@ -21,7 +21,7 @@ class Finite(click.FloatRange):
 
 
 class Bytes(click.ParamType):
-    """A number of bytes as :func:`parse_bytes` reads it, at least `least`."""
+    """A number of bytes in the syntax of :func:`parse_bytes`, at least `least`."""
 
     name = "BYTES"
 
@@ -29,7 +29,7 @@ class Bytes(click.ParamType):
         self._least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number; fails with one line for people."""
+        """Return the number of bytes; fail with one line for the user."""
         try:
             number = parse_bytes(value)
         except ValueError as error:
@@ -40,7 +40,7 @@ class Bytes(click.ParamType):
 
 
 def parse_bytes(text: str | int) -> int:
-    """``1048576``, ``1M``, ``20G`` … → bytes. :raises ValueError: it is none of these."""
+    """Return the bytes meant by ``1048576``, ``1M``, ``20G`` … :raises ValueError: if it is none of these."""
     match = re.fullmatch(r"(\d{1,18})\s*([KMGT]?)(?:i?B)?", str(text).strip(), re.IGNORECASE)
     if match is None:
         raise ValueError(f"{text!r} is no number of bytes: give one like 1048576, 500M or 20G")

@@ -1,10 +1,10 @@
 """The command `umqtt`: everything a user runs from a shell.
 
-    __main__   the group of commands, and how errors become one line and an exit code
-    commands   one file a command; thin, the work is below
+    __main__   the group of commands; turns errors into one line and an exit code
+    commands   one file per command; each is thin and calls the modules that do the work
     demo       the whole chain on this machine, from virtual boards to counted rows
     fleet      simulated devices: the device library under CPython, many in one process
-    console, data, errors, processes, requirements, witness   what several commands share
+    console, data, errors, processes, requirements, witness   code that several commands share
 
-May import every other package of the project; nothing of the project imports it.
+This package may import every other package of the project; none of them imports it.
 """

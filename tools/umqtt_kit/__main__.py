@@ -1,4 +1,4 @@
-"""The command `umqtt`: finds the command, runs it, turns what goes wrong into a line and an exit code."""
+"""Entry point of the command `umqtt`: runs the subcommand, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ from umqtt_kit.errors import (
     ReaderGone,
 )
 
-# Imported when called: `umqtt broker` need not wait for what `umqtt demo` imports. With an underscore: a helper.
+# Modules are imported when called, so that `umqtt broker` need not wait for what `umqtt demo` imports. A module with
+# an underscore in its name is a helper, not a command.
 _COMMANDS = tuple(sorted(module.name for module in pkgutil.iter_modules(commands.__path__) if "_" not in module.name))
 
-# Each command is in one of them; test_cli.py sees to it.
+# Each command is in one of these groups; test_cli.py checks this.
 _GROUPS = {
     "Board on a cable": ("devices", "flash", "provision", "deploy", "doctor", "logs", "shell", "serial"),
     "Without a board": ("board", "demo", "fleet", "new", "size"),
@@ -60,21 +61,21 @@ _MOST_SHOWN = 200
 
 
 class _Commands(click.Group):
-    """The commands of the package `commands`; each module has a click command of the module's own name."""
+    """The click group of the modules in the package `commands`; each module has a command of its own name."""
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:
         try:
-            context = super().make_context(*arguments, **options)  # here --help is printed
+            context = super().make_context(*arguments, **options)  # this prints --help
         finally:
             check_output()
         context.obj, context.default_map = {}, {}
-        # A shell that completes words wants no errors.
+        # During shell completion no error may be printed.
         with contextlib.suppress(KitError) if context.resilient_parsing else contextlib.nullcontext():
             context.obj = project.read_project(Path.cwd())
         return context
 
     def invoke(self, ctx: click.Context) -> Any:
-        # Before click: it would end the process with 1, which says something else.
+        # Checked here because click would exit with 1, which means lost or duplicated readings.
         try:
             return super().invoke(ctx)
         finally:
@@ -92,7 +93,7 @@ class _Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands by group, each with its first sentence as a whole."""
+        """Write the commands by group, each with its whole first sentence."""
         for title, names in _GROUPS.items():
             with formatter.section(title):
                 found = [(name, self.get_command(ctx, name)) for name in names]
@@ -129,7 +130,7 @@ def umqtt() -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; returns the exit code. Errors are printed on stderr, one line each."""
+    """Run one command line; return the exit code. Errors are printed on stderr, one line each."""
     try:
         return _run(arguments)
     except ReaderGone:
@@ -175,13 +176,13 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _say(line: str) -> None:
-    # The exit code tells it as well, where stderr takes nothing.
+    # If stderr cannot be written to, the exit code still tells.
     with contextlib.suppress(OSError):
         click.echo(printable(line), err=True)
 
 
 def main() -> None:
-    """Entry point of the installed command."""
+    """Run the installed command."""
     buffer_output()
     sys.exit(run())
 

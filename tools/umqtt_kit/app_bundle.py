@@ -1,14 +1,16 @@
-"""The firmware as it goes onto a board: what always runs as one module, and short names for what is private.
+"""The firmware as it goes onto a board: the modules that always run joined into two, with short private names.
 
-The readable modules of firmware/ stay the source of truth. From them this makes
+The readable modules of firmware/ stay the source of truth. From them this module makes
+
     app/__init__, app/application    the modules that every board loads, joined in the order of their imports
-    app/NAME    each other module, loaded when it is needed; it finds in those two what it used to import
-    app/start, app/telemetry    doors: what main.py, and a test's witness, import from a joined module
-    startup, postmortem    by themselves: they are written by the cable alone
+    app/NAME    each other module, loaded when needed; it imports from those two what it used to import elsewhere
+    app/start, app/telemetry    doors: they re-export what main.py, and a test's witness, import from a joined module
+    startup, postmortem    modules of their own, because they are written over the cable only
 
-On a board a name costs some 25 bytes of heap for as long as it is up, also after its module is gone, and a module some
-300. What is left out: docstrings, and private numbers with a name, which stand where it stood. Renamed is what begins
-with an underscore, and arguments. A traceback of the board speaks of lines of what this makes: readable() translates.
+On a board a name costs some 25 bytes of heap until the next reset, even after the name's module is gone, and a
+module costs some 300. Docstrings are left out, and private named numbers are replaced by their values. Names that
+begin with an underscore are renamed, and so are arguments. A traceback of the board names lines of the generated
+modules; readable() translates it.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from umqtt_kit import shorten
 
 PACKAGE = "app"
 INIT = f"{PACKAGE}.__init__"
-# What becomes one module, by its name. Every board that is not in safe mode loads both, and keeps them: the first while
-# the client is made, which takes the most heap at once, the second after it.
+# The modules that are joined, by the name of the joined module. Every board that is not in safe mode loads both, and
+# keeps them: the first while the client is made, which takes the most heap at once, the second after it.
 BUNDLES = {
     INIT: ("__init__", "modules", "clock", "identity", "board", "gaps", "log", "status", "start"),
     f"{PACKAGE}.application": (
@@ -32,20 +34,20 @@ BUNDLES = {
     ),
 }  # fmt: skip
 _HOME = {f"{PACKAGE}.{name}": bundle for bundle, names in BUNDLES.items() for name in names}
-# Imported from where they were by what no bundle covers: main.py, and whoever witnesses readings.
+# What main.py, and the witness of a test, still import from the modules that were joined.
 DOORS = {f"{PACKAGE}.start": ("run",), f"{PACKAGE}.telemetry": ("on_published",)}
-# MicroPython runs these from source, and they may use whatever startup and postmortem have.
+# MicroPython runs these from source, and they may use any name of startup and postmortem.
 _AS_SOURCE = ("boot", "main")
 _CABLE = ("startup", "postmortem")
-# Called with the keys of settings.json.
+# Functions that are called with the keys of settings.json as keyword arguments.
 _BY_KEYWORD = frozenset({"Sensor.__init__"})
-# An exception has these, whatever its class is about.
+# Attributes of every exception: no other attribute may get one of these names.
 _TAKEN = frozenset({"args", "value", "errno"})
 _LINE = re.compile(r'File "([\w./]+?)(\.py)?", line (\d+), in (\S+)')
 
 
 class Place(NamedTuple):
-    """A line of a readable module: its file below firmware/, the line, the function it is in."""
+    """A line of a readable module: its file below firmware/, the line's number, and the function it is in."""
 
     file: str
     line: int
@@ -53,12 +55,17 @@ class Place(NamedTuple):
 
 
 class AppBundle:
-    """sources: by dotted module name, a package as NAME.__init__. places: of each line of these, by the same names."""
+    """The firmware's modules, joined and shortened.
+
+    sources: source text by dotted module name, a package as NAME.__init__. places: by the same names, the Place that
+    each line of the source text comes from, by the line's number.
+    """
 
     def __init__(self, folder: Path, doors: Mapping[str, Iterable[str]] = DOORS, keep: Iterable[str] = ()) -> None:
-        """folder: of the firmware. doors: joined modules that can be imported from all the same, and what they give;
-        keep: private names and arguments that stay. Raises ValueError when two joined modules have a public name in
-        common.
+        """Join and shorten the firmware's modules in `folder`.
+
+        doors: joined modules that can still be imported from, and the names they give. keep: private names and
+        arguments that are not renamed. Raises ValueError if two joined modules have a public name in common.
         """
         files = {_dotted(file.relative_to(folder)): file for file in sorted(folder.rglob("*.py"))}
         keep = {*keep}
@@ -86,7 +93,7 @@ class AppBundle:
             self.sources[name] = f"from {home.removesuffix('.__init__')} import {', '.join(names)}\n"
 
     def readable(self, text: str) -> str:
-        """A traceback of a board that runs this, with the files, lines and functions of the readable modules."""
+        """Return a traceback of a board with the files, lines and functions of the readable modules."""
         return _LINE.sub(self._readable_line, text)
 
     def _readable_line(self, found: re.Match[str]) -> str:
@@ -125,7 +132,7 @@ class AppBundle:
 
 
 def public_names(folder: Path) -> dict[str, list[str]]:
-    """Of each joined module but those that a bundle is called after, what others can import from it."""
+    """Return the public names of each joined module, except the modules that a bundle is named after."""
     found = {}
     for name in _HOME:
         path = folder.joinpath(*name.split(".")).with_suffix(".py")
@@ -145,7 +152,7 @@ def _prepared(file: Path, name: str, keep: set[str]) -> ast.Module:
     shown = "/".join([*name.split(".")[:-1], file.name])
     for node in shorten.walk(tree):
         if hasattr(node, "lineno"):
-            # What becomes of the node later, it knows where it came from.
+            # Whatever happens to the node later, it keeps the place it came from.
             place = Place(shown, node.lineno, functions.get(node, "<module>"))
             node.place = place  # pyrefly: ignore[missing-attribute]
     tree = shorten.without_docstrings(tree)
@@ -155,7 +162,7 @@ def _prepared(file: Path, name: str, keep: set[str]) -> ast.Module:
 
 def _functions(tree: ast.Module) -> dict[ast.AST, str]:
     found: dict[ast.AST, str] = {}
-    for function in shorten.walk(tree):  # from the outside in: the innermost function has the last word
+    for function in shorten.walk(tree):  # from the outside in, so that the innermost function wins
         if isinstance(function, ast.FunctionDef):
             found.update(
                 dict.fromkeys((inner for part in function.body for inner in shorten.walk(part)), function.name)
@@ -186,7 +193,7 @@ def _check_names(joined: Mapping[str, ast.Module]) -> None:
 
 
 def _make_unique(tree: ast.Module, module: str, joined: Mapping[str, ast.Module]) -> None:
-    # A private name of two modules gets the module's name in front.
+    # A private name that two modules have gets the module's name in front.
     others = set().union(*(_globals(other) for name, other in joined.items() if name != module))
     prefix = "_" + module.removeprefix(f"{PACKAGE}.").replace(".", "_").replace("__", "")
     twice = {name: prefix + name for name in _globals(tree) & others if name[0] == "_"}
@@ -194,7 +201,7 @@ def _make_unique(tree: ast.Module, module: str, joined: Mapping[str, ast.Module]
 
 
 class _FromBundle(ast.NodeTransformer):
-    """Imports from a joined module come from its bundle; within that one itself they are there already."""
+    """A transformer that redirects imports from a joined module to its bundle, and removes them within it."""
 
     def __init__(self, bundle: str | None) -> None:
         self._bundle = bundle
@@ -223,7 +230,7 @@ def _merged(trees: Iterable[ast.Module]) -> list[ast.stmt]:
 
 
 def _places(tree: ast.Module, written: ast.Module) -> dict[int, Place]:
-    # Both are the same but for where they stand, so that their nodes come in pairs.
+    # Both trees differ only in the positions of their nodes, so the nodes can be paired.
     places: dict[int, Place] = {}
     for node, twin in zip(shorten.walk(tree), shorten.walk(written), strict=True):
         place = getattr(node, "place", None)

@@ -1,15 +1,14 @@
-"""The device library as it goes onto a board: the smallest useful set as one module, and short names for what nobody
-else uses.
+"""The device library as it goes onto a board: the smallest useful set as one module, with short private names.
 
-The readable modules stay the source of truth. From them this makes
+The readable modules stay the source of truth. From them this module makes
+
     __init__    the modules of the smallest useful set, joined in the order of their imports
-    NAME        each optional module, which finds in `umqtt_robust` what it used to import from those
-    store       what programs import from a joined module, taken from `umqtt_robust`
+    NAME        each optional module, which imports from `umqtt_robust` what it used to import from those
+    store       a door: it re-exports from `umqtt_robust` what programs import from this joined module
 
-What is left out or changed: docstrings; the computer's half; numbers with a name (they stand where it stood); base
-classes with a single user (they become part of it); tables that only optional modules read (they go there); and names
-that are not public. Public is what a stub (.pyi) names
-and what a string spells.
+Docstrings and the code for computers are left out. Named numbers are replaced by their values. A base class with a
+single subclass is merged into the subclass. Tables that only optional modules read move into these. Names that are
+not public become short; public are the names in a stub (.pyi) and those that a string spells.
 """
 
 from __future__ import annotations
@@ -33,25 +32,25 @@ from umqtt_kit.mpy_cross import compile_file
 
 PACKAGE = "umqtt_robust"
 INIT = "__init__"
-# QoS 0 and 1 over TCP with the outbox in memory: these and what they import.
+# QoS 0 and 1 over TCP with the outbox in memory: these modules and what they import.
 SMALLEST = (INIT, "transport")
-# Joined modules that programs import from: the documentation says so.
+# Joined modules that programs import from, according to the documentation.
 IMPORTED_BY_PROGRAMS = ("store",)
 _HOST_MODULE = "_host"
 
 
 def library_folder() -> Path:
-    """Where the readable modules of the device library lie."""
+    """Return the folder of the readable modules of the device library."""
     return Path(umqtt_robust.__file__).resolve().parent
 
 
 def modules(folder: Path) -> dict[str, Path]:
-    """Every module that a board may carry, by name."""
+    """Return the file of every module that a board may carry, by the module's name."""
     return {file.stem: file for file in sorted(folder.glob("*.py")) if file.stem != _HOST_MODULE}
 
 
 def with_imports(wanted: Iterable[str], files: Mapping[str, Path]) -> list[str]:
-    """These modules and what they import, each after what it imports."""
+    """Return these modules and what they import, each after what it imports."""
     ordered: list[str] = []
     waiting: list[str] = []
 
@@ -69,20 +68,26 @@ def with_imports(wanted: Iterable[str], files: Mapping[str, Path]) -> list[str]:
 
 
 def _imports(file: Path) -> Iterable[str]:
-    # Modules of the package that are imported when the file is; not those that a function imports.
+    # Yields the package's modules that the file imports at its top level, not those that a function imports.
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.level == 1:
             yield from [node.module] if node.module else [alias.name for alias in node.names]
 
 
 class Bundle:
-    """joined: the modules that are one now. sources: by name of the file. attributes, variables: new names by old."""
+    """The device library's modules, joined and shortened.
+
+    joined: the modules that are one now. sources: source text by module name. attributes, variables: new names by
+    old.
+    """
 
     def __init__(self, folder: Path, doors: Iterable[str] = IMPORTED_BY_PROGRAMS, keep: Iterable[str] = (),
                  short_names: bool = True) -> None:  # fmt: skip
-        """folder: of the readable modules. doors: joined modules that can be imported from all the same. keep: names
-        that stay, beside those that are public. short_names: functions and classes get short names too; otherwise they
-        keep theirs, so that a traceback says what the readable modules say.
+        """Join and shorten the readable modules in `folder`.
+
+        doors: joined modules that can still be imported from. keep: names that stay, besides the public ones.
+        short_names: functions and classes get short names too; otherwise they keep theirs, so that a traceback shows
+        the readable names.
         """
         files = modules(folder)
         self.joined = with_imports(SMALLEST, files)
@@ -111,7 +116,8 @@ class Bundle:
         self.sources = {name: ast.unparse(tree) + "\n" for name, tree in everything.items()}
 
     def _move_tables(self, trees: Mapping[str, ast.Module]) -> None:
-        # A table that no joined module reads goes to the optional ones that do: a board without these has none of it.
+        # A table that no joined module reads moves to the optional modules that do: a board without these does not
+        # carry it.
         read = shorten.Names([trees[name] for name in self.joined]).variables
         optional = [name for name in trees if name not in self.joined]
         for joined in self.joined:
@@ -126,13 +132,13 @@ class Bundle:
                     _take_table(trees[module], joined, table, node)
 
     def compile(self, search: Path) -> dict[str, int]:
-        """Write the package into the folder `search` as .mpy; returns the bytes of each. Raises KitError."""
+        """Compile the package into the folder `search` as .mpy; return the bytes of each module. Raises KitError."""
         sizes = {}
         with tempfile.TemporaryDirectory(prefix="umqtt-bundle-") as scratch:
             for name, text in self.sources.items():
                 source = Path(scratch) / f"{name}.py"
                 source.write_text(text)
-                # A traceback of the bundle has no line numbers: the package's name says as much as a file's.
+                # A traceback of the bundle has no line numbers, so the package's name says as much as a file's.
                 file_name = PACKAGE if name == INIT else f"{name}.py"
                 sizes[name] = compile_file(source, search / PACKAGE / f"{name}.mpy", file_name)
         return sizes
@@ -157,15 +163,15 @@ class Bundle:
         core = shorten.Names([trees[INIT]])
         public = _names_of_stubs(stubs)
         kept = public | keep | names.strings | names.keywords
-        # load(module).function: such a name is that of an attribute and of a variable at once.
+        # load(module).function: such a name is both an attribute and a variable.
         kept |= names.made_globals & set(names.attributes)
         kept |= {name for name in names.made_attributes | names.made_globals if name.startswith("__")}
 
         def first(made: set[str], in_core: Counter[str], used: Counter[str]) -> list[str]:
-            # What the core uses comes first, and there what it uses most.
+            # Names that the core uses come first, the most used ones in front: they get the cheapest names.
             return sorted(made - kept - _NAMES_OF_OTHERS, key=lambda name: (-in_core[name], -used[name], name))
 
-        # No variable may be called like a module: that is what the package calls an optional module it has loaded.
+        # No variable may have the name of a module: the package uses it for an optional module that is loaded.
         self.variables = shorten.short_names(
             first(names.made_globals, core.variables, names.variables),
             [name for name in core.attributes if name in kept],
@@ -234,7 +240,7 @@ def _names_of_stubs(stubs: Iterable[ast.Module]) -> set[str]:
 
 
 def _functions_of_stubs(stubs: Iterable[ast.Module]) -> set[str]:
-    # `function` and `Class.function`; what Session has is the Client's.
+    # Returns `function` and `Class.function`. Methods of Session in a stub are those of Client.
     found = set()
     for node in (node for stub in stubs for node in stub.body):
         if isinstance(node, ast.FunctionDef):
@@ -253,7 +259,7 @@ def _door(names: list[ast.alias], numbers: Mapping[str, ast.expr]) -> ast.Module
 
 
 class _WithoutOwnImports(ast.NodeTransformer):
-    """For a joined module: what it imports from another one is there already, perhaps under another name."""
+    """A transformer for joined modules: drops imports from other joined modules; an alias becomes an assignment."""
 
     def __init__(self, joined: Iterable[str]) -> None:
         self._joined = set(joined)
@@ -270,7 +276,7 @@ class _WithoutOwnImports(ast.NodeTransformer):
 
 
 class _FromCore(ast.NodeTransformer):
-    """For an optional module: what it imports from a joined one is in the package itself, but for constants."""
+    """A transformer for optional modules: imports from joined ones come from the package; constants are dropped."""
 
     def __init__(self, joined: Iterable[str], constants: Iterable[str]) -> None:
         self._joined = set(joined)
@@ -286,7 +292,7 @@ class _FromCore(ast.NodeTransformer):
 
 
 _BUILTINS = frozenset(dir(builtins))
-# Names of what is not ours: something of ours that is called like one of these keeps its name.
+# Attributes of objects that are not ours: a name of ours that equals one of these is not shortened.
 _NAMES_OF_OTHERS = (
     _BUILTINS
     | {

@@ -1,13 +1,13 @@
-"""A private certificate authority in a folder, for one fleet: its broker, its boards, and who was revoked.
+"""A private certificate authority in a folder, for one fleet: its broker, its boards, and revoked certificates.
 
-    ca.pem, ca.der          the authority's certificate: what boards trust
-    ca.key                  its private key: whoever has it can make boards
-    crl.pem                 revoked certificates: what the broker reads as crlfile
-    issued.jsonl            every certificate ever issued: one JSON object a line
+    ca.pem, ca.der          the authority's certificate, which boards trust
+    ca.key                  its private key: anyone who has it can make certificates for boards
+    crl.pem                 revoked certificates, which the broker reads as crlfile
+    issued.jsonl            every certificate ever issued, as one JSON object per line
     broker/cert.pem, key.pem
     devices/NAME/cert.pem, key.pem, and cert.der, key.der, ca.der for ports of MicroPython that read no PEM
 
-Keys are of the curve P-256, which boards compute quickly. Files with private keys can be read by their owner alone.
+Keys use the curve P-256, which boards compute quickly. Only their owner can read files with private keys.
 """
 
 from __future__ import annotations
@@ -42,17 +42,22 @@ CA_DAYS = 7300
 BROKER_DAYS = 825
 DEVICE_DAYS = 3650
 
-# Of a common name (RFC 5280).
+# Longest common name, in bytes (RFC 5280).
 _LONGEST_NAME = 64
-# A name is a folder's, a user name of the broker and a level of topics: none of them may mean more than itself.
+# A device's name is also a folder, a user name at the broker and a level of topics, so it must be free of characters
+# with a meaning there.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-# How far the clock of who checks may be behind.
+# How far the clock of the side that checks a certificate may be behind.
 _SKEW = datetime.timedelta(hours=1)
 
 
 @dataclass(frozen=True)
 class Issued:
-    """A certificate. serial: hexadecimal; name: the common name; hosts: what a broker's is for; expires: ISO, UTC."""
+    """A certificate that was issued.
+
+    serial: hexadecimal; kind: BROKER or DEVICE; name: the common name; hosts: names and addresses that a broker's
+    certificate is for; expires: ISO 8601, UTC.
+    """
 
     serial: str
     kind: str
@@ -62,7 +67,7 @@ class Issued:
 
     @classmethod
     def parse(cls, values: Any) -> Issued:
-        """From an object of issued.jsonl. Raises ValueError, TypeError."""
+        """Return the certificate that an object of issued.jsonl describes. Raises ValueError or TypeError."""
         issued = cls(**values)
         texts = (issued.serial, issued.kind, issued.name, issued.expires)
         if not isinstance(issued.hosts, list) or not all(isinstance(text, str) for text in (*texts, *issued.hosts)):
@@ -77,7 +82,7 @@ class Issued:
 
 
 class Authority:
-    """The authority in one folder. Every method that changes something holds the folder's lock while it does."""
+    """The authority in one folder. Every method that changes something holds the folder's lock meanwhile."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -86,7 +91,10 @@ class Authority:
     # Making
 
     def create(self, name: str, days: int = CA_DAYS, *, force: bool = False) -> None:
-        """Make the authority. Raises KitError if there is one: a new one makes everything it issued worthless."""
+        """Make the authority. Raises KitError if there is one, since a new one makes all that it issued worthless.
+
+        force: replace it all the same.
+        """
         if not name.isprintable() or not 0 < len(name.encode()) <= _LONGEST_NAME:
             raise KitError(f"--name {name!r}: an authority's name has 1 to {_LONGEST_NAME} bytes — choose another",
                            EXIT_USAGE)  # fmt: skip
@@ -146,12 +154,12 @@ class Authority:
 
     def _issue(self, kind: str, name: str, hosts: list[str], days: int, force: bool) -> Issued:
         ca, ca_key = self._load()
-        self._read_index()  # nothing is added to a record that could not be read again
+        self._read_index()  # raises KitError: nothing is added to a record that could not be read again
         folder = self.folder / "devices" / name if kind == DEVICE else self.folder / BROKER
         if (folder / "key.pem").exists() and not force:
             raise KitError(f"{folder}/key.pem exists — replace it with --force", EXIT_USAGE)
         key = ec.generate_private_key(ec.SECP256R1())
-        # Nothing outlives who vouches for it.
+        # No certificate outlives the authority's.
         expires = min(_now() + datetime.timedelta(days), ca.not_valid_after_utc)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         usage = ExtendedKeyUsageOID.SERVER_AUTH if kind == BROKER else ExtendedKeyUsageOID.CLIENT_AUTH
@@ -169,7 +177,7 @@ class Authority:
             builder = builder.add_extension(x509.SubjectAlternativeName(list(map(_host, hosts))), critical=False)
         certificate = builder.sign(ca_key, hashes.SHA256())
         issued = Issued(f"{certificate.serial_number:x}", kind, name, hosts, expires.isoformat())
-        # First the record: what is not in it could never be revoked.
+        # The record comes first: a certificate that is not in it could never be revoked.
         write_file(self._index, self._index.read_bytes() + json.dumps(asdict(issued)).encode() + b"\n")
         folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / "key.pem", _pem(key), private=True)
@@ -184,7 +192,7 @@ class Authority:
     # Revoking
 
     def revoke(self, name: str) -> int:
-        """Revoke every certificate that a device ever got. Returns how many were still valid.
+        """Revoke every certificate that a device ever got; return how many were still valid.
 
         Raises KitError if there are none, or the name is the broker's: boards read no list of revoked brokers.
         """
@@ -263,7 +271,7 @@ class Authority:
 
     @contextmanager
     def _content(self, name: str) -> Iterator[bytes]:
-        """Of a file of the authority. Raises KitError when it is not there, and for what the block makes of it."""
+        """Yield the content of a file of the authority. Raises KitError if it is missing or cannot be parsed."""
         path = self.folder / name
         try:
             yield path.read_bytes()
@@ -334,7 +342,7 @@ def _host(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        pass  # a name then
+        pass  # not an address, so a host name
     labels = host.removeprefix("*.").split(".")
     if not all(re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", label) for label in labels):
         raise KitError(f"{host!r} is no host name or IP address — write it as clients do, without a port", EXIT_USAGE)

@@ -1,6 +1,6 @@
-"""What the shell offers after <TAB>: boards on cables, folders under boards/, devices that the broker knows.
+"""Shell completion: boards on cables, folders under boards/, devices that the broker knows.
 
-Whatever fails offers nothing: a shell that completes shows no error.
+If something fails, nothing is offered, because no error may be shown during completion.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _RETAINED_WITHIN_S = 0.3
 
 
 def complete_port(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
-    """Names for --device."""
+    """Return the names for --device that begin with `incomplete`."""
     from umqtt_kit.device import find_ports
 
     with contextlib.suppress(KitError):
@@ -27,7 +27,7 @@ def complete_port(context: click.Context, option: click.Parameter, incomplete: s
 
 
 def complete_board(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
-    """Names for --board."""
+    """Return the names for --board that begin with `incomplete`."""
     from umqtt_kit.data import board_folders
 
     with contextlib.suppress(KitError):
@@ -36,7 +36,10 @@ def complete_board(context: click.Context, option: click.Parameter, incomplete: 
 
 
 def complete_device_id(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
-    """Device ids, from the retained statuses at the broker that the command line, environment or umqtt.toml names."""
+    """Return the device ids that begin with `incomplete`.
+
+    They come from the retained statuses at the broker that the command line, environment or umqtt.toml names.
+    """
     from umqtt_kit.mqtt import make_access
     from umqtt_kit.remote import known_devices
 
@@ -44,7 +47,7 @@ def complete_device_id(context: click.Context, option: click.Parameter, incomple
         name: context.params.get(name) for name in ("username", "password_file", "ca", "cert", "key", "mqtt_version")
     }
     if given["username"] and not given["password_file"] and "UMQTT_PASSWORD" not in os.environ:
-        return []  # it would be asked for
+        return []  # the command would ask for the password
     with contextlib.suppress(KitError):
         access = make_access(context.params["broker"], **given, timeout_s=_CONNECT_WITHIN_S)
         return _beginning(incomplete, known_devices(access, _RETAINED_WITHIN_S))
@@ -52,5 +55,5 @@ def complete_device_id(context: click.Context, option: click.Parameter, incomple
 
 
 def _beginning(incomplete: str, names: list[str]) -> list[str]:
-    # The shell's own script reads lines: a name with an end of line in it, or any other control, is none.
+    # The shell's own script reads lines, so a name with a line end or another control character is left out.
     return sorted(name for name in names if name.startswith(incomplete) and name.isprintable())

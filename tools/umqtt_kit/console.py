@@ -1,7 +1,7 @@
-"""What the user sees: results on stdout, everything else on stderr; progress only on a terminal.
+"""Output for the user: results on stdout, everything else on stderr; progress only on a terminal.
 
-Every way out makes visible what does not print, since names, answers and reasons are chosen by devices and brokers.
-NO_COLOR and TERM=dumb are honoured by rich itself.
+All output functions escape characters that do not print, since devices and brokers choose names, answers and reasons.
+rich itself honours NO_COLOR and TERM=dumb.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from umqtt_kit.errors import EXIT_USAGE, KitError, ReaderGone
 
 
 class _Console(Console):
-    """Takes no text for markup; colours are those of this program alone."""
+    """A console that does not read text as markup, so that all colours are those of this program."""
 
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
         super().__init__(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
@@ -35,37 +35,37 @@ class _Console(Console):
                 yield Segment("\n".join(map(printable, text.split("\n"))), style)
 
     def on_broken_pipe(self) -> None:
-        raise  # the BrokenPipeError that rich is handling when it calls this: rich itself would exit with 1
+        raise  # re-raises the BrokenPipeError that rich is handling; rich itself would exit with 1
 
 
 def results() -> Console:
-    """The console for what the command was asked for. Piped into a file it is plain text."""
+    """Return the console for the result of a command. Piped into a file, it prints plain text."""
     console = _Console()
     return console if console.is_terminal else _Console(width=200)
 
 
 def notes() -> Console:
-    """The console for progress and remarks: stderr, so that stdout holds the result alone."""
+    """Return the console for progress and remarks: stderr, so that stdout holds only the result."""
     return _Console(stderr=True)
 
 
 def say(line: str) -> None:
-    """One line on stderr, on a terminal or not."""
+    """Print one line on stderr, on a terminal or not."""
     notes().print(printable(line), soft_wrap=True)
 
 
 def print_result(line: str) -> None:
-    """One line of the result on stdout."""
+    """Print one line of the result on stdout."""
     click.echo(printable(line))
 
 
 def emit_json(values: object) -> bool:
-    """Like :func:`emit`, one JSON value, in ASCII."""
+    """Write one JSON value in ASCII, as :func:`emit` does."""
     return _emit(json.dumps(values))
 
 
 def emit(line: str) -> bool:
-    """One line on stdout, now. False: nobody reads any more (`… | head`), and nothing more is to be written."""
+    """Write one line to stdout now. Return False if nobody reads any more (`… | head`): then write no more."""
     return _emit(printable(line))
 
 
@@ -80,9 +80,9 @@ def _emit(line: str) -> bool:
 
 
 def buffer_output() -> None:
-    """Give stdout a buffer where PYTHONUNBUFFERED has taken it: check_output() looks there for what was not written.
+    """Give stdout a buffer if PYTHONUNBUFFERED has removed it: check_output() looks there for unwritten output.
 
-    Nothing is shown later than without: whoever prints here flushes.
+    Nothing is shown later than without a buffer, because all code here flushes what it prints.
     """
     stdout = sys.stdout
     if stdout is not None and isinstance(stdout.buffer, io.RawIOBase):
@@ -92,9 +92,9 @@ def buffer_output() -> None:
 
 
 def check_output() -> None:
-    """Whether stdout has taken everything. Raises ReaderGone, or KitError (exit code 2) for a full disk."""
+    """Check that stdout has taken everything. Raises ReaderGone, or KitError (exit code 2) for a full disk."""
     try:
-        # A buffer that could not be written is kept, and fails again.
+        # A buffer that could not be written is kept, so flush() fails again.
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -106,5 +106,5 @@ def check_output() -> None:
 
 
 def _forget_output() -> None:
-    # What is left in the buffer must go nowhere.
+    # Discards what is left in the buffer.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

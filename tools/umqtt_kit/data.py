@@ -1,4 +1,4 @@
-"""Where firmware, boards and device library lie: package data when installed, folders in a checkout."""
+"""Finds firmware, boards and device library: package data when installed, folders in a checkout."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ import umqtt_robust
 from umqtt_kit.errors import EXIT_MISSING, EXIT_USAGE, KitError
 
 _PACKAGE = Path(__file__).resolve().parent
-# Compiled by pip when it installs, or by an editor; never part of what goes onto a board.
+# Compiled by pip or an editor, or for type checkers only; never goes onto a board.
 _NOT_DEPLOYED = ("__pycache__", ".pyi", ".pyc", "py.typed")
 
 
 def firmware_folder() -> Path:
-    """The folder that holds boot.py, main.py and app. Raises KitError."""
+    """Return the folder that holds boot.py, main.py and app. Raises KitError if it is missing."""
     return _folder("firmware", "main.py")
 
 
 def boards_folder() -> Path:
-    """The folder that holds one folder a board. Raises KitError."""
+    """Return the folder that holds one folder for each board. Raises KitError if it is missing."""
     return _folder("boards", "UNIX/board.json")
 
 
 def board_folders() -> dict[str, Path]:
-    """The folder of each board that is described, by its name: those here, and those of the user's own in the folder
-    that UMQTT_BOARDS names, which come first. Raises KitError.
+    """Return the folder of each described board, by the board's name. Raises KitError.
+
+    The folder named by UMQTT_BOARDS adds the user's own boards, which replace those of the same name here.
     """
     own = os.environ.get("UMQTT_BOARDS")
     if own and not Path(own).is_dir():
@@ -35,7 +36,7 @@ def board_folders() -> dict[str, Path]:
 
 
 def deployed_files() -> dict[str, Path]:
-    """What a board gets: its own path to the file here, for the firmware and the device library."""
+    """Return the files of firmware and device library that a board gets, by their paths on the board."""
     files = _python_files(firmware_folder(), "/")
     library = Path(umqtt_robust.__file__).resolve().parent
     return files | _python_files(library, "/lib/umqtt_robust/")

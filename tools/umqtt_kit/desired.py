@@ -1,13 +1,13 @@
 """Desired settings: a file gives them to groups of devices, the broker retains them, and each device reports its own.
 
     [group.cellar]
-    devices = ["pump-1", "lamp-*"]          # ids, and patterns for the devices that have said a status at the broker
+    devices = ["pump-1", "lamp-*"]          # ids, and patterns for the devices that have published a status
     settings = {interval_ms = 10000, telemetry_qos = 1}
 
     fleet/{device_id}/desired     {"id": "…", "cmd": "set", "args": {"settings": {…}}}, signed as commands are; retained
     fleet/{device_id}/reported    {"boot": "17-…", "settings": {…}}; retained
 
-A later group comes before an earlier one where both set the same key of the same device.
+Where two groups set the same key of the same device, the later group in the file wins.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from umqtt_kit.mqtt import Access, Link
 from umqtt_kit.remote import new_id, payload_of
 from umqtt_kit.strict_json import loads
 
-# How long nothing comes before all retained messages are taken to have come.
+# After this long without a message, all retained messages are taken to have come.
 _QUIET_S = 0.5
 _SENT_WITHIN_S = 30.0
-# Whose change would make another device of it, or says which commands are believed.
+# Settings that make it another device, or that say which commands it trusts.
 _NOT_DESIRED = ("device_id", "unsigned_commands")
 
 AS_DESIRED, DRIFT, WAITING, REFUSED, SILENT = "as desired", "drift", "waiting", "refused", "no answer"
@@ -40,7 +40,7 @@ _EXIT_CODES = {AS_DESIRED: 0, WAITING: 0, DRIFT: EXIT_DEVICE, REFUSED: EXIT_DEVI
 
 @dataclass(frozen=True)
 class Group:
-    """devices: ids and patterns."""
+    """Devices and the settings desired of them. devices: ids and patterns."""
 
     name: str
     devices: tuple[str, ...]
@@ -49,7 +49,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Row:
-    """One device. state: AS_DESIRED and so on; text: what differs, or why."""
+    """The state of one device. state: AS_DESIRED and so on; text: what differs, or why."""
 
     device: str
     state: str
@@ -61,7 +61,7 @@ class Row:
 
 
 def read_groups(file: Path) -> list[Group]:
-    """The groups of a file, their settings checked as a device does. Raises KitError (exit code 2)."""
+    """Return the groups of a file, with settings checked as a device checks them. Raises KitError (exit code 2)."""
     try:
         values = tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
@@ -98,7 +98,7 @@ def _group(where: str, name: str, group: Any) -> Group:
 
 
 def desired_of(groups: Iterable[Group], known: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The settings of each device that a group names. known: the ids at the broker."""
+    """Return the desired settings of each device that a group names. known: the ids at the broker."""
     found: dict[str, dict[str, Any]] = {}
     for group in groups:
         for pattern in group.devices:
@@ -113,14 +113,14 @@ class _Device:
     desired: dict[str, Any] | None = None
     reported: dict[str, Any] = field(default_factory=dict)
     status: dict[str, Any] = field(default_factory=dict)
-    # Of what was sent by this command: its id, the reply, and the boot whose report does not count any more.
+    # What this command has sent: its id, the reply, and the boot whose report no longer counts.
     sent: str = ""
     reply: dict[str, Any] = field(default_factory=dict)
     old_boot: object = None
 
     @property
     def differing(self) -> dict[str, tuple[Any, Any]]:
-        """Keys to what is reported and what is desired."""
+        """The keys that differ, each with the reported and the desired value."""
         settings = self.reported.get("settings")
         have = settings if isinstance(settings, dict) else {}
         return {key: (have.get(key), value) for key, value in (self.desired or {}).items() if have.get(key) != value}
@@ -135,7 +135,10 @@ class _Device:
 
 
 class Twins:
-    """What the broker retains of all devices, kept up to date within the context. Raises KitError (exit code 4)."""
+    """What the broker retains about all devices, kept up to date within the context.
+
+    Raises KitError (exit code 4).
+    """
 
     def __init__(self, access: Access) -> None:
         self._devices: dict[str, _Device] = {}
@@ -147,7 +150,8 @@ class Twins:
         self._link.__enter__()
         try:
             self._link.subscribe(*(f"fleet/+/{leaf}" for leaf in ("status", "desired", "reported")))
-            # Brokers send what is retained before they answer this one; if there is much of it, perhaps not all.
+            # Brokers send retained messages before they acknowledge this subscription; if there are many, perhaps not
+            # all.
             self._link.subscribe("fleet/+/reply")
             while self._link.wait_for(lambda before=self._retained: self._retained != before, _QUIET_S):
                 pass
@@ -163,16 +167,16 @@ class Twins:
 
     @property
     def known(self) -> list[str]:
-        """The devices that have said a status."""
+        """The devices that have published a status, sorted."""
         return sorted(name for name, device in self._devices.items() if device.status)
 
     @property
     def managed(self) -> list[str]:
-        """The devices of which settings are desired."""
+        """The devices that have desired settings, sorted."""
         return sorted(name for name, device in self._devices.items() if device.desired is not None)
 
     def apply(self, desired: dict[str, dict[str, Any]], timeout_s: float) -> None:
-        """Desire these settings, and wait for the devices that are there. Raises KitError."""
+        """Publish these desired settings, and wait for the devices that are online. Raises KitError."""
         keys, payloads = Keys(), {}
         for name, settings in desired.items():
             device = self._devices.setdefault(name, _Device())
@@ -187,7 +191,7 @@ class Twins:
         self._link.wait_for(lambda: all(one.refused or one.converged for one in there), timeout_s)
 
     def row(self, name: str) -> Row:
-        """How a device stands to what is desired of it."""
+        """Return how a device compares with its desired settings."""
         device = self._devices[name]
         if device.refused:
             return Row(name, REFUSED, str(device.reply.get("result")))
@@ -206,7 +210,7 @@ class Twins:
         try:
             found = loads(payload) if payload else {}
         except ValueError:
-            return  # not of this project, so it says nothing
+            return  # not from this project: ignored
         if not isinstance(found, dict):
             return
         if leaf == "status":

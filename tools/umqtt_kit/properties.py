@@ -9,7 +9,7 @@ from typing import Any
 from umqtt_kit.errors import EXIT_USAGE, KitError
 
 _TEXTS = ("content-type", "response-topic", "correlation-data")
-# Name: the highest value.
+# Name to highest value.
 _NUMBERS = {"payload-format-indicator": 1, "message-expiry-interval": 0xFFFFFFFF}
 _USER = "user-property"
 NAMES = (*_TEXTS, *_NUMBERS, _USER)
@@ -17,14 +17,14 @@ NAMES = (*_TEXTS, *_NUMBERS, _USER)
 
 @dataclass(frozen=True)
 class Properties:
-    """Of a message: as umqtt_robust takes them, and how long it lives in ms, None for ever."""
+    """The properties of a message. values: as umqtt_robust takes them; expires_in_ms: None if it never expires."""
 
     values: dict[str, Any]
     expires_in_ms: int | None
 
 
 def parse(given: Sequence[str]) -> Properties:
-    """Properties from NAME=VALUE, by the names of the standard; a user property is user-property=NAME=VALUE.
+    """Return the properties in NAME=VALUE, by the names of the standard; a user property is user-property=NAME=VALUE.
 
     Raises KitError (exit code 2).
     """
@@ -49,7 +49,7 @@ def parse(given: Sequence[str]) -> Properties:
 
 
 def _encoded(text: str) -> bytes:
-    # Arguments that are no UTF-8 come as surrogates; the client refuses them but for correlation data.
+    # Arguments that are not UTF-8 come as surrogates; the client refuses them, except as correlation data.
     return text.encode(errors="surrogateescape")
 
 
@@ -60,7 +60,7 @@ def _number(given: str, text: str, most: int) -> int:
 
 
 def json_of(properties: Mapping[str, Any]) -> dict[str, object]:
-    """What json.dumps() takes: bytes as text, and what is no UTF-8 as {"hex": digits}."""
+    """Return the properties for json.dumps(): bytes as text, or as {"hex": digits} if they are not UTF-8."""
     return {name: _plain(value) for name, value in properties.items()}
 
 

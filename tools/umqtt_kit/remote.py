@@ -3,8 +3,8 @@
     fleet/{device_id}/cmd     {"id": "…", "cmd": "set", "args": {"key": "interval_ms", "value": 500}}   QoS 2
     fleet/{device_id}/reply   {"id": "…", "ok": true, "result": …}
 
-A command is carried out once however often it is sent under one id; sent again, its reply comes again. Those that need
-it are signed, where there is a key of the device (keys.py).
+The device carries out a command once, however often it is sent under one id; if it is sent again, the reply is
+repeated. Commands that need a signature are signed if there is a key of the device (keys.py).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from umqtt_kit.links import Links
 from umqtt_kit.mqtt import Access
 from umqtt_kit.strict_json import loads
 
-#: What a device takes of a command, its id and name included: _MAX_COMMAND_BYTES of firmware/app/commands.py.
+#: Largest payload of a command that a device accepts, in bytes: _MAX_COMMAND_BYTES of firmware/app/commands.py.
 MOST_BYTES = 900
 _SENT_WITHIN_S = 30.0
 _STATUS_WITHIN_S = 1.0
-# In the reply of firmware/app/guard.py.
+# Part of a reply that comes from firmware/app/guard.py.
 _WRONG_SIGNATURE = "signature is wrong"
 
 
 class NoReply(KitError):
-    """The device did not answer in time. command_id: of what it was asked; reason: what is known of it."""
+    """The device did not answer in time. command_id: of the command; reason: what is known about the silence."""
 
     def __init__(self, message: str, command_id: str, reason: str) -> None:
         super().__init__(message, EXIT_NETWORK)
@@ -40,10 +40,11 @@ class NoReply(KitError):
 
 
 class Remote:
-    """Connected, and subscribed to the replies and the status of one device, within the context.
+    """A connection to one device within the context, subscribed to its replies and its status.
 
-    status: the last that it said, {} for none. also: further topics of the device, by the words after its id, to what
-    takes their payloads. on_status: called when it has said another status. Raises KitError (exit code 4).
+    status: the last one the device has published, {} for none. also: further topics of the device: by the part of the
+    topic after the device's id, a function that takes the payloads. on_status: called after each status. Raises
+    KitError (exit code 4).
     """
 
     def __init__(
@@ -79,24 +80,24 @@ class Remote:
 
     @property
     def asleep(self) -> bool:
-        """Whether it has said that it sleeps until its next reading."""
+        """Whether the device has said that it sleeps until its next reading."""
         return self.status.get("reason") == "sleeping"
 
     def ask(
         self, command: str, args: Mapping[str, Any], timeout_s: float | None, command_id: str | None = None
     ) -> dict[str, Any]:
-        """Send a command and wait for its reply: {"id", "ok", "result"}. timeout_s: None waits for ever.
+        """Send a command and return its reply: {"id", "ok", "result"}. timeout_s: None waits for ever.
 
-        Raises NoReply when none comes in time; what the device refuses is a reply.
+        Raises NoReply if none comes in time. A refusal by the device is a reply, not an error.
         """
         reply = self._ask(command, args, timeout_s, command_id or new_id())
-        # A rotation was broken off, and nobody knows yet which of two keys the device has.
+        # A key rotation was interrupted: the device may have the other of the two keys.
         if _WRONG_SIGNATURE in str(reply.get("result")) and self._keys.swap(self.device_id):
             return self._ask(command, args, timeout_s, new_id())
         return reply
 
     def find_key(self, timeout_s: float) -> None:
-        """Find out which key the device has, and forget the other. Raises KitError when it has neither."""
+        """Find out which key the device has, and forget the other. Raises KitError if it has neither."""
         self._always_sign = True
         try:
             self.result("ping", {}, timeout_s)
@@ -109,7 +110,7 @@ class Remote:
         self.link.wait_for(lambda: command_id in self._replies, timeout_s)
         reply = self._replies.get(command_id)
         if reply is None:
-            # It is retained, so where there is one it has come long ago, unless the broker is slow.
+            # The status is retained: if there is one, it has come long ago, unless the broker is slow.
             self.link.wait_for(lambda: bool(self.status), _STATUS_WITHIN_S)
             reason, remedy = self._why()
             message = f"{self.device_id} did not answer within {timeout_s:g} s: {reason} — {remedy}"
@@ -117,22 +118,22 @@ class Remote:
         return reply
 
     def result(self, command: str, args: Mapping[str, Any], timeout_s: float | None) -> Any:
-        """The result in the reply. Raises NoReply, and KitError (exit code 5) for what the device refuses."""
+        """Send a command and return the result. Raises NoReply, and KitError (exit code 5) if the device refuses."""
         return result_of(self.ask(command, args, timeout_s), self.device_id, command)
 
     def send(self, command: str, args: Mapping[str, Any], command_id: str) -> None:
-        """Send a command; returns when the broker has it. Raises KitError."""
+        """Send a command; return when the broker has it. Raises KitError."""
         payload = payload_of(self._keys, self.device_id, command, args, command_id, always_sign=self._always_sign)
         self.link.publish(self.topic("cmd"), payload, qos=2)
         if not self.link.wait_for(lambda: not self.link.pending, _SENT_WITHIN_S):
             raise KitError(f"{self._where} does not take the command — see its log", EXIT_NETWORK)
 
     def topic(self, leaf: str) -> str:
-        """The device's topic of that name."""
+        """Return the device's topic of that name."""
         return f"fleet/{self.device_id}/{leaf}"
 
     def _why(self) -> tuple[str, str]:
-        # What is known of a device that is silent, and what to do.
+        # Returns what is known about a silent device, and what to do.
         if not self.status:
             return f"{self._where} knows no device of that name", "see those it knows: umqtt sub 'fleet/+/status'"
         if self.asleep:
@@ -149,7 +150,7 @@ class Remote:
         try:
             found = loads(payload)
         except ValueError:
-            return  # not of this firmware, so nobody's reply
+            return  # not from this firmware, so not a reply
         if not isinstance(found, dict):
             return
         if topic.endswith("/status"):
@@ -160,7 +161,7 @@ class Remote:
 
 
 def known_devices(access: Access, within_s: float = _STATUS_WITHIN_S) -> list[str]:
-    """The ids of all devices that have said a status, which the broker retains. Raises KitError."""
+    """Return the ids of all devices whose status the broker retains, sorted. Raises KitError."""
     found: set[str] = set()
     with Links(access, on_message=lambda topic, *_: found.add(topic.split("/")[1])) as link:
         link.subscribe("fleet/+/status")
@@ -169,14 +170,14 @@ def known_devices(access: Access, within_s: float = _STATUS_WITHIN_S) -> list[st
 
 
 def new_id() -> str:
-    """An id that no other command has."""
+    """Return a new random id for a command."""
     return secrets.token_hex(8)
 
 
 def payload_of(
     keys: Keys, device_id: str, command: str, args: Mapping[str, Any], command_id: str, *, always_sign: bool = False
 ) -> bytes:
-    """The payload of a command, signed where it must be and there is a key of the device. Raises KitError."""
+    """Return the payload of a command, signed if it must be and there is a key of the device. Raises KitError."""
     payload = encoded(command, args, command_id)
     if always_sign or firmware_module("signed").needs_signature(command, args):
         payload = keys.sign(device_id, {"id": command_id, "cmd": command, "args": dict(args)}) or payload
@@ -185,7 +186,7 @@ def payload_of(
 
 
 def encoded(command: str, args: Mapping[str, Any], command_id: str) -> bytes:
-    """The payload of a command. Raises KitError (exit code 2) for one that no device takes."""
+    """Return the payload of a command, not signed. Raises KitError (exit code 2) if it is not UTF-8 or too large."""
     text = json.dumps({"id": command_id, "cmd": command, "args": dict(args)}, ensure_ascii=False)
     try:
         payload = text.encode()
@@ -202,7 +203,7 @@ def _check_size(command: str, payload: bytes) -> None:
 
 
 def result_of(reply: Mapping[str, Any], device_id: str, command: str) -> Any:
-    """What the device answered. Raises KitError (exit code 5) with its words when it refused."""
+    """Return the result in a reply. Raises KitError (exit code 5) with the device's words if it refused."""
     if not reply.get("ok"):
         raise KitError(f"{device_id}: {command}: {reply.get('result')}", EXIT_DEVICE)
     return reply.get("result")

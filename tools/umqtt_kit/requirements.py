@@ -1,4 +1,4 @@
-"""What a command needs on this machine, looked for before anything is started."""
+"""Checks for what a command needs on this machine, before anything is started."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from umqtt_kit.errors import EXIT_MISSING, EXIT_USAGE, KitError
 
 
 def require_java() -> None:
-    """Raises KitError unless the Java that Spark would start is new enough."""
+    """Raise KitError unless the Java that Spark would start is new enough."""
     from spark_ingest.errors import IngestError
     from spark_ingest.java import require_java
 
@@ -22,13 +22,13 @@ def require_java() -> None:
 
 
 def require_module(name: str) -> None:
-    """Raises ModuleNotFoundError, which becomes a line about the extra that brings it, before anything is started."""
+    """Raise ModuleNotFoundError if a module is missing; it becomes a line about the extra that brings it."""
     if importlib.util.find_spec(name) is None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def require_free_port(host: str, port: int) -> None:
-    """Raises KitError when a port asked for by number cannot be had. Port 0 (any free one) always can."""
+    """Raise KitError if a port that was asked for by number cannot be bound. Port 0 (any free one) always can."""
     if port == 0:
         return
     try:
@@ -47,11 +47,10 @@ def require_free_port(host: str, port: int) -> None:
 
 
 def require_writable_folder(path: Path, option: str) -> None:
-    """Make the folder if it is missing. Raises KitError when that or writing into it is impossible."""
+    """Make the folder if it is missing. Raises KitError if it cannot be made or written to."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        # Asked by doing: permission bits say nothing about a read-only file system, and root passes every
-        # check.
+        # Tested by writing: permission bits say nothing about a read-only file system, and root passes every check.
         probe = path / f".writable-{os.getpid()}"
         probe.touch()
         probe.unlink()

@@ -1,4 +1,4 @@
-"""Passes on to a broker what a board says over a serial line; the board's end is umqtt_robust.serial."""
+"""A gateway from a board's serial line to a broker; the board's end is umqtt_robust.serial."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from umqtt_robust.serial import ANY, CLOSE, DATA, OPEN, OPENED, Line
 if TYPE_CHECKING:
     from serial import Serial
 
-# A frame that does not go on, and Ctrl-C, are looked for that often.
+# How often it looks for a frame that stalls, and for Ctrl-C.
 _LOOK_S = 0.1
 _PIECE = 240
 
 
 class Gateway:
-    """port: an open one, whose read and write return at once. connect: makes a connection to the broker; it raises
-    OSError. say: takes a line for a person. resend_ms: see umqtt_robust.serial.
+    """A gateway between a board at a serial port and a broker.
+
+    port: an open one, whose read and write return at once. connect: makes a connection to the broker; it raises
+    OSError. say: takes a line for the user. resend_ms: see umqtt_robust.serial.
     """
 
     def __init__(
@@ -33,14 +35,14 @@ class Gateway:
         self._line = Line(port, resend_ms, on_computer=True)
         self._broker: socket.socket | None = None
         self._piece = bytearray(_PIECE)
-        # A board may have a link to the one that was here before.
+        # A board may still have a link to an earlier gateway.
         self._line.say(CLOSE, ANY)
 
     def step(self) -> None:
-        """Wait for something to pass on, for a tenth of a second at most. Raises OSError when the port is gone."""
+        """Wait for something to pass on, for a tenth of a second at most. Raises OSError if the port is gone."""
         line, broker = self._line, self._broker
         listens = broker is not None and not line.busy
-        # What TLS has read already, nobody sees at the socket.
+        # select() does not see bytes that TLS has already read from the socket.
         has_read = listens and isinstance(broker, ssl.SSLSocket) and broker.pending() > 0
         due = line.due()
         limit = 0 if has_read else _LOOK_S if due is None else min(_LOOK_S, due / 1000)
@@ -63,13 +65,13 @@ class Gateway:
                 self._say(f"the broker has gone: {error.strerror or error}")
 
     def hang_up(self) -> None:
-        """Leave the broker, and tell the board."""
+        """Close the connection to the broker, and tell the board."""
         if self._line.link is not None:
             self._line.say(CLOSE, self._line.link)
         self._leave()
 
     def close(self) -> None:
-        """The same, also when the port is gone."""
+        """Hang up, even if the port is gone."""
         with suppress(OSError):
             self.hang_up()
         self._leave()

@@ -1,6 +1,6 @@
-"""Makes one small source of several readable ones: what a compiler for boards could do, and mpy-cross does not.
+"""Makes one small source of several readable ones, as a compiler for boards could, and mpy-cross does not.
 
-Nothing here knows what the device library is about; bundle.py says what goes together and which names stay.
+This module knows nothing about the device library; bundle.py says what is joined and which names stay.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import keyword
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 
-# Names that every MicroPython has in its ROM, and every .mpy refers to by number (py/makeqstrdata.py): as the name of
-# something private such a word takes two bytes of flash and no heap, where another takes some 10 and 25.
+# Names that every MicroPython has in its ROM, and every .mpy refers to by number (py/makeqstrdata.py). As a private
+# name, such a word takes two bytes of flash and no heap; any other takes some 10 bytes of flash and 25 of heap.
 _WORDS = """
 ArithmeticError AssertionError AttributeError EOFError Ellipsis GeneratorExit ImportError IndentationError IndexError
 KeyError KeyboardInterrupt LookupError NameError NotImplementedError OverflowError RuntimeError StopIteration
@@ -25,16 +25,16 @@ sorted split start startswith staticmethod step stop str strip sum super throw t
 values write zip
 """
 ROM_NAMES = tuple(_WORDS.split())
-# Short names of modules and functions that the firmware of every board has: they take no heap, but an .mpy spells them.
+# Short names of modules and functions in every board's MicroPython: they take no heap, but an .mpy spells them.
 SPELLED_ROM_NAMES = ("e", "pi", "io", "os", "gc", "re", "exp", "log", "sin", "cos", "tan", "add", "sys", "path")
-# Two letters are next best.
+# Names of one or two of these letters are next best.
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-# Fields that hold how a name is used, and which operator stands there: half of all nodes, and none of them has a name.
+# Fields that hold an operator or a context: half of all nodes, and none of them has a name.
 _WITHOUT_NAMES = frozenset({"ctx", "op", "ops"})
 
 
 def walk(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node in the order of ast.walk(), but for operators and contexts."""
+    """Yield every node in the order of ast.walk(), except operators and contexts."""
     waiting = deque([tree])
     while waiting:
         node = waiting.popleft()
@@ -53,7 +53,7 @@ def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
 
 
 def without_docstrings(tree: ast.Module) -> ast.Module:
-    """Docstrings, and a function or class that is nothing else gets `pass`."""
+    """Remove all docstrings; a function or class with nothing else gets `pass`. Return the tree."""
     for node in walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             first = node.body[0] if node.body else None
@@ -63,7 +63,7 @@ def without_docstrings(tree: ast.Module) -> ast.Module:
 
 
 def branch_of_boards(tree: ast.Module, host_module: str) -> ast.Module:
-    """Of a `try` that imports `host_module` in one of its branches, what runs where there is none."""
+    """Replace each `try` that imports `host_module` by what runs without that module. Return the tree."""
 
     def imports_host(body: Iterable[ast.stmt]) -> bool:
         return any(isinstance(node, ast.ImportFrom) and node.module == host_module for node in body)
@@ -81,12 +81,12 @@ def branch_of_boards(tree: ast.Module, host_module: str) -> ast.Module:
 
 
 def targets_of(node: ast.Assign) -> set[str]:
-    """The names that an assignment sets."""
+    """Return the names that an assignment sets."""
     return {target.id for target in node.targets if isinstance(target, ast.Name)}
 
 
 def take_constants(tree: ast.Module, public: Iterable[str] = ()) -> dict[str, ast.expr]:
-    """Takes the numbers out of a module that are assigned to a name in capitals, unless it is public."""
+    """Remove each assignment of a number to a name in capitals, unless it is public; return the numbers by name."""
     found: dict[str, ast.expr] = {}
     body: list[ast.stmt] = []
     for node in tree.body:
@@ -118,14 +118,14 @@ class _Inline(ast.NodeTransformer):
 
 
 def with_constants(tree: ast.Module, constants: Mapping[str, ast.expr]) -> ast.Module:
-    """The module with numbers where these names stood; mpy-cross folds what is calculated of them."""
+    """Return the module with numbers in place of these names; mpy-cross folds expressions of them."""
     return _Inline(constants).visit(tree)
 
 
 def merge_single_bases(tree: ast.Module) -> ast.Module:
-    """A class that exists only to be the base of one other class becomes part of that one.
+    """Merge each class that exists only to be the base of one other class into that one. Return the tree.
 
-    Its methods that are overridden and called as Base.method(self, ...) go on under another name.
+    Its methods that are overridden and called as Base.method(self, ...) get another name.
     """
     while (pair := _single_base(tree)) is not None:
         base, derived = pair
@@ -177,7 +177,7 @@ class _CallsOfBase(ast.NodeTransformer):
 
 
 def with_empty_classes_by_call(tree: ast.Module) -> ast.Module:
-    """A class without a body of its own is made by a call of type(), which needs no code object."""
+    """Replace each class without a body by a call of type(), which needs no code object. Return the tree."""
 
     def made(node: ast.stmt) -> ast.stmt:
         if isinstance(node, ast.ClassDef) and all(isinstance(one, ast.Pass) for one in node.body):
@@ -194,10 +194,11 @@ def with_empty_classes_by_call(tree: ast.Module) -> ast.Module:
 
 
 class Names:
-    """Where the names of a source stand, by the three kinds that never meet.
+    """The names in sources, by kinds that never mix.
 
-    attributes: of objects, methods and what classes hold; variables: of modules and functions; and the arguments of
-    functions, which are variables too. keywords: what calls spell. Each with how often it is used.
+    attributes: how often each name of an attribute, a method or a class member is used. variables: the same for names
+    of modules and functions, arguments included. keywords: names of arguments that calls spell. strings: strings that
+    could be names. made_attributes, made_globals: names that the sources themselves define.
     """
 
     def __init__(self, trees: Iterable[ast.AST]) -> None:
@@ -245,13 +246,13 @@ class Names:
 
 
 def functions_and_classes(trees: Iterable[ast.Module]) -> set[str]:
-    """The names that a traceback may show."""
+    """Return the names of all functions and classes, which a traceback may show."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return {node.name for tree in trees for node in walk(tree) if isinstance(node, kinds)}
 
 
 def made_globals(tree: ast.Module) -> set[str]:
-    """What a module makes at its top level, but for what it imports under its own name."""
+    """Return the names that a module defines at its top level, except those it imports under their own names."""
     made: set[str] = set()
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
@@ -264,8 +265,9 @@ def made_globals(tree: ast.Module) -> set[str]:
 
 
 def rename_variables(tree: ast.AST, new: Mapping[str, str]) -> None:
-    """Put these names in place of others, of a module's variables; no function may have one of its own that is called
-    like one of them.
+    """Rename variables of modules in place. new: new names by old.
+
+    No function may have a variable of its own with one of these names.
     """
     for node in walk(tree):
         if isinstance(node, ast.Name):
@@ -284,7 +286,7 @@ def rename_variables(tree: ast.AST, new: Mapping[str, str]) -> None:
 
 
 def rename_attributes(tree: ast.Module, new: Mapping[str, str]) -> None:
-    """Put these names in place of others, of attributes, of methods and of what classes hold."""
+    """Rename attributes, methods and class members in place. new: new names by old."""
     for node in walk(tree):
         if isinstance(node, ast.Attribute):
             node.attr = new.get(node.attr, node.attr)
@@ -304,10 +306,10 @@ def _rename_functions(body: Iterable[ast.stmt], new: Mapping[str, str]) -> None:
 def with_short_arguments(
     tree: ast.Module, public: Iterable[str], keywords: Iterable[str], pool: Iterable[str]
 ) -> ast.Module:
-    """Arguments of functions under the first names, at best of the pool, that nothing in the function is called.
+    """Rename the arguments of functions to names that the function does not use, first those of the pool.
 
-    public: functions (as `function` or `Class.function`) whose arguments programs may spell; keywords: what calls in
-    the library spell.
+    public: functions (as `function` or `Class.function`) whose arguments programs may spell; keywords: arguments that
+    calls in the library spell. Both stay. Returns the tree.
     """
     public = set(public)
     keywords = set(keywords)
@@ -343,9 +345,9 @@ def _arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterable[ast
 
 
 def short_names(wanted: Iterable[str], at_hand: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
-    """A short name for each, the first ones those that cost least; none that is taken.
+    """Return a short name for each wanted one, the cheapest for the first ones, and none that is taken.
 
-    at_hand: names that the source uses for something of another kind: they cost nothing more.
+    at_hand: names that the source uses for something of another kind, so that they cost nothing more.
     """
     taken = set(taken)
     pool = [*at_hand, *ROM_NAMES, *SPELLED_ROM_NAMES, *_LETTERS, *(a + b for a in _LETTERS for b in _LETTERS)]

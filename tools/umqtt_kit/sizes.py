@@ -1,8 +1,9 @@
-"""What the device library costs a board: bytes of .mpy in flash and bytes of heap after import, against budgets.
+"""Measures what the device library costs a board in flash and heap, against budgets.
 
-The budgets are those of the bundle (bundle.py), which is what goes onto a board. Flash is measured with
-`mpy-cross -O3`, heap with the unix port of MicroPython, which is a 64-bit program unless UMQTT_MICROPYTHON names
-another: a 32-bit board needs 0.7 to 0.8 of that.
+It counts the bytes of .mpy in flash, and the bytes of heap after import. The budgets are those of the bundle
+(bundle.py), which is what goes onto a board. Flash is measured with `mpy-cross -O3`, heap with the unix port of
+MicroPython. That is a 64-bit program, unless UMQTT_MICROPYTHON names another; a 32-bit board needs 0.7 to 0.8 of that
+heap.
 """
 
 from __future__ import annotations
@@ -28,41 +29,42 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Budget:
-    """limit: bytes that must not be passed, a little above what is reached; goal: bytes that are aimed at."""
+    """A budget in bytes. limit: must not be passed, a little above what is reached; goal: what is aimed at."""
 
     limit: int
     goal: int
 
 
-# The one table of the budgets. A change that passes a limit has to save elsewhere, or to raise it here and say why.
-# The limit of everything was 36,864 until the inboxes of aio and simple kept to what there is room for, and 38,912
-# until there was MQTT 5, which may take 4,096 by itself, and a module for requests. It was 45,056 until there was the
-# rest of MQTT 5, a module for each thing that few programs need: topic aliases (1.4 KB), subscription options (1.0),
-# server reference (0.7), enhanced authentication (1.6).
-# The limits of the smallest client: 1.2 times the .mpy of mqtt_as (11,052), and less heap than it takes (26,080).
+# The one table of budgets. A change that passes a limit has to save elsewhere, or to raise it here and say why. The
+# limit of everything was 36,864 until the inboxes of aio and simple kept to the room there is, and 38,912 until MQTT
+# 5, which may take 4,096 by itself, and a module for requests were added. It was 45,056 until the rest of MQTT 5 was
+# added, with a module for each feature that few programs need: topic aliases (1.4 KB), subscription options (1.0),
+# server reference (0.7), enhanced authentication (1.6). The limits of the smallest client: 1.2 times the .mpy of
+# mqtt_as (11,052), and less heap than it takes (26,080).
 BUDGETS = {
     "smallest_mpy_bytes": Budget(limit=13_262, goal=8_192),
     "everything_mpy_bytes": Budget(limit=52_224, goal=20_480),
     "smallest_heap_bytes": Budget(limit=24_576, goal=14_336),
-    # The same with the names that `umqtt deploy` leaves readable, which tracebacks show.
+    # The smallest client with the names that `umqtt deploy` leaves readable, which tracebacks show.
     "deployed_heap_bytes": Budget(limit=26_880, goal=24_576),
-    # What a program has that imports these alone; mqtt_as, with asyncio too, takes 26,080.
+    # The heap of a program that imports only this module; mqtt_as, asyncio included, takes 26,080.
     "aio_heap_bytes": Budget(limit=36_096, goal=26_080),
     "simple_heap_bytes": Budget(limit=33_664, goal=24_576),
 }
-# Of them: what programs import instead of the package.
+# The modules with such a budget, which programs import instead of the package.
 _FACES = ("aio", "simple")
 
 
 @dataclass(frozen=True)
 class ModuleSize:
-    """One module: bytes of its .mpy, and bytes of heap that importing it takes when what it imports is there.
+    """The size of one module: bytes of its .mpy, and bytes of heap for importing it when its own imports are there.
 
-    functions: each costs an object and its bytecode, also those within others and comprehensions; closures: those of
-    them that use names of the function around them, and cost another object at each call of that. names: those that the
-    .mpy spells, because not every MicroPython has them in its ROM.
+    functions: how many it has, nested ones and comprehensions included; each costs an object and its bytecode.
+    closures: those of them that use names of the enclosing function; each costs another object at every call of that
+    function. names: those that the .mpy spells, because not every MicroPython has them in its ROM. smallest: whether
+    it belongs to the smallest client.
 
-    MicroPython keeps names in pools that grow by steps; the module that causes a step bears all of it.
+    MicroPython keeps names in pools that grow in steps; the module that causes a step bears all of it.
     """
 
     module: str
@@ -76,16 +78,18 @@ class ModuleSize:
 
 @dataclass(frozen=True)
 class Sizes:
-    """modules, each after those that it imports, and totals by the names of BUDGETS, with two that have no budget:
-    `everything_heap_bytes`, and `smallest_rom_heap_bytes`: heap after import where the code stays in flash, as in a
-    frozen image or a ROMFS. The readable modules by themselves have the totals of their table alone.
+    """The sizes of all modules, each after those that it imports, and the totals.
+
+    totals: by the names of BUDGETS, and two that have no budget: `everything_heap_bytes`, and
+    `smallest_rom_heap_bytes`, the heap after import if the code stays in flash, as in a frozen image or a ROMFS.
+    measure_apart() gives only the totals that are sums over the modules.
     """
 
     modules: list[ModuleSize]
     totals: dict[str, int]
 
     def passed(self) -> list[str]:
-        """A line for each budget whose limit is passed."""
+        """Return a line for each budget whose limit is passed."""
         return [
             f"{name}: {self.totals[name]} bytes are more than the limit of {budget.limit}"
             for name, budget in BUDGETS.items()
@@ -131,12 +135,13 @@ def measure(folder: Path | None = None) -> Sizes:
 
 
 def measure_apart(folder: Path | None = None) -> Sizes:
-    """The same of the readable modules, each by itself, as a board without the bundle has them. Raises KitError."""
+    """Measure the readable modules one by one, as a board without the bundle has them. Raises KitError."""
     files = modules(folder or library_folder())
     smallest = with_imports(SMALLEST, files)
     names = with_imports((*smallest, *files), files)
     with tempfile.TemporaryDirectory(prefix="umqtt-size-") as scratch:
-        # The package's __init__ imports the client; under another name it lets the others be imported one at a time.
+        # The package's __init__ imports the client; stored under another name, it lets the modules be imported one at
+        # a time.
         compiled = {name: Path(scratch) / PACKAGE / f"{_INIT_APART if name == INIT else name}.mpy" for name in names}
         for name, mpy in compiled.items():
             compile_file(files[name], mpy)
@@ -162,8 +167,8 @@ def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 
 
 def _spelled_names(mpy: bytes) -> int:
-    # Behind four bytes: how many names, how many objects, and of each name its length, doubled; with an odd number
-    # there it is one of the ROM's (load_qstr() in py/persistentcode.c).
+    # After four bytes come the number of names, the number of objects, and for each name twice its length; an odd
+    # number there means a name in ROM (load_qstr() in py/persistentcode.c).
     at = 4
 
     def number() -> int:
@@ -186,8 +191,9 @@ def _spelled_names(mpy: bytes) -> int:
     return spelled
 
 
-# What 1000 readings of the firmware, 160 bytes each, erase by the bytes that the flash programs at once; measured by
-# host_tests/flash/flash_wear.py. A block stands so many erases by the data sheets of the usual NOR flashes.
+# Block erases for 1000 readings of the firmware, 160 bytes each, by the number of bytes that the flash programs at
+# once; measured by host_tests/flash/flash_wear.py. ENDURANCE: how many erases a block stands, by the data sheets of
+# the usual NOR flashes.
 ERASES_PER_1000_READINGS = {32: 91, 256: 125}
 ENDURANCE = 100_000
 _MS_PER_YEAR = 365.25 * 24 * 3_600_000
@@ -195,10 +201,11 @@ _MS_PER_YEAR = 365.25 * 24 * 3_600_000
 
 @dataclass(frozen=True)
 class FileSizes:
-    """files: bytes of each file that a board gets, by its path there; flash_bytes: the blocks these fill, at most
-    (littlefs may put a small file beside its name); file_system_bytes: what the board's file system has in all.
+    """What the files of a board take of its flash, and how long the flash lasts.
 
-    years: until the blocks that are left are worn out, with one reading each interval_ms.
+    files: bytes of each file that a board gets, by its path there; flash_bytes: the blocks that these fill, at most
+    (littlefs may put a small file beside its name); file_system_bytes: size of the board's whole file system; years:
+    until the blocks that are left are worn out, with one reading each interval_ms.
     """
 
     board: str
@@ -210,7 +217,7 @@ class FileSizes:
 
 
 def years_of_readings(interval_ms: int, program_size: int, blocks: int) -> float:
-    """Years until so many blocks, which share the wear, have each been erased ENDURANCE times."""
+    """Return the years until each of `blocks` blocks, which share the wear, has been erased ENDURANCE times."""
     erases_a_year = _MS_PER_YEAR / interval_ms * ERASES_PER_1000_READINGS[program_size] / 1000
     return ENDURANCE * blocks / erases_a_year
 
@@ -218,7 +225,7 @@ def years_of_readings(interval_ms: int, program_size: int, blocks: int) -> float
 def measure_files(board: str, interval_ms: int | None = None) -> FileSizes:
     """Measure what `umqtt deploy` puts onto a board whose settings need every module. Raises KitError.
 
-    interval_ms: of its readings; None: the firmware's default.
+    interval_ms: the time between its readings; None: the firmware's default.
     """
     from umqtt_kit.deploy.build import build
     from umqtt_kit.deploy.filesets import OPTIONAL
@@ -251,7 +258,7 @@ def _totals(sizes: Iterable[ModuleSize]) -> dict[str, int]:
 
 
 def heap_after_import(search: Path, modules: Iterable[str]) -> int:
-    """Bytes of heap that these modules take together. Raises KitError."""
+    """Return the bytes of heap that these modules take together. Raises KitError."""
     return sum(_heap_of(search, modules).values())
 
 
@@ -268,7 +275,7 @@ for name, cell in names:
     print(name, cell[0])
 """
 
-# A file system in ROM, from which code is run where it lies; its image is made before the heap is looked at.
+# Runs code in place from a file system in ROM, which is mounted before the heap is measured.
 _ROM_PROGRAM = """
 import gc, sys, vfs
 with open(sys.argv[1], "rb") as file:
@@ -285,7 +292,7 @@ print("umqtt_robust", cell[0])
 
 
 def _heap_of(search: Path, modules: Iterable[str]) -> dict[str, int]:
-    # Heap of each module, in this order, in one interpreter.
+    # Returns the heap of each module, imported in this order in one interpreter.
     return _run(search, _PROGRAM, *modules)
 
 
@@ -302,13 +309,13 @@ def _heap_in_rom(mpy: Path) -> int:
 
 
 def _run(folder: Path, program: str, *arguments: str) -> dict[str, int]:
-    # The program in MicroPython; it prints lines of a name and a number.
+    # Runs the program in MicroPython; it prints lines of a name and a number.
     try:
         command = micropython_command()
     except MicroPythonMissing as missing:
         raise KitError(str(missing), EXIT_MISSING) from missing
     (folder / "measure.py").write_text(program)
-    # From its working folder, as a module: MicroPython keeps paths, however long they are.
+    # Run as a module in its working folder: MicroPython keeps paths in memory, however long they are.
     ended = subprocess.run(
         [*command, "-m", "measure", *arguments],
         cwd=folder,

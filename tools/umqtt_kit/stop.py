@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a question that is asked between two steps, so that no message is cut in half by them."""
+"""Turns Ctrl-C and SIGTERM into a flag that is looked at between two steps, so that they cut no message in half."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stop:
-    """False until one of the signals has come within the context, then True; a second one does what it always did.
+    """A flag: False until a signal comes within the context, then True. A second signal has its usual effect.
 
-    timeout_s: True after that time as well, counted from the beginning of the context; timed_out says that it was so.
+    timeout_s: also True after that time, counted from the beginning of the context; timed_out says that this was the
+    cause.
     """
 
     def __init__(self, timeout_s: float | None = None) -> None:
@@ -39,7 +40,7 @@ class Stop:
         self._restore()
 
     def now(self) -> None:
-        """As if a signal had come."""
+        """Set the flag, as a signal would."""
         self._wanted = True
 
     def _stop(self, number: int, frame: FrameType | None) -> None:

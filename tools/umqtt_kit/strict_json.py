@@ -1,4 +1,7 @@
-"""JSON that others wrote: files, what a user types, what a board or a device says. All of it can be written again."""
+"""Reads JSON that others wrote: files, what a user types, what a board or a device says.
+
+Every value that it accepts can be written as JSON again.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,19 @@ import json
 import math
 from typing import Any
 
-# Nothing that is read here needs a tenth of it; far more would be more than Python can follow.
+# Nothing that is read here needs a tenth of this depth; far more would exceed Python's recursion limit.
 _DEEPEST = 100
 
 
 class NoNumber(ValueError):
-    """NaN, an infinity, or a number larger than any: Python would read and write them, and JSON has none."""
+    """A number that JSON does not have but Python reads and writes: NaN, an infinity, or one that is too large."""
 
 
 def loads(text: bytes | str) -> Any:
-    """The value of a JSON text; bytes may begin with a byte order mark. Raises ValueError, which repeats none of it."""
+    """Return the value of a JSON text; bytes may begin with a byte order mark.
+
+    Raises ValueError, whose message quotes none of the text.
+    """
     try:
         value = json.loads(text)
     except RecursionError:

@@ -1,7 +1,7 @@
-"""Witness files: what a device promised to deliver, noted outside its own process memory and flash.
+"""Witness files: the readings that a device promised to deliver, noted outside its process memory and flash.
 
-One file a device, `{device_id}.witness`, one line a reading: `BOOT SEQ`. A line is appended by one write
-right after publish() returned, so a reading counts as made from that moment on, whatever happens to the
+There is one file per device, `{device_id}.witness`, with one line per reading: `BOOT SEQ`. Each line is appended by
+one write right after publish() has returned. From that moment on the reading counts as made, whatever happens to the
 device.
 """
 
@@ -16,7 +16,7 @@ _SUFFIX = ".witness"
 
 
 class ReadingId(NamedTuple):
-    """The identity that a reading keeps on its whole way."""
+    """The identity of a reading, which it keeps from the device to the table."""
 
     device_id: str
     boot: str
@@ -24,7 +24,7 @@ class ReadingId(NamedTuple):
 
 
 class WitnessError(Exception):
-    """A witness file holds what no device wrote; str() names the file and the line."""
+    """A witness file holds a line that no device wrote; str() names the file and the line."""
 
 
 def witness_path(folder: Path, device_id: str) -> Path:
@@ -32,14 +32,14 @@ def witness_path(folder: Path, device_id: str) -> Path:
 
 
 class Witness:
-    """The writing side for one device."""
+    """The writer of one device's witness file."""
 
     def __init__(self, folder: Path, device_id: str) -> None:
         path = witness_path(folder, device_id)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def note(self, boot: str, seq: int) -> None:
-        """Append one reading. Raises OSError: a witness that cannot write must not be overlooked."""
+        """Append one reading. Raises OSError if it cannot be written: a witness that fails must not be overlooked."""
         line = b"%s %d\n" % (boot.encode(), seq)
         if os.write(self._file, line) != len(line):
             raise OSError("a witness line was written in part: the disk is full")
@@ -49,7 +49,7 @@ class Witness:
 
 
 class WitnessCounter:
-    """Counts the lines of all witness files in a folder while they grow; reads only what is new."""
+    """A count of the lines in all witness files of a folder while they grow; it reads only what is new."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -57,7 +57,7 @@ class WitnessCounter:
         self.lines = 0
 
     def update(self) -> int:
-        """Returns the number of readings witnessed so far."""
+        """Read what is new and return the number of readings witnessed so far."""
         for entry in os.scandir(self._folder):
             if not entry.name.endswith(_SUFFIX):
                 continue
@@ -73,12 +73,12 @@ class WitnessCounter:
 
 
 def read_witnesses(folder: Path) -> Iterator[ReadingId]:
-    """Every reading witnessed in folder. Raises WitnessError; a line cut short by a kill is no reading."""
+    """Yield every reading witnessed in folder. Raises WitnessError; a line cut short by a kill is not a reading."""
     for path in sorted(folder.glob("*" + _SUFFIX)):
         device_id = path.name.removesuffix(_SUFFIX)
         lines = path.read_bytes().split(b"\n")
-        # What follows the last newline is empty, or a line whose write never finished: publish() had
-        # returned, but nobody was told.
+        # After the last newline there is nothing, or a line whose write never finished: publish() had returned, but
+        # nobody was told.
         for number, line in enumerate(lines[:-1], 1):
             boot, _, seq = line.decode("ascii", "replace").partition(" ")
             if not boot or not seq.isdigit():

@@ -1,1 +1,1 @@
-"""One file a command: its options, its checks of what was given, and a call of what does the work."""
+"""One file per command: its options, its checks of what was given, and a call of the code that does the work."""

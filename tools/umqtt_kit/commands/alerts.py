@@ -1,4 +1,4 @@
-"""umqtt alerts: what a file of alert rules says, and whether its messages arrive."""
+"""umqtt alerts: shows what a file of alert rules says, and tests whether its messages arrive."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def alerts(file: Path, send: bool, as_json: bool) -> None:
 
 
 def _said(config: AlertConfig) -> dict[str, Any]:
-    """What the file says, in JSON's types."""
+    """Return what the file says, in JSON's types."""
     now_us = time.time_ns() // 1000
     return {
         "rules": [
@@ -98,7 +98,7 @@ def _time(us: int) -> str:
 
 
 def _send(config: AlertConfig) -> dict[str, str]:
-    """Names of the destinations that did not take the test message, and why."""
+    """Send every destination a test message; return the names of those that did not take it, and why."""
     from spark_ingest.alerts.messages import test_message
 
     failed: dict[str, str] = {}

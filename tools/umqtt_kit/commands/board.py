@@ -1,4 +1,4 @@
-"""umqtt board: a virtual board in the foreground."""
+"""umqtt board: runs a virtual board in the foreground."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.2
 _BLOCK_SIZE = 4096
-# What the emulator plays; no folder under boards/.
+# The board that the emulator plays; it has no folder under boards/.
 _IMAGE_BOARD = "RPI_PICO"
 
 
@@ -185,14 +185,14 @@ def _announce(values: dict[str, str], text: str, as_json: bool) -> None:
 
 
 def _refuse(context: click.Context, names: tuple[str, ...], why: str) -> None:
-    # Options that were given and have no meaning here.
+    # Refuses options that were given and have no meaning here.
     for option in context.command.params:
         if option.name in names and context.get_parameter_source(option.name) is not ParameterSource.DEFAULT:
             raise click.UsageError(f"{option.opts[0]} {why}")
 
 
 def _check_size(virtual: VirtualBoard) -> None:
-    # The board would format whatever else the file is.
+    # A board would format a file of any other size.
     expected, found = _BLOCK_SIZE * virtual.geometry.block_count, virtual.image.stat().st_size
     if found != expected:
         raise KitError(

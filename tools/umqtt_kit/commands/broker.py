@@ -1,4 +1,4 @@
-"""umqtt broker: the paired broker in the foreground."""
+"""umqtt broker: runs the paired broker in the foreground."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""umqtt brokers: the state of each broker of a fleet, in one table."""
+"""umqtt brokers: shows the state of each broker of a fleet in one table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from umqtt_kit.mqtt import broker_options
 if TYPE_CHECKING:
     from umqtt_kit.mqtt import Access
 
-# Titles of the columns, and what they show of $SYS/broker; names that mosquitto has too.
+# Titles of the columns, and the topics below $SYS/broker that they show; mosquitto has these names too.
 _FIGURES = {
     "uptime_s": "uptime",
     "connected": "clients/connected",
@@ -29,7 +29,7 @@ _FIGURES = {
 }
 _ROOT = "$SYS/broker/"
 _NUMBER = re.compile(rb"([0-9]{1,15})(\.[0-9]{1,3})?( seconds)?")
-# Retained messages follow the SUBACK at once. A broker without some of them is not waited for any longer.
+# Retained messages follow the SUBACK at once. A broker that lacks some of them is not waited for any longer.
 _FIGURES_WITHIN_S = 2.0
 _AT_ONCE = 16
 
@@ -47,7 +47,7 @@ def brokers(access: Access, as_json: bool) -> int:
     Example:
       umqtt brokers --broker mqtts://s1.example --broker mqtts://s2.example
     """
-    # Side by side: one that is away takes seconds.
+    # At the same time, because a broker that is away takes seconds.
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         rows = list(pool.map(_look_at, access.each))
     if as_json:
@@ -58,7 +58,7 @@ def brokers(access: Access, as_json: bool) -> int:
 
 
 def _look_at(access: Access) -> dict[str, object]:
-    """up: whether it let this user in. problem: why there are no figures."""
+    """Return the row of a broker. up: whether it let this user in; problem: why there are no figures."""
     from umqtt_kit.mqtt import Link
 
     row: dict[str, object] = {"broker": access.where, "up": False, "problem": None, **dict.fromkeys(_FIGURES)}

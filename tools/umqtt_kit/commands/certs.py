@@ -1,4 +1,4 @@
-"""umqtt certs: a private certificate authority for a broker and its boards."""
+"""umqtt certs: manages a private certificate authority for a broker and its boards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""umqtt cmd: tells a device what to do, over the broker."""
+"""umqtt cmd: sends a device a command over the broker."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from umqtt_kit.strict_json import NoNumber, loads
 if TYPE_CHECKING:
     from umqtt_kit.mqtt import Access
 
-# The arguments that each takes: names, those in brackets may be left out. Updates have a command of their own.
+# The arguments of each command by name; those in brackets may be left out. Updates have a command of their own.
 _COMMANDS = {
     "ping": (), "reboot": (), "pause": (), "resume": (), "crash": (), "log": (),
     "get": ("[key]",), "set": ("key", "value"), "read": ("[path]", "[offset]"),
 }  # fmt: skip
 _MOST_TEXT = 64
-# A level of a topic; the firmware's own names have fewer characters to choose from.
+# Any level of a topic; the firmware's own names allow fewer characters.
 _DEVICE = re.compile(rf"[^/+#\0\ud800-\udfff]{{1,{_MOST_TEXT}}}")
 
 
@@ -71,7 +71,7 @@ def cmd(
         raise click.UsageError(f"{device[:_MOST_TEXT]!r} is no name of a device")
     args = _args(command, arguments)
     command_id = command_id or new_id()
-    encoded(command, args, command_id)  # refused before anything is connected
+    encoded(command, args, command_id)  # an invalid command is refused before connecting
     told = False
 
     def tell() -> None:
@@ -94,14 +94,14 @@ def cmd(
     try:
         lines = _lines(command, result)
     except (TypeError, ValueError):
-        lines = [_shown(result)]  # not of the form that the firmware gives it
+        lines = [_shown(result)]  # not in the form that the firmware gives it
     for line in lines:
         print_result(line)
     return 0
 
 
 def _args(command: str, given: tuple[str, ...]) -> dict[str, Any]:
-    """The args of the command. Raises UsageError."""
+    """Return the args of the command. Raises UsageError."""
     wanted = _COMMANDS[command]
     least = sum(not name.startswith("[") for name in wanted)
     if not least <= len(given) <= len(wanted):
@@ -127,7 +127,7 @@ def _value(text: str) -> Any:
 
 
 def _lines(command: str, result: Any) -> list[str]:
-    """The result for people: text of the device as text, everything else as `name = value`."""
+    """Return the result for people: text of the device as text, everything else as `name = value`."""
     if not isinstance(result, dict):
         return [_shown(result)]
     if command == "set":

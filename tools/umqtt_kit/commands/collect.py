@@ -1,8 +1,8 @@
-"""umqtt collect: the collector in the foreground."""
+"""umqtt collect: runs the collector in the foreground."""
 
 from __future__ import annotations
 
-# Its options are many, and `python -m spark_ingest.collector` has the same.
+# It has many options, which `python -m spark_ingest.collector` shares.
 from spark_ingest.collector.command import collect
 
 __all__ = ["collect"]

@@ -1,4 +1,4 @@
-"""umqtt demo: the whole chain on this machine, and the count at the end."""
+"""umqtt demo: runs the whole chain on this machine, and counts at the end."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def demo(seconds: float, boards: int, devices: int, out: Path, as_json: bool) ->
         raise KitError("--boards 0 --devices 0 leaves nothing to count — ask for at least one of them", EXIT_USAGE)
     require_module("pyspark")
     require_java()
-    # These bring the device library, the test kit and rich: after the checks, which are to answer at once.
+    # These import the device library, the test kit and rich, so they come after the checks, which are to answer at
+    # once.
     from umqtt_kit.demo.boards import missing_micropython
     from umqtt_kit.demo.plan import Plan, RunFolder
     from umqtt_kit.demo.run import Demo

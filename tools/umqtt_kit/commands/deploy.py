@@ -1,4 +1,4 @@
-"""umqtt deploy: the firmware onto a board, over the cable."""
+"""umqtt deploy: puts the firmware onto a board over the cable."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def deploy(
                 board.reset()
                 reading = watch.first(boots, timeout, Console(board).check)
             say(f"{watch.device_id}: first reading after the start: {json.dumps(reading.get('m', {}))}")
-    # Leaving the context has started a board that was not waited for.
+    # If no reading was waited for, leaving the context has started the board.
     if configuration.settings is None:
         say("The board has no settings yet: umqtt provision")
     if as_json:
@@ -115,7 +115,7 @@ def deploy(
 
 
 def _access(board: Board, configuration: Configuration, *, wait: bool) -> Access | None:
-    # How to reach the board's broker; None where nobody waits or the board has no broker.
+    # Returns how to reach the board's broker; None if nobody waits for a reading, or the board has no settings.
     from umqtt_kit.deploy.telemetry import access_of_board
 
     if configuration.settings is None:
@@ -123,7 +123,7 @@ def _access(board: Board, configuration: Configuration, *, wait: bool) -> Access
     try:
         settings, secrets = configuration.checked()
     except ValueError as error:
-        # Said before anything is sent: the firmware would stop at it.
+        # Raised before anything is sent, because the firmware would stop at it.
         raise KitError(f"the board's {error} — correct it: umqtt provision", EXIT_DEVICE) from error
     return access_of_board(board, settings, secrets) if wait else None
 
@@ -146,7 +146,7 @@ def _board_name(given: str | None, record: Record, port: Port, info: Info) -> st
 
 
 def _boot_count(board: Board) -> int:
-    """How often the board has booted; 0 for one that never ran the firmware."""
+    """Return how often the board has booted; 0 if it never ran the firmware."""
     from umqtt_kit.device import DeviceError
 
     try:

@@ -1,4 +1,4 @@
-"""umqtt devices: which boards are connected, and what runs there."""
+"""umqtt devices: lists which boards are connected, and what runs there."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def devices(passive: bool, interrupt: bool, as_json: bool) -> int:
     from umqtt_kit.device import find_ports
     from umqtt_kit.flash.uf2 import drives
 
-    # Side by side: a silent board takes seconds.
+    # At the same time, because a silent board takes seconds.
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = list(pool.map(lambda port: _describe(port, passive, interrupt), find_ports()))
     loaders = [drive.as_dict() for drive in drives()]
@@ -50,7 +50,7 @@ def devices(passive: bool, interrupt: bool, as_json: bool) -> int:
 
 
 def _describe(port: Port, passive: bool, interrupt: bool) -> dict[str, object]:
-    """info: None for a port that was not asked or did not answer; problem: why."""
+    """Return the row of a port. info: None if it was not asked or did not answer; problem: why it did not."""
     row: dict[str, object] = {**port.as_dict(), "board": None, "info": None, "problem": None}
     if port.boards and not passive:
         try:

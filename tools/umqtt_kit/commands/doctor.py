@@ -1,4 +1,4 @@
-"""umqtt doctor: what is wrong with a board, and what to do about it."""
+"""umqtt doctor: finds out what is wrong with a board, and what to do about it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _ask_for_a_cut() -> None:
 
 
 def _report(findings: list[Finding]) -> list[str]:
-    """Lines of Markdown."""
+    """Return the findings as lines of Markdown."""
     lines = [
         f"### Hardware report, umqtt {version('umqtt-robust')}, {time.strftime('%Y-%m-%d')}",
         "",

@@ -1,4 +1,4 @@
-"""umqtt flash: a MicroPython image onto a board."""
+"""umqtt flash: puts a MicroPython image onto a board."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _check_board(name: str, image: Image) -> None:
 
 
 def _check_usb(port: Port, image: Image) -> None:
-    """A board that its USB id tells must be of the image's chip."""
+    """Raise KitError if the port's USB id belongs to boards with another chip than the image's."""
     from umqtt_kit.device.ports import board_description
 
     chips = {board_description(name).get("chip") for name in port.boards}
@@ -130,7 +130,7 @@ def _check_usb(port: Port, image: Image) -> None:
 
 
 def _uf2_place(device: str, image: Image) -> Port | Drive | None:
-    # A board that is in its boot loader already, else the one that is to go there.
+    # Returns a board that is in its boot loader already, else the one that is to go there.
     from umqtt_kit.flash import uf2
 
     drives = [drive for drive in uf2.drives() if device == AUTO or Path(device) == drive.path]
@@ -156,7 +156,7 @@ def _has_boards() -> bool:
 
 
 def _ask_to_erase(place: str) -> bool:
-    # No default: either is wrong for half of the boards, and what is erased is gone.
+    # No default: either answer is wrong for half of the boards, and what is erased is gone.
     if not sys.stdin.isatty():
         raise KitError(
             "say what is to become of the files on it: --erase (a board that had no MicroPython yet needs it; all is "

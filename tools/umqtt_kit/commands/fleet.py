@@ -1,4 +1,4 @@
-"""umqtt fleet: simulated devices against any broker."""
+"""umqtt fleet: runs simulated devices against any broker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from umqtt_kit.errors import EXIT_NETWORK, EXIT_USAGE, KitError
 from umqtt_kit.mqtt import Access, broker_options, check_host
 from umqtt_kit.requirements import require_writable_folder
 
-# A socket and a witness file each, and what the process itself has open.
+# Each device has a socket and a witness file; the process itself needs some more open files.
 _FILES_PER_DEVICE = 2
 _OTHER_FILES = 32
 
@@ -112,7 +112,7 @@ def fleet(
 
 
 def _allow_open_files(devices: int) -> None:
-    """Raise this process's limit of open files as needed. Raises KitError when the system forbids it."""
+    """Raise this process's limit of open files as needed. Raises KitError if the system forbids it."""
     needed = devices * _FILES_PER_DEVICE + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= needed or soft == resource.RLIM_INFINITY:

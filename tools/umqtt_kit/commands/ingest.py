@@ -1,8 +1,8 @@
-"""umqtt ingest: the Spark pipeline in the foreground."""
+"""umqtt ingest: runs the Spark pipeline in the foreground."""
 
 from __future__ import annotations
 
-# Its options are many, and `python -m spark_ingest.pipeline` and spark-submit have the same.
+# It has many options, which `python -m spark_ingest.pipeline` and spark-submit share.
 from spark_ingest.pipeline.command import ingest
 
 __all__ = ["ingest"]

@@ -1,4 +1,4 @@
-"""umqtt keys: the keys by which boards know their owner's commands, and new secrets over the air."""
+"""umqtt keys: manages the keys by which boards know their owner's commands, and sends new secrets over the air."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def rotate(device: str, source: Path | None, timeout: float, access: Access) -> 
 
 
 def _secrets(source: Path) -> dict[str, Any]:
-    """The sections of secrets.json that a file changes. Raises KitError (exit code 2)."""
+    """Return the sections of secrets.json that a file changes. Raises KitError (exit code 2)."""
     from umqtt_kit.provision.values import change_from_json, read_private
 
     change = change_from_json(read_private(source), str(source), source.parent)

@@ -1,4 +1,4 @@
-"""umqtt logs: what boards say, live."""
+"""umqtt logs: shows what boards say, live."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def logs(
 
             if click.get_current_context().get_parameter_source("devices") is not ParameterSource.COMMANDLINE:
                 devices = ()  # UMQTT_DEVICE and umqtt.toml name a port
-            # The ids of devices come as they like; those of ports are known.
+            # Device ids become known only as their messages arrive; the names of ports are known beforehand.
             show = _printer(max(map(len, devices), default=0))
             published.follow(access, devices, take, say, lambda: bool(stop))
         else:
@@ -99,7 +99,7 @@ def _ports(devices: tuple[str, ...]) -> list[Port]:
 
     if devices:
         return list(dict.fromkeys(choose(device) for device in devices))
-    # A USB port of an unknown kind may be a printer or a modem: it is opened only when named.
+    # A USB port of an unknown kind may be a printer or a modem, so it is opened only when named.
     found = [port for port in find_ports() if port.boards]
     if not found:
         raise KitError(f"no board is connected — {PLUG_IN}", EXIT_NO_DEVICE)
@@ -107,7 +107,7 @@ def _ports(devices: tuple[str, ...]) -> list[Port]:
 
 
 def _printer(width: int) -> Callable[[Entry], bool]:
-    """Shows a line to a person. width: of the names, as far as it is known."""
+    """Return a function that shows a line to the user. width: of the names, as far as it is known."""
     from rich.text import Text
 
     console = results()

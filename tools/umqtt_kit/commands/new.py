@@ -1,4 +1,4 @@
-"""umqtt new: a sensor or a board of one's own, from a template."""
+"""umqtt new: makes a sensor or a board of one's own from a template."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def sensor(name: str, folder: Path, i2c: str | None, as_json: bool) -> None:
 
 
 def _address(text: str) -> int:
-    """Raises click.UsageError for what is no address of a device: the bus keeps the others for itself."""
+    """Return an I2C address. Raises click.UsageError for an invalid or a reserved one."""
     try:
         address = int(text, 0)
     except ValueError:

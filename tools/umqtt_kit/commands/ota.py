@@ -1,4 +1,4 @@
-"""umqtt ota: a new version onto a device, over the air."""
+"""umqtt ota: sends a new version to a device over the air."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 class _Duration(click.ParamType[float]):
-    """Seconds from 90, 90s, 10m or 2h."""
+    """A duration such as 90, 90s, 10m or 2h, in seconds."""
 
     name = "duration"
 
@@ -157,7 +157,7 @@ def _many(rollout: Rollout, shown: _Shown, as_json: bool) -> int:
 
 
 class _Shown:
-    """The table of a rollout while it runs: redrawn on a terminal, else a line for each change."""
+    """The table of a rollout while it runs: redrawn on a terminal, else one line for each change."""
 
     def __init__(self) -> None:
         self._live: Live | None = None
@@ -196,7 +196,10 @@ def _table(rows: list[Row]) -> Table:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[Release, int], object]]:
-    """A bar on a terminal. What the device has already it does not ask for: the bar need not fill up."""
+    """Yield a function that updates a progress bar; without a terminal it does nothing.
+
+    The bar need not fill up, because the device does not ask for what it has already.
+    """
     console = notes()
     if not console.is_terminal:
         yield lambda release, size: None

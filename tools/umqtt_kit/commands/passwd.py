@@ -1,4 +1,4 @@
-"""umqtt passwd: the users of a broker's password file."""
+"""umqtt passwd: manages the users of a broker's password file."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def passwd(
 
 
 def _ask(name: str) -> bytes:
-    """Ask for a password on the terminal, twice."""
+    """Ask for a password on the terminal, twice, and return it."""
     if not sys.stdin.isatty():
         raise KitError("there is no terminal to ask for a password on — use --stdin or --generate", EXIT_USAGE)
     password = getpass.getpass(f"Password for {name}: ")
@@ -126,9 +126,10 @@ def _hash(password: bytes, iterations: int | None, *, is_random: bool, scram: bo
 
 @contextmanager
 def _locked(file: Path) -> Iterator[PasswordFile]:
-    """Read the file, or begin one; two commands at once take turns, so that neither's change is lost.
+    """Yield the password file, empty if it does not exist, under a lock.
 
-    The folder is locked, not the file: that one is replaced.
+    With the lock commands that run at once take turns, so that neither's change is lost. The folder is locked, not
+    the file, because the file is replaced.
     """
     from umqtt_broker.access.passwords import PasswordFile
 

@@ -70,7 +70,7 @@ def provision(
         raise click.UsageError("--from, --set, --csv, --show and --portal exclude each other")
     if board_name is not None:
         if table is not None or show:
-            # Of umqtt.toml it is not meant here.
+            # A board named in umqtt.toml is ignored here.
             if click.get_current_context().get_parameter_source("board_name") is ParameterSource.COMMANDLINE:
                 raise click.UsageError("--board goes with --from, --set, --portal, questions; a CSV has a column board")
             board_name = None
@@ -111,7 +111,7 @@ def _asked(port: Port) -> Change:
 
     if not sys.stdin.isatty():
         raise KitError("there is no terminal to ask on — use --from FILE.json, --from - or --csv", EXIT_USAGE)
-    # The board runs while the questions are answered: it may have a watchdog, and readings to take. What is written
+    # The board runs while the questions are answered, since it may have a watchdog, and readings to take. The write
     # restarts it.
     with look(port, interrupt=True) as board:
         info = board.info()
@@ -162,7 +162,7 @@ def _many(file: Path, as_json: bool) -> int:
         for row, port in boards:
             done.append(provision_one(port, row.change))
     finally:
-        # Also after a cable was pulled half-way: which boards have theirs?
+        # Also after a cable was pulled half-way, to show which boards are done.
         _report(done, as_json)
     return 0
 

@@ -1,4 +1,4 @@
-"""umqtt pub: messages to a broker."""
+"""umqtt pub: publishes messages to a broker."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def pub(
     if given and access.protocol != 5:
         raise click.UsageError("--property needs -V 5: a message of MQTT 3.1.1 has no properties")
     properties = parse(given) if given else None
-    # Read before connecting: a broker ends connections that say nothing for long.
+    # Read before connecting: a broker closes connections that are silent for long.
     repeated = None if lines else [_payload(payload, file)] * count
     published = 0
     with Links(access, on_lost=lambda text: say(f"{text}; connecting again")) as link:
@@ -94,12 +94,12 @@ def _payload(payload: str | None, file: Path | None) -> bytes:
             raise KitError(f"{file}: {error.strerror} — give a file that can be read", EXIT_USAGE) from error
     if payload == "-":
         return sys.stdin.buffer.read()
-    # Arguments that are no UTF-8 come as surrogates.
+    # Arguments that are not UTF-8 come as surrogates.
     return (payload or "").encode(errors="surrogateescape")
 
 
 def _stdin_lines(link: Links) -> Iterator[bytes]:
-    """Lines without their ends, as they come; in between the link is kept alive and its acknowledgements are read."""
+    """Yield lines without their ends, as they come; in between keep the link alive and read its acknowledgements."""
     descriptor = sys.stdin.fileno()
     begun = b""
     while True:

@@ -1,4 +1,4 @@
-"""umqtt report: the fleet in one HTML file."""
+"""umqtt report: writes the state of the fleet into one HTML file."""
 
 from __future__ import annotations
 

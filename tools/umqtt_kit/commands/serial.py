@@ -1,4 +1,4 @@
-"""umqtt serial: the way to a broker for a board without a network."""
+"""umqtt serial: connects a board without a network to a broker."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def serial(port: Path, broker: str, ca: Path | None, baud: int) -> int:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return tls.wrap_socket(link, server_hostname=host) if tls else link
 
-    # Twice the time that the longest frame takes, at 10 bits a byte.
+    # Twice the time that the longest frame takes, at 10 bits per byte.
     resend_ms = max(300, 2 * 250 * 10 * 1000 // baud)
     with Stop() as stop:
         is_first = True
@@ -69,7 +69,7 @@ def serial(port: Path, broker: str, ca: Path | None, baud: int) -> int:
                     finally:
                         gateway.close()
             except KitError:
-                # A USB adapter that was pulled out comes back.
+                # A USB adapter that was pulled out may come back.
                 if is_first:
                     raise
                 time.sleep(_AGAIN_S)

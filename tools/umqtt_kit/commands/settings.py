@@ -1,4 +1,4 @@
-"""umqtt settings: what is desired of the settings of groups of devices, and what they report."""
+"""umqtt settings: sets the desired settings of groups of devices, and shows what the devices report."""
 
 from __future__ import annotations
 

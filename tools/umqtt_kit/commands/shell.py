@@ -1,4 +1,4 @@
-"""umqtt shell: the prompt of a board."""
+"""umqtt shell: opens the prompt of a board."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def shell(device: str) -> int:
         raise KitError(f"there is no terminal here — for programs: mpremote connect {port.path} exec CODE", EXIT_USAGE)
     require_module("mpremote")
     with borrowed(port.path):
-        # Who has the port, or that nobody may open it, mpremote does not tell.
+        # This tells who has the port open, or that it may not be opened; mpremote does not.
         open_serial(port.path).close()
         say("Ctrl-C stops the board's program, Ctrl-D starts it again, Ctrl-] leaves.")
-        # In the raw mode of mpremote Ctrl-C goes to the board, as every key.
+        # mpremote puts the terminal into raw mode, so Ctrl-C goes to the board like every key.
         code = subprocess.call([sys.executable, "-m", "mpremote", "connect", port.path, "repl"])
     if code:
         raise KitError(f"{port.name}: the board is gone — plug it in again, then: umqtt devices", EXIT_NO_DEVICE)

@@ -1,4 +1,4 @@
-"""umqtt size: what the device library costs a board, or what all that a board gets does."""
+"""umqtt size: shows what the device library, or everything that a board gets, costs a board."""
 
 from __future__ import annotations
 

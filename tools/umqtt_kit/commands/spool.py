@@ -1,4 +1,4 @@
-"""umqtt spool: what a collector has received, as it lies on the disk."""
+"""umqtt spool: shows and checks what a collector has received, as it is on the disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spark_ingest.spool.messages import Message
     from umqtt_kit.stop import Stop
 
-# Damage is told by a code of its own, so that a check by timer can tell it from a wrong option.
+# Damage has an exit code of its own, so that a periodic check can tell it from a wrong option.
 EXIT_DAMAGED = EXIT_DEVICE
 _LOOK_EVERY_S = 0.2
 
@@ -125,7 +125,7 @@ def cat(
                     sys.stdout.flush()
             sys.stdout.flush()
         except BrokenPipeError:
-            # `umqtt spool cat … | head`: whoever read has seen enough. What is left in the buffer must go nowhere.
+            # `umqtt spool cat … | head`: the reader has seen enough. Discard what is left in the buffer.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -189,7 +189,7 @@ def retire(where: Path, name: str, checkpoints: tuple[Path, ...]) -> None:
     durable: Position | None = _read(view.durable)
     places: list[Position] = []
     for checkpoint in checkpoints:
-        # Gone already: a removal that was broken off is repeated.
+        # Gone already: this repeats a removal that was interrupted.
         if durable is None:
             break
         place = _read(lambda path=checkpoint: committed_offset(path)).get(name)
@@ -209,7 +209,7 @@ def retire(where: Path, name: str, checkpoints: tuple[Path, ...]) -> None:
 
 
 def _views(where: str, token_file: Path | None, ca: Path | None) -> list[View]:
-    """The spools that SPOOL names. Raises KitError when there is none."""
+    """Return the spools that SPOOL names. Raises KitError if there is none."""
     from spark_ingest.source.options import served_spools
     from spark_ingest.spool.access import LocalSpools
     from spark_ingest.spool.view import SpoolView
@@ -232,7 +232,10 @@ def _views(where: str, token_file: Path | None, ca: Path | None) -> list[View]:
 
 
 def _read(ask: Any, *, damage: bool = True) -> Any:
-    """What `ask` returns; errors of the ingester as KitError, damage with a code of its own, or as it is."""
+    """Return what `ask` returns, and turn errors of the ingester into KitError.
+
+    Damage has an exit code of its own. With damage=False, SpoolDamaged is raised as it is.
+    """
     from spark_ingest.errors import IngestError, SpoolDamaged
 
     try:
@@ -271,7 +274,7 @@ def _summary(view: View) -> dict[str, Any]:
 def _all(
     views: list[View], places: dict[str, Position | None], follow: bool, stop: Stop
 ) -> Iterator[tuple[View, Message]]:
-    """Every message after `places`, spool by spool; what comes later too, to `follow`."""
+    """Yield every message after `places`, spool by spool. follow: go on with messages that come later."""
     while not stop:
         for view in views:
             for message in _from(view, places):
@@ -284,7 +287,7 @@ def _all(
 
 
 def _from(view: View, places: dict[str, Position | None]) -> Iterator[Message]:
-    """What has become durable since last time."""
+    """Yield the messages that have become durable since the last call."""
     from spark_ingest.spool.blocks import spool_of
     from spark_ingest.spool.messages import messages
 
@@ -292,7 +295,7 @@ def _from(view: View, places: dict[str, Position | None]) -> Iterator[Message]:
     if durable is None or durable == start:
         return
     if start is not None and spool_of(_read(view.runs), start.segment) != start.spool:
-        # Removed and made anew, or restored from a copy: another spool, which is followed from its beginning.
+        # The spool was removed and made again, or restored from a copy: it is another one, read from its beginning.
         start = None
     found = messages(view, start, durable)
     while (message := _read(lambda: next(found, None))) is not None:

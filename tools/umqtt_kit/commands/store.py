@@ -1,4 +1,4 @@
-"""umqtt store: backup, restore, move, check and contents of a broker's store."""
+"""umqtt store: backs up, restores, moves, checks and shows a broker's store."""
 
 from __future__ import annotations
 

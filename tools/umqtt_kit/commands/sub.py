@@ -1,4 +1,4 @@
-"""umqtt sub: messages from a broker."""
+"""umqtt sub: prints messages from a broker."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def sub(
     from umqtt_kit.stop import Stop
 
     if session is not None and qos == 2:
-        # Between PUBREC and PUBREL the message would lie in this process alone.
+        # Between PUBREC and PUBREL only this process would have the message.
         raise click.UsageError("a --session takes QoS 0 or 1: at QoS 2 messages are lost when this program ends")
     chosen = _chosen(fields)
     form = "json" if as_json else form
@@ -64,7 +64,7 @@ def sub(
 
         def take(topic: str, payload: bytes, qos: int, retain: bool, properties: dict[str, Any]) -> bool:
             nonlocal printed
-            # What is not printed any more is not acknowledged either: a kept session has it for the next time.
+            # What is no longer printed is not acknowledged either: a kept session delivers it next time.
             if stop:
                 return False
             message = topic, payload, qos, retain
@@ -111,7 +111,7 @@ def _now() -> str:
 
 
 def _values(topic: str, payload: bytes, qos: int, retain: bool) -> dict[str, object]:
-    """payload: text, or null where it is no UTF-8: then hex holds it."""
+    """Return the values of a message. payload: text, or null if it is not UTF-8; then `hex` holds it."""
     values: dict[str, object] = {"time": _now(), "topic": topic, "qos": qos, "retain": retain, "payload": None}
     try:
         values["payload"] = payload.decode()

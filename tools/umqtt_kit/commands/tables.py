@@ -1,4 +1,4 @@
-"""umqtt tables: upkeep of the tables that umqtt ingest writes, without Spark."""
+"""umqtt tables: maintains the tables that umqtt ingest writes, without Spark."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tables() -> None:
 
 
 def _options(command: Callable[..., Mapping[str, Mapping[str, int]]]) -> Callable[..., None]:
-    """--tables and --json; what `command` returns is printed."""
+    """Add --tables and --json to a command, and print what `command` returns."""
 
     @click.option("--tables", "folder", required=True, type=TablesOption(exists=True), help="Their folder or URL.")
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -187,7 +187,7 @@ def forget(device: str, yes: bool, folder: Location, config: Path | None) -> Map
     if not yes and sys.stdin.isatty():
         click.confirm(f"Remove every row of {printable(device)} from {folder}?", abort=True, err=True)
     with tables_at_rest(folder, "umqtt tables forget"):
-        goes_on = (folder / UNFINISHED).exists()  # it has removed them before it was broken off
+        goes_on = (folder / UNFINISHED).exists()  # the rows were removed before the earlier run was interrupted
         removed = remove_device(folder, device, config)
     if not (goes_on or any(removed.values())):
         raise KitError(f"{folder} has no row of a device {device!r} — see the names in gold/devices", EXIT_USAGE)

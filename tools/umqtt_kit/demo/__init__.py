@@ -2,9 +2,9 @@
 
 plan      what is asked for, and the folder that one run leaves behind
 parts     the processes of the chain
-boards    the virtual boards: real MicroPython running the firmware
+boards    the virtual boards: real MicroPython that runs the firmware
 control   the demo's own link to the broker: who is online, and commands to the boards
 run       the sequence, from the first process to the last
-count     readings made against rows stored
-view      what is shown while it runs and at the end
+count     compares the readings made with the rows stored
+view      what is shown during the run and at its end
 """

@@ -1,4 +1,4 @@
-"""The virtual boards of the demo: real MicroPython processes, each with a flash image of its own, running firmware/."""
+"""The virtual boards of the demo: real MicroPython processes that run firmware/, each with its own flash image."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from umqtt_kit.demo.plan import RunFolder
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 from umqtt_kit.witness import witness_path
 
-# Readings that the outage and the wait for a new link leave in the outbox, with room to spare.
+# Enough for the readings that pile up during the outage and until the new link, with room to spare.
 _OUTBOX_MESSAGES = 200
 
 
 def missing_micropython() -> str | None:
-    """Why there can be no virtual boards on this machine, in one line, or None."""
+    """Return in one line why there can be no virtual boards on this machine, or None."""
     try:
         micropython_command()
     except MicroPythonMissing as missing:
@@ -34,7 +34,7 @@ def board_ids(count: int) -> list[str]:
 
 @contextlib.contextmanager
 def virtual_boards(ids: list[str], broker: str, interval_ms: int, folder: RunFolder) -> Iterator[None]:
-    """Boots the boards with the firmware and its settings on their flash; ends them when the context is left."""
+    """Boot the boards with the firmware and its settings on their flash; end them when the context is left."""
     settings = {"brokers": [broker], "interval_ms": interval_ms, "outbox": _OUTBOX_MESSAGES}
     deployed: dict[str, bytes | Path] = dict(deployed_files())
     with contextlib.ExitStack() as running:

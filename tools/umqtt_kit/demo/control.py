@@ -1,4 +1,4 @@
-"""The demo's own link to the broker, beside the faulty network: who is online, and commands with their replies."""
+"""The demo's own link to the broker, beside the faulty network: who is online, and commands with replies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from umqtt_robust import Client
 
 
 class Control:
-    """Driven by poll(). online: ids of the devices whose retained status says so."""
+    """A link that is driven by poll(). online: ids of the devices whose retained status says that they are online."""
 
     def __init__(self, broker: str) -> None:
         self.online: set[str] = set()
@@ -26,11 +26,11 @@ class Control:
         return self._client.connected
 
     def poll(self, wait_ms: int) -> None:
-        """Handle what has arrived; waits up to wait_ms for something to come."""
+        """Handle what has arrived; wait up to wait_ms for something to come."""
         self._client.poll(wait_ms)
 
     def command(self, device_ids: Iterable[str], name: str) -> Replies:
-        """Send a command to every device; the replies come in while poll() is called."""
+        """Send a command to every device; the replies come in during poll()."""
         expected: dict[str, str] = {}
         for device_id in device_ids:
             command_id = os.urandom(6).hex()
@@ -40,7 +40,7 @@ class Control:
         return Replies(self, expected)
 
     def reply(self, command_id: str) -> object | None:
-        """The `result` of a reply that has come, or None."""
+        """Return the `result` of a reply that has come, or None."""
         return self._replies.get(command_id)
 
     def _on_status(self, topic: bytes, payload: bytes) -> None:
@@ -65,13 +65,13 @@ class Replies:
 
     @property
     def missing(self) -> list[str]:
-        """The devices that have not replied with success yet."""
+        """The devices that have not yet replied with success."""
         return [
             device_id for device_id, command_id in self._expected.items() if self._control.reply(command_id) is None
         ]
 
     def total(self, name: str) -> int:
-        """The sum of one number over the results that have come."""
+        """Return the sum of one number over the results that have come."""
         results = [self._control.reply(command_id) for command_id in self._expected.values()]
         return sum(result[name] for result in results if isinstance(result, dict))
 

@@ -1,6 +1,6 @@
-"""Readings made against rows stored: the identities in the witness files, and those in the silver table.
+"""Compares the readings made with the rows stored, by identity: the witness files with the silver table.
 
-The table is read with delta-rs as any user would, not with the pipeline's own code.
+The table is read with delta-rs, as a user would, and not with the pipeline's own code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ _NAMED = 20
 
 @dataclass(frozen=True)
 class Count:
-    """made: readings witnessed; stored: rows of silver; unwitnessed: rows whose reading no device made."""
+    """The result of a count.
+
+    made: readings witnessed; stored: rows of silver; unwitnessed: rows whose reading no device made.
+    """
 
     made: int
     stored: int
@@ -24,21 +27,21 @@ class Count:
     duplicated: int
     unwitnessed: int
     quarantined: int
-    # Some of them by name, for whoever has to find out why.
+    # Some identities of each kind, to find out why.
     examples: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
-        """Every reading made is in the table exactly once, and nothing else."""
+        """Whether every reading made is in the table exactly once, and nothing else."""
         return not (self.lost or self.duplicated or self.unwitnessed)
 
 
 def count(witness: Path, tables: Path) -> Count:
-    """Count by identity. Raises WitnessError; a table that does not exist has no rows."""
+    """Count readings and rows by identity. Raises WitnessError; a table that does not exist has no rows."""
     made = Counter(read_witnesses(witness))
     stored = Counter(_identities(tables / "silver"))
     lost = made.keys() - stored.keys()
-    # Two readings under one identity: the table keeps one of them, so the other is as lost as if it never came.
+    # Two readings with one identity: the table keeps one of them, so the other is lost.
     repeated = [identity for identity, times in made.items() if times > 1]
     unwitnessed = stored.keys() - made.keys()
     duplicated = [identity for identity, rows in stored.items() if rows > 1]

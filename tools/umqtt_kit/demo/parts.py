@@ -1,4 +1,4 @@
-"""The processes of the chain, and what they say about themselves."""
+"""The processes of the chain, and the status that they report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Network:
         self.url = "mqtt://" + _listening(child)
 
     def cut(self) -> None:
-        """Every link ends with a reset, and no new one is accepted."""
+        """End every link with a reset, and accept no new one."""
         self._tell("refuse on")
         self._tell("cut rst")
 
@@ -37,13 +37,13 @@ class Network:
 
 @dataclass
 class Chain:
-    """The processes; broker: its URL for those whose network is not cut."""
+    """The processes of the chain. The starting methods take the broker's URL as `broker`."""
 
     children: Children
     folder: RunFolder
 
     def start_broker(self) -> str:
-        """Returns its URL."""
+        """Start the broker; return its URL."""
         store = str(self.folder.store / "broker.db")
         child = self.children.start("broker", module_command("umqtt_broker", "-p", "0", "--store", store))
         return "mqtt://" + _listening(child)
@@ -54,30 +54,33 @@ class Chain:
         return Network(self.children.start("network", command, asked=True))
 
     def start_collector(self, broker: str) -> Child:
-        """Says `subscribed` when its SUBACK has come: what is published before that reaches no table."""
+        """Start the collector. It prints `subscribed` after its SUBACK; what is published before reaches no table."""
         arguments = ["--broker", broker, "--spool", str(self.folder.spool), "--name", _COLLECTOR]
         arguments += ["--status", str(self.folder.status / "collector.json")]
         return self.children.start("collector", module_command("spark_ingest.collector", *arguments))
 
     def start_spark(self) -> Child:
-        """Says `ready` when the query runs."""
+        """Start the Spark pipeline. It prints `ready` when the query runs."""
         arguments = ["--spool", str(self.folder.spool), "--tables", str(self.folder.tables)]
         arguments += ["--checkpoint", str(self.folder.checkpoint)]
         arguments += ["--status", str(self.folder.status / "spark.json")]
-        # The scratch files of Spark and its Python go with the run, even when it is killed.
+        # The scratch files of Spark and its Python are in the run's folder, so they go with it even after a kill.
         folder = str(self.folder.scratch)
         scratch = {"SPARK_LOCAL_DIRS": folder, "TMPDIR": folder}
         return self.children.start("spark", module_command("spark_ingest.pipeline", *arguments), scratch)
 
     def start_fleet(self, broker: str, devices: int, interval_ms: int) -> Child:
-        """Says `connected N devices` when all have a link."""
+        """Start the simulated devices. They print `connected N devices` when all have a link."""
         arguments = ["fleet", "--devices", str(devices), "--interval-ms", str(interval_ms), "--broker", broker]
         arguments += ["--witness", str(self.folder.witness), "--status", str(self.folder.status / "fleet.json")]
         return self.children.start("fleet", module_command("umqtt_kit", *arguments, "--drain-seconds", "60"))
 
 
 def read_status(path: Path) -> dict[str, object]:
-    """A status file's object; empty while there is none. The parts replace their files whole, so none is half."""
+    """Return the object of a status file, empty if there is none.
+
+    The parts replace their files whole, so none is read in part.
+    """
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError:

@@ -17,7 +17,10 @@ _MARK = ".umqtt-demo"
 
 @dataclass(frozen=True)
 class Plan:
-    """seconds: how long readings are taken; outage_s: how long the network is away in the middle of that."""
+    """What a demo is asked to do.
+
+    seconds: how long readings are taken; outage_s: how long the network is away in the middle of that.
+    """
 
     seconds: float
     boards: int
@@ -30,7 +33,7 @@ class Plan:
 class RunFolder:
     """The folder --out: logs, witness files, spool and tables of one run. What an earlier run left is removed.
 
-    Locked while a demo uses it. Raises KitError when it cannot be written, is in use, or holds what no demo made.
+    It is locked while a demo uses it. Raises KitError if it cannot be written, is in use, or holds what no demo made.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,14 +71,14 @@ class RunFolder:
         os.close(self._lock)
 
     def _require_ours(self) -> None:
-        """Never delete what somebody else put there."""
+        """Raise KitError for files that no demo made, because the demo deletes what is in the folder."""
         if not (self.path / _MARK).exists() and any(self.path.iterdir()):
             raise KitError(
                 f"--out {self.path} holds files that no demo made — give an empty or a new folder", EXIT_USAGE
             )
 
     def _empty(self, name: str) -> Path:
-        """One of the run's own folders, without what an earlier run left in it."""
+        """Return one of the run's own folders, without what an earlier run left in it."""
         folder = self.path / name
         if folder.exists():
             shutil.rmtree(folder)

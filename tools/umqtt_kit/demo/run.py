@@ -17,22 +17,22 @@ from umqtt_kit.errors import EXIT_LOST, KitError
 from umqtt_kit.processes import Child, Children
 from umqtt_kit.witness import WitnessCounter, WitnessError
 
-# What each step may take before the demo gives up on it, in seconds.
+# Seconds that each step may take before the demo gives up on it.
 _SUBSCRIBED_WITHIN_S = 30.0
 _SPARK_WITHIN_S = 120.0
 _ONLINE_WITHIN_S = 60.0
 _DRAINED_WITHIN_S = 75.0
-# How long nothing may move, with readings missing, until they are given up as lost: where all that the collector has
-# is in the tables, and where Spark is in the middle of what may be a long micro-batch.
+# Seconds without progress, with readings missing, until these are given up as lost: the first if all that the
+# collector has is in the tables, the second if Spark may be in a long micro-batch.
 _NOTHING_COMES_S = 30.0
 _NOTHING_IS_STORED_S = 120.0
 _STOPS_WITHIN_S = 30.0
-# The longest the control link waits for something to arrive: the pulse of the progress display.
+# Longest wait of the control link for something to arrive; sets the rate of the progress display.
 _PULSE_MS = 100
 
 
 class Demo:
-    """One run. Use run(); whatever happens, no process is left when it returns or raises."""
+    """One run of the demo. Call run(); whatever happens, no process is left when it returns or raises."""
 
     def __init__(self, plan: Plan, folder: RunFolder, progress: Progress) -> None:
         self._plan = plan
@@ -48,7 +48,7 @@ class Demo:
         self._refused = 0
 
     def run(self) -> tuple[dict[str, object], Count]:
-        """Returns the result as --json prints it, and the count. Raises KitError when a part fails."""
+        """Run the demo. Return the result as --json prints it, and the count. Raises KitError if a part fails."""
         with self._children:
             self._run_chain()
         try:
@@ -63,7 +63,7 @@ class Demo:
     def _run_chain(self) -> None:
         chain = Chain(self._children, self._folder)
         broker = chain.start_broker()
-        # Spark takes longest: it starts while everything else does.
+        # Spark takes longest to start, so it starts while everything else does.
         spark = chain.start_spark()
         collector = chain.start_collector(broker)
         network = chain.start_network(broker)
@@ -79,7 +79,7 @@ class Demo:
             self._until(self._all_online, _ONLINE_WITHIN_S, "not every device came online")
             self._take_readings(network)
             self._stop_devices(ids, fleet)
-            # The boards keep their links to the end: the report shows them online.
+            # The boards keep their links to the end, so that the report shows them online.
             self._store_all(collector, spark)
 
     def _start_fleet(self, chain: Chain, network: Network) -> Child | None:
@@ -107,7 +107,10 @@ class Demo:
         self._rate = (self._witnessed.update() - made_before) / self._seconds
 
     def _stop_devices(self, ids: list[str], fleet: Child | None) -> None:
-        """No more readings; everything made is acknowledged by the broker. What cannot be is said, and counted."""
+        """Stop the readings, and wait until the broker has acknowledged all of them.
+
+        Readings that cannot be delivered are reported to the user, and counted.
+        """
         assert self._control is not None
         self._phase("stopping the devices once their outboxes are empty")
         if fleet is not None:
@@ -127,18 +130,18 @@ class Demo:
         self._refused = replies.total("dropped") + _number(self._status("fleet").get("refused"))
 
     def _store_all(self, collector: Child, spark: Child) -> None:
-        """Wait until Spark has stored everything, then stop collector and Spark in this order."""
+        """Wait until Spark has stored everything, then stop the collector and Spark, in this order."""
         self._phase("waiting until Spark has stored everything")
         made = self._witnessed.update()
         self._until_stored(lambda: self._stored() >= made)
-        # What was sent twice comes behind: it is read too before anybody counts.
+        # Messages that were sent twice come later; they are read too before the count.
         self._stop(collector)
         self._until_stored(lambda: self._status("spark").get("lag_bytes") == 0)
         self._phase("stopping")
         self._stop(spark)
 
     def _stop(self, part: Child) -> None:
-        """End a part that has done its work; one that does not end well is said, and the count tells the rest."""
+        """Stop a part that has done its work. If it does not end well, say so; the count shows the consequences."""
         code = self._children.stop(part, _STOPS_WITHIN_S)
         if code is None:
             say(f"{part.name} did not end within {_STOPS_WITHIN_S:g} s and was killed — see {part.log}")
@@ -146,7 +149,7 @@ class Demo:
             say(str(part.death()))
 
     def _until_stored(self, done: Callable[[], bool]) -> None:
-        """Wait as long as anything moves. What does not come is not waited for: the count will show it."""
+        """Wait as long as there is progress. After that, go on without what is missing: the count will show it."""
         moved = time.monotonic()
         before = None
         while not done():
@@ -162,7 +165,7 @@ class Demo:
             self._pulse()
 
     def _until(self, done: Callable[[], bool], within_s: float, what: str) -> None:
-        """Serve everything until done(). Raises DeadlineMissed saying what did not happen, and a part's death."""
+        """Serve everything until done(). Raises DeadlineMissed, which says `what`, or KitError if a part died."""
         deadline = time.monotonic() + within_s
         while not done():
             if time.monotonic() > deadline:
@@ -175,7 +178,7 @@ class Demo:
             self._pulse()
 
     def _pulse(self) -> None:
-        """One turn: messages that arrived, the display, and whether every part still runs."""
+        """Do one turn: handle messages, update the display, and check that every part still runs."""
         assert self._control is not None
         self._control.poll(_PULSE_MS)
         self._state.online = len(self._control.online)
@@ -201,7 +204,7 @@ class Demo:
         return read_status(self._folder.status / f"{part}.json")
 
     def _write_report(self) -> None:
-        """The page of the tables; where they have nothing to show, why."""
+        """Write the report on the tables; if they have nothing to show, say why."""
         from spark_ingest.errors import IngestError
         from spark_ingest.report import write_report
 
@@ -232,7 +235,7 @@ class Demo:
 
 
 def _number(value: object) -> int:
-    """A count of a status file; 0 while there is none."""
+    """Return a count in a status file, 0 if there is none."""
     return value if isinstance(value, int) else 0
 
 

@@ -1,4 +1,4 @@
-"""What is shown: progress on a terminal while the demo runs, and the count at the end."""
+"""What the demo shows: progress on a terminal while it runs, and the count at the end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class State:
 
 
 class Progress(Protocol):
-    """Shows a State as often as it is told to and makes sense."""
+    """A display of a State, which may skip updates that come too fast."""
 
     def update(self, state: State) -> None: ...
 
@@ -62,7 +62,7 @@ class _Terminal:
 
 @contextlib.contextmanager
 def progress() -> Iterator[Progress]:
-    """A live display on a terminal; nothing elsewhere."""
+    """Yield a live display on a terminal, and one that shows nothing elsewhere."""
     console = notes()
     if not console.is_terminal:
         yield _Silent()
@@ -72,7 +72,7 @@ def progress() -> Iterator[Progress]:
 
 
 def show_result(result: dict[str, object], count: Count, tables: Path, kept: Path) -> None:
-    """The table at the end, on stdout."""
+    """Print the table at the end on stdout."""
     console = results()
     console.print(_result_table(result, count))
     if count.complete:

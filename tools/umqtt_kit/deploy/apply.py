@@ -1,9 +1,12 @@
-"""Carries out a plan. Interrupted anywhere, it leaves a board that runs the old set, the new set, or nothing but the
-prompt; never a mixture. The next deployment finishes the work. (An image with main.py frozen into it starts that one at
-any time; should it stop at a mixture of files, the next deployment ends that too.)
+"""Carries out a plan so that an interruption at any point leaves a board that the next deployment can finish.
 
-The order: the record of what may be there; main.py away, so that nothing runs; the files, each by a temporary file and
-a rename; what is gone; every file hashed again; versions that came over the air; main.py; the record as it stays.
+The board is left with the old set of files, the new set, or nothing but the prompt; it never runs a mixture. (An
+image with main.py frozen into it starts that main.py at any time. If it then stops at a mixture of files, the next
+deployment repairs that too.)
+
+The order: write the record of what may be there; remove main.py, so that nothing runs; write each file as a temporary
+file and rename it; remove what is gone; hash every file again; remove versions that came over the air; write main.py;
+write the final record.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from umqtt_kit.deploy.plan import MAIN, OVER_THE_AIR, Plan, write_record
 from umqtt_kit.device import Board, DeviceError
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 
-# The boots that failed before were those of other files; a start of the new ones begins without that record.
+# The failed boots were those of other files, so the new ones start without a record of them.
 _FORGIVE = """
 import startup
 _u_startup = startup.Startup()
@@ -23,11 +26,14 @@ if _u_startup.count: _u_startup.mark(startup.INTERRUPTED)
 
 
 def apply(board: Board, plan: Plan, on_sent: Callable[[str, int], object] = lambda path, size: None) -> None:
-    """Raises KitError. on_sent: called with the path and the number of bytes after each chunk."""
+    """Carry out a plan on a board. Raises KitError.
+
+    on_sent: called with the path and the number of bytes after each chunk.
+    """
     if not plan.changes:
         return
     build = plan.build
-    # Recorded first: what is written from now on is known to be ours whenever this ends.
+    # Recorded first, so that whatever is written from now on is known to be ours, wherever this ends.
     expected = dict.fromkeys(sorted(plan.record.files), "") | plan.hashes
     write_record(board, build, expected, complete=False)
     main_goes = MAIN in plan.record.files or MAIN in plan.hashes
@@ -41,7 +47,7 @@ def apply(board: Board, plan: Plan, on_sent: Callable[[str, int], object] = lamb
     board.remove_empty(_folders_of(gone))
     _verify(board, {path: digest for path, digest in plan.hashes.items() if path != MAIN})
     if plan.ota:
-        # The pointer first: from here on the base version is the one that boots.
+        # The pointer is removed first: from here on the base version is the one that boots.
         board.remove([f"{OVER_THE_AIR}/current"])
         board.remove_tree(OVER_THE_AIR)
     _forgive(board)
@@ -70,6 +76,6 @@ def _forgive(board: Board) -> None:
 
 
 def _folders_of(paths: list[str]) -> list[str]:
-    """The folders that may be empty now, the deepest first."""
+    """Return the folders that may be empty now, the deepest first."""
     folders = {path.rsplit("/", depth)[0] for path in paths for depth in range(1, path.count("/"))}
     return sorted(folders - {""}, key=lambda folder: (-folder.count("/"), folder))

@@ -1,7 +1,8 @@
-"""The files of a deployment: paths on the board to what they hold, compiled for the .mpy version of that board.
+"""The files of a deployment, by their paths on the board, compiled for that board's .mpy version.
 
-The device library goes as the bundle of umqtt_kit.bundle, the application as that of umqtt_kit.app_bundle and with
-line numbers: the traceback of a crash, kept on the board and published after the next boot, is worth them.
+The device library is the bundle of umqtt_kit.bundle, the application that of umqtt_kit.app_bundle. The application
+keeps its line numbers: they are worth their bytes in the traceback of a crash, which the board keeps and publishes
+after the next boot.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from umqtt_kit.device import Info
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_MISSING, KitError
 from umqtt_kit.mpy_cross import compile_file, mpy_cross_command
 
-# MicroPython runs these by name, from source; a compiled one would not be found.
+# MicroPython runs these by name, from source; it would not find compiled ones.
 AS_SOURCE = ("/boot.py", "/main.py")
 OLDEST_MICROPYTHON = (1, 25)
 _LINE_NUMBERS = 2
@@ -33,7 +34,10 @@ _COMPILERS = 4
 
 @dataclass(frozen=True)
 class Build:
-    """version: of the application; board: folder under boards/; files: path on the board to content."""
+    """The files for a board.
+
+    version: of the application; board: folder under boards/; files: path on the board to content.
+    """
 
     version: str
     board: str
@@ -42,10 +46,10 @@ class Build:
 
 
 def build(board: str, optional: Iterable[str], version: str | None = None, *, short_names: bool = False) -> Build:
-    """Compile everything a board of this kind gets. version: what the application calls itself, instead of
-    its own. short_names: of the client's functions and classes too.
+    """Compile everything that a board of this kind gets. Raises KitError (exit code 6) if something is missing here.
 
-    Raises KitError (exit code 6) when something is missing here.
+    version: what the application calls itself, instead of its own version. short_names: the client's functions and
+    classes get short names too.
     """
     firmware = firmware_folder()
     own_version = _version(firmware)
@@ -78,7 +82,7 @@ def build(board: str, optional: Iterable[str], version: str | None = None, *, sh
 
 
 def check_compatible(info: Info) -> None:
-    """Raises KitError (exit code 5) when what is compiled here cannot run on this board."""
+    """Raise KitError (exit code 5) if what is compiled here cannot run on this board."""
     version = tuple(int(part) for part in info.version.split(".")[:2])
     if version < OLDEST_MICROPYTHON:
         oldest = ".".join(map(str, OLDEST_MICROPYTHON))
@@ -96,7 +100,7 @@ def check_compatible(info: Info) -> None:
 
 
 def compiler_version() -> int:
-    """The .mpy version that mpy-cross makes. Raises KitError (exit code 6)."""
+    """Return the .mpy version that mpy-cross makes. Raises KitError (exit code 6)."""
     said = subprocess.run(
         [mpy_cross_command(), "--version"], capture_output=True, text=True, timeout=60, check=False
     ).stdout

@@ -1,4 +1,4 @@
-"""Listens to a board that was just reset: a firmware that stops at once says so there, and never at the broker."""
+"""Listens to a board after its reset, because a firmware that stops at once says so only on the console."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _KEPT = 16 * 1024
 
 
 class Console:
-    """What the board prints from its reset on, read over the connection that reset it: nothing is missed.
+    """What the board prints from its reset on, read over the connection that reset it, so that nothing is missed.
 
-    Where the USB of the board itself goes away in a reset, nothing is heard.
+    If the board's own USB goes away in a reset, nothing is heard.
     """
 
     def __init__(self, board: Board) -> None:
@@ -22,7 +22,7 @@ class Console:
         self._printed = b""
 
     def check(self) -> None:
-        """Raises KitError (exit code 5) once the board has printed a traceback."""
+        """Raise KitError (exit code 5) once the board has printed a traceback."""
         if self._gone:
             return
         try:
@@ -32,7 +32,7 @@ class Console:
             return
         text = self._printed.decode(errors="replace").replace("\r\n", "\n")
         _, found, traceback = text.rpartition(_TRACEBACK)
-        # Its lines are indented, and the one that names the exception, which ends it, is not.
+        # The lines of a traceback are indented, except the last one, which names the exception.
         lines = traceback.split("\n")[:-1]
         ended = next((number for number, line in enumerate(lines) if line and not line.startswith(" ")), None)
         if found and ended is not None:

@@ -1,6 +1,6 @@
 """Which modules of the device library a board gets, by its settings. The sets are those of boards/filesets.json.
 
-A module in none of the sets is the core's, so that a new one is never forgotten.
+A module in none of the sets belongs to the core, so that a new one is never forgotten.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _BY_SCHEME = {"mqtts": ("tls",), "ws": ("websocket",), "wss": ("tls", "websocket
 _SETS: dict[str, list[str]] = json.loads((boards_folder() / "filesets.json").read_text())
 #: Modules of the device library that a board needs for some settings only.
 OPTIONAL = frozenset(_SETS["tls"] + _SETS["websocket"])
-#: Modules for programs of other people; the firmware uses none of them. `mpremote mip install` brings them.
+#: Modules for other people's programs, which the firmware does not use; `mpremote mip install` brings them.
 FOR_PROGRAMS = frozenset(_SETS["programs"])
 
 
 def optional_modules(settings: Mapping[str, object] | None) -> frozenset[str]:
-    """Of OPTIONAL, what a board with these settings needs; all of it while they are not known."""
+    """Return the modules of OPTIONAL that a board with these settings needs; all of them if `settings` is None."""
     if settings is None:
         return OPTIONAL
     addresses = settings.get("brokers")
@@ -33,6 +33,6 @@ def optional_modules(settings: Mapping[str, object] | None) -> frozenset[str]:
 
 
 def library_modules(modules: Iterable[str], optional: Iterable[str] = OPTIONAL) -> list[str]:
-    """Of the device library's modules, those that the firmware can use with these optional ones."""
+    """Return those of the device library's modules that the firmware can use with these optional ones, sorted."""
     left_out = FOR_PROGRAMS | (OPTIONAL - set(optional))
     return sorted(set(modules) - left_out)

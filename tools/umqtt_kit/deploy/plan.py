@@ -1,11 +1,11 @@
-"""What a deployment has to send and to remove: what it deployed before, against what is to be there, by SHA-256.
+"""What a deployment sends and removes: the files of earlier deployments compared with the wanted ones, by SHA-256.
 
 /deployed.json on the board says what deployments put there:
 
     {"version": "0.1.0", "board": "UNIX", "optional": ["tls"], "complete": true, "files": {"/main.py": "<sha256>", …}}
 
-While one is under way it lists the files of both and `complete` is false: whatever is interrupted, the next one knows
-what it may remove. It is never believed about the files themselves; they are hashed on the board.
+During a deployment it lists the old and the new files, and `complete` is false. So after any interruption the next
+deployment knows what it may remove. The hashes in it are never trusted; the files are hashed on the board.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SOME = 4
 
 @dataclass(frozen=True)
 class Record:
-    """/deployed.json, or the lack of it. files: path to SHA-256, "" where it is not known."""
+    """What /deployed.json says, or its defaults without one. files: path to SHA-256, "" where it is not known."""
 
     version: str | None = None
     board: str | None = None
@@ -41,8 +41,11 @@ class Record:
 
 @dataclass(frozen=True)
 class Plan:
-    """send, remove: paths; foreign: to be removed too, but not put there by a deployment; ota: versions that came over
-    the air are there. hashes: of all files to be."""
+    """What a deployment will do.
+
+    send, remove: paths; foreign: paths to be removed too, though no deployment put them there; ota: whether versions
+    that came over the air are there; hashes: of all files that are to be there.
+    """
 
     build: Build
     record: Record
@@ -74,7 +77,7 @@ class Plan:
 
 
 def read_record(board: Board) -> Record:
-    """What deployments put on the board, as far as is known."""
+    """Return what deployments put on the board, as far as is known."""
     text = board.get(RECORD)
     if text is None:
         return Record()
@@ -88,7 +91,7 @@ def read_record(board: Board) -> Record:
             {str(path): str(digest) for path, digest in values["files"].items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError):
-        # Written by another program, or by hand: nothing is known then, and nothing is removed on its word.
+        # Written by another program or by hand: then nothing is known, and nothing is removed because of it.
         return Record()
 
 
@@ -108,9 +111,10 @@ def write_record(board: Board, build: Build, files: dict[str, str], *, complete:
 
 
 def make_plan(board: Board, record: Record, build: Build, *, replace: bool, keep_sensors: bool = True) -> Plan:
-    """Compare the board with what is to be there. keep_sensors: those of the user that were deployed before stay.
+    """Compare the board with the wanted files, and return what to do.
 
-    Raises KitError (exit code 5) when it cannot be done as it stands.
+    replace: overwrite and remove files that no deployment put there. keep_sensors: sensors of the user that were
+    deployed before stay. Raises KitError (exit code 5) if the files cannot be deployed as things are.
     """
     hashes = {path: hashlib.sha256(data).hexdigest() for path, data in build.files.items()}
     listed = board.list_files("/")
@@ -138,14 +142,14 @@ def make_plan(board: Board, record: Record, build: Build, *, replace: bool, keep
 
 
 def _in_the_way(board: Board, listed: dict[str, int], wanted: set[str], ours: set[str]) -> list[str]:
-    """Files that MicroPython would import instead of ours: NAME.py and NAME/ come before NAME.mpy."""
+    """Return the files that MicroPython would import instead of ours: NAME.py and NAME/ come before NAME.mpy."""
     found = []
     for path in sorted(wanted):
         stem = path.removesuffix(".mpy")
         if stem == path:
             continue
         found += [other for other in (f"{stem}.py", f"{stem}/__init__.py", f"{stem}/__init__.mpy") if other in listed]
-        # What lies in the root folder comes before /lib.
+        # The root folder is searched before /lib.
         if path.startswith("/lib/"):
             shadow = path.removeprefix("/lib")
             found += [other for other in (shadow, shadow.removesuffix(".mpy") + ".py") if other in listed]
@@ -153,7 +157,7 @@ def _in_the_way(board: Board, listed: dict[str, int], wanted: set[str], ours: se
 
 
 def _is_a_program(board: Board, path: str) -> bool:
-    """Whether somebody wrote it: a fresh MicroPython's boot.py consists of comments."""
+    """Return whether somebody wrote this file: a fresh MicroPython's boot.py has only comments."""
     text = (board.get(path) or b"").decode(errors="replace")
     return any(line.strip() and not line.strip().startswith("#") for line in text.splitlines())
 
@@ -172,7 +176,8 @@ def _refuse(strangers: list[str], programs: list[str]) -> None:
 
 
 def _check_room(board: Board, plan: Plan, listed: dict[str, int]) -> None:
-    # A file takes whole blocks, except very small ones; the old one of the same name goes only after the new one.
+    # A file takes whole blocks, except very small ones; the old file of a name is removed only after the new one is
+    # there.
     free = board.info().flash_free
     blocks = {path: -(-len(plan.build.files[path]) // _BLOCK) * _BLOCK for path in plan.send}
     growth = sum(blocks[path] - listed.get(path, 0) for path in plan.send)

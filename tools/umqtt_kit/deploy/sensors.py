@@ -1,4 +1,4 @@
-"""Sensors of the user's own, which go to /sensors beside the firmware: `umqtt new sensor` makes one."""
+"""The user's own sensors, which go to /sensors beside the firmware; `umqtt new sensor` makes one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LINE_NUMBERS = 2
 
 
 def with_sensors(build: Build, folder: Path | None) -> Build:
-    """The build and the modules of that folder, compiled; None: the build alone.
+    """Return the build with the modules of that folder added, compiled; with None, the build as it is.
 
-    Raises KitError: 2 for a folder without modules, and when one does not compile.
+    Raises KitError (exit code 2) if the folder has no modules, or one does not compile.
     """
     if folder is None:
         return build

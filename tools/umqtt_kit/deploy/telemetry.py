@@ -1,7 +1,7 @@
 """Waits at the broker for the first reading that a board takes after its start.
 
-It connects as the board does: to the same addresses, with its credentials and its CA, under another client id. The
-subscription is acknowledged before the board is started, so that no reading comes before it.
+It connects as the board does: to the same addresses, with the board's credentials and CA, but with another client id.
+Its subscription is acknowledged before the board is started, so no reading can come too early.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from umqtt_kit.strict_json import loads
 
 
 def access_of_board(board: Board, settings: Mapping[str, Any], secrets: Mapping[str, Any]) -> Access:
-    """How the board reaches its broker: as its settings and secrets say, with the certificates that lie on it."""
+    """Return how the board reaches its broker, by its settings, its secrets and the certificates on it."""
     tls = {name: board.get(path) for name, path in secrets.get("tls", {}).items()}
     mqtt = secrets.get("mqtt", {})
     return Access(
@@ -32,7 +32,7 @@ def access_of_board(board: Board, settings: Mapping[str, Any], secrets: Mapping[
 
 
 class Watch:
-    """Subscribed to one device's telemetry within the context. Raises KitError (exit code 4) when that cannot be."""
+    """A subscription to one device's telemetry within the context. Raises KitError (exit code 4) if it fails."""
 
     def __init__(self, access: Access, device_id: str) -> None:
         self.device_id = device_id
@@ -46,7 +46,7 @@ class Watch:
             self._link.subscribe(f"fleet/{self.device_id}/telemetry")
         except KitError as error:
             self._link.close(0)
-            # The link names its own remedies, but here the board's settings are what can be corrected.
+            # The link suggests its own remedies, but here the board's settings are what can be corrected.
             problem = str(error).partition(" — ")[0]
             remedy = "is the broker running, and are the board's settings right (umqtt provision)? Or use --no-wait"
             raise KitError(f"{problem} — {remedy}", EXIT_NETWORK) from error
@@ -61,10 +61,10 @@ class Watch:
         self._link.__exit__(kind, error, trace)
 
     def first(self, after_boot: int, timeout_s: float, check: Callable[[], object] = lambda: None) -> dict[str, Any]:
-        """The first record of a boot with a higher count. Readings of earlier boots, sent late, are passed over.
+        """Return the first record of a boot with a higher count; skip readings of earlier boots that come late.
 
-        check: called now and then; what it raises ends the waiting.
-        Raises KitError (exit code 4) when none comes in time.
+        check: called now and then; an exception from it ends the wait. Raises KitError (exit code 4) if no record
+        comes in time.
         """
 
         def found() -> dict[str, Any] | None:
@@ -86,7 +86,7 @@ class Watch:
         try:
             record = loads(payload)
         except ValueError:
-            return  # not from this firmware; whoever waits is told that nothing came
+            return  # not from this firmware; the user is told that nothing came
         if isinstance(record, dict):
             self._records.append(record)
 

@@ -7,17 +7,17 @@
     ports    serial ports with a board behind them, and virtual boards
     choose   which of them --device means; the click option itself
     board    class Board: one board in its raw REPL
-    running  the firmware that goes on while it is asked
+    running  the firmware that keeps running while it is asked
     line     the serial port under mpremote: deadlines, and errors that say what to do
-    lending  a port that `umqtt logs` listens at, for the time that another command needs it
+    lending  lends a port that `umqtt logs` listens at to another command for as long as it needs it
     scripts  the programs that run on the board
     trouble  what went wrong on the board, and what to do
     configuration   its settings.json and secrets.json
     guess    which folder under boards/ describes it
 
-Everything that talks to a board goes through here; nothing else imports mpremote or opens a serial port. Whatever goes
-wrong is a KitError of one line: exit code 3 when no board is there (none plugged in, port busy, cable pulled), 5 when
-there is one that does not do what it is told.
+Everything that talks to a board uses this package; nothing else imports mpremote or opens a serial port. All errors
+are KitErrors of one line: exit code 3 if no board is there (none plugged in, port busy, cable pulled), 5 if a board
+does not do what it is told.
 """
 
 from umqtt_kit.device.board import Board, Info, Manner, NotAsked, look

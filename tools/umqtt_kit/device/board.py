@@ -1,12 +1,14 @@
-"""One board on its serial port, in the raw REPL. The one place that uses mpremote.
+"""One board on its serial port, in the raw REPL. The only module that uses mpremote.
 
 mpremote is used by its Python API (mpremote.transport_serial), not by its command:
-- the API raises what failed: the board's traceback as text of its own, apart from its output; the command prints both
-  mixed and ends with 1 for a missing port, a busy port and a program's mistake alike, and prints no reason why a port
-  could not be opened;
+
+- the API raises what failed, with the board's traceback apart from its output; the command prints both mixed, ends
+  with 1 for a missing port, a busy port and a program's mistake alike, and does not say why a port could not be
+  opened;
 - the command has no time limits: on a board that prints for ever it never ends;
-- one connection serves hundreds of files, where the command starts a Python and resets the board for each.
-The API may change; this module is all that would have to follow, and host_tests/kit/test_device_board.py tells.
+- one connection serves hundreds of files, while the command starts a Python and resets the board for each.
+
+The API may change; then only this module has to follow, and host_tests/kit/test_device_board.py shows it.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from umqtt_kit.device.trouble import DeviceError, no_prompt
 from umqtt_kit.errors import EXIT_DEVICE, KitError
 
 BAUDRATE = 115200
-# A board that boots, or finishes a long operation, may miss the first Ctrl-C.
+# Seconds of each attempt: a board that boots, or finishes a long operation, may miss the first Ctrl-C.
 _ATTEMPTS_WITHIN_S = (2.0, 4.0, 6.0)
 _ANSWERS_WITHIN_S = 30.0
 _RESTARTS_WITHIN_S = 10.0
@@ -44,13 +46,13 @@ _REOPENS_WITHIN_S = 15.0
 _RETRY_S = 0.1
 _BUSY_FOR_S = 1.0
 _HELD_FOR_S = 5.0
-# An rp2's watchdog takes no more.
+# The longest time that an rp2's watchdog accepts.
 _RP2_WATCHDOG_MS = 8388
 _FEED_EVERY_S = 1.0
-# Base64 of this is 1 KB of source, which a board compiles in a few KB of heap.
+# Base64 makes 1 KB of source of it, which a board compiles in a few KB of heap.
 _CHUNK = 768
 _PATHS_A_CALL = 12
-# Where put() writes until the file is whole; left over by an interruption, the next put() overwrites it.
+# put() writes here until the file is whole. What an interruption leaves here, the next put() overwrites.
 TEMPORARY = "/umqtt-put.tmp"
 _ARCHITECTURES = (
     "none", "x86", "x64", "armv6", "armv6m", "armv7m", "armv7em", "armv7emsp", "armv7emdp",
@@ -64,8 +66,8 @@ class Info:
 
     version: MicroPython's, for instance "1.28.0"; mpy_version, mpy_sub_version: of the .mpy files it loads;
     architecture: mpy-cross's name for its native code; device_id: from settings.json, else the unique id in hex;
-    app_version: of the application that boot.py has chosen, None without one; has_main: there is a /main.py; network:
-    what the image has, "wifi", "wired" (sockets, and no Wi-Fi) or "none".
+    app_version: of the application that boot.py has chosen, None without one; has_main: whether there is a /main.py;
+    network: what the image has, "wifi", "wired" (sockets, but no Wi-Fi) or "none".
     """
 
     version: str
@@ -92,9 +94,11 @@ class Info:
 
 
 class Manner(enum.Enum):
-    """How a program that runs on the board is met. INTERRUPT: Ctrl-C, at once. STOP: the firmware says goodbye to its
-    broker first, so that its restart is nobody's alarm; anything else is interrupted. BESIDE: it goes on, and what is
-    done runs between its own steps; at the prompt nothing is reset either. A program that cannot be asked is refused.
+    """How to treat a program that runs on the board.
+
+    INTERRUPT: Ctrl-C, at once. STOP: the firmware says goodbye to its broker first, so that its restart raises no
+    alarm; any other program is interrupted. BESIDE: the firmware goes on, and our programs run between its steps; at
+    the prompt nothing is reset either; a program that cannot be asked raises NotAsked.
     """
 
     INTERRUPT = enum.auto()
@@ -103,7 +107,7 @@ class Manner(enum.Enum):
 
 
 class NotAsked(KitError):
-    """Something runs on the board that cannot be asked, and was left alone."""
+    """A program runs on the board that cannot be asked, and it was left alone."""
 
     def __init__(self, name: str) -> None:
         self.problem = f"{name}: a program runs there that cannot be asked; only a restart of the board shows more"
@@ -111,8 +115,10 @@ class NotAsked(KitError):
 
 
 def look(port: Port | str, *, interrupt: bool = False) -> Board:
-    """A board to be read only: whatever runs there goes on. interrupt: a program that cannot be asked is interrupted,
-    and starts anew in the end; without it NotAsked is raised, on a terminal after having asked.
+    """Return a board that is only read: a program that runs there goes on.
+
+    interrupt: interrupt a program that cannot be asked; it starts again at the end. Otherwise NotAsked is raised, on
+    a terminal only if the user does not want the interruption.
     """
     try:
         return Board(port, manner=Manner.BESIDE)
@@ -123,13 +129,13 @@ def look(port: Port | str, *, interrupt: bool = False) -> Board:
 
 
 class Board:
-    """A board to run programs on: in the raw REPL, after a soft reset (boot.py has run, main.py has not), or beside
-    the firmware that runs there.
+    """A board to run programs on: in the raw REPL after a soft reset, or beside the firmware that runs there.
 
-    port: from choose(), or a path. soft_reset=False keeps what the interrupted program had in memory. restart: leaving
-    the context resets the board, so that its program runs again, whatever happened in between; not one that was not
-    interrupted. Every method raises KitError: exit code 3 when the board is not there (any more), 5 when it does not do
-    what it should; NotAsked is one of these.
+    After the soft reset boot.py has run, and main.py has not. port: from choose(), or a path. soft_reset=False keeps
+    what the interrupted program had in memory. restart: leaving the context resets the board, so that its program
+    runs again whatever happened in between; a board that was not interrupted is not reset. Every method raises
+    KitError: exit code 3 if the board is not there (any more), 5 if it does not do what it should. NotAsked is one of
+    these.
     """
 
     def __init__(
@@ -168,7 +174,7 @@ class Board:
     ) -> None:
         try:
             if self._restart and self._interrupted:
-                # After a failure that failure is what the user must hear of, not that the board cannot be reset either.
+                # After a failure the user must hear of that failure, not that the board cannot be reset either.
                 with contextlib.suppress(KitError) if kind else contextlib.nullcontext():
                     self.reset()
             elif self._interrupted and self._transport.in_raw_repl:
@@ -179,7 +185,7 @@ class Board:
 
     @property
     def beside(self) -> bool:
-        """The firmware runs, and is not interrupted."""
+        """Whether the firmware runs and is not interrupted."""
         return self._running is not None
 
     # Control
@@ -200,9 +206,9 @@ class Board:
         elif state is State.SILENT:
             raise NotAsked(self.name)
         elif state is State.CRASHED:
-            self.interrupt(soft_reset=False)  # and started again in the end, as it would have done itself
+            self.interrupt(soft_reset=False)  # and started again at the end, as it would have done itself
         else:
-            # Whoever is at work at the prompt finds everything as it was; no watchdog runs, and none is started.
+            # A user at work at the prompt finds everything as it was. No watchdog runs, and none is started.
             self._restart = False
             self._enter(soft_reset=False)
             self.exec(scripts.NO_WATCHDOG)
@@ -229,15 +235,15 @@ class Board:
             raise KitError(f"{self.name}: {no_prompt(late.talking)}", EXIT_DEVICE)
 
     def soft_reset(self) -> None:
-        """Forget everything in memory and run boot.py, not main.py."""
+        """Clear the memory and run boot.py, but not main.py."""
         self.interrupt(soft_reset=True)
 
     def reset(self) -> None:
-        """Reset the hardware; boot.py and main.py run. The board must be reopened to be talked to again."""
+        """Reset the hardware, so that boot.py and main.py run. To talk to the board again, reopen() it."""
         self.leave("import machine\nmachine.reset()")
 
     def leave(self, source: str) -> None:
-        """Run a program that takes the board away: a reset, a sleep. It must be reopened to be talked to again."""
+        """Run a program that takes the board away: a reset, a sleep. To talk to the board again, reopen() it."""
         with contextlib.suppress(Late, TransportError):
             self._line.allow(_RESTARTS_WITHIN_S)
             if not self._transport.in_raw_repl:
@@ -248,13 +254,16 @@ class Board:
         raise KitError(f"{self.name}: the board cannot be reset from here — press its reset button", EXIT_DEVICE)
 
     def read_output(self) -> bytes:
-        """After reset(): what the board has printed meanwhile. Raises KitError when the port went away with it."""
+        """Return what the board has printed since reset(). Raises KitError if the port went away with it."""
         self._line.allow(_ANSWERS_WITHIN_S)
         return self._line.read(self._line.inWaiting())
 
     def reopen(self, timeout_s: float = _REOPENS_WITHIN_S, *, soft_reset: bool = True) -> None:
-        """After reset(): wait until the port is back (USB of the board itself goes away) and interrupt main.py."""
-        self._close_port()  # what was lent is kept: `umqtt logs` would open it in between
+        """After reset(): wait until the port is back, and interrupt main.py.
+
+        The port of a board's own USB goes away in a reset.
+        """
+        self._close_port()  # the loan is kept: otherwise `umqtt logs` would open the port in between
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -268,11 +277,11 @@ class Board:
 
     @contextlib.contextmanager
     def fed(self) -> Iterator[None]:
-        """Feeds a watchdog of the board during long work on this computer, which must leave the board alone."""
+        """Feed a watchdog of the board during long work on this computer, which must leave the board alone."""
         ended = threading.Event()
 
         def feed() -> None:
-            # Whoever uses the board next is told what is wrong with it.
+            # The next user of the board gets an error if something is wrong with it.
             with contextlib.suppress(KitError):
                 while not ended.wait(_FEED_EVERY_S):
                     self.exec("_u_feed()")
@@ -286,7 +295,7 @@ class Board:
             feeder.join()
 
     def close(self) -> None:
-        """Let go of the port, whatever state the board is in. May be called again."""
+        """Close the port, whatever state the board is in. May be called again."""
         self._close_port()
         self._give_back()
 
@@ -295,9 +304,9 @@ class Board:
     def exec(
         self, source: str, timeout_s: float = _ANSWERS_WITHIN_S, on_output: Callable[[bytes], object] | None = None
     ) -> str:
-        """Run a program on the board; returns what it printed, or hands it to on_output as it comes.
+        """Run a program on the board. Return what it printed, or pass it to on_output as it comes.
 
-        Raises DeviceError when the program raised, KitError (exit code 5) when it did not end in timeout_s.
+        Raises DeviceError if the program raised, KitError (exit code 5) if it did not end within timeout_s.
         """
         printed = bytearray()
         show = on_output or printed.extend
@@ -305,7 +314,7 @@ class Board:
             if self._running is not None:
                 error = self._running.exec(source, show)
             else:
-                # With a consumer mpremote reads in linear time, and hands the end mark to it as well.
+                # With a consumer mpremote reads in linear time, but passes it the end mark as well.
                 _, error = self._transport.exec_raw(
                     source, data_consumer=lambda data: show(data) if data != b"\x04" else None
                 )
@@ -314,11 +323,14 @@ class Board:
         return printed.decode(errors="replace").replace("\r\n", "\n")
 
     def eval(self, expression: str, timeout_s: float = _ANSWERS_WITHIN_S) -> object:
-        """The value of an expression on the board, if it is a literal (numbers, text, bytes, lists …)."""
+        """Return the value of an expression on the board, if it is a literal (numbers, text, bytes, lists …)."""
         return self.value(f"print(repr({expression}))", timeout_s)
 
     def value(self, source: str, timeout_s: float = _ANSWERS_WITHIN_S) -> object:
-        """The literal that a program on the board prints. Raises as exec() does, and KitError for anything else."""
+        """Return the literal that a program on the board prints.
+
+        Raises what exec() raises, and KitError if the program prints anything else.
+        """
         text = self.exec(source, timeout_s)
         try:
             return ast.literal_eval(text.strip())
@@ -328,12 +340,12 @@ class Board:
     # Files; paths are absolute
 
     def get(self, path: str) -> bytes | None:
-        """A file's content; None when there is none."""
+        """Return the content of a file; None if there is none."""
         lines = self._call("GET", f"_u_get({path!r})", 60.0)
         return None if lines == "-\n" else base64.b64decode(lines)
 
     def put(self, path: str, data: bytes, on_sent: Callable[[int], object] | None = None) -> None:
-        """Write a file, making its folders. It is the old file or the new one at any moment, never a part of it.
+        """Write a file, and make its folders. At any moment the old file or the new one is there, never a part.
 
         on_sent: called with the number of bytes after each chunk.
         """
@@ -346,7 +358,7 @@ class Board:
         self._call("PUT", f"_u_close({path!r})")
 
     def hashes(self, paths: Iterable[str]) -> dict[str, str | None]:
-        """SHA-256 in hex of each file, computed on the board; None for one that is not there."""
+        """Return the SHA-256 in hex of each file, computed on the board; None for a file that is not there."""
         paths = list(paths)
         found: list[str | None] = []
         for start in range(0, len(paths), _PATHS_A_CALL):
@@ -355,7 +367,10 @@ class Board:
         return dict(zip(paths, found, strict=True))
 
     def list_files(self, folder: str = "/") -> dict[str, int]:
-        """Path and size of every file in a folder and below; folders have the size -1. Empty if it is not there."""
+        """Return the size of every file in a folder and below, by path; folders have the size -1.
+
+        The result is empty if the folder is not there.
+        """
         try:
             lines = self._call("TREE", f"_u_list({folder!r})", 30.0).splitlines()
         except DeviceError as error:
@@ -365,13 +380,13 @@ class Board:
         return dict(sorted(ast.literal_eval(line) for line in lines))
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files; those that are not there already are no error."""
+        """Remove files; a file that is not there is no error."""
         paths = list(paths)
         for start in range(0, len(paths), _PATHS_A_CALL):
             self._call("REMOVE", f"_u_remove({paths[start : start + _PATHS_A_CALL]!r})")
 
     def remove_empty(self, folders: Iterable[str]) -> None:
-        """Remove folders, in this order; those with something in them stay."""
+        """Remove folders, in this order; those that are not empty stay."""
         self._call("REMOVE", f"_u_rmdir({list(folders)!r})")
 
     def remove_tree(self, folder: str) -> None:
@@ -382,11 +397,11 @@ class Board:
         self.remove_empty([*sorted(folders, reverse=True), folder])
 
     def mkdir(self, path: str) -> None:
-        """Make a folder, and those above it; one that is there already is no error."""
+        """Make a folder and those above it; a folder that is there already is no error."""
         self._call("MKDIR", f"_u_mkdir({path!r})")
 
     def info(self) -> Info:
-        """What the board is and runs."""
+        """Return what the board is and runs."""
         found = self.value(scripts.INFO)
         if not isinstance(found, dict):
             raise self._nonsense(repr(found))
@@ -420,15 +435,16 @@ class Board:
             self._loan = None
 
     def _connect(self) -> tuple[SerialTransport, Line]:
-        # Busy for a moment: by a command that has just ended, or by one of its children about to. A child that has not
-        # come to its own program yet, which takes long on a busy machine, has no name.
+        # The port may be busy for a moment, because of a command that has just ended or one of its children. On a
+        # busy machine a child may take long to start its own program, and until then it has no name.
         began = time.monotonic()
         while True:
             try:
                 transport = SerialTransport(self.path, baudrate=self._baudrate)
                 break
             except (TransportError, OSError):
-                # mpremote says only that it failed; opening it again tells why, or that it was for a moment.
+                # mpremote says only that it failed. Opening the port again tells why, or shows that the cause is
+                # gone.
                 try:
                     open_serial(self.path, baudrate=self._baudrate).close()
                 except PortBusy as busy:
@@ -444,8 +460,9 @@ class Board:
             time.sleep(_RETRY_S)
         line = Line(cast(Any, transport.serial), self.name)
         transport.serial = cast(Any, line)
-        # With this mpremote waits in read() until a byte comes instead of asking a hundred times a second. Line.read()
-        # returns what it was asked for or raises, so mpremote's own time limits, which count differently, never apply.
+        # With this mpremote waits in read() until a byte comes, instead of asking a hundred times a second.
+        # Line.read() returns what it was asked for or raises, so mpremote's own time limits, which count differently,
+        # never apply.
         transport.is_pty = True
         return transport, line
 
@@ -486,7 +503,7 @@ class Board:
 
     def _nonsense(self, text: str) -> KitError:
         short = " ".join(text.split())[-100:]
-        # A program that a restart has cut off prints nothing more.
+        # A program that a restart has ended prints nothing more.
         what = f"unexpected answer {short!r}" if short else "no answer: did the board restart meanwhile?"
         return KitError(f"{self.name}: {what} — repeat the command; if it stays, reset the board", EXIT_DEVICE)
 
@@ -495,7 +512,7 @@ class Board:
 
 
 def _default_watchdog_ms() -> int:
-    # What a board whose settings name none was told by the application's defaults.
+    # If the board's settings name no watchdog, the application has used its default.
     from umqtt_kit.firmware_settings import settings_module
 
     return int(settings_module().DEFAULTS.get("watchdog_ms", 0))

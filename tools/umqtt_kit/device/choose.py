@@ -2,7 +2,7 @@
 
 -d /dev/ttyACM0   a port, or a link to one        -d ttyACM0     its short name
 -d e6614c311b7b   the USB serial number           -d bench-1     the name of a virtual board
--d auto, or none  the only board there is; with two, the command asks which (exit code 2)
+-d auto, or none  the only board there is; with two, the command lists them and fails (exit code 2)
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from umqtt_kit.device.ports import Port, find_ports
 from umqtt_kit.errors import EXIT_NO_DEVICE, EXIT_USAGE, KitError
 
 AUTO = "auto"
-#: What to do where there is no board.
+#: What to do if there is no board.
 PLUG_IN = "plug one in, or start a virtual one: umqtt board bench.img"
 
 
 def device_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The click option -d/--device; the command gets `device`, to be given to choose()."""
+    """Add the click option -d/--device; the command gets `device`, which it passes to choose()."""
     return click.option(
         "-d",
         "--device",
@@ -37,7 +37,7 @@ def device_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def interrupt_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The click flag --interrupt; the command gets `interrupt`, to be given to look()."""
+    """Add the click flag --interrupt; the command gets `interrupt`, which it passes to look()."""
     return click.option(
         "--interrupt",
         is_flag=True,
@@ -46,7 +46,7 @@ def interrupt_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def choose(device: str | None) -> Port:
-    """The port that `device` means. Raises KitError: exit code 3 when there is none, 2 when several could be meant."""
+    """Return the port that `device` means. Raises KitError: exit code 3 if there is none, 2 if several fit."""
     ports = find_ports()
     if device is None or device == AUTO:
         return _only(ports)
@@ -64,7 +64,7 @@ def choose(device: str | None) -> Port:
 
 
 def _only(ports: list[Port]) -> Port:
-    # A USB port of an unknown kind may be a printer or a modem: it is spoken to only when named.
+    # A USB port of an unknown kind may be a printer or a modem, so it is used only when named.
     boards = [port for port in ports if port.boards]
     if len(boards) == 1:
         return boards[0]

@@ -16,23 +16,26 @@ SECRETS = "/secrets.json"
 
 @dataclass(frozen=True)
 class Configuration:
-    """settings, secrets: as they are in the files, without defaults; None: there is no such file."""
+    """The two files of a board. settings, secrets: as in the files, without defaults; None: there is no such file."""
 
     settings: dict[str, Any] | None
     secrets: dict[str, Any] | None = field(repr=False)
 
     @property
     def sections(self) -> dict[str, dict[str, Any]]:
-        """Of the secrets, those sections that are objects."""
+        """Those sections of the secrets that are objects, as copies."""
         return {name: dict(section) for name, section in (self.secrets or {}).items() if isinstance(section, dict)}
 
     def checked(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Both with defaults filled in. Raises the firmware's SettingsError, a ValueError whose text is one line."""
+        """Return both with defaults filled in.
+
+        Raises the firmware's SettingsError, a ValueError whose text is one line.
+        """
         return check(self.settings or {}, self.secrets or {})
 
 
 def check(settings: object, secrets: object) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a board would make of these values. Raises the firmware's SettingsError (a ValueError)."""
+    """Return what a board would make of these values. Raises the firmware's SettingsError (a ValueError)."""
     firmware = settings_module()
     checked = firmware.check_settings(settings), firmware.check_secrets(secrets)
     firmware.check_together(*checked)
@@ -40,7 +43,7 @@ def check(settings: object, secrets: object) -> tuple[dict[str, Any], dict[str, 
 
 
 def read_configuration(board: Board) -> Configuration:
-    """What is on the board. Raises KitError (exit code 5) when a file there is no JSON object."""
+    """Read both files from a board. Raises KitError (exit code 5) if a file is not a JSON object."""
     return Configuration(_read(board, SETTINGS), _read(board, SECRETS))
 
 

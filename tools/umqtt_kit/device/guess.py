@@ -1,4 +1,4 @@
-"""Which folder under boards/ describes a board: told by what MicroPython says of itself, then by the USB id."""
+"""Finds the folder under boards/ that describes a board, by MicroPython's own text about it, then by the USB id."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from umqtt_kit.errors import EXIT_DEVICE, EXIT_USAGE, KitError
 
 
 def guess_board(info: Info, port: Port) -> str:
-    """The one board that it can be. Raises KitError (exit code 2) when there are several, or none."""
+    """Return the one board that it can be. Raises KitError (exit code 2) if there are several, or none."""
     found = candidates(info, port)
     if len(found) == 1:
         return found[0]
@@ -23,7 +23,7 @@ def guess_board(info: Info, port: Port) -> str:
 
 
 def check_network(info: Info, port: Port, wifi: object = ()) -> None:
-    """Raises KitError (exit code 5) when missing_network() finds something, before anything is sent."""
+    """Raise KitError (exit code 5) if missing_network() finds something; nothing has been sent yet."""
     missing = missing_network(info, port, wifi)
     if missing is not None:
         problem, remedy = missing
@@ -31,8 +31,9 @@ def check_network(info: Info, port: Port, wifi: object = ()) -> None:
 
 
 def missing_network(info: Info, port: Port, wifi: object = ()) -> tuple[str, str] | None:
-    """Why the image on the board cannot reach a broker, and what to do: it has no sockets, or the board is to join
-    networks (wifi: the SSIDs) and it has no Wi-Fi. None when it can.
+    """Return why the image on the board cannot reach a broker, and what to do; None if it can.
+
+    It cannot if it has no sockets, or if the board has networks to join (wifi: the SSIDs) and the image has no Wi-Fi.
     """
     if info.network == "none":
         missing, otherwise = "no network", ""
@@ -46,7 +47,7 @@ def missing_network(info: Info, port: Port, wifi: object = ()) -> tuple[str, str
 
 
 def check_board(name: str, info: Info) -> None:
-    """Raises KitError (exit code 5) when the board has a chip that is known, and is not that of board `name`."""
+    """Raise KitError (exit code 5) if the board has a known chip that is not the one of board `name`."""
     chips = {board: _plain(str(board_description(board).get("mcu"))) for board in board_folders()}
     chip = "host" if info.platform in ("linux", "darwin") else _plain(info.machine.rpartition(" with ")[2])
     likely = [board for board, of_board in chips.items() if of_board == chip]
@@ -60,8 +61,10 @@ def check_board(name: str, info: Info) -> None:
 
 
 def candidates(info: Info, port: Port) -> list[str]:
-    """Boards that it can be: by MicroPython's machine text ("Raspberry Pi Pico W with RP2040"), else by the MCU at its
-    end, which images for other boards have in common with one that is described here.
+    """Return the boards that it can be, by MicroPython's machine text ("Raspberry Pi Pico W with RP2040").
+
+    Without a match, the MCU at the end of that text decides, since an image for another board may have the MCU of one
+    that is described here. If several boards are left and the port's USB id fits just one of them, it is that one.
     """
     described = {name: board_description(name) for name in board_folders()}
     found = [name for name, board in described.items() if board.get("machine") == info.machine]

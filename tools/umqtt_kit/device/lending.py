@@ -1,9 +1,9 @@
-"""A port that one command only listens at, lent to another that has to talk: `umqtt logs` goes on while doctor asks.
+"""Lends a port that one command only listens at to another that has to talk: `umqtt logs` goes on beside doctor.
 
-Whoever listens offers the port at a socket whose name follows from the port's path. A command that finds the port taken
-connects to it, reads one byte when the port is free, and keeps the connection for as long as it needs the port. Both
-look at the other's user: nobody else's command gets a port, or is believed. Linux alone has sockets of this kind;
-elsewhere nothing is offered, and the port is busy.
+A listening command offers its port at a socket whose name follows from the port's path. A command that finds the port
+taken connects to the socket, reads one byte when the port is free, and keeps the connection for as long as it needs
+the port. Both check that the other belongs to the same user, so no other user's command gets a port or is trusted.
+Only Linux has sockets of this kind; elsewhere nothing is offered, and the port is busy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ANSWERS_WITHIN_S = 2.0
 
 
 class Loan:
-    """A port that is free for another command; its end is readable at fileno()."""
+    """A loan of a port, seen from either side. fileno() becomes readable when the loan ends."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -33,7 +33,7 @@ class Loan:
 
     @property
     def borrower(self) -> str:
-        """`NAME (pid N)`, as far as the system tells."""
+        """`NAME (pid N)` of the borrower, as far as the system tells."""
         try:
             return program_name(_peer(self._connection)[0])
         except OSError:
@@ -44,12 +44,12 @@ class Loan:
             self._connection.send(_FREE)
 
     def close(self) -> None:
-        """The port is free, or no longer needed."""
+        """End the loan: the port is free, or no longer needed."""
         self._connection.close()
 
 
 class Offer:
-    """A port that is open here can be had. fileno() is readable when somebody asks."""
+    """The offer of a port that is open here. fileno() becomes readable when somebody asks for it."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._socket = listener
@@ -58,10 +58,10 @@ class Offer:
         return self._socket.fileno()
 
     def accept(self) -> Loan | None:
-        """Close the port next, then say_free()."""
+        """Return the loan that was asked for, or None. The caller then closes the port and calls say_free()."""
         try:
             connection = self._socket.accept()[0]
-        except OSError:  # it has gone again
+        except OSError:  # the asking command has gone
             return None
         if not _is_ours(connection):
             connection.close()
@@ -73,7 +73,7 @@ class Offer:
 
 
 def offer(path: str) -> Offer | None:
-    """Offer the port at `path`, which is open here; None where that cannot be."""
+    """Offer the port at `path`, which is open here; return None if that is not possible."""
     if not _HAS_NAMES:
         return None
     listener = socket.socket(socket.AF_UNIX)
@@ -81,14 +81,17 @@ def offer(path: str) -> Offer | None:
     try:
         listener.bind(_name(path))
         listener.listen(1)
-    except OSError:  # the path is too long, or the name is taken: the port itself is open once
+    except OSError:  # the path is too long, or the name is taken (the port itself can be open only once)
         listener.close()
         return None
     return Offer(listener)
 
 
 def borrow(path: str) -> Loan | None:
-    """Have the port at `path` from the command that listens there; None if there is none. close() gives it back."""
+    """Borrow the port at `path` from the command that listens there; return None if there is none.
+
+    close() ends the loan.
+    """
     if not _HAS_NAMES:
         return None
     connection = socket.socket(socket.AF_UNIX)
@@ -103,18 +106,18 @@ def borrow(path: str) -> Loan | None:
 
 @contextlib.contextmanager
 def borrowed(path: str) -> Iterator[None]:
-    """Within, whoever listens at the port at `path` lets others open it."""
+    """Within the context, a command that listens at the port at `path` lets others open it."""
     with contextlib.closing(loan) if (loan := borrow(path)) else contextlib.nullcontext():
         yield
 
 
 def _name(path: str) -> str:
-    # An abstract name: no file is left behind, wherever the process ends.
+    # An abstract name: no file is left behind, however the process ends.
     return f"\0umqtt-port-{os.getuid()}-{os.path.realpath(path)}"
 
 
 def _peer(connection: socket.socket) -> tuple[int, int]:
-    # Its process and its user.
+    # Returns its process id and its user id.
     pid, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return pid, user
 

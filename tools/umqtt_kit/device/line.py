@@ -1,8 +1,8 @@
 """The serial port under mpremote: every wait has a deadline, and every failure says what to do.
 
-mpremote's own waits end in different ways, or not at all: a board that prints for ever keeps it reading, an answer cut
-short keeps it waiting. Line stands between it and pyserial, the place where mpremote itself puts its own wrapper while
-it mounts a folder.
+mpremote's own waits end in different ways, or never: a board that prints for ever keeps it reading, and an answer
+that is cut short keeps it waiting. Line stands between mpremote and pyserial, where mpremote puts its own wrapper
+while it mounts a folder.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 _READ_SIZE = 4096
 _WRITE_WITHIN_S = 5.0
-# What a process has open that is a virtual board.
+# Files that the process of a virtual board has open.
 _MASTERS = {"/dev/ptmx", "/dev/pts/ptmx"}
 
 
 class Late(Exception):
-    """The deadline has passed; talking: bytes came in the second half of that time, so the board is alive but does
-    something else.
+    """The deadline has passed.
+
+    talking: bytes came in the second half of that time, so the board is alive but does something else.
     """
 
     def __init__(self, talking: bool) -> None:
@@ -36,7 +37,7 @@ class Late(Exception):
 
 
 class PortBusy(KitError):
-    """Another program has the port open. known: which one."""
+    """Another program has the port open. known: whether it is known which one."""
 
     def __init__(self, path: str, user: str | None) -> None:
         who = user or "another program"
@@ -45,7 +46,7 @@ class PortBusy(KitError):
 
 
 class Line:
-    """What mpremote takes for its pyserial port. Raises Late, and KitError when the port is gone.
+    """A stand-in for the pyserial port that mpremote uses. Raises Late, and KitError if the port is gone.
 
     name: for the error texts.
     """
@@ -59,12 +60,12 @@ class Line:
         port.write_timeout = _WRITE_WITHIN_S
 
     def allow(self, seconds: float) -> None:
-        """From now on every wait ends after so long."""
+        """Set the deadline: from now on every wait ends after so many seconds."""
         self._began = time.monotonic()
         self._deadline = self._began + seconds
 
     def read(self, size: int = 1) -> bytes:
-        """Exactly `size` bytes."""
+        """Return exactly `size` bytes."""
         while len(self._arrived) < size:
             self._wait()
         data = bytes(self._arrived[:size])
@@ -72,7 +73,7 @@ class Line:
         return data
 
     def inWaiting(self) -> int:
-        """How many bytes read() has at once. mpremote empties the line with it, which must end as well."""
+        """Return how many bytes read() has at once. mpremote empties the line with it, so this must end as well."""
         self._check_deadline()
         if not self._arrived:
             self._take()
@@ -132,24 +133,24 @@ class Line:
         self._last_arrival = time.monotonic()
 
     def _check_deadline(self) -> float:
-        # Seconds left.
+        # Returns the seconds left.
         now = time.monotonic()
         if now >= self._deadline:
-            # This process may have been stopped: what came meanwhile is there.
+            # If this process was suspended, bytes that came meanwhile are waiting.
             self._take()
             raise Late(talking=self._last_arrival >= (self._began + self._deadline) / 2)
         return self._deadline - now
 
 
 def gone(name: str) -> KitError:
-    """The error for a port that was there a moment ago."""
+    """Return the error for a port that was there a moment ago."""
     return KitError(f"{name}: the board is gone — plug it in again and repeat the command", EXIT_NO_DEVICE)
 
 
 def open_serial(path: str, *, baudrate: int = 115200, timeout_s: float = 0.1) -> serial.Serial:
-    """The port, for this process alone; read() waits up to timeout_s. For what only listens, as `umqtt logs` does.
+    """Open the port for this process alone; read() waits up to timeout_s. Raises KitError (exit code 3).
 
-    Raises KitError (exit code 3).
+    For commands that only listen, such as `umqtt logs`.
     """
     import serial
 
@@ -160,7 +161,7 @@ def open_serial(path: str, *, baudrate: int = 115200, timeout_s: float = 0.1) ->
 
 
 def why_not_open(path: str, error: OSError) -> KitError:
-    """What to tell the user when a port cannot be opened."""
+    """Return the error that tells the user why a port cannot be opened."""
     number = error.errno
     if number == errno.ENOENT or not os.path.exists(path):
         return KitError(f"there is no port {path} — try: umqtt devices", EXIT_NO_DEVICE)
@@ -184,26 +185,26 @@ def _permission_remedy(path: str) -> str:
 
 
 def _used_by(path: str) -> str | None:
-    """`NAME (pid N)` of a process of ours that has the port open, where the system tells (Linux)."""
+    """Return `NAME (pid N)` of a process of this user that has the port open, if the system tells (Linux)."""
     real = os.path.realpath(path)
     for process in Path("/proc").glob("[0-9]*"):
         try:
             opened = {os.readlink(descriptor) for descriptor in (process / "fd").iterdir()}
-            # The process that is a virtual board has its port open as well, and is not in the way.
+            # The process of a virtual board has its port open as well, and is not in the way.
             if real in opened and not opened & _MASTERS and process.name != str(os.getpid()):
                 return program_name(int(process.name))
         except OSError:
-            continue  # ended meanwhile, or somebody else's
+            continue  # ended meanwhile, or another user's
     return None
 
 
 def program_name(pid: int) -> str:
-    """`NAME (pid N)`. Raises OSError where the system does not tell."""
+    """Return `NAME (pid N)`. Raises OSError if the system does not tell."""
     return f"{_program(Path(f'/proc/{pid}/cmdline').read_bytes().split(bytes(1)))} (pid {pid})"
 
 
 def _program(command: list[bytes]) -> str:
-    """What a person calls it: `mpremote` for `python -m mpremote …`, `umqtt logs` for `…/bin/umqtt logs`."""
+    """Return what a person calls it: `mpremote` for `python -m mpremote …`, `umqtt logs` for `…/bin/umqtt logs`."""
     words = [os.fsdecode(word) for word in command if word]
     if words and Path(words[0]).name.startswith("python"):
         words = [word for word in words[1:] if word == "umqtt_kit" or not word.startswith("-")]

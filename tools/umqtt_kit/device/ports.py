@@ -1,4 +1,4 @@
-"""Serial ports with a board behind them, told by their USB ids, and virtual boards, told by their registry."""
+"""Finds serial ports with a board behind them, by their USB ids, and virtual boards, by their registry."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from umqtt_kit.strict_json import loads
 
 @dataclass(frozen=True)
 class Port:
-    """path: what is opened; name: what --device takes; boards: folders under boards/ with this USB id, which is often
-    that of a USB bridge and then says little; virtual: a process of this machine, not a cable."""
+    """A port with a board behind it.
+
+    path: what is opened; name: what --device takes; boards: folders under boards/ with this USB id, which says little
+    if it is that of a USB bridge, as it often is; virtual: a process of this machine, not a cable.
+    """
 
     path: str
     name: str
@@ -28,14 +31,14 @@ class Port:
 
 
 def find_ports() -> list[Port]:
-    """Every USB serial port, and every virtual board that runs. Raises KitError."""
+    """Return every USB serial port, and every virtual board that runs. Raises KitError."""
     from serial.tools import list_ports
     from umqtt_testkit import registry
 
     known = _boards_by_usb_id()
     found = []
     for port in sorted(list_ports.comports()):
-        # A machine's own serial ports have no USB id; nothing is known of what is behind them.
+        # A machine's own serial ports have no USB id, so nothing is known of what is behind them.
         if port.vid is None:
             continue
         usb_id = f"{port.vid:04x}:{port.pid:04x}"
@@ -52,7 +55,10 @@ def find_ports() -> list[Port]:
 
 
 def board_description(name: str) -> dict[str, object]:
-    """board.json of a board. Raises KitError (exit code 2) when there is no such board, or its file is none."""
+    """Return board.json of a board.
+
+    Raises KitError (exit code 2) if there is no such board, or its file is invalid.
+    """
     folders = board_folders()
     if name not in folders:
         raise KitError(f"there is no board '{name}' — known are: {', '.join(sorted(folders))}", EXIT_USAGE)
@@ -69,11 +75,11 @@ def board_description(name: str) -> dict[str, object]:
 
 
 def _boards_by_usb_id() -> dict[str, tuple[str, ...]]:
-    # "VVVV:PPPP" in lower-case hex to the boards that show it.
+    # Maps "VVVV:PPPP" in lower-case hex to the boards that show it.
     found: dict[str, tuple[str, ...]] = {}
     for name in board_folders():
         usb_ids = board_description(name).get("usb_ids")
         for usb_id in usb_ids if isinstance(usb_ids, list) else []:
-            key = str(usb_id).lower()  # what is no text is nobody's id
+            key = str(usb_id).lower()  # a value that is no text matches no port
             found[key] = (*found.get(key, ()), name)
     return found

@@ -1,4 +1,4 @@
-"""Asks the firmware while it runs, which goes on afterwards; firmware/app/attend.py is the other end."""
+"""Runs programs beside the firmware, which goes on running; firmware/app/attend.py is the other end."""
 
 from __future__ import annotations
 
@@ -9,32 +9,34 @@ from collections.abc import Callable
 
 from umqtt_kit.device.line import Late, Line
 
-# Ctrl-T means nothing to MicroPython; Ctrl-B has the prompt say that it is there.
+# Ctrl-T means nothing to MicroPython; Ctrl-B makes the prompt show itself.
 _ASK = b"\x14"
 _PROBE = b"\x02" + _ASK
 _READY = _ASK + b"ready\n"
 _PROMPT = b">>> "
 _PAUSE = b"; Ctrl-C for the prompt"
 _ACK, _END = b"\x06", b"\x04"
-# The loop of the firmware looks once in a second, and may be in a TLS handshake. A board that is just restarting never
-# sees what is typed meanwhile, so it is asked again and again.
+# The firmware's loop looks once a second, and may be in a TLS handshake. A board that is just restarting never sees
+# what is typed meanwhile, so it is asked several times.
 _ASKED_AGAIN_AFTER_S = 2.0
 _ASKED = 5
-# Of an application that says goodbye to its broker: restart.py gives it 4 s.
+# For an application that says goodbye to its broker: restart.py gives it 4 s.
 _STOPS_WITHIN_S = 8.0
 _STOP = """
 def _u_end(): raise KeyboardInterrupt
 board.restart.reset = _u_end
 board.restart()
 """
-# Bytes a line, of which base64 makes 192.
+# Bytes per line; base64 makes 192 of them.
 _LINE = 144
 _KEPT = 256
 
 
 class State(enum.Enum):
-    """APPLICATION: the firmware runs and can be asked; PROMPT: nothing runs; CRASHED: the firmware has ended, and the
-    board waits to restart; SILENT: none of these within 10 s, so another program runs, or it hangs.
+    """What a board does.
+
+    APPLICATION: the firmware runs and can be asked; PROMPT: nothing runs; CRASHED: the firmware has ended, and the
+    board waits to restart; SILENT: none of these within 10 s, so another program runs, or the board hangs.
     """
 
     APPLICATION = enum.auto()
@@ -44,13 +46,13 @@ class State(enum.Enum):
 
 
 class Running:
-    """line: nothing else uses it meanwhile."""
+    """The firmware at the other end of a line, which nothing else may use meanwhile."""
 
     def __init__(self, line: Line) -> None:
         self._line = line
 
     def state(self) -> State:
-        """What the board does. Nothing is interrupted."""
+        """Return what the board does. Nothing is interrupted."""
         for _ in range(_ASKED):
             self._line.allow(_ASKED_AGAIN_AFTER_S)
             self._line.write(_PROBE)
@@ -63,7 +65,7 @@ class Running:
         return State.SILENT
 
     def exec(self, source: str, show: Callable[[bytes], object]) -> bytes:
-        """Run a program beside the application; its output goes to show(). Returns its traceback, b"" without one.
+        """Run a program beside the application and pass its output to show(). Return its traceback, b"" without one.
 
         Raises Late after the time that the line allows.
         """
@@ -72,7 +74,7 @@ class Running:
         return self._run(source, show)
 
     def stop(self) -> None:
-        """Have the application say goodbye to its broker and end at the prompt. Raises Late."""
+        """Make the application say goodbye to its broker and end at the prompt. Raises Late."""
         self._line.allow(_STOPS_WITHIN_S)
         self.exec(_STOP, lambda data: None)
         self._until(_PROMPT)
@@ -95,7 +97,7 @@ class Running:
             show(data)
 
     def _until(self, *marks: bytes) -> bytes:
-        # The first of these that comes. What the application prints meanwhile is passed over.
+        # Returns the first of these marks that comes. What the application prints meanwhile is skipped.
         seen = b""
         while True:
             seen = (seen + self._line.read(1)).replace(b"\r\n", b"\n")[-_KEPT:]

@@ -1,9 +1,9 @@
 """The programs that run on a board, in its raw REPL. Each is small: a board may have 64 KB of heap.
 
-Names of their own begin with `_u`. They answer with one literal that Python reads (ast.literal_eval), or with lines.
+Their own names begin with `_u`. They answer with one literal that Python reads (ast.literal_eval), or with lines.
 """
 
-# A hardware watchdog that the application started goes on after it was interrupted, and cannot be stopped: whatever
+# A hardware watchdog that the application started cannot be stopped, and goes on after an interruption, so whatever
 # takes long feeds it. Without one, _u_feed does nothing.
 NO_WATCHDOG = "def _u_feed(): pass"
 WATCHDOG = """

@@ -1,4 +1,4 @@
-"""What goes wrong on a board, in the words of the board, and what to do about it."""
+"""Errors on a board, in the board's own words, and what to do about them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REMEDIES = {
 
 
 class DeviceError(KitError):
-    """A program raised on the board. traceback: the board's own text; error: its last line."""
+    """A program raised an exception on the board. traceback: the board's own text; error: its last line."""
 
     def __init__(self, name: str, traceback: str) -> None:
         self.traceback = traceback
@@ -28,13 +28,13 @@ class DeviceError(KitError):
 
 
 def last_line(traceback: str) -> str:
-    """The line of a traceback that names the exception."""
+    """Return the line of a traceback that names the exception."""
     lines = [line.strip() for line in traceback.splitlines() if line.strip()]
     return lines[-1] if lines else "no reason given"
 
 
 def no_prompt(talking: bool) -> str:
-    """Why a board that was interrupted shows no prompt, and what to do. talking: it prints all the time."""
+    """Return why an interrupted board shows no prompt, and what to do. talking: it prints all the time."""
     if talking:
         return (
             "its program prints on and ignores Ctrl-C — press the board's reset button and repeat the command at once; "

@@ -1,6 +1,6 @@
-"""Finding out why a board does not do what it should: what `umqtt doctor` does, without its output.
+"""Finds out why a board does not do what it should: the work behind `umqtt doctor`, without its output.
 
 checks    each check, in the order in which a reading passes: port, MicroPython, files, settings, Wi-Fi, broker
 hardware  what only a real board can show
-scripts   the programs among them that run on the board
+scripts   the programs of the checks that run on the board
 """

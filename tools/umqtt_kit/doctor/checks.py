@@ -1,4 +1,7 @@
-"""Checks of one board, in the order in which a reading passes it. What depends on a check that failed is left out."""
+"""Checks of one board, in the order in which a reading passes them.
+
+What depends on a check that failed is left out.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 
 _NETWORKS = {"wifi": "Wi-Fi", "wired": "sockets, and no Wi-Fi"}
 _LEAST_FLASH_FREE = 64 * 1024
-# Two blocks: with less, littlefs writes nothing any more, and a reading that cannot be sent is lost.
+# Two blocks: with less, littlefs writes nothing any more, and readings that cannot be sent are lost.
 _FULL_BELOW = 8 * 1024
-# A board that publishes with TLS off needs this much heap in all.
+# A board that publishes without TLS needs this much heap in all.
 _LEAST_HEAP = 96 * 1024
 _CLOCK_OFF_S = 60
 _JOIN_WITHIN_MS = 15_000
@@ -34,7 +37,7 @@ _STARTS_WITHIN_S = 20.0
 _STARTED_AFTER_MS = 60_000
 _LOOK_AGAIN_S = 0.5
 _PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
-# WLAN.status() of the ports, in words; a number that is not here is shown.
+# Values of WLAN.status() of the ports, in words; a number that is not here is shown as it is.
 _WIFI_STATUS = {
     200: "its beacons were lost",
     201: "it is not in range",
@@ -51,7 +54,9 @@ _WIFI_STATUS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """state: OK, WARN or FAIL; remedy: what to do; exit_code: what a failure means for the command; more: lines of a
+    """The result of one check.
+
+    state: OK, WARN or FAIL; remedy: what to do; exit_code: what a failure means for the command; more: lines of a
     traceback.
     """
 
@@ -68,8 +73,9 @@ class Finding:
 
 
 def examine(port: Port, *, interrupt: bool = False) -> Iterator[Finding]:
-    """Every finding, as soon as it is known. Where the board goes away, or fails at what it is asked, that is the last
-    one. interrupt: as of look().
+    """Yield every finding as soon as it is known. interrupt: as in look().
+
+    If the board goes away or fails at what it is asked, that is the last finding.
     """
     name = "port"
     try:
@@ -181,11 +187,11 @@ def _application(board: Board, info: Info) -> Iterator[Finding]:
 
 
 def _starts(board: Board) -> Iterator[Finding]:
-    """Whether it comes up: crashes in a row, with the last traceback."""
+    """Yield a finding if the board crashed several times in a row, with the last traceback."""
     try:
         failures, safe, traceback = cast(Any, board.value(scripts.STARTS))
     except DeviceError:
-        return  # an application without that: nothing to tell
+        return  # an application that does not record its starts
     if not failures:
         return
     text = f"{failures} starts in a row have failed{', and it is in safe mode' if safe else ''}"
@@ -198,7 +204,7 @@ def _starts(board: Board) -> Iterator[Finding]:
 
 
 def _tried(board: Board, settings: dict[str, Any]) -> Iterator[Finding]:
-    """Sensors, Wi-Fi and brokers of a board whose program does not run."""
+    """Try the sensors, Wi-Fi and brokers of a board whose program does not run."""
     for entry in settings["sensors"]:
         problem = board.value(scripts.SENSOR.format(entry=entry))
         yield _sensor(entry, str(problem) if problem else None)
@@ -212,12 +218,12 @@ def _tried(board: Board, settings: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _as_it_runs(board: Board, settings: dict[str, Any]) -> Iterator[Finding]:
-    """The same of a firmware that runs, from its own words."""
+    """Check sensors, Wi-Fi and brokers of a running firmware, from its state and its log."""
     began = time.monotonic()
     while True:
         state = cast(Any, board.value(scripts.RUNNING))
         lines = [str(line).partition(" ")[2] for line in state["lines"]]
-        # One that has just started is given time for its first link, or for the reason why there is none.
+        # A firmware that has just started gets time for its first link, or for the reason why there is none.
         failed = any(line.startswith(("warning broker: ", "warning Wi-Fi: ")) for line in lines)
         if state["link"] or failed or time.monotonic() - began > _STARTS_WITHIN_S or state["up"] > _STARTED_AFTER_MS:
             break
@@ -241,7 +247,7 @@ def _as_it_runs(board: Board, settings: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _last(lines: list[str], label: str) -> str | None:
-    """What the newest line that begins so says, without its level."""
+    """Return the newest line that begins with `label`, without its level and the label; None if there is none."""
     found = (line.partition(" ")[2] for line in reversed(lines))
     return next((text.removeprefix(label) for text in found if text.startswith(label)), None)
 
@@ -260,7 +266,7 @@ def _sensor(entry: dict[str, Any], problem: str | None) -> Finding:
 
 
 def try_wifi(board: Board, names: list[str]) -> Finding:
-    """Whether a board whose program does not run joins one of these networks."""
+    """Try whether a board whose program does not run joins one of these networks."""
     program = scripts.JOIN.format(names=names, attempt_ms=_JOIN_WITHIN_MS)
     try:
         joined, address, signal, failed = cast(Any, board.value(program, len(names) * (_JOIN_WITHIN_MS / 1000 + 5)))
@@ -304,14 +310,14 @@ def _broker_from_here(access: Access, device_id: str) -> Finding:
     except KitError as error:
         text, _, remedy = str(error).partition(" — ")
         if isinstance(error.__cause__, KitError) and isinstance(error.__cause__.__cause__, Refused):
-            # Whoever asks with the board's credentials is answered as the board is.
+            # The broker answers us as it answers the board, because the credentials are the board's.
             return Finding(name, FAIL, text, "correct user name and password: umqtt provision", EXIT_NETWORK)
-        # The board may well reach what this computer does not.
+        # The board may reach what this computer does not.
         return Finding(name, WARN, text, remedy)
 
 
 def split_address(address: str) -> tuple[str, str, int | None]:
-    """scheme, host and port of a broker's address, which the firmware has checked."""
+    """Return scheme, host and port of a broker's address, which the firmware has checked. The port may be None."""
     scheme, _, rest = address.partition("://")
     rest = rest.partition("/")[0]
     host, colon, port = rest.rpartition(":")

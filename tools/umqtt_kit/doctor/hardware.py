@@ -1,7 +1,7 @@
-"""What only a real board can show: its flash, a power cut, its watchdog, its sleep, Wi-Fi, and the memory TLS takes.
+"""What only a real board can show: flash, power cut, watchdog, sleep, Wi-Fi, and the memory that TLS takes.
 
-Each is tried on the board itself, with nothing of the application running. What docs/hardware.md assumes of the chip is
-compared with what it does.
+Each is tried on the board itself, with nothing of the application running. What docs/hardware.md assumes about the
+chip is compared with what the chip does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from umqtt_kit.errors import EXIT_DEVICE, KitError
 
 _FLASH_KB = 64
 _REPLACEMENTS = 50
-# A replaced file that took longer than this holds the loop of the firmware up.
+# Replacing a file that takes longer than this delays the firmware's loop.
 _SLOW_MS = 500
 _WRITES_FOR_S = 1.0
 _CUT_WITHIN_S = 60.0
@@ -27,15 +27,15 @@ _BACK_WITHIN_S = 120.0
 _WATCHDOG_MS = 3000
 _SLEEP_MS = 3000
 _LISTENS_EVERY_S, _FALLS_ASLEEP_S = 0.05, 0.3
-# Clocks that run without a crystal are some percent wrong; a reset and a start come on top.
+# Clocks without a crystal are some percent off; a reset and a start come on top.
 _EARLY, _LATE_S = 0.9, 5.0
 _TLS_WITHIN_S = 30.0
-# machine.reset_cause() of both ports, and of esp32 alone.
+# Values of machine.reset_cause(): the first of both ports, the second of esp32 alone.
 _BY_WATCHDOG, _BY_DEEP_SLEEP = 3, 4
 
 
 class _Numbers:
-    """What a program prints, a number a line. Raises KitError at anything else: another life of the board has begun."""
+    """The numbers that a program prints, one per line. Raises KitError at anything else: the board has restarted."""
 
     def __init__(self) -> None:
         self._said = bytearray()
@@ -46,15 +46,15 @@ class _Numbers:
             raise KitError("the board began anew", EXIT_DEVICE)
 
     def last(self, otherwise: int) -> int:
-        """The last whole number; the line after it may be cut off."""
+        """Return the last whole number; the line after it may be cut off. `otherwise` if there is none."""
         lines = self._said.replace(b"\r", b"").replace(b"\x04", b"").split(b"\n")[:-1]
         return next((int(line) for line in reversed(lines) if line.isdigit()), otherwise)
 
 
 def try_hardware(port: Port, cut_power: Callable[[], None] | None) -> Iterator[Finding]:
-    """Every finding, as soon as it is known. The board is reset in the end, and its program starts again.
+    """Yield every finding as soon as it is known. At the end the board is reset, and its program starts again.
 
-    cut_power: asks the person at the board for a power cut, and returns when asked; None: nobody is there.
+    cut_power: asks the person at the board for a power cut, and returns after asking; None if nobody is there.
     """
     with Board(port, manner=Manner.STOP) as board:
         info = board.info()
@@ -74,7 +74,7 @@ def try_hardware(port: Port, cut_power: Callable[[], None] | None) -> Iterator[F
             except KitError as error:
                 text, _, remedy = str(error).partition(" — ")
                 yield Finding(name, FAIL, text, remedy or "repeat it with the board on another port", error.exit_code)
-                # The next one has nothing to do with it, if the board answers at all.
+                # The next check does not depend on this one, if the board answers at all.
                 board.reopen(_BACK_WITHIN_S)
                 board.exec(scripts.CLEAR)
 
@@ -96,7 +96,7 @@ def _flash(board: Board) -> Iterator[Finding]:
 
 
 def _power_cut(board: Board, cut_power: Callable[[], None] | None) -> Iterator[Finding]:
-    """A file is replaced again and again until the power goes; what the board said it had written must be there."""
+    """Replace a file again and again until the power goes; what the board has reported as written must be there."""
     if cut_power is None:
         yield Finding("power cut", WARN, "not tried: nobody was there to cut the power", "repeat it at a terminal")
         return
@@ -117,7 +117,7 @@ def _power_cut(board: Board, cut_power: Callable[[], None] | None) -> Iterator[F
     board.reopen(_BACK_WITHIN_S)
     there = board.eval(scripts.REPLACED)
     board.exec(scripts.CLEAR)
-    # More may have been written than was told: a USB port drops what it holds when the power goes.
+    # More may be there than was reported: a USB port drops what it holds when the power goes.
     if isinstance(there, int) and there >= number:
         yield Finding("power cut", OK, f"replacement {number} was the last one told, and {there} was there afterwards")
     else:
@@ -126,12 +126,12 @@ def _power_cut(board: Board, cut_power: Callable[[], None] | None) -> Iterator[F
 
 
 def _watchdog(board: Board) -> Iterator[Finding]:
-    """A watchdog that is not fed must reset the board, in its time."""
+    """Start a watchdog and do not feed it: it must reset the board in its time."""
     told = _Numbers()
     with contextlib.suppress(KitError):
         board.exec(scripts.STARVE.format(timeout_ms=_WATCHDOG_MS), _WATCHDOG_MS / 1000 + _LATE_S, on_output=told)
     lived_ms = told.last(0)
-    # As it was left: a soft reset would be the cause that it tells.
+    # No soft reset, because that would become the cause that the board reports.
     board.reopen(_BACK_WITHIN_S, soft_reset=False)
     cause = board.eval("__import__('machine').reset_cause()")
     board.soft_reset()
@@ -148,17 +148,18 @@ def _watchdog(board: Board) -> Iterator[Finding]:
 def _deep_sleep(board: Board, info: Info) -> Iterator[Finding]:
     board.leave(f"import machine\nmachine.deepsleep({_SLEEP_MS})")
     began, woke_after_s = time.monotonic(), None
-    # Nothing is typed meanwhile: any interrupt ends the sleep of an rp2. One that wakes prints what it begins with.
+    # Nothing is typed meanwhile, because any interrupt ends the sleep of an rp2. A board that wakes prints its
+    # start-up text.
     while (asleep_s := time.monotonic() - began) < _EARLY * _SLEEP_MS / 1000:
         time.sleep(_LISTENS_EVERY_S)
-        # Without its USB, a board cannot be heard.
+        # A board without its USB cannot be heard.
         with contextlib.suppress(KitError):
             if board.read_output() and asleep_s > _FALLS_ASLEEP_S and woke_after_s is None:
                 woke_after_s = asleep_s
     board.reopen(_BACK_WITHIN_S, soft_reset=False)
     cause = board.eval("__import__('machine').reset_cause()")
     board.soft_reset()
-    # rp2 sleeps and resets itself, which is the watchdog's cause there.
+    # After a sleep rp2 resets itself, which has the watchdog's cause there.
     expected = _BY_WATCHDOG if info.platform == "rp2" else _BY_DEEP_SLEEP
     text = f"{_SLEEP_MS / 1000:g} s; machine.reset_cause() is {cause} afterwards"
     if woke_after_s is not None:

@@ -1,9 +1,13 @@
-"""Programs of the checks that run on the board. Passwords are read there, from secrets.json: they do not travel."""
+"""Programs of the checks that run on the board.
+
+Passwords are read there from secrets.json, so they do not travel.
+"""
 
 # Seconds since 1970, whatever epoch the port counts from.
 UNIX_TIME = "__import__('time').time() + (946684800 if __import__('time').gmtime(0)[0] == 2000 else 0)"
 
-# (starts that failed in a row, whether it is in safe mode, traceback or None). As boot.py, without counting a boot.
+# Answers (starts that failed in a row, whether the board is in safe mode, traceback or None). Counts as boot.py does,
+# but without counting a boot.
 STARTS = """
 def _u_starts():
     import postmortem, startup
@@ -18,13 +22,13 @@ def _u_starts():
 print(repr(_u_starts()))
 """
 
-# Of the firmware beside which it runs.
+# State and log of the firmware that runs meanwhile.
 RUNNING = """
 print(repr({"up": board.clock.uptime_ms(), "wifi": board.wifi.connected, "link": board.client.connected,
             "lines": board.log.lines()}))
 """
 
-# None, or why a sensor cannot be made or read.
+# Answers None, or why a sensor cannot be made or read.
 SENSOR = """
 def _u_sensor(entry):
     import time
@@ -42,7 +46,7 @@ def _u_sensor(entry):
 print(repr(_u_sensor({entry!r})))
 """
 
-# {"networks": [[ssid, rssi], …]} in range, the strongest first.
+# Answers the networks in range as [(ssid, rssi), …], the strongest first.
 SCAN = """
 def _u_scan():
     import network
@@ -57,7 +61,7 @@ def _u_scan():
 print(repr(_u_scan()))
 """
 
-# (ssid or None, address or None, dBm or None, [(ssid, status), … of those that failed])
+# Answers (ssid or None, address or None, dBm or None, [(ssid, status), … of those that failed]).
 JOIN = """
 def _u_join(names, attempt_ms):
     import json, network, time
@@ -87,7 +91,8 @@ def _u_join(names, attempt_ms):
 print(repr(_u_join({names!r}, {attempt_ms})))
 """
 
-# None, or the error: by number and text. The name is looked up and a TCP connection made, as the client does.
+# Answers None, or (step, error): "name" or "connect", and its text. The name is looked up and a TCP connection made,
+# as the client does.
 REACH = """
 def _u_reach(host, port):
     import socket
@@ -104,9 +109,10 @@ def _u_reach(host, port):
 print(repr(_u_reach({host!r}, {port})))
 """
 
-# Of `umqtt doctor --hardware`
+# Programs of `umqtt doctor --hardware`
 
-# (whether a file holds what was written, ms to write it, to read it, median and longest ms of replacing a small one)
+# Answers (whether a file holds what was written, ms to write it, to read it, median and longest ms of replacing a
+# small one).
 TRY_FLASH = """
 def _u_flash(kilobytes, rounds):
     import hashlib, os, time
@@ -161,7 +167,7 @@ for _u_name in ("/umqtt-try", "/umqtt-try.tmp"):
     except OSError: pass
 """
 
-# Prints how long it lives.
+# Prints again and again for how many ms it has been running.
 STARVE = """
 import machine, time
 _u_dog = machine.WDT(timeout={timeout_ms})
@@ -171,7 +177,8 @@ while True:
     time.sleep_ms(50)
 """
 
-# (error or None, ms, free bytes of the heap before, with the link open, largest block of esp32's own heap or None)
+# Answers (error or None, ms, free bytes of the heap before, with the link open, largest block of esp32's own heap or
+# None).
 TLS_MEMORY = """
 def _u_tls(host, port):
     import gc, socket, ssl, time

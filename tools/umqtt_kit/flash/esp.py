@@ -1,4 +1,4 @@
-"""ESP32 family: the image is written by esptool, started as a program of its own."""
+"""ESP32 family: writes an image with esptool, as a separate program."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import sysconfig
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_MISSING, KitError
 from umqtt_kit.flash.images import Image
 
-# Where the ROM of a chip expects the image.
+# Where the ROM of a chip expects the image, if not at 0.
 _OFFSETS = {"esp32": "0x1000", "esp32s2": "0x1000"}
 _FAST_BAUD = "460800"
 _WITHIN_S = 600.0
 
 
 def write(image: Image, port: str, *, erase: bool, show: bool) -> None:
-    """Write the image, and erase everything before if told so. show: let esptool's own progress be seen.
+    """Write the image, after erasing everything if `erase`. show: let the user see esptool's own progress.
 
-    Raises KitError: exit code 6 without esptool, 5 when it fails.
+    Raises KitError: exit code 6 without esptool, 5 if it fails.
     """
     command = _command()
     # Version 5 renamed its commands; the old names only work with a warning.
@@ -50,7 +50,7 @@ def _major_version(command: list[str]) -> int:
 
 
 def _run(command: list[str], show: bool) -> None:
-    # Its output goes to stderr: stdout is for the result of `umqtt flash`.
+    # Its output goes to stderr, because stdout is for the result of `umqtt flash`.
     output = sys.stderr if show else subprocess.PIPE
     try:
         ended = subprocess.run(

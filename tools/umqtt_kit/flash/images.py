@@ -1,4 +1,4 @@
-"""What an image file is for, and whether it is whole: told by its content, never by its name."""
+"""Finds out what an image file is for, and whether it is whole, by its content and never by its name."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ _UF2_HEADER = 32
 _UF2_NOT_MAIN_FLASH = 0x1
 _UF2_MAGIC = (0x0A324655, 0x9E5D5157, 0x0AB16F30)
 _UF2_FAMILY_PRESENT = 0x2000
-# A block that every RP2350 image begins with, against an error of the chip (RP2350-E10); it says nothing.
+# The block that every RP2350 image begins with, against an error of the chip (RP2350-E10); it says nothing about the
+# image.
 _UF2_ABSOLUTE = 0xE48BFF57
 UF2_FAMILIES = {0xE48BFF56: "rp2040", 0xE48BFF59: "rp2350", 0xE48BFF5A: "rp2350-riscv", 0xE48BFF5B: "rp2350"}
 
 
 @dataclass(frozen=True)
 class Image:
-    """kind: ESP or UF2; chip: esptool's name, or a value of UF2_FAMILIES; sha256: of the whole file, in hex."""
+    """An image file.
+
+    kind: ESP or UF2; chip: esptool's name, or a value of UF2_FAMILIES; sha256: of the whole file, in hex.
+    """
 
     file: Path
     kind: str
@@ -38,7 +42,10 @@ class Image:
 
 
 def read_image(file: Path) -> Image:
-    """Raises KitError (exit code 2) for a file that cannot be read, is no image, or is damaged."""
+    """Return what an image file is for.
+
+    Raises KitError (exit code 2) if the file cannot be read, is no image, or is damaged.
+    """
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -58,7 +65,10 @@ def read_image(file: Path) -> Image:
 
 
 def uf2_blocks(file: Path) -> list[tuple[int, bytes]]:
-    """(address, bytes) of what a UF2 file, which read_image() has checked, writes into the chip's flash."""
+    """Return (address, bytes) of each block of a UF2 file that goes into the chip's flash.
+
+    The file must have been checked by read_image().
+    """
     data = file.read_bytes()
     found = []
     for start in range(0, len(data), _UF2_BLOCK):
@@ -97,7 +107,7 @@ def _uf2_chip(file: Path, data: bytes) -> str:
 
 
 def _all_blocks(data: bytes, families: set[int]) -> bool:
-    """Whether every block of each family that the file announces is there."""
+    """Return whether every block of each family that the file announces is there."""
     for family in families:
         numbers: set[int] = set()
         announced = 0

@@ -1,4 +1,4 @@
-"""RP2 family: its boot loader is a USB drive, and an image that is copied onto it is written into the flash."""
+"""RP2 family: the boot loader is a USB drive, and an image that is copied onto it is written into the flash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from umqtt_kit.device import Board, Manner, Port
 from umqtt_kit.errors import EXIT_DEVICE, EXIT_NO_DEVICE, KitError
 from umqtt_kit.flash.images import Image
 
-#: Folders to look into besides those where systems mount drives; for a drive mounted by hand, separated by colons.
+#: Variable that names further folders to look into, separated by colons, for a drive mounted by hand.
 DRIVES = "UMQTT_UF2_DRIVES"
 _INFO = "INFO_UF2.TXT"
 _CHIPS = {"RPI-RP2": "rp2040", "RP2350": "rp2350"}
@@ -26,7 +26,7 @@ _BY_HAND = "hold the button BOOTSEL while you plug in the cable"
 
 @dataclass(frozen=True)
 class Drive:
-    """A boot loader that shows itself as a drive. chip: rp2040, rp2350, or its own word for it."""
+    """A boot loader that shows itself as a drive. chip: rp2040, rp2350, or the boot loader's own word for it."""
 
     path: Path
     chip: str
@@ -37,7 +37,7 @@ class Drive:
 
 
 def drives() -> list[Drive]:
-    """Boot loaders whose drive is mounted."""
+    """Return the boot loaders whose drive is mounted."""
     found = []
     for folder in _mount_points():
         with contextlib.suppress(OSError):
@@ -49,7 +49,10 @@ def drives() -> list[Drive]:
 
 
 def find_drive(image: Image, port: Port) -> Drive:
-    """The boot loader for this image. A board that runs MicroPython at `port` is sent there first. Raises KitError."""
+    """Return the boot loader for this image. Raises KitError.
+
+    A board that runs MicroPython at `port` is sent into its boot loader first.
+    """
     drive = matching_drive(image, drives())
     if drive is not None:
         return drive
@@ -69,12 +72,15 @@ def find_drive(image: Image, port: Port) -> Drive:
 
 
 def no_drive() -> KitError:
-    """The error for no boot loader, and no board that could be sent there."""
+    """Return the error for no boot loader, and no board that could be sent there."""
     return KitError(f"no board in its boot loader is mounted — {_BY_HAND}, mount the drive, and repeat", EXIT_NO_DEVICE)
 
 
 def matching_drive(image: Image, found: list[Drive]) -> Drive | None:
-    """The one drive that the image is for, None without any. Raises KitError for several, or one of another chip."""
+    """Return the one drive that the image is for, None without any.
+
+    Raises KitError if there are several, or only one of another chip.
+    """
     matching = [drive for drive in found if image.chip.startswith(drive.chip)]
     if len(matching) > 1:
         where = ", ".join(str(drive.path) for drive in matching)
@@ -98,7 +104,7 @@ def write(image: Image, drive: Drive) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        # The board resets at the last block, which may be before the system has closed the file.
+        # The board resets at the last block, perhaps before the system has closed the file.
         if (drive.path / _INFO).exists():
             raise KitError(f"{target}: {error.strerror} — {_BY_HAND}, and repeat", EXIT_DEVICE) from error
     deadline = time.monotonic() + _RESETS_WITHIN_S

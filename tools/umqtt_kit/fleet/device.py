@@ -25,7 +25,7 @@ _RSS_UNITS_PER_KIB = 1024 if sys.platform == "darwin" else 1
 
 @dataclass(frozen=True)
 class DeviceSettings:
-    """What all devices of a fleet have in common. interval_ms: milliseconds; keep_alive: seconds."""
+    """What all devices of a fleet have in common. interval_ms: in milliseconds; keep_alive: in seconds."""
 
     access: Access
     interval_ms: int
@@ -35,7 +35,10 @@ class DeviceSettings:
 
 
 class Device:
-    """Driven by run(now_ms) whenever its socket has something or due_ms has come. Times: monotonic ms."""
+    """One simulated device. Times are monotonic ms.
+
+    run(now_ms) must be called whenever its socket has something to read, or due_ms has come.
+    """
 
     def __init__(self, device_id: str, settings: DeviceSettings, first_reading_ms: int) -> None:
         self.device_id = device_id
@@ -49,7 +52,7 @@ class Device:
         self._online_said = False
         self._leaving = False
         self._witness = Witness(settings.witness, device_id) if settings.witness else None
-        # No flash keeps a counter here: every start is a first boot, told apart by its 64 random bits.
+        # There is no flash to keep a counter: every start is a first boot, told apart by 64 random bits.
         self.boot = f"1-{os.urandom(8).hex()}"
         self._topic = f"fleet/{device_id}/telemetry".encode()
         self._status_topic = f"fleet/{device_id}/status".encode()
@@ -66,7 +69,7 @@ class Device:
 
     @property
     def drained(self) -> bool:
-        """Everything it published is acknowledged."""
+        """Whether everything that it published is acknowledged."""
         return self.client.pending == 0
 
     def run(self, now_ms: int) -> None:
@@ -74,8 +77,8 @@ class Device:
         if self._next_reading_ms is not None and now_ms >= self._next_reading_ms:
             self._take_reading(now_ms, now_ms - self._next_reading_ms)
             interval = self._settings.interval_ms
-            # Readings missed while the process was held up are not taken in a bunch: they would all say the
-            # same.
+            # Readings that were missed while the process was held up are not taken all at once: they would all say
+            # the same.
             self._next_reading_ms = max(self._next_reading_ms + interval, now_ms + interval // 2)
         wait_ms = self.client.tick()
         if self.client.connected != self._online_said:
@@ -87,7 +90,7 @@ class Device:
             self.due_ms = min(self.due_ms, self._next_reading_ms)
 
     def _waits_for_no_arrival(self) -> bool:
-        """A link in the making, one that takes no bytes, or one about to end: no arriving byte says when to go on."""
+        """Return whether the link goes on without arriving bytes: it is opening, cannot write, or is about to end."""
         client = self.client
         return self._leaving or (client.socket is not None and (not client.connected or client.waits()))
 
@@ -95,7 +98,7 @@ class Device:
         self._next_reading_ms = None
 
     def disconnect(self) -> None:
-        """Say goodbye once the outbox is empty; client.closed tells when that is done."""
+        """Say goodbye once the outbox is empty; client.closed tells when this is done."""
         if self.client.connected:
             self._publish_status(False, "stopped")
         self._leaving = True
@@ -119,7 +122,7 @@ class Device:
         try:
             self.client.publish(self._topic, record.encode(), qos=1)
         except OutboxFull:
-            # Not made: publish() did not take it. Its seq stays a gap that the status file counts.
+            # Not made, because publish() did not take it. Its seq stays a gap, which the status file counts.
             self.refused += 1
             return
         self.made += 1

@@ -1,4 +1,4 @@
-"""Serves all devices of a fleet in one loop: whoever's socket has something, and whoever's time has come."""
+"""Serves all devices of a fleet in one loop: each when its socket has something to read, or its time has come."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Protocol
 from umqtt_kit.fleet.device import Device
 from umqtt_kit.fleet.status import fleet_counts, write_status
 
-# The status file, the signals and the time limit are looked after at least this often.
+# Longest wait, so that the status file, the signals and the time limit are looked after in time.
 _LONGEST_WAIT_MS = 200
 _STATUS_EVERY_MS = 500
 _GOODBYE_MS = 3000
@@ -28,12 +28,15 @@ class _Socket(Protocol):
 
 
 def now() -> int:
-    """Monotonic milliseconds."""
+    """Return the monotonic time in milliseconds."""
     return time.monotonic_ns() // 1_000_000
 
 
 class Fleet:
-    """stop() may be called from a signal handler; serve() then drains the outboxes and returns."""
+    """All devices of a fleet.
+
+    stop() may be called from a signal handler; serve() then drains the outboxes and returns.
+    """
 
     def __init__(self, devices: Sequence[Device], status: Path | None = None) -> None:
         self._devices = devices
@@ -41,8 +44,7 @@ class Fleet:
         self._next_status_ms = 0
         self._selector = selectors.DefaultSelector()
         self._sockets: dict[Device, _Socket] = {}
-        # (due, number) of a device; an entry whose due is not the one noted in _due is out of date and passed
-        # over.
+        # (due, number) of a device. An entry whose due is not the one in _due is outdated and skipped.
         self._queue: list[tuple[int, int]] = []
         self._due = [-1] * len(devices)
         self._stopping = False
@@ -52,7 +54,7 @@ class Fleet:
         self._stopping = True
 
     def stop_on_signals(self) -> None:
-        """SIGTERM and SIGINT stop the fleet in order; a second one has its usual effect."""
+        """Let SIGTERM and SIGINT stop the fleet in order; a second signal has its usual effect."""
 
         def stop(number: int, _frame: FrameType | None) -> None:
             self.stop()
@@ -64,8 +66,8 @@ class Fleet:
     def serve(self, seconds: float | None, drain_s: float, connected: Callable[[], None]) -> int:
         """Run until stop() or for that many seconds, then drain for drain_s at most.
 
-        connected() is called once, when every device has had its first link. Returns how many messages the
-        broker has not acknowledged: 0 unless it could not be reached.
+        connected() is called once, when every device is connected. Returns how many messages the broker has not
+        acknowledged: 0 unless it could not be reached.
         """
         deadline = None if seconds is None else now() + int(seconds * 1000)
         self._run_all()
@@ -83,7 +85,7 @@ class Fleet:
         for device in self._devices:
             device.disconnect()
         self._run_all()
-        # Whoever has no link has nobody to say goodbye to.
+        # A device without a link has no broker to say goodbye to.
         self._until(lambda: not any(device.client.connected for device in self._devices),
                     max(deadline, now() + _GOODBYE_MS))  # fmt: skip
         self.state = "stopped"
@@ -140,7 +142,7 @@ class Fleet:
         before = self._sockets.get(device)
         if socket is before:
             return
-        # At once, before another device can be given the same file descriptor.
+        # At once, before another device can get the same file descriptor.
         if before is not None:
             self._selector.unregister(before)
             del self._sockets[device]
@@ -154,6 +156,6 @@ class Fleet:
 
 
 def spread(count: int, interval_ms: int) -> list[int]:
-    """When each device takes its first reading: at random within one interval, as in life."""
+    """Return when each device takes its first reading: at random within one interval, as real devices would."""
     start = now()
     return [start + random.randrange(interval_ms) for _ in range(count)]

@@ -21,7 +21,7 @@ from umqtt_kit.fleet.device import Device
 
 
 def fleet_counts(devices: Sequence[Device], state: str) -> dict[str, int | str]:
-    """The object described above."""
+    """Return the object described above."""
     return {
         "devices": len(devices),
         "online": sum(device.client.connected for device in devices),
@@ -34,7 +34,7 @@ def fleet_counts(devices: Sequence[Device], state: str) -> dict[str, int | str]:
 
 
 def write_status(path: Path, counts: dict[str, int | str]) -> None:
-    """Replace the file at once, so that a reader never sees half of it."""
+    """Replace the file in one step, so that a reader never sees half of it."""
     temporary = path.with_name(path.name + ".new")
     temporary.write_text(json.dumps(counts) + "\n")
     os.replace(temporary, path)

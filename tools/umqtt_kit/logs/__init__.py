@@ -1,7 +1,7 @@
-"""What boards say, live: what `umqtt logs` does, without its options and its output.
+"""What boards say, live: the work behind `umqtt logs`, without its options and output.
 
 entries   a line that a board has said, and an event of its connection
-lines     bytes into lines
-serial    the lines of boards on cables; a board that resets or is unplugged is waited for
+lines     splits bytes into lines
+serial    the lines of boards on cables; waits for a board that resets or is unplugged
 published the lines that devices publish, from the broker
 """

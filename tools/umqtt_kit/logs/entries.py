@@ -9,8 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Entry:
-    """A line. time: when it came here; device: name of the port, or device id; level: of the firmware's log, None for
-    any other line; fields: what else was published with it; more: lines below it, for people.
+    """A line of a board.
+
+    time: when it arrived here; device: name of the port, or device id; level: of the firmware's log, None for any
+    other line; fields: what else was published with it; more: lines below it, for people.
     """
 
     time: datetime
@@ -26,7 +28,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Event:
-    """kind: "connected", "gone" or "busy"; text: the same for people."""
+    """An event of a board's connection. kind: "connected", "gone" or "busy"; text: the same for people."""
 
     time: datetime
     device: str
@@ -38,7 +40,7 @@ class Event:
 
 
 def now() -> datetime:
-    """This moment, with its time zone."""
+    """Return the present time, with its time zone."""
     return datetime.now().astimezone()
 
 

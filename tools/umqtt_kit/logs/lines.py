@@ -1,4 +1,4 @@
-"""Bytes of a serial port into lines, each with the time at which its first byte came."""
+"""Splits the bytes of a serial port into lines, each with the time at which its first byte came."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from datetime import datetime
 from spark_ingest.printable import printable
 from umqtt_kit.logs.entries import Entry
 
-# A prompt has no line end: what stays so long without one is shown as it is.
+# A prompt has no line end: what has stayed unfinished for this long is shown as it is.
 _UNFINISHED_FOR_S = 0.5
 _LONGEST = 4096
-# As firmware/app/log.py writes on the console: "UPTIME_S LEVEL TEXT".
+# As firmware/app/log.py writes it on the console: "UPTIME_S LEVEL TEXT".
 _LOGGED = re.compile(r"\d+ (debug|info|warning|error) ")
 _TRACEBACK = "Traceback (most recent call last):"
 
@@ -26,7 +26,7 @@ class Lines:
         self._in_traceback = False
 
     def take(self, data: bytes, now: datetime) -> list[Entry]:
-        """The lines that end in data. A line of more than 4096 bytes comes in pieces."""
+        """Return the lines that end in data. A line of more than 4096 bytes is split into pieces."""
         *whole, begun = (self._begun + data).split(b"\n")
         found = []
         for line in whole:
@@ -41,7 +41,7 @@ class Lines:
         return found
 
     def unfinished(self, now: datetime, *, closed: bool = False) -> list[Entry]:
-        """What has waited long for the end of its line. closed: nothing more comes."""
+        """Return what has waited long for the end of its line. closed: nothing more comes, so do not wait."""
         if not self._begun or self._began is None:
             return []
         if not closed and (now - self._began).total_seconds() < _UNFINISHED_FOR_S:
@@ -56,7 +56,7 @@ class Lines:
         if text == _TRACEBACK:
             self._in_traceback = True
             return Entry(time, self._device, text, "error")
-        # The lines of a traceback are indented, and the one that names the exception, which ends it, is not.
+        # The lines of a traceback are indented, except the last one, which names the exception.
         if self._in_traceback:
             self._in_traceback = text.startswith(" ")
             return Entry(time, self._device, text, "error")

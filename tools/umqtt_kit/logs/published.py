@@ -1,4 +1,4 @@
-"""The lines that devices publish: their logs, with tracebacks, and what becomes of them."""
+"""The lines that devices publish: their logs, with tracebacks, and their statuses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EVERY = "+"
 
 
 def topics(devices: tuple[str, ...]) -> list[str]:
-    """The topic filters of these devices, or of all."""
+    """Return the topic filters of these devices, or of all."""
     return [f"fleet/{device}/{leaf}" for device in devices or (_EVERY,) for leaf in ("status", "log")]
 
 
@@ -27,7 +27,10 @@ def follow(
     say: Callable[[str], object],
     ended: Callable[[], bool],
 ) -> None:
-    """Every line to take(), until ended(). say: told of a link that breaks, and comes back. Raises KitError."""
+    """Pass every line to take(), until ended(). Raises KitError.
+
+    say: called when a link breaks, and when it comes back.
+    """
 
     def on_message(topic: str, payload: bytes, *_: object) -> None:
         take(entry_of(topic, payload))
@@ -44,7 +47,7 @@ def follow(
 
 
 def entry_of(topic: str, payload: bytes) -> Entry:
-    """The line of one message. What is no record of the firmware is shown as it is."""
+    """Return the line of one message. What is not a record of the firmware is shown as it is."""
     _, _, rest = topic.partition("/")
     device, _, leaf = rest.rpartition("/")
     try:

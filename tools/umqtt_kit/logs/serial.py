@@ -25,7 +25,7 @@ _READ_SIZE = 65536
 
 
 class Tail:
-    """One board's port. It is found again by its USB serial number, else by its name: a path may change."""
+    """One board's port. It is found again by its USB serial number, else by its name, because its path may change."""
 
     def __init__(self, port: Port) -> None:
         self.port = port
@@ -37,18 +37,18 @@ class Tail:
 
     @property
     def descriptors(self) -> list[int]:
-        """For select(): the port and who asks for it, or the end of a loan; none while there is no port."""
+        """For select(): the port and the socket of its offer, or the end of a loan; empty while there is no port."""
         return [each.fileno() for each in (self._serial, self._offer, self._loan) if each is not None]
 
     def open(self) -> Event:
-        """Raises KitError (exit code 3)."""
+        """Open the port. Raises KitError (exit code 3)."""
         self._serial = open_serial(self.port.path, timeout_s=0)
         self._offer = offer(self.port.path)
         self._told = None
         return Event(now(), self.port.name, "connected", f"{self.port.name}: connected, {self.port.path}")
 
     def open_again(self, ports: list[Port]) -> Event | None:
-        """Try it. ports: those that are there. None: nothing new to be told."""
+        """Try to open the port again. ports: those that are there. Return None if there is nothing new to tell."""
         found = self._among(ports)
         if found is None:
             return None
@@ -61,7 +61,7 @@ class Tail:
             return self._tell("gone", f"{str(error).partition(' — ')[0]}; waiting for it")
 
     def handle(self, descriptor: int) -> list[Entry | Event]:
-        """What one of the descriptors has: lines, an Event of a port that is gone or lent."""
+        """Return what one of the descriptors has: lines, or an Event of a port that is gone or lent."""
         if self._loan is not None and descriptor == self._loan.fileno():
             self._loan.close()  # the port is opened again at the next look
             self._loan = None
@@ -83,13 +83,13 @@ class Tail:
         return [*self._lines.unfinished(now(), closed=True), *([event] if event else [])]
 
     def _read(self) -> list[Entry | Event]:
-        # A port that is gone is closed.
+        # Closes the port if it is gone.
         import serial
 
         assert self._serial is not None
         try:
             data = self._serial.read(_READ_SIZE)
-            # Readable and nothing to read: the other end is gone.
+            # Readable, but nothing to read: the other end is gone.
             if not data:
                 raise OSError("nothing to read")
         except (serial.SerialException, OSError):
@@ -99,11 +99,11 @@ class Tail:
         return [*self._lines.take(data, now())]
 
     def unfinished(self) -> list[Entry]:
-        """A line whose end does not come, a prompt for instance."""
+        """Return a line whose end does not come, for instance a prompt."""
         return self._lines.unfinished(now())
 
     def close(self) -> None:
-        """Let go of the port, and leave the board running."""
+        """Close the port, and leave the board running."""
         for each in (self._offer, self._loan):
             if each is not None:
                 each.close()
@@ -111,7 +111,7 @@ class Tail:
         if self._serial is None:
             return
         with contextlib.suppress(OSError):
-            # Lowered in this order before the system lowers both at once, some boards are not reset by it.
+            # Lowered in this order before the system lowers both at once, they do not reset some boards.
             self._serial.rts = False
             self._serial.dtr = False
         with contextlib.suppress(OSError):
@@ -127,7 +127,7 @@ class Tail:
         return own if not own.virtual and os.path.exists(own.path) else None
 
     def _tell(self, kind: str, text: str) -> Event | None:
-        # Once, not at every attempt.
+        # Tells it once, not at every attempt.
         if text == self._told:
             return None
         self._told = text
@@ -135,9 +135,9 @@ class Tail:
 
 
 def follow(ports: list[Port], ended: Callable[[], bool], *, join: bool = False) -> Iterator[Entry | Event]:
-    """Lines and events of boards as they come, until ended(). join: boards that are plugged in later, too.
+    """Yield lines and events of boards as they come, until ended(). join: also of boards that are plugged in later.
 
-    Raises KitError (exit code 3) when one of the ports cannot be opened at the beginning.
+    Raises KitError (exit code 3) if one of the ports cannot be opened at the beginning.
     """
     tails = [Tail(port) for port in ports]
     try:

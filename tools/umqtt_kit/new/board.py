@@ -1,4 +1,4 @@
-"""A new board: a folder like those under boards/, made from one that is described already."""
+"""Makes a new board: a folder like those under boards/, from one that is described already."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BOOT_LOADERS = {
 
 
 def make_board(name: str, like: str, folder: Path) -> Path:
-    """Write folder/NAME with board.json, pins.py, manifest.py and README.md; returns it. Raises KitError."""
+    """Write folder/NAME with board.json, pins.py, manifest.py and README.md; return it. Raises KitError."""
     if not _NAME.fullmatch(name):
         raise KitError(f"{name!r} is no name of a board — use capitals, digits and _, a letter first", EXIT_USAGE)
     known = board_folders()
@@ -49,12 +49,12 @@ def make_board(name: str, like: str, folder: Path) -> Path:
 
 
 def _files(name: str, like: str, described: Path) -> dict[str, str]:
-    """Name to text of the files of a new board."""
+    """Return the texts of the files of a new board, by file name."""
     values: dict[str, Any] = board_description(like)
     values |= {
         "name": name,
         "description": f"{name}, described like {like}",
-        # Two boards that say the same of themselves could not be told apart.
+        # Two boards with the same machine text could not be told apart.
         "machine": f"{name} with {values['mcu']}",
         "firmware_image": (values["firmware_image"] or "").replace(like, name) or None,
     }

@@ -1,4 +1,4 @@
-"""A new sensor: a module with a class Sensor, as firmware/app/sensors/__init__.py describes it."""
+"""Makes a new sensor: a module with a class Sensor, as firmware/app/sensors/__init__.py describes it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
 def make_sensor(name: str, folder: Path, i2c_address: int | None = None) -> Path:
-    """Write folder/NAME.py, which reads a pin, or a chip at that address; returns it.
+    """Write folder/NAME.py, which reads a pin, or the chip at i2c_address; return it.
 
-    Raises KitError (exit code 2) for a name that will not do, or a file that is there.
+    Raises KitError (exit code 2) if the name will not do, or the file is there already.
     """
     _check_name(name)
     file = folder / f"{name}.py"

@@ -1,8 +1,8 @@
-"""Updates over the air: what `umqtt ota` does, without its options and its output.
+"""Updates over the air: the work behind `umqtt ota`, without its options and output.
 
 release    the files of a version and their manifest, compiled for a board
-order      the update of one device, from the question which board it is to the confirmed version
+order      the update of one device, from asking which board it is to the confirmed version
 rollout    many devices, in stages
 updater    the conversation with the device over MQTT, and the pieces of files that it asks for
-web        the same files from a small web server
+web        serves the same files from a small web server
 """

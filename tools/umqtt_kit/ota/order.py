@@ -1,4 +1,4 @@
-"""The update of one device: what it is asked first, the release that fits it, and sending that."""
+"""The update of one device: asks it what it is, makes the release that fits, and sends it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _UNDER_WAY = "an update is under way"
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be sent.
+    """The update that is wanted.
 
-    board_name: folder under boards/, None: as the device says; version: None for that of the firmware here; downgrade:
-    also where that is older than the one installed; sensors: folder of the user's own; web: where the device fetches
-    the files, None: through the broker; timeout_s: for one device, until the new version is confirmed.
+    board_name: folder under boards/, None: as the device says; version: None for that of the firmware here;
+    downgrade: send it even if it is older than the installed one; sensors: folder of the user's own; web: where the
+    device fetches the files, None: through the broker; timeout_s: for one device, until the new version is confirmed.
     """
 
     board_name: str | None = None
@@ -40,7 +40,7 @@ class Wanted:
     _making: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def release(self, name: str, optional: frozenset[str]) -> Release:
-        """The release for a board with these modules, made once. Raises KitError."""
+        """Return the release for a board with these modules, which is made only once. Raises KitError."""
         with self._making:
             if (name, optional) not in self._made:
                 try:
@@ -52,7 +52,11 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Done:
-    """before: what the device said of itself; result: {"slot", "version"} at the end; already: it ran that release."""
+    """The result of an update.
+
+    before: what the device said about itself; result: {"slot", "version"} at the end; already: whether it ran that
+    release before.
+    """
 
     before: dict[str, Any]
     result: dict[str, Any]
@@ -66,14 +70,14 @@ def update(
     say: Callable[[str], object],
     on_sent: Callable[[Release, int], object] = lambda release, size: None,
 ) -> Done:
-    """Have a device run the release that is wanted. Raises KitError: 4 when it does not answer, 5 when it refuses."""
+    """Make a device run the wanted release. Raises KitError: exit code 4 if it does not answer, 5 if it refuses."""
     from umqtt_kit.deploy.filesets import optional_modules
 
     with Updater(access, device) as updater:
         told = updater.result("ping", {}, _ANSWER_S)
         _check_compiler(told)
         settings, name = _settings(updater, wanted.board_name)
-    # In between there is no link: compiling may take longer than the broker waits for a sign of life.
+    # Meanwhile there is no link: compiling may take longer than the broker waits for a sign of life.
     release = wanted.release(name, optional_modules(settings))
     say(f"{device} runs {told.get('fw')} in slot {told.get('slot')}; it is sent {release.version}")
     with Updater(access, device) as updater:
@@ -82,7 +86,7 @@ def update(
 
 
 def roll_back(access: Access, device: str, timeout_s: float, say: Callable[[str], object]) -> Done:
-    """Have a device go back to the version before. Raises KitError as update() does."""
+    """Make a device go back to the version before. Raises KitError as update() does."""
     with Updater(access, device) as updater:
         told = updater.result("ping", {}, _ANSWER_S)
         say(f"{device} goes back from {told.get('fw')} in slot {told.get('slot')}")
@@ -90,7 +94,7 @@ def roll_back(access: Access, device: str, timeout_s: float, say: Callable[[str]
 
 
 def ping(access: Access, device: str) -> dict[str, Any]:
-    """What a device says of itself. Raises KitError."""
+    """Return what a device says about itself. Raises KitError."""
     with Updater(access, device) as updater:
         return dict(updater.result("ping", {}, _ANSWER_S))
 
@@ -112,14 +116,15 @@ def _ordered(updater: Updater, args: dict[str, Any], timeout_s: float) -> dict[s
         try:
             return updater.update(args, max(deadline - time.monotonic(), 1.0))
         except KitError as error:
-            # One that a command before has begun: it is served on, and then it is done already.
+            # An earlier command has begun an update: serve it until it ends; if it is the same release, all is done
+            # then.
             if _UNDER_WAY not in str(error) or time.monotonic() >= deadline:
                 raise
         updater.link.wait_for(lambda: False, _AGAIN_S)
 
 
 def _settings(updater: Updater, board_name: str | None) -> tuple[dict[str, Any], str]:
-    """The device's settings, and the folder under boards/ that describes it. Raises KitError."""
+    """Return the device's settings, and the folder under boards/ that describes it. Raises KitError."""
     from umqtt_kit.device.ports import board_description
 
     settings = updater.result("get", {}, _ANSWER_S)
@@ -131,7 +136,7 @@ def _settings(updater: Updater, board_name: str | None) -> tuple[dict[str, Any],
 
 
 def _deployed_board(updater: Updater) -> str | None:
-    # umqtt deploy has written it down on the device, near the beginning of what one reply can hold.
+    # umqtt deploy has recorded it on the device, near the beginning of the file, so that one reply holds it.
     from umqtt_kit.deploy.plan import RECORD
 
     try:

@@ -10,13 +10,16 @@ from pathlib import Path
 from umqtt_kit.deploy.build import build
 from umqtt_kit.deploy.sensors import with_sensors
 
-# What the cable alone may write, startup.py and postmortem.py among it, lies elsewhere.
+# What only the cable may write, such as startup.py and postmortem.py, is outside these folders.
 FOLDERS = ("/app/", "/lib/", "/sensors/")
 
 
 @dataclass(frozen=True)
 class Release:
-    """objects: SHA-256 in hex to content, the manifest among them; manifest: its SHA-256, which the command names."""
+    """The objects of a version. objects: content by SHA-256 in hex, with the manifest; manifest: its SHA-256.
+
+    The command to the device names the manifest by that SHA-256.
+    """
 
     version: str
     manifest: str
@@ -30,7 +33,10 @@ class Release:
 
 
 def make_release(version: str, files: Mapping[str, bytes]) -> Release:
-    """files: path on the board to content; those outside of FOLDERS are left out. Raises ValueError for the version."""
+    """Return the release of these files. Raises ValueError if the version is invalid.
+
+    files: content by path on the board; those outside FOLDERS are left out.
+    """
     check_version(version)
     lines = [f"umqtt-manifest 1 {version}"]
     objects: dict[str, bytes] = {}
@@ -46,7 +52,7 @@ def make_release(version: str, files: Mapping[str, bytes]) -> Release:
 
 
 def sealed_release(content: bytes) -> Release:
-    """One object that is no version: the secrets of a rotation, sealed."""
+    """Return a release of one object that is no version: the secrets of a rotation, sealed."""
     name = hashlib.sha256(content).hexdigest()
     return Release("", name, {name: content}, 1)
 
@@ -54,9 +60,10 @@ def sealed_release(content: bytes) -> Release:
 def build_release(
     board: str, optional: Iterable[str], version: str | None = None, sensors: Path | None = None
 ) -> Release:
-    """The firmware of this installation, compiled for a board (a folder under boards/), with the user's own sensors.
+    """Return the firmware of this installation as a release for a board, with the user's own sensors.
 
-    version: what it calls itself, on the device too. Raises KitError, and ValueError for the version.
+    board: a folder under boards/. version: what the firmware calls itself, on the device too. Raises KitError, and
+    ValueError if the version is invalid.
     """
     if version is not None:
         check_version(version)
@@ -65,6 +72,6 @@ def build_release(
 
 
 def check_version(version: str) -> None:
-    """Raises ValueError."""
+    """Raise ValueError unless the version is one word of at most 40 ASCII characters."""
     if not version or len(version) > 40 or not version.isascii() or len(version.split()) != 1:
         raise ValueError(f"{version!r} is no version: at most 40 ASCII characters without spaces")

@@ -1,7 +1,7 @@
-"""Updates many devices in stages: the next stage begins when every device of the one before is healthy.
+"""Updates many devices in stages: a stage begins when every device of the one before is healthy.
 
-Nothing is kept here between two runs: a device that runs the release already says so and is not touched, so whatever
-ended a rollout, the same command goes on with it.
+Nothing is kept here between two runs. A device that already runs the release says so and is not touched, so the same
+command continues a rollout, whatever ended it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from umqtt_kit.mqtt import Access
 from umqtt_kit.ota.order import Wanted, ping, roll_back, update
 from umqtt_kit.remote import known_devices
 
-# Devices that are updated side by side: what each is sent goes through one broker.
+# Devices that are updated at the same time: what they are sent goes through one broker.
 _AT_ONCE = 16
 _ROLLED_BACK_WITHIN_S = 120.0
 
@@ -31,7 +31,10 @@ WAITING, UPDATING, CHECKING, DONE, ALREADY, FAILED, LEFT = (
 
 @dataclass(frozen=True)
 class Row:
-    """One device. stage: from 1; state: one of the words above; text: its version, or why it failed."""
+    """The state of one device.
+
+    stage: from 1, or 0 for none; state: one of the words above; text: its version, or why it failed.
+    """
 
     device: str
     stage: int
@@ -44,9 +47,9 @@ class Row:
 
 
 def find_devices(access: Access, fleet: str) -> list[str]:
-    """The devices of a file, one id a line, or those at the broker whose id matches a pattern such as pump-*.
+    """Return the devices of a fleet. Raises KitError (exit code 2) if there are none.
 
-    Raises KitError (exit code 2) when there are none.
+    fleet: a file, one device id per line, or a pattern such as pump-* for the ids at the broker.
     """
     file = Path(fleet)
     if file.is_file():
@@ -68,7 +71,10 @@ def find_devices(access: Access, fleet: str) -> list[str]:
 
 
 def parse_stages(text: str, count: int) -> list[int]:
-    """How many of `count` devices have been updated after each stage, rising: "1,10%,100%". Raises KitError (2)."""
+    """Return how many of `count` devices are updated after each stage, rising, from a text such as "1,10%,100%".
+
+    Raises KitError (exit code 2).
+    """
     stages: list[int] = []
     for word in text.split(","):
         found = re.fullmatch(r"\s*(\d{1,6})(%?)\s*", word)
@@ -82,7 +88,10 @@ def parse_stages(text: str, count: int) -> list[int]:
 
 
 class Rollout:
-    """rows: of all devices, in order. on_change(row): called from any thread when one has changed."""
+    """An update of many devices in stages.
+
+    rows: of all devices, in order. on_change(row): called from any thread when one has changed.
+    """
 
     def __init__(
         self,
@@ -112,7 +121,7 @@ class Rollout:
         return [row for row in self.rows if row.state == FAILED]
 
     def run(self) -> None:
-        """All stages, or as far as it goes."""
+        """Run all stages, or stop after a failure if told so."""
         for part in self._stages:
             self._side_by_side(part, self._update)
             updated = [index for index in part if self.rows[index].state == CHECKING]
@@ -137,7 +146,7 @@ class Rollout:
         self._change(index, ALREADY if done.already else CHECKING, version)
 
     def _check(self, index: int) -> None:
-        # A version that is confirmed may crash later: then the device has booted since, or runs another one.
+        # A confirmed version may crash later: then the device has booted since, or runs another version.
         device, version = self.rows[index].device, self.rows[index].text
         told = ping(self._access, device)
         if (told.get("fw"), told.get("boot")) == (version, self._boots[index]):
@@ -155,7 +164,7 @@ class Rollout:
         left = iter(list(indices))
         lock = threading.Lock()
         problems: list[BaseException] = []
-        # Daemons: Ctrl-C does not wait for devices, which go on by themselves.
+        # Daemon threads, so that Ctrl-C does not wait for devices, which go on by themselves.
         threads = [threading.Thread(target=self._work, args=(left, lock, work, problems), daemon=True)
                    for _ in range(_AT_ONCE)]  # fmt: skip
         for thread in threads:

@@ -1,4 +1,4 @@
-"""The conversation with a device that is updated: the command, its reply, and the pieces of files that it asks for."""
+"""The conversation with a device that is updated: the command, its reply, and the pieces of files it asks for."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ class Updater(Remote):
         self._on_sent: Callable[[int], object] = lambda size: None
 
     def serve(self, release: Release, on_sent: Callable[[int], object]) -> None:
-        """Answer what the device asks for from now on. on_sent: called with the bytes of each piece."""
+        """From now on send the device the pieces that it asks for. on_sent: called with the bytes of each piece."""
         self._release, self._on_sent = release, on_sent
 
     def update(self, args: Mapping[str, Any], timeout_s: float, command: str = "update") -> dict[str, Any]:
-        """Have the device update itself; returns {"slot", "version"} once the new version is confirmed.
+        """Make the device update itself; return {"slot", "version"} once the new version is confirmed.
 
-        command: "rotate" for new secrets; then it returns {"rotated"}.
-
-        Raises KitError: 4 when that has not happened in time, which the device does not mind; 5 when it failed.
+        command: "rotate" for new secrets; then {"rotated"} is returned. Raises KitError: exit code 4 if it does not
+        finish in time, although the device goes on by itself; 5 if it failed.
         """
         try:
             return dict(self.result(command, args, timeout_s))
@@ -42,7 +41,7 @@ class Updater(Remote):
             ) from silence
 
     def _take_want(self, payload: bytes) -> None:
-        # Whatever else comes on this topic is for another release, and its owner answers.
+        # A request for an object of another release is answered by that release's own sender.
         words = payload.decode("ascii", "replace").split()
         content = self._release.objects.get(words[0]) if self._release and len(words) == 3 else None
         if content is None or not (words[1].isdigit() and words[2].isdigit()):
@@ -50,6 +49,6 @@ class Updater(Remote):
         offset, size = int(words[1]), min(int(words[2]), _LARGEST_PIECE)
         piece = content[offset : offset + size]
         head = f"{words[0]} {offset} {len(content)}\n".encode()
-        # Not waited for: what finds no room the device asks for again.
+        # Not waited for: if there is no room, the device asks again.
         self.link.offer(self.topic("update/data"), head + piece)
         self._on_sent(len(piece))

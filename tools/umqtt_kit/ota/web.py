@@ -16,13 +16,13 @@ from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.ota.release import Release
 
 _RANGE = re.compile(r"bytes=(\d+)-$")
-# A device that went away in the middle must not hold a thread for ever.
+# A device that went away in the middle must not keep a thread for ever.
 _SILENT_FOR_S = 30.0
 
 
 @dataclass(frozen=True)
 class Web:
-    """Where the server listens (port 0: a free one); cert, key: PEM files, with which it speaks https."""
+    """Where the server listens (port 0: a free one). cert, key: PEM files; with them it serves https."""
 
     host: str
     port: int
@@ -31,7 +31,7 @@ class Web:
 
     @contextlib.contextmanager
     def serve(self, release: Release, on_sent: Callable[[int], object]) -> Iterator[str]:
-        """Serves within the context; gives the folder's address, with a slash at its end. Raises KitError."""
+        """Serve the release within the context; yield the folder's URL, with a slash at its end. Raises KitError."""
         tls = self._tls()
         try:
             server = _Server((self.host, self.port), _handler(release, on_sent), tls)
@@ -70,7 +70,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        # In the connection's own thread: a client that says nothing in the handshake keeps nobody else waiting.
+        # In the connection's own thread, so that a client that is silent in the handshake delays nobody else.
         request.settimeout(_SILENT_FOR_S)
         if self._tls is not None:
             try:
@@ -81,7 +81,7 @@ class _Server(ThreadingHTTPServer):
         super().process_request_thread(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A device that went away asks again; anything else is in its own report."""
+        """Ignore it: a device that went away asks again, and reports anything else itself."""
 
 
 def _handler(release: Release, on_sent: Callable[[int], object]) -> type[BaseHTTPRequestHandler]:
@@ -102,6 +102,6 @@ def _handler(release: Release, on_sent: Callable[[int], object]) -> type[BaseHTT
             on_sent(len(content) - start)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Progress says it."""
+            """Print nothing: the progress display shows it."""
 
     return Handler

@@ -1,8 +1,8 @@
-"""Telling boards who they are: what `umqtt provision` does, without its options and its output.
+"""Tells boards who they are: the work behind `umqtt provision`, without its options and output.
 
-values     what is to be on a board: what is there, changed by what was asked for
-questions  asking a person at a terminal; passwords are not shown
-table      many boards from a CSV file
-write      putting it onto a board
-portal     a code for the board's own page, which needs no cable
+values     what is to be on a board: what is there, changed as asked for
+questions  asks a person at a terminal; passwords are not shown
+table      reads values for many boards from a CSV file
+write      puts the values onto a board
+portal     gives a board a code for its own page, which needs no cable
 """

@@ -1,4 +1,4 @@
-"""Gives a board a code for its setup portal: with that it can be set up by a phone, see firmware/portal."""
+"""Gives a board a code for its setup portal, so that a phone can set it up; see firmware/portal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PORTAL = "/portal.json"
 
 @dataclass(frozen=True)
 class PortalCode:
-    """For the label of a board. network: SSID of its access point; code: also the password of that."""
+    """What goes onto the label of a board. network: SSID of its access point; code: also the password of that."""
 
     port: str
     network: str
@@ -26,8 +26,9 @@ class PortalCode:
 
 
 def give_code(port: Port, board_name: str | None) -> PortalCode:
-    """Write a new code onto a board, which makes the one before worthless. board_name: folder under boards/, or None to
-    find out. Raises KitError: exit code 5 where the image has no Wi-Fi.
+    """Write a new code onto a board, which makes the one before invalid.
+
+    board_name: folder under boards/, or None to find out. Raises KitError: exit code 5 if the image has no Wi-Fi.
     """
     code = firmware_module("code", "portal").new_code()
     with Board(port, manner=Manner.STOP) as board:
@@ -42,5 +43,5 @@ def give_code(port: Port, board_name: str | None) -> PortalCode:
 
 
 def _button(description: dict[str, Any]) -> int | str | None:
-    """Of a board.json: the number of a pin; "bootsel", which is none on a Pico; or None."""
+    """Return the boot button in a board.json: the number of a pin, "bootsel" on a Pico without one, or None."""
     return description["pins"].get("boot_button", "bootsel" if description["sys_platform"] == "rp2" else None)

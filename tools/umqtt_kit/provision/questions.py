@@ -22,10 +22,13 @@ _EXAMPLE_BROKER = "mqtt://192.168.1.2:1883"
 
 
 def ask(current: Configuration, info: Info) -> Change:
-    """Enter keeps what is shown in brackets, `-` takes it away. Raises KitError (exit code 2) without a terminal."""
+    """Ask for all values: Enter keeps what is shown in brackets, `-` takes it away.
+
+    Raises KitError (exit code 2) without a terminal.
+    """
     if not sys.stdin.isatty():
         raise KitError("there is no terminal to ask on — use --from FILE.json, --from - (stdin) or --csv", EXIT_USAGE)
-    # What the board itself would refuse is not offered.
+    # Values that the board itself would refuse are not offered.
     settings = {key: value for key, value in (current.settings or {}).items() if not _problem(key, value)}
     secrets = current.sections
     change = Change()
@@ -63,7 +66,7 @@ def _ask_networks(names: list[str], passwords: dict[str, str]) -> list[tuple[str
             if problem is None:
                 break
             say(problem)
-        # Without a password known so far, an empty answer means an open network.
+        # If no password was known, an empty answer means an open network.
         networks.append((name, password if password is not None or name in passwords else ""))
 
 
@@ -98,9 +101,9 @@ def _ask_certificates(change: Change, known: dict[str, str]) -> None:
 
 
 def _asked(question: str, shown: str | None, problem: Callable[[str], str | None] | None) -> str | None:
-    # The answer, or None for none; asked again while it will not do.
+    # Returns the answer, or None for none; asks again until the answer is valid.
     while True:
-        # The default is what the board has, and may hold anything.
+        # The default comes from the board, and may hold anything.
         words = f"{question} [{shown}]" if shown else question
         answer = click.prompt(printable(words), default=shown or "", show_default=False, err=True).strip()
         if answer in ("", _NONE):
@@ -112,12 +115,12 @@ def _asked(question: str, shown: str | None, problem: Callable[[str], str | None
 
 
 def _ask_secret(question: str, known: bool) -> str | None:
-    # None: keep what is there, or nothing was given.
+    # Returns None if nothing was given: keep what is there, if anything.
     return getpass.getpass(f"{question}{' [unchanged]' if known else ''}: ") or None
 
 
 def _problem(key: str, value: Any) -> str | None:
-    # By the firmware's own check; the broker is there because a board needs one.
+    # Uses the firmware's own check; the broker is there because the settings need one.
     try:
         settings_module().check_settings({"brokers": [_EXAMPLE_BROKER], key: value})
     except ValueError as error:

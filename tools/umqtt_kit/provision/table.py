@@ -1,14 +1,14 @@
-"""Many boards from a CSV file: a header line, then one line a board. An empty cell keeps what the board has.
+"""Settings of many boards from a CSV file: a header line, then one line per board. An empty cell changes nothing.
 
     unique_id, port      which board: its unique id in hex (umqtt devices shows it), or its port; one of the two
     device_id            its name
-    brokers              addresses with spaces between
+    brokers              addresses, separated by spaces
     wifi, wifi_password  networks 1, 2 …: wifi, wifi_password, wifi2, wifi2_password, …
     username, password   at the broker
     ca, cert, key        certificate files in PEM, relative to the CSV file
     anything else        a key of settings.json; the value is JSON, or else text
 
-Every line is checked, and its board found and asked, before the first board is changed.
+Before the first board is changed, every line is checked, and every board is found and asked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WHICH = ("unique_id", "port")
 
 @dataclass
 class Row:
-    """line: in the file. One of unique_id and port is not empty."""
+    """One line of the file. line: its number; one of unique_id and port is not empty."""
 
     line: int
     unique_id: str
@@ -41,7 +41,7 @@ class Row:
 
 
 def read_rows(file: Path) -> list[Row]:
-    """The rows, each checked as far as that can be done without its board. Raises KitError (exit code 2)."""
+    """Return the rows, each checked as far as possible without its board. Raises KitError (exit code 2)."""
     try:
         text = read_private(file).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -61,7 +61,10 @@ def read_rows(file: Path) -> list[Row]:
 
 
 def find_boards(rows: list[Row], file: Path) -> list[tuple[Row, Port]]:
-    """The board of each row, asked whether it would accept its values; nothing is written. Raises KitError."""
+    """Return each row with its board, after checking that the board would accept the values. Raises KitError.
+
+    Nothing is written.
+    """
     ports = find_ports()
     by_id: dict[str, Port] = {}
     found: list[tuple[Row, Port]] = []
@@ -127,7 +130,7 @@ def _row(cells: dict[str | None, str | None], where: str, line: int, folder: Pat
 
 
 def _networks(values: dict[str, str]) -> list[tuple[str, str | None]]:
-    """Takes the columns of networks out of values."""
+    """Remove the columns of networks from `values`; return the networks with their passwords."""
     names: dict[int, str] = {}
     passwords: dict[int, str] = {}
     for column in list(values):
@@ -140,7 +143,8 @@ def _networks(values: dict[str, str]) -> list[tuple[str, str | None]]:
 def _refuse_doubles(rows: list[Row], file: Path) -> None:
     seen: dict[str, int] = {}
     for row in rows:
-        # Two boards of one device id would throw each other off the broker, and their readings could not be told apart.
+        # Two boards with one device id would disconnect each other from the broker, and their readings would be mixed
+        # up.
         for what, value in (("board", row.unique_id or row.port), ("device_id", row.change.settings.get("device_id"))):
             if value is None:
                 continue

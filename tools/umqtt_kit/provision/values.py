@@ -1,4 +1,4 @@
-"""What is to be on a board: what is there, changed by what was asked for, and checked as the board will check it."""
+"""What is to be on a board: what is there, changed as asked for, and checked as the board will check it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from umqtt_kit.errors import EXIT_USAGE, KitError
 from umqtt_kit.firmware_settings import settings_module
 from umqtt_kit.strict_json import loads
 
-#: Where the certificates lie on a board, by their key in secrets.json.
+#: Paths of the certificates on a board, by their keys in secrets.json.
 TLS_FILES = {"ca": "/ca.pem", "cert": "/cert.pem", "key": "/key.pem"}
 _HIDDEN = "(set)"
 _REFUSED = "(set, and refused by the board: umqtt doctor)"
@@ -28,12 +28,12 @@ _FROM_KEYS = frozenset({"settings", "wifi", "mqtt", "tls"})
 
 @dataclass
 class Change:
-    """What was asked for; what is not named stays.
+    """What was asked for; whatever is not named stays. repr() shows no secret.
 
-    settings: keys of settings.json, None takes one out (it has its default again). wifi: networks in order with their
-    passwords, "" for an open one, None to keep the password that is there; an empty list for no Wi-Fi. mqtt: username
-    and password, None takes one out. commands: the key of the board in hex. tls: contents of certificate files by
-    TLS_FILES' keys. repr() shows no secret.
+    settings: keys of settings.json; None removes one, so that it has its default again. wifi: networks in order with
+    their passwords, "" for an open one, None to keep the password that is there; an empty list for no Wi-Fi. mqtt:
+    username and password; None removes one. commands: the key of the board in hex. tls: contents of certificate files
+    by the keys of TLS_FILES.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Target:
-    """Files as they are to be on the board. repr() shows no secret."""
+    """The files as they are to be on the board. repr() shows no secret."""
 
     settings: dict[str, Any]
     secrets: dict[str, Any] = field(repr=False)
@@ -53,7 +53,10 @@ class Target:
 
 
 def target(current: Configuration, change: Change) -> Target:
-    """Raises the firmware's SettingsError (a ValueError whose text is one line and repeats no secret)."""
+    """Return what is to be on a board: its configuration with the change applied, checked.
+
+    Raises the firmware's SettingsError (a ValueError whose text is one line and repeats no secret).
+    """
     settings = dict(current.settings or {}) | change.settings
     secrets = current.sections
     if change.wifi is not None:
@@ -75,9 +78,9 @@ def target(current: Configuration, change: Change) -> Target:
 
 
 def masked(settings: Mapping[str, Any] | None, secrets: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Both files for people and logs: of a secret it says that it is set, not even how long it is.
+    """Return both files for people and logs. Of a secret it shows only that it is set, not even its length.
 
-    Whoever wrote them may have put a secret anywhere, so only what is known to be none is shown.
+    A secret may be anywhere in the files, so only values that are known to be none are shown.
     """
     return {
         "settings": None if settings is None else {key: _setting(key, value) for key, value in settings.items()},
@@ -94,7 +97,7 @@ def _setting(key: str, value: object) -> object:
 
 
 def _without_secrets(value: object) -> object:
-    """The entry of a sensor may have keys of its own, to any depth."""
+    """Hide the secrets in a setting: the entry of a sensor may have keys of its own, to any depth."""
     if isinstance(value, dict):
         return {key: _HIDDEN if _SECRET_NAME.search(key) else _without_secrets(entry) for key, entry in value.items()}
     if isinstance(value, list):
@@ -111,12 +114,15 @@ def _section(section: str, entries: object) -> object:
 def _is_public(section: str, key: str, value: object) -> bool:
     if (section, key) == ("mqtt", "username"):
         return isinstance(value, str)
-    # The path of a file on the board, and not what belongs in it.
+    # The path of a file on the board, not the content of that file.
     return section == "tls" and key in TLS_FILES and isinstance(value, str) and value.startswith("/")
 
 
 def read_certificate(file: Path, kind: str) -> bytes:
-    """A certificate file, or a private key (kind "key"), found good. Raises KitError (exit code 2)."""
+    """Return the content of a certificate file, or of a private key (kind "key"), after checking it.
+
+    Raises KitError (exit code 2).
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -136,16 +142,16 @@ def read_certificate(file: Path, kind: str) -> bytes:
 
 
 def change_from_json(text: bytes, where: str, folder: Path) -> Change:
-    """A Change from a JSON object; certificate paths are relative to `folder`. Raises KitError (exit code 2).
+    """Return the Change in a JSON object; certificate paths are relative to `folder`. Raises KitError (exit code 2).
 
-    {"settings": {"device_id": "pump-7", "brokers": ["mqtts://broker.example"]},
-     "wifi": [{"ssid": "workshop", "password": "…"}], "mqtt": {"username": "pump-7", "password": "…"},
-     "tls": {"ca": "ca.crt"}}
+        {"settings": {"device_id": "pump-7", "brokers": ["mqtts://broker.example"]},
+         "wifi": [{"ssid": "workshop", "password": "…"}], "mqtt": {"username": "pump-7", "password": "…"},
+         "tls": {"ca": "ca.crt"}}
     """
     try:
         values = loads(text)
     except ValueError as error:
-        # Not the text itself: it holds secrets.
+        # The message does not quote the text, which holds secrets.
         why = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else str(error)
         raise KitError(f"{where} is not JSON ({why}) — see: umqtt provision --help", EXIT_USAGE) from None
     if not isinstance(values, dict) or not values.keys() <= _FROM_KEYS:
@@ -164,7 +170,10 @@ def change_from_json(text: bytes, where: str, folder: Path) -> Change:
 
 
 def set_from_arguments(pairs: Sequence[str]) -> dict[str, Any]:
-    """Settings from KEY=VALUE; VALUE is JSON, or else text; brokers with spaces between them. Raises KitError."""
+    """Return the settings in KEY=VALUE. Raises KitError.
+
+    VALUE is JSON, or else text; brokers are separated by spaces.
+    """
     settings: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -178,7 +187,10 @@ def set_from_arguments(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def read_private(file: Path) -> bytes:
-    """A file that holds secrets. Raises KitError (exit code 2), also when others on this computer may read it."""
+    """Return the content of a file that holds secrets.
+
+    Raises KitError (exit code 2), also if others on this computer may read it.
+    """
     try:
         mode = file.stat().st_mode
         if not stat.S_ISDIR(mode) and mode & 0o077:

@@ -1,6 +1,6 @@
 """Puts settings and secrets onto a board.
 
-At any moment, what is there goes together: a network is named in the settings only while its password is there, an
+At any moment, what is there is consistent: the settings name a network only while its password is there, and an
 encrypted broker only while its CA is.
 """
 
@@ -20,7 +20,11 @@ from umqtt_kit.provision.values import Change, Target, target
 
 @dataclass(frozen=True)
 class Provisioned:
-    """port: its name; changed: files that were written; deploy: the firmware there lacks modules for these settings."""
+    """The result for one board.
+
+    port: its name; changed: files that were written; deploy: whether the firmware there lacks modules for these
+    settings.
+    """
 
     port: str
     device_id: str
@@ -32,9 +36,9 @@ class Provisioned:
 
 
 def prepare(board: Board, port: Port, change: Change) -> tuple[Target, Info]:
-    """What the board is to have; nothing is written.
+    """Return what the board is to have; nothing is written.
 
-    Raises KitError: exit code 2 when the board would refuse it, 5 when its image cannot reach a network.
+    Raises KitError: exit code 2 if the board would refuse it, 5 if its image cannot reach a network.
     """
     info = board.info()
     try:
@@ -46,7 +50,7 @@ def prepare(board: Board, port: Port, change: Change) -> tuple[Target, Info]:
 
 
 def provision(port: Port, change: Change) -> Provisioned:
-    """Change one board; it is started afterwards. Raises KitError."""
+    """Change one board, which starts afterwards. Raises KitError."""
     with Board(port, manner=Manner.STOP) as board:
         wanted, info = prepare(board, port, change)
         changed = write(board, wanted)
@@ -61,7 +65,7 @@ def provision(port: Port, change: Change) -> Provisioned:
 
 
 def write(board: Board, wanted: Target) -> tuple[str, ...]:
-    """Write what differs; returns the paths. Raises KitError."""
+    """Write the files that differ; return their paths. Raises KitError."""
     current = read_configuration(board)
     changed = [path for path, content in wanted.certificates.items() if _put(board, path, content)]
     if wanted.secrets != (current.secrets or {}):
@@ -72,7 +76,7 @@ def write(board: Board, wanted: Target) -> tuple[str, ...]:
     else:
         both = wanted.secrets
     if changed or wanted.settings != current.settings:
-        # A change over the air that is on trial would take back what is written now.
+        # A change over the air that is on trial would undo what is written now.
         board.remove([f"{SETTINGS}.was", f"{SECRETS}.was"])
     if wanted.settings != current.settings:
         board.put(SETTINGS, _json(wanted.settings))
@@ -83,7 +87,7 @@ def write(board: Board, wanted: Target) -> tuple[str, ...]:
 
 
 def device_id(wanted: Target, info: Info) -> str:
-    """Under which id the board will publish."""
+    """Return the id under which the board will publish."""
     return str(wanted.settings.get("device_id") or info.unique_id or "")
 
 

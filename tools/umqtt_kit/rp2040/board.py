@@ -1,4 +1,4 @@
-"""A board that runs an image: the emulator's process, its two serial ports, and its flash."""
+"""A virtual board that runs an image: the emulator's process, its two serial ports, and its flash."""
 
 from __future__ import annotations
 
@@ -36,21 +36,23 @@ _ANSWERS_WITHIN_S = 10.0
 
 @dataclass(frozen=True)
 class Cuts:
-    """Power cuts: after each start the power fails within `most` operations of the flash, in the middle of one. What
-    happens follows from the seed, as far as the image does the same."""
+    """Power cuts: after each start the power fails within `most` operations of the flash, in the middle of one.
+
+    The seed determines what happens, as far as the image does the same each time.
+    """
 
     seed: int
     most: int = 200
 
 
 class ImageBoard:
-    """A Raspberry Pi Pico with an image of MicroPython.
+    """A virtual Raspberry Pi Pico that runs an image of MicroPython.
 
-    image: the UF2 file. flash: the file that keeps the chip's 2 MB; made when it does not exist, and locked until
+    image: the UF2 file. flash: the file that keeps the chip's 2 MB; made if it does not exist, and locked until
     close(). The image is written into it at each start(), and leaves the board's files alone. on_event: called in
     another thread with a line that says what happened: a power cut, or an image that stopped. log: file that gets all
-    output. link, uart_link: symbolic links to the ports.
-    Raises KitError: exit code 2 for an image or a flash that cannot be used, 6 for a missing emulator.
+    output of USB. link, uart_link: symbolic links to the ports. Raises KitError: exit code 2 for an image or a flash
+    that cannot be used, 6 for a missing emulator.
     """
 
     def __init__(
@@ -97,16 +99,16 @@ class ImageBoard:
 
     @property
     def lives(self) -> int:
-        """How many times it has booted since start(): resets and power cuts count."""
+        """How many times it has booted since start(), resets and power cuts included."""
         return self._lives
 
     @property
     def power_cuts(self) -> int:
-        """How many power cuts there were since start()."""
+        """How many power cuts there have been since start()."""
         return self._cut
 
     def flash_operations(self) -> tuple[int, int]:
-        """(erases of a sector, programs of a page) since start(), also over resets. Raises BoardError."""
+        """Return (erases of a sector, programs of a page) since start(), resets included. Raises BoardError."""
         child = self._child
         with self._changed:
             self._operations = None
@@ -126,7 +128,7 @@ class ImageBoard:
             return self._output.decode(errors="replace")
 
     def start(self, cuts: Cuts | None = None) -> None:
-        """Write the image into the flash and switch on. Raises KitError when the board runs."""
+        """Write the image into the flash and switch on. Raises KitError if the board runs already."""
         if self.running:
             raise KitError("the board is running already — stop it first", EXIT_USAGE)
         self._release()
@@ -160,7 +162,7 @@ class ImageBoard:
         self._switchboard.call(lambda: self._watch(self._child, usb, uart))
 
     def stop(self) -> None:
-        """Switch off: for the board that is a power cut, between two operations of its flash."""
+        """Switch off; for the board this is a power cut between two operations of its flash."""
         child = self._child
         if child is not None:
             child.kill()
@@ -173,8 +175,10 @@ class ImageBoard:
         self._switchboard.call(lambda: self._send(self._sockets[0], data))
 
     def wait_for(self, text: str, timeout_s: float) -> str:
-        """Wait until `text` comes over USB after what the last wait_for() found; returns the output up to its end.
-        Raises BoardError with the last output when it does not come."""
+        """Wait until `text` comes over USB after the last match; return the output up to its end.
+
+        Raises BoardError with the last output if it does not come in time.
+        """
         wanted = text.encode()
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -189,7 +193,7 @@ class ImageBoard:
             return self._output[start : self._searched].decode(errors="replace")
 
     def wait_for_cuts(self, number: int, timeout_s: float) -> None:
-        """Wait until there were so many power cuts since start(), each within timeout_s. Raises BoardError."""
+        """Wait until there have been `number` power cuts since start(), each within timeout_s. Raises BoardError."""
         for reached in range(1, number + 1):
             with self._changed:
                 self._changed.wait_for(lambda reached=reached: self._cut >= reached or not self.running, timeout_s)
@@ -198,7 +202,7 @@ class ImageBoard:
                     raise BoardError(f"power cut {reached} did not come ({why})")
 
     def why_ended(self) -> str:
-        """The emulator's last words, for a board that does not run any more."""
+        """Return the emulator's last error, for a board that no longer runs."""
         if self._errors is None:
             return "it was switched off"
         self._errors.seek(0)
@@ -206,7 +210,7 @@ class ImageBoard:
         return lines[-1].partition("Error: ")[2] if lines else "its process was killed"
 
     def close(self) -> None:
-        """Switch off and remove the ports and links. The flash stays."""
+        """Switch off, and remove the ports and links. The flash stays."""
         self.stop()
         if self._locked.closed:
             return
@@ -215,7 +219,8 @@ class ImageBoard:
             link.unlink(missing_ok=True)
         if self._log is not None:
             self._log.close()
-        # By name, as in umqtt_testkit.board.
+        # Unlocked explicitly: a process that another thread starts at this moment has the file open too (see
+        # umqtt_testkit.board).
         fcntl.flock(self._locked, fcntl.LOCK_UN)
         self._locked.close()
 
@@ -252,7 +257,7 @@ class ImageBoard:
         port.write(data, lambda: None)
 
     def _send(self, target: socket.socket, data: bytes) -> None:
-        # The emulator reads at once, and keeps what the board has no room for.
+        # This does not block: the emulator reads at once, and keeps what the board has no room for.
         with suppress(OSError):
             target.sendall(data)
 
@@ -288,7 +293,7 @@ class ImageBoard:
                 self._on_event(event["text"])
 
     def _release(self) -> None:
-        # What belongs to the process that is over.
+        # Frees what belongs to the process that has ended.
         child, self._child = self._child, None
         if child is None:
             return
@@ -319,7 +324,7 @@ class ImageBoard:
 
 
 def image_blocks(file: Path) -> list[tuple[int, bytes]]:
-    """(place in the flash, bytes) of each block of a UF2 image for RP2040. Raises KitError (exit code 2)."""
+    """Return (offset in the flash, bytes) of each block of a UF2 image for RP2040. Raises KitError (exit code 2)."""
     image = read_image(file)
     if image.kind != UF2 or image.chip != _CHIP:
         raise KitError(

@@ -10,12 +10,15 @@ from pathlib import Path
 
 from umqtt_kit.errors import EXIT_MISSING, KitError
 
-#: The version whose inner parts board.mjs and chip.mjs know.
+#: The only version that works: board.mjs and chip.mjs use its internals.
 VERSION = "1.4.1"
 
 
 def emulator_command() -> tuple[str, Path]:
-    """Node.js, and the module of rp2040js. Raises KitError (exit code 6) that says how to install what is missing."""
+    """Return the paths of Node.js and of the module of rp2040js.
+
+    Raises KitError (exit code 6) that says how to install what is missing.
+    """
     node = shutil.which("node")
     if node is None:
         raise KitError("Node.js is missing, in which the emulator runs — install version 18 or newer", EXIT_MISSING)
@@ -32,5 +35,5 @@ def emulator_command() -> tuple[str, Path]:
 
 
 def package_folder() -> Path:
-    """Where rp2040js is installed: in $XDG_DATA_HOME, ~/.local/share by default."""
+    """Return the folder where rp2040js is installed: in $XDG_DATA_HOME, ~/.local/share by default."""
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "umqtt-robust"
